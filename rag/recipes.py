@@ -13,13 +13,23 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from rag.config import load_config
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.files import fingerprint, sha256_file
 from rag.core.manifest import read_manifest
+from rag.data.examples import read_examples
 from rag.data.files.huggingface import HF_PREFIX
+from rag.data.questions import read_questions
 from rag.eval.guard import check_selection_split
+from rag.runtime.model_files import TOWER_SEPARATOR
 
 _INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "retrieved", "serving"})
+_MODELS = frozenset(
+    {"question_encoder", "passage_encoder", "index_encoder", "encoder", "generator", "reader"}
+)
+_BY_QUESTION = frozenset(
+    {"orqa", "rag", "emdr2", "mdr", "generator"}
+)  # learn from question sets, not from examples
+_MOST_BYTES = 1 << 26  # of a file whose first record is read beforehand: some formats are parsed whole
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
@@ -54,6 +64,8 @@ def _with_passages(config: Any) -> Any:
 
 def _retrieved(config: Any, path: Path) -> Path:
     """The file, or, if its questions come without passages, a file of passages retrieved for them."""
+    from filelock import FileLock
+
     from indexers.build import INDEX_KIND
     from rag.data.questions import read_questions
     from rag.eval.runs import write_results
@@ -65,35 +77,39 @@ def _retrieved(config: Any, path: Path) -> Path:
     checksum = read_manifest(config.index, kind=INDEX_KIND)["checksum"]
     key = fingerprint([sha256_file(path), checksum, config.top_k])
     out = Path(config.out / "retrieved" / f"{path.name.partition('.')[0]}-{key[:12]}.json")
-    if not out.exists():
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with closing(Pipeline.open(config.index, reads=False)) as pipeline:
-            write_results(pipeline, list(read_questions(path)), out, config.top_k)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(out.parent.with_suffix(".lock")):  # the processes of torchrun come here together
+        if not out.exists():
+            with closing(Pipeline.open(config.index, reads=False)) as pipeline:
+                write_results(pipeline, list(read_questions(path)), out, config.top_k)
     return out
 
 
 RECIPES = {
-    "rag": Recipe("rag.joint.rag:RagTrainConfig", "rag.joint.rag:train_rag"),
-    "emdr2": Recipe("rag.joint.emdr2:EmdrTrainConfig", "rag.joint.emdr2:train_emdr2"),
+    "rag": Recipe("rag.joint.config:RagTrainConfig", "rag.joint.rag:train_rag"),
+    "emdr2": Recipe("rag.joint.config:EmdrTrainConfig", "rag.joint.emdr2:train_emdr2"),
     "dpr": Recipe("retrievers.training.config:DprTrainConfig", "retrievers.training.dpr:train_dpr"),
     "ance": Recipe("retrievers.training.config:AnceTrainConfig", "retrievers.training.ance:train_ance"),
     "adore": Recipe("retrievers.training.config:AdoreTrainConfig", "retrievers.training.adore:train_adore"),
     "distill": Recipe(
-        "retrievers.training.distill:DistillTrainConfig", "retrievers.training.distill:train_distill"
+        "retrievers.training.recipe_configs:DistillTrainConfig", "retrievers.training.distill:train_distill"
     ),
-    "ict": Recipe("retrievers.training.ict:IctTrainConfig", "retrievers.training.ict:train_ict"),
+    "ict": Recipe("retrievers.training.recipe_configs:IctTrainConfig", "retrievers.training.ict:train_ict"),
+    "static": Recipe(
+        "retrievers.training.static_config:StaticTrainConfig", "retrievers.training.static:train_static"
+    ),
     "colbert": Recipe(
-        "retrievers.training.colbert:ColbertTrainConfig", "retrievers.training.colbert:train_colbert"
+        "retrievers.training.recipe_configs:ColbertTrainConfig", "retrievers.training.colbert:train_colbert"
     ),
     "reranker": Recipe(
-        "retrievers.training.reranker:RerankerTrainConfig",
+        "retrievers.training.recipe_configs:RerankerTrainConfig",
         "retrievers.training.reranker:train_reranker",
         _with_plain_encoder,
     ),
-    "mdr": Recipe("retrievers.training.mdr:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
-    "orqa": Recipe("rag.joint.orqa:OrqaTrainConfig", "rag.joint.orqa:train_orqa"),
-    "mlm": Recipe("rag.joint.mlm:MlmTrainConfig", "rag.joint.mlm:train_mlm"),
-    "realm": Recipe("rag.joint.realm:RealmTrainConfig", "rag.joint.realm:train_realm"),
+    "mdr": Recipe("retrievers.training.recipe_configs:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
+    "orqa": Recipe("rag.joint.config:OrqaTrainConfig", "rag.joint.orqa:train_orqa"),
+    "mlm": Recipe("rag.joint.config:MlmTrainConfig", "rag.joint.mlm:train_mlm"),
+    "realm": Recipe("rag.joint.config:RealmTrainConfig", "rag.joint.realm:train_realm"),
     "reader": Recipe(
         "readers.extractive.training.config:ReaderTrainConfig",
         "readers.extractive.training.recipe:train_reader",
@@ -132,7 +148,6 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
         hint = f"did you mean {near[0]!r}?" if near else f"recipes: {', '.join(RECIPES)}"
         raise ConfigError(f"there is no recipe {recipe!r}", hint=hint)
     found = RECIPES[recipe]
-    check_files({"out": out, **settings})
     checked = read_config(load(found.config), config, {"out": str(out), **settings})
     return run(recipe, checked)
 
@@ -153,41 +168,75 @@ def read_config(
 
     Raises:
         ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
+        DataError, ArtifactError: a file or folder that it names cannot be what it is to be.
     """
     config = load_config(kind, source, overrides=overrides, flags=flags)
-    check_files(config.model_dump())
     for part in (config, getattr(config, "data", None)):
         validation = getattr(part, "validation_file", None)
         if validation is not None:
             check_selection_split(validation)
+    check_files(config.model_dump())
+    _check_first_records(config)
     return config
 
 
 def check_files(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that name a file which is not there: before any work, and before torch is imported.
+    """Refuse settings that name a file, an index or a model's folder that is not there: before any work, and
+    before torch is imported.
 
     What lies in the run's folder, `settings["out"]`, may come to be later.
 
     Raises:
-        DataError: with the setting's name.
+        DataError: a file does not exist; the message has the setting's name.
+        ArtifactError: the same for a model's folder, or there is no index in that folder.
     """
     out = Path(str(settings.get("out") or "/"))
-    for name, path in _files_in({key: value for key, value in settings.items() if key != "out"}):
-        is_made = out != Path("/") and path.is_relative_to(out)
-        if not is_made and not str(path).startswith(HF_PREFIX) and not path.exists():
+    for name, value in _named_in({key: value for key, value in settings.items() if key != "out"}):
+        path = Path(value)
+        if str(path).startswith(HF_PREFIX) or (out != Path("/") and path.is_relative_to(out)):
+            continue
+        if name in _MODELS and isinstance(value, str):
+            if _is_missing_folder(value):
+                raise ArtifactError(f"{value}: no such folder", hint=f"{name} names it: check the path")
+        elif not path.exists():
             raise DataError(f"{path}: no such file", hint=f"{name} names it: check the path")
+        elif name == "index":
+            read_manifest(path, kind="index")
 
 
-def _files_in(settings: Any, name: str = "") -> Iterator[tuple[str, Path]]:
-    """Setting and path of all input files in nested settings."""
+def _is_missing_folder(model: str) -> bool:
+    """Whether the name of a model is a path, of one folder, that does not exist."""
+    is_path = Path(model).is_absolute() or model.startswith(".") or model.count("/") > 1
+    return is_path and ":" not in model and TOWER_SEPARATOR not in model and not Path(model).is_dir()
+
+
+def _named_in(settings: Any, name: str = "") -> Iterator[tuple[str, str | Path]]:
+    """Setting and value of all input files, indexes and models in nested settings."""
     if isinstance(settings, Mapping):
         for key, value in settings.items():
-            yield from _files_in(value, str(key))
+            yield from _named_in(value, str(key))
     elif isinstance(settings, list | tuple):
         for value in settings:
-            yield from _files_in(value, name)
-    elif isinstance(settings, Path) or (isinstance(settings, str) and name in _INPUTS):
-        yield name, Path(settings)
+            yield from _named_in(value, name)
+    elif isinstance(settings, Path) or (isinstance(settings, str) and name in _INPUTS | _MODELS):
+        yield name, settings
+
+
+def _check_first_records(config: Any) -> None:
+    """Read what the first record of each file of questions or examples is, as the recipe reads it.
+
+    Raises:
+        DataError: a file has no record to learn from.
+    """
+    recipe, needs = getattr(config, "recipe", ""), getattr(config, "needs", None)
+    sets = [one.questions for one in getattr(config, "train", ())]
+    for path in (*getattr(config, "train_files", ()), *sets):
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            continue
+        if sets or recipe in _BY_QUESTION:
+            next(read_questions(path), None)
+        elif needs is not None and recipe != "ict":
+            next(read_examples(path, needs=needs, quiet=True), None)
 
 
 def load(place: str) -> Any:

@@ -4,37 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
-from pydantic import Field
-
-from rag.joint.losses import Fused, fused_loss
+from indexers.embeddings import encode_corpus
+from indexers.protocols import EncodesCorpus
+from rag.joint.config import EmdrTrainConfig
+from rag.joint.losses import fused_loss
 from rag.joint.together import train_together
-from rag.joint.together_config import DocumentSide, JointTrainConfig
 from rag.training.refresh.processes import Role
-from readers.generative.marginal import Marginal
 
 
-class EmdrTrainConfig(JointTrainConfig):
-    """Settings of `rag train emdr2`.
-
-    Attributes:
-        objective: loss that trains the retriever with the reader's signal, see `rag.joint.losses`.
-        marginal: for "emdr2": marginalise per token, as in the published code, or per whole answer.
-        target_temperature: temperature of the reader's signal, for the other objectives.
-    """
-
-    recipe: ClassVar[str] = "emdr2"
-
-    name: str = Field(default="emdr2", min_length=1)
-    document_side: DocumentSide = "reencode"
-    refresh: str = "500:500"
-    objective: Fused = "emdr2"
-    marginal: Marginal = "token"
-    target_temperature: float = Field(default=1.0, gt=0)
-
-
-def train_emdr2(config: EmdrTrainConfig, *, role: Role = "both") -> Path:
+def train_emdr2(
+    config: EmdrTrainConfig, *, role: Role = "both", encode: EncodesCorpus = encode_corpus
+) -> Path:
     """Train both, or resume the run that `config.out` holds: see `train_together` for what is written.
 
     Three answers to an index that grows stale, by `document_side`: "reencode" makes it anew (`refresh`, also
@@ -52,4 +33,4 @@ def train_emdr2(config: EmdrTrainConfig, *, role: Role = "both") -> Path:
         fused_loss, config.objective, marginal=config.marginal, target_temperature=config.target_temperature,
         batch_tokens=config.reader.batch_tokens or 8192,
     )  # fmt: skip
-    return train_together(config, objective, {"mode": "fid"}, role=role)
+    return train_together(config, objective, {"mode": "fid"}, role=role, encode=encode)

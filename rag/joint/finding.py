@@ -16,8 +16,8 @@ from indexers.protocols import IntArray
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query, Question
+from rag.joint.config import JointTrainConfig
 from rag.joint.live_index import LiveIndex
-from rag.joint.together_config import JointTrainConfig
 from retrievers.protocols import Passages, Retriever
 from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.frozen import listed_scores, score_rows
@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Retrieved:
     """Passages of B questions, best first by the index, and their scores (B, K), −inf behind the last."""
 
     rows: IntArray
@@ -42,8 +42,8 @@ class Finder(Protocol):
         """Factor on the scores, so that their softmax is p(z|x)."""
         ...
 
-    def find(self, questions: Sequence[Question]) -> Found:
-        """The passages of questions, and their scores with all the gradient that there is to be."""
+    def find(self, questions: Sequence[Question]) -> Retrieved:
+        """The passages of questions, and their scores with their gradient where they are trained."""
         ...
 
     def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
@@ -58,24 +58,24 @@ class LearningFinder:
         config: `document_side`, `top_k` and `over_retrieve` of it.
         retriever: encodes questions, and passages where they are trained.
         index: whose vectors score passages that stay as they are.
-        held: what is searched.
+        live_index: what is searched.
     """
 
     def __init__(
-        self, config: JointTrainConfig, retriever: BiEncoderModel, index: Index, held: LiveIndex
+        self, config: JointTrainConfig, retriever: BiEncoderModel, index: Index, live_index: LiveIndex
     ) -> None:
-        self._config, self._retriever, self._index, self._held = config, retriever, index, held
+        self._config, self._retriever, self._index, self._live_index = config, retriever, index, live_index
 
     @property
     def scale(self) -> float:
         """One over the temperature."""
         return self._retriever.scale
 
-    def find(self, questions: Sequence[Question]) -> Found:
-        """See `Finder`; which vectors score the passages is `document_side`'s to say."""
+    def find(self, questions: Sequence[Question]) -> Retrieved:
+        """See `Finder`; `document_side` decides which vectors score the passages."""
         side, top_k = self._config.document_side, self._config.top_k
         vectors = self._ask(questions)
-        rows = self._held.search(vectors, self._config.over_retrieve or top_k)
+        rows = self._live_index.search(vectors, self._config.over_retrieve or top_k)
         if side == "rerank":
             with torch.no_grad():
                 fresh = self._scores(vectors, rows)
@@ -86,12 +86,12 @@ class LearningFinder:
             if side == "frozen"
             else self._scores(vectors, rows)
         )
-        return Found(rows, self._held.passages_of(rows), scores)
+        return Retrieved(rows, self._live_index.passages_of(rows), scores)
 
     @torch.no_grad()
     def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
         """See `Finder`."""
-        return self._held.passages_of(self._held.search(self._ask(questions), count))
+        return self._live_index.passages_of(self._live_index.search(self._ask(questions), count))
 
     def _ask(self, questions: Sequence[Question]) -> Tensor:
         return self._retriever.ask([Query(question.text) for question in questions])
@@ -99,7 +99,7 @@ class LearningFinder:
     def _scores(self, vectors: Tensor, rows: IntArray) -> Tensor:
         """(B, K) with passages encoded by the model as it is."""
         distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
-        encoded = self._retriever.read(self._held.passages.get_many(distinct))
+        encoded = self._retriever.read(self._live_index.passages.get_many(distinct))
         listed = np.where(rows < 0, -1, places.reshape(rows.shape))
         return listed_scores(vectors, encoded, torch.from_numpy(listed), self._retriever.scale)
 
@@ -124,14 +124,14 @@ class FixedFinder:
         self._retriever, self._stored, self._top_k, self.scale = retriever, passages, top_k, scale
         self._device = device
 
-    def finds(self, questions: Sequence[Question]) -> list[Question]:
-        """The questions for which there is something to read; the others are counted in a warning.
+    def answerable(self, questions: Sequence[Question]) -> list[Question]:
+        """The questions for which a passage is retrieved; the others are counted in a warning.
 
         Raises:
             DataError: there is none.
         """
-        found = self._retriever.search([question.text for question in questions], 1)
-        kept = [question for question, hits in zip(questions, found, strict=True) if hits]
+        results = self._retriever.search([question.text for question in questions], 1)
+        kept = [question for question, hits in zip(questions, results, strict=True) if hits]
         if questions and not kept:
             raise DataError(f"no passage was retrieved for any of {len(questions):,} questions")
         if len(kept) < len(questions):
@@ -141,17 +141,19 @@ class FixedFinder:
             )
         return kept
 
-    def find(self, questions: Sequence[Question]) -> Found:
-        """See `Finder`; something has to be found for every question."""
-        found = self._retriever.search([question.text for question in questions], self._top_k)
+    def find(self, questions: Sequence[Question]) -> Retrieved:
+        """See `Finder`; at least one passage must be retrieved for every question."""
+        results = self._retriever.search([question.text for question in questions], self._top_k)
         rows = np.full((len(questions), self._top_k), -1, dtype=np.int64)
         scores = torch.full(rows.shape, float("-inf"))
-        for b, hits in enumerate(found):
+        for b, hits in enumerate(results):
             rows[b, : len(hits)] = [hit.row for hit in hits]
             scores[b, : len(hits)] = torch.tensor([hit.score for hit in hits]) * self.scale
-        return Found(rows, [self._stored.get_many(own[own >= 0]) for own in rows], scores.to(self._device))
+        return Retrieved(
+            rows, [self._stored.get_many(row[row >= 0]) for row in rows], scores.to(self._device)
+        )
 
     def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
         """See `Finder`."""
-        found = self._retriever.search([question.text for question in questions], count)
-        return [self._stored.get_many([hit.row for hit in hits]) for hits in found]
+        results = self._retriever.search([question.text for question in questions], count)
+        return [self._stored.get_many([hit.row for hit in hits]) for hits in results]

@@ -20,7 +20,7 @@ from torch import Tensor
 from indexers.embeddings import EmbeddingShards, encode_corpus, probe_texts
 from indexers.exact import FlatIndex
 from indexers.index import Index
-from indexers.protocols import IntArray, VectorIndex
+from indexers.protocols import EncodesCorpus, IntArray, VectorIndex
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.core.types import Passage, Query
@@ -38,7 +38,6 @@ from retrievers.training.config import CorpusTrainConfig
 from retrievers.training.corpus_refresher import (
     CorpusRefresher,
     EncodedCorpus,
-    EncodesCorpus,
     corpus_exchange,
     refresh_beside,
 )
@@ -87,7 +86,7 @@ class LiveIndex:
 
     def passages_of(self, rows: IntArray) -> list[list[Passage]]:
         """The passages of each question, from the rows that `search` returns."""
-        return [self.passages.get_many(own[own >= 0]) for own in rows]
+        return [self.passages.get_many(row[row >= 0]) for row in rows]
 
     def take_up(self, generation: Generation) -> Mapping[str, float]:
         """Replace the vectors by those that a refresher published, and return the refresher's figures.
@@ -102,8 +101,8 @@ class LiveIndex:
                 hint="start trainer and refresher with the same configuration, or choose another --out",
             )
         self._search, self.version = FlatIndex(embeddings), generation.version
-        found: dict[str, float] = read_json(generation.path / "figures.json")
-        return found
+        figures: dict[str, float] = read_json(generation.path / "figures.json")
+        return figures
 
 
 class IndexRefresher(CorpusRefresher):
@@ -144,24 +143,26 @@ class IndexRefresher(CorpusRefresher):
 
 def index_exchange(
     config: CorpusTrainConfig,
-    held: LiveIndex,
+    live_index: LiveIndex,
     index: Index,
     model: BiEncoderModel,
     master: MasterWeights,
     *,
     world: World,
     role: Role,
+    encode: EncodesCorpus = encode_corpus,
 ) -> Exchange:
     """Hooks of the fit loop that publish snapshots and load refreshed indexes; the trainer never waits.
 
     Args:
-        held: live index whose vectors are replaced.
+        live_index: its vectors are replaced.
         index: index that training starts with.
         model: the encoder; its fp32 weights are the entries `retriever.…` of `master`.
+        encode: encodes the corpus at a refresh in line.
     """
     return corpus_exchange(
-        config, index, model, lambda: part(master.state(), "retriever"), held.take_up,
-        lambda device: IndexRefresher(config, index, device=device),
+        config, index, model, lambda: part(master.state(), "retriever"), live_index.take_up,
+        lambda device: IndexRefresher(config, index, device=device, encode=encode),
         payload="indexes", max_length=config.model.passage_tokens, watched=_watched(config, index),
         key=_key(index), world=world, role=role,
     )  # fmt: skip

@@ -19,21 +19,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from rag.joint.config import Fused
 from readers.generative.attention import passage_attention
 from readers.generative.likelihood import leave_one_out, passage_log_likelihood, read_apart
-from readers.generative.marginal import Marginal, marginal_loss, posterior
+from readers.generative.marginal import marginal_loss, posterior
 from readers.generative.model import Memory, Seq2Seq
+from readers.generative.settings import Marginal
 from retrievers.training.target_losses import kl_loss
 
 Rows = Sequence[Sequence[Sequence[int]]]
 """For each question the token ids of each of its passages, as the reader reads them."""
-
-Fused = Literal["emdr2", "pdist", "loop", "adist"]
 Signal = Callable[[Seq2Seq, Memory, Sequence[Sequence[int]]], Tensor]
 """Generator, what it reads, answers → (B, P) how useful each passage is; larger is better."""
 

@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from indexers.passages import PassageStore
 from indexers.protocols import IntArray
-from rag.config import Config
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
-from rag.joint.salient import Masks, Spans, Tagger, choose_spans, find_dates
+from rag.joint.config import Masks, MlmConfig
+from rag.joint.salient import Spans, Tagger, choose_spans, find_dates
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
 from rag.runtime.model_files import embedded_encoder_dir, model_folder, weight_files
@@ -66,6 +65,10 @@ class MaskedSentence:
     rest: str = ""
     after: str = ""
 
+    def is_answered_by(self, text: str) -> bool:
+        """Whether all masked words occur in a text."""
+        return all(word in text for word in self.words)
+
     def stands_in(self, passage: Passage) -> bool:
         """Whether a passage holds the sentence, so that the masked words could be copied from it.
 
@@ -83,22 +86,6 @@ class MaskedSentence:
             return True
         lengths = range(2, min(len(words), len(others)) + 1)
         return any(others[-n:] == words[:n] or others[:n] == words[-n:] for n in lengths)
-
-
-class MlmConfig(Config):
-    """The masked language model.
-
-    Attributes:
-        encoder: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`, with a fresh head.
-        sentence_tokens: maximum length of a sentence; longer ones are truncated.
-        joint_tokens: maximum length of a sentence and a passage together.
-        mlm_dropout: dropout of hidden states and attention weights; None keeps that of the encoder's folder.
-    """
-
-    encoder: str | None = None
-    sentence_tokens: int = Field(default=96, ge=8)
-    joint_tokens: int = Field(default=288, ge=32, le=512)
-    mlm_dropout: float | None = Field(default=None, ge=0, lt=1)
 
 
 class SentenceBatches:
@@ -138,9 +125,9 @@ class SentenceBatches:
         self._sentence_tokens, self._min_words, self._examples = sentence_tokens, min_words, examples
         seed = examples.seed
         sample = self._any(_SAMPLE, generator(seed, 52))
-        found = len(self._draw(sample, generator(seed, 53)))
+        usable = len(self._draw(sample, generator(seed, 53)))
         self.usable = check_usable(
-            found, len(sample), f"passages have a sentence with anything to mask ({masks})", few=_FEW,
+            usable, len(sample), f"passages have a sentence with anything to mask ({masks})", few=_FEW,
             hint="give a tagger that knows the corpus's language, or mask spans: masks=span",
         )  # fmt: skip
 
@@ -160,8 +147,8 @@ class SentenceBatches:
         """
         rows, draw = self._rows[self._examples[number]], generator(self._examples.seed, 51, number)
         for _ in range(_TRIES):
-            if found := self._draw(rows, draw):
-                return found
+            if drawn := self._draw(rows, draw):
+                return drawn
             rows = self._any(len(rows), draw)
         raise DataError(
             f"batch {number}: nothing to mask ({self._masks}) in {_TRIES} draws of {len(rows)} passages",
@@ -169,7 +156,7 @@ class SentenceBatches:
         )
 
     def _draw(self, rows: IntArray, draw: np.random.Generator) -> list[MaskedSentence]:
-        passages, following = (self._store.get_many(own % len(self._store)) for own in (rows, rows + 1))
+        passages, following = (self._store.get_many(wanted % len(self._store)) for wanted in (rows, rows + 1))
         texts = [
             [s for s in split_sentences(passage.text) if len(s.split()) >= self._min_words]
             for passage in passages
@@ -178,20 +165,20 @@ class SentenceBatches:
         salient: list[Spans] = [[] for _ in flat]
         if self._tagger is not None:
             names = self._tagger(flat)
-            salient = [_apart(find_dates(s) + own) for s, own in zip(flat, names, strict=True)]
-        found, first = [], 0
+            salient = [_apart(find_dates(s) + spans) for s, spans in zip(flat, names, strict=True)]
+        drawn, first = [], 0
         for passage, after, sentences in zip(passages, following, texts, strict=True):
             for n in draw.permutation(len(sentences)).tolist():
-                rest, known = passage.text.replace(sentences[n], " ", 1), salient[first + n]
+                rest, names_here = passage.text.replace(sentences[n], " ", 1), salient[first + n]
                 if self._recurring:
-                    known = [s for s in known if sentences[n][slice(*s)] in rest] or known
-                spans = choose_spans(self._masks, sentences[n], known, draw)
+                    names_here = [s for s in names_here if sentences[n][slice(*s)] in rest] or names_here
+                spans = choose_spans(self._masks, sentences[n], names_here, draw)
                 masked = self._mask(sentences[n], spans) if spans else None
                 if masked is not None:
-                    found.append(replace(masked, title=passage.title, rest=rest, after=after.text))
+                    drawn.append(replace(masked, title=passage.title, rest=rest, after=after.text))
                     break
             first += len(sentences)
-        return found
+        return drawn
 
     def _mask(self, text: str, spans: Spans) -> MaskedSentence | None:
         """None if the sentence has too many masks or they lie in the part that is truncated."""
@@ -203,10 +190,10 @@ class SentenceBatches:
         ids, query, end = np.array(encoded["input_ids"], np.int64), "", 0
         inside, words = np.zeros(len(ids), bool), []
         for start, stop in spans:
-            own = (offsets[:, 0] < stop) & (offsets[:, 1] > start)
-            inside |= own
-            words += [text[start:stop]] * bool(own.any())
-            query += text[end:start] + " ".join([self._mask_token] * int(own.sum()))
+            inside_span = (offsets[:, 0] < stop) & (offsets[:, 1] > start)
+            inside |= inside_span
+            words += [text[start:stop]] * bool(inside_span.any())
+            query += text[end:start] + " ".join([self._mask_token] * int(inside_span.sum()))
             end = stop
         places = np.flatnonzero(inside)
         if not 0 < len(places) <= _MOST_MASKED:
@@ -349,5 +336,5 @@ class MaskedReader(nn.Module):
         k = torch.arange(each, device=device).repeat(len(owner))
         fill_in = self.model.cls if hasattr(self.model, "cls") else self.model.lm_head
         logp = fill_in(hidden[b * each + k, at]).float().log_softmax(-1)  # (N·K, V)
-        found = logp.gather(1, wanted[:, None])[:, 0]
-        return found.new_zeros(len(sentences), each, max(counts)).index_put((b, k, t), found)
+        values = logp.gather(1, wanted[:, None])[:, 0]
+        return values.new_zeros(len(sentences), each, max(counts)).index_put((b, k, t), values)

@@ -1,7 +1,7 @@
 """Train an encoder to fill in masked words with the help of a passage, for `rag train realm`.
 
 A sentence is read beside the rest of its own passage; alone, as beside the null document; and beside the
-passage that follows in the corpus, as beside most of what a search finds. What the rest is worth in nats a
+passage that follows in the corpus, as beside most of what a search finds. What the rest is worth in nats per
 word, `utility`, is what REALM's retriever learns from: near 0 it learns noise. What the passage that
 follows is worth, `utility_after`, is to be near 0: where passages that do not help do harm, the retriever
 learns to find nothing.
@@ -15,56 +15,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
 
-from rag.joint.masked import MaskedReader, MaskedSentence, MlmConfig, SentenceBatches
-from rag.joint.salient import Masks, open_tagger
+from rag.joint.config import MlmTrainConfig
+from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
+from rag.joint.salient import open_tagger
 from rag.training.card import Card
-from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, train
 from readers.extractive.files import plain_encoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
-from retrievers.training.ict import HeldOutCorpusConfig, held_out_rows
+from retrievers.training.ict import held_out_rows
 
 _AT_ONCE = 32  # held-out sentences
-
-
-class MlmTrainConfig(TrainConfig):
-    """Settings of `rag train mlm`.
-
-    Attributes:
-        train_files: the corpus: a built index, or files of documents of any format.
-        masks: what is masked: "salient" (names and dates), "random" words or a random "span".
-        tagger: token classification model that finds names; None finds them by capital letters and by the
-            titles of the corpus.
-        recurring: prefer to mask names and dates that also occur in the rest of the passage, from which they
-            can be predicted.
-        mlm: settings of the masked language model.
-    """
-
-    recipe: ClassVar[str] = "mlm"
-    measured: ClassVar[tuple[str, ...]] = ("nll", "utility", "utility_after")
-
-    name: str = "masked-lm"
-    train_files: tuple[Path, ...] = Field(min_length=1)
-    masks: Masks = "salient"
-    tagger: str | None = None
-    recurring: bool = True
-    data: HeldOutCorpusConfig = HeldOutCorpusConfig(batch_size=32, validation_questions=400)
-    mlm: MlmConfig = MlmConfig()
-
-    @model_validator(mode="after")
-    def _cross_check_mlm(self) -> MlmTrainConfig:
-        if self.tagger is not None and self.masks != "salient":
-            raise ValueError(f"a tagger has no use with masks={self.masks}")
-        return self
 
 
 def train_mlm(config: MlmTrainConfig) -> Path:
@@ -114,37 +81,37 @@ def _method(config: MlmTrainConfig, run: Run) -> Method:
 
 def masked_loss(reader: MaskedReader, batch: Sequence[MaskedSentence], world: World) -> Loss:
     """−log p of the masked words, a mean over words, then over sentences and what they are read beside."""
-    own = batch[world.rank :: world.size]
-    if not own:  # fewer sentences than processes
+    sentences = batch[world.rank :: world.size]
+    if not sentences:  # fewer sentences than processes
         return Loss(next(reader.parameters()).sum() * 0.0, 0, 0, parts=_figures(torch.zeros(1, 3)))
-    told, tokens = _told(reader, own)
-    share = len(own) / len(batch)
+    logp, tokens = _log_likelihood(reader, sentences)
+    share = len(sentences) / len(batch)
     return Loss(
-        -told.mean() * share,
-        examples=len(own),
+        -logp.mean() * share,
+        examples=len(sentences),
         tokens=tokens,
-        parts={name: share * value for name, value in _figures(told.detach()).items()},
+        parts={name: share * value for name, value in _figures(logp.detach()).items()},
     )
 
 
 def held_out_figures(reader: MaskedReader, sentences: Sequence[MaskedSentence]) -> dict[str, float]:
-    """`nll`, nats a masked word beside the rest of the passage; `utility`, how many more it takes alone;
+    """`nll`, nats per masked word beside the rest of the passage; `utility`, how many more it takes alone;
     `utility_after`, the same of the passage that follows.
     """
     reader.eval()
     with torch.no_grad():
         parts = [sentences[n : n + _AT_ONCE] for n in range(0, len(sentences), _AT_ONCE)]
-        told = torch.cat([_told(reader, own)[0] for own in parts])
+        logp = torch.cat([_log_likelihood(reader, part)[0] for part in parts])
     reader.train()
-    return {name: round(value, 4) for name, value in _figures(told).items()}
+    return {name: round(value, 4) for name, value in _figures(logp).items()}
 
 
-def _figures(told: torch.Tensor) -> dict[str, float]:
-    alone, rest, after = told.mean(0).tolist()
+def _figures(logp: torch.Tensor) -> dict[str, float]:
+    alone, rest, after = logp.mean(0).tolist()
     return {"nll": -rest, "utility": rest - alone, "utility_after": after - alone}
 
 
-def _told(reader: MaskedReader, sentences: Sequence[MaskedSentence]) -> tuple[torch.Tensor, int]:
+def _log_likelihood(reader: MaskedReader, sentences: Sequence[MaskedSentence]) -> tuple[torch.Tensor, int]:
     """Mean log p (B, 3) of the masked words: alone, beside the rest, beside the passage that follows; and how
     many tokens were read.
     """
@@ -153,6 +120,6 @@ def _told(reader: MaskedReader, sentences: Sequence[MaskedSentence]) -> tuple[to
     alone = reader(sentences, [[[]] for _ in sentences])  # apart from the others: such rows are short
     beside = reader(sentences, list(zip(rests, others, strict=True)))
     logp = torch.cat([alone, beside], 1).sum(2)
-    lengths = torch.tensor([len(sentence.places) for sentence in sentences], device=logp.device)
+    counts = torch.tensor([len(sentence.places) for sentence in sentences], device=logp.device)
     read = sum(3 * len(sentence.ids) for sentence in sentences) + sum(map(len, (*rests, *others)))
-    return logp / lengths[:, None], read
+    return logp / counts[:, None], read

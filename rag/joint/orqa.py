@@ -23,12 +23,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from indexers.index import Index
@@ -36,9 +35,10 @@ from indexers.protocols import IntArray
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import Query, Question
-from rag.data.examples import Example, Needed
+from rag.data.examples import Example
 from rag.data.selection import check_usable
 from rag.data.text import exact_match
+from rag.joint.config import OrqaTrainConfig
 from rag.joint.live_index import LiveIndex
 from rag.joint.pair import part
 from rag.joint.questions import answer_rank, questions_key, questions_of
@@ -52,7 +52,6 @@ from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import tokenize_texts
-from readers.extractive.training.config import ReaderModelConfig
 from readers.extractive.training.export import export_int8
 from readers.extractive.training.losses import marginal_loss
 from readers.extractive.training.start import start_model
@@ -62,12 +61,6 @@ from retrievers.examples.data import TrainingArrays, answer_matcher
 from retrievers.examples.masks import answer_mask
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model
-from retrievers.training.config import (
-    ModelConfig,
-    QuestionsConfig,
-    RetrieverTrainConfig,
-    ValidatedTrainConfig,
-)
 from retrievers.training.frozen import FrozenIndex, score_rows
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 from retrievers.training.validation import retrieval_scores
@@ -77,57 +70,6 @@ log = get_logger(__name__)
 _SHOWN_TOP = 20  # passages of a held-out question that are judged
 _SAMPLE = 500  # training questions looked up before training
 _NEVER = -1000.0  # null bias of a reader that was never shown passages without an answer
-
-
-class OrqaReaderConfig(ReaderModelConfig):
-    """The span reader.
-
-    Attributes:
-        encoder: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
-            `all-MiniLM-L6-v2`.
-        max_tokens: maximum length of question, title and text together; the rest is truncated.
-        max_answer_tokens: maximum length of a span.
-    """
-
-    max_tokens: int = Field(default=320, ge=32, le=512)
-    max_answer_tokens: int = Field(default=10, ge=1)
-
-
-class OrqaTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
-    """Settings of `rag train orqa`.
-
-    Attributes:
-        train_files: question sets with answers, of any format.
-        validation_file: held-out question set with answers.
-        index: built index with vectors; training starts from the encoder it was built with.
-        early: C, number of passages in the early loss, which trains the retriever alone to rank those that
-            contain an answer first.
-        read: K, number of passages that the reader reads.
-        answers: "strings", "regex" (regular expressions), or "auto": what the question set says.
-        reader: settings of the span reader.
-
-    `run.select_by` may be "em" or a top-k, of held-out questions.
-    """
-
-    recipe: ClassVar[str] = "orqa"
-    needs: ClassVar[Needed] = "questions"
-    measured: ClassVar[tuple[str, ...]] = ("em", "mrr", "top1", "top5", "top20")
-
-    index: Path
-    early: int = Field(default=5000, ge=1)
-    read: int = Field(default=5, ge=1)
-    answers: Literal["auto", "strings", "regex"] = "auto"
-    data: QuestionsConfig = QuestionsConfig()
-    model: ModelConfig = ModelConfig(shared=False)
-    reader: OrqaReaderConfig = OrqaReaderConfig()
-
-    @model_validator(mode="after")
-    def _cross_check_orqa(self) -> OrqaTrainConfig:
-        if self.read > self.early:
-            raise ValueError(f"read ({self.read}) passages are the first of early ({self.early})")
-        if self.reader.answer_types or self.reader.skim_layer:
-            raise ValueError("answer_types and skim_layer are not learned here: every answer is a span")
-        return self
 
 
 def early_loss(retrieval: Tensor, answered: Tensor) -> Tensor:
@@ -168,7 +110,7 @@ def train_orqa(config: OrqaTrainConfig) -> Path:
         The folder of the finished encoder, `config.out / "encoder"`.
 
     Raises:
-        DataError: a file is wrong, or no answer is in any passage that is found.
+        DataError: a file is wrong, or no answer is in any passage that is retrieved.
         ConfigError: the configuration cannot work, or several processes were started.
         MismatchedArtifactError: `config.out` holds a run with another configuration, or the index was built
             with another encoder.
@@ -189,17 +131,17 @@ def _method(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
 
     # data
     regex = None if config.answers == "auto" else config.answers == "regex"
-    asked, held_out = questions_of(config, is_regex=regex)
+    questions, held_out = questions_of(config, is_regex=regex)
     sides = retriever.settings
     tables = TrainingArrays.build(
-        map(Example.of, asked),
+        map(Example.of, questions),
         RetrieverTokenizer(sides.question, sides.passage),
         corpus=index.passages,
         folder=run.out / "data",
-        key=fingerprint([questions_key(asked), index.manifest["passages"]]),
+        key=fingerprint([questions_key(questions), index.manifest["passages"]]),
     )
-    task = _Task(config, retriever, reader, tokenizer, index, asked, tables)
-    found = task.found_share()
+    task = _Task(config, retriever, reader, tokenizer, index, questions, tables)
+    answered_share = task.answered_share()
 
     def export(trained: Trained) -> None:
         export_frozen(config, index, retriever, part(trained.weights, "retriever"))
@@ -213,15 +155,15 @@ def _method(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
         )  # fmt: skip
 
     return Method(
-        module, master, Epochs.of(config, len(asked)), task.loss, export,
+        module, master, Epochs.of(config, len(questions)), task.loss, export,
         encoder_card(config, frozen_form(config, retriever)),
         evaluate=partial(task.measure, held_out) if held_out else None,
         hooks=FrozenIndex(index.version),
         facts={
-            "training questions": len(asked),
+            "training questions": len(questions),
             "held-out questions": len(held_out),
             "of a sample, questions with an answer among the first passages, in percent":
-                round(100 * found, 1),
+                round(100 * answered_share, 1),
             "passages of the index": len(index.passages),
             "reader": "trained with it, see the folder beside this one",
         },
@@ -238,16 +180,16 @@ class _Task:
         reader: SpanModel,
         tokenizer: Any,
         index: Index,
-        asked: Sequence[Question],
+        questions: Sequence[Question],
         tables: TrainingArrays,
     ) -> None:
         self.config, self.retriever, self.reader, self.tokenizer = config, retriever, reader, tokenizer
-        self.index, self.held, self.asked, self.tables = index, LiveIndex(index), asked, tables
-        said = config.reader
+        self.index, self.live_index, self.questions, self.tables = index, LiveIndex(index), questions, tables
+        reading = config.reader
         limit = position_limit(reader.encoder.config.to_dict())  # type: ignore[operator,union-attr]
         self.settings = ReaderSettings(
-            max_tokens=min(said.max_tokens, limit), question_tokens=said.question_tokens,
-            title_tokens=said.title_tokens, max_answer_tokens=said.max_answer_tokens,
+            max_tokens=min(reading.max_tokens, limit), question_tokens=reading.question_tokens,
+            title_tokens=reading.title_tokens, max_answer_tokens=reading.max_answer_tokens,
             score_weight=retriever.scale,
         )  # fmt: skip
         self._layout = RowLayout(pair_template(tokenizer), self.settings)
@@ -257,9 +199,9 @@ class _Task:
         """Both losses of some questions."""
         ids = [self.tables.questions[number] for number in chosen.tolist()]
         vectors = self.retriever.encode_questions(ids)  # (B, D)
-        rows = self.held.search(vectors, self.config.early)  # (B, C)
+        rows = self.live_index.search(vectors, self.config.early)  # (B, C)
         retrieval = score_rows(self.retriever, self.index, vectors, rows)  # (B, C)
-        answered = np.stack([self.answered(n, own) for n, own in zip(chosen.tolist(), rows, strict=True)])
+        answered = np.stack([self.answered(n, row) for n, row in zip(chosen.tolist(), rows, strict=True)])
         early = early_loss(retrieval, torch.from_numpy(answered).to(retrieval.device))
         first = rows[:, : self.config.read]
         full, read_right, tokens = self._read(chosen, first, retrieval[:, : self.config.read])
@@ -275,64 +217,66 @@ class _Task:
     def answered(self, number: int, rows: IntArray) -> npt.NDArray[np.bool_]:
         """(C,) which passages hold an answer of training question `number`; −1 holds none."""
         there = np.flatnonzero(rows >= 0)
-        found = np.zeros(len(rows), bool)
-        question = self.asked[number]
+        answered = np.zeros(len(rows), bool)
+        question = self.questions[number]
         if not question.answers_are_regex:
-            found[there] = answer_mask(self.tables, np.array([number]), rows[there])[0]
-            return found
+            answered[there] = answer_mask(self.tables, np.array([number]), rows[there])[0]
+            return answered
         matcher = answer_matcher(question.answers, question.answer_mode)
         for place in there.tolist():
             key = (number, int(rows[place]))
             if key not in self._regex:
                 self._regex[key] = matcher.matches(self.index.passages[key[1]].text)
-            found[place] = self._regex[key]
-        return found
+            answered[place] = self._regex[key]
+        return answered
 
     def _read(self, chosen: IntArray, rows: IntArray, retrieval: Tensor) -> tuple[Tensor, float, int]:
         """The reader's loss, the share of questions with a right span, and how many tokens it took."""
         shape = rows.shape  # (B, K)
         unique, inverse = np.unique(np.maximum(rows, 0), return_inverse=True)
         passages = self.index.passages.get_many(unique)
-        asked = tokenize_texts(self.tokenizer, [self.asked[number].text for number in chosen.tolist()])
+        questions = tokenize_texts(
+            self.tokenizer, [self.questions[number].text for number in chosen.tolist()]
+        )
         titles = tokenize_texts(self.tokenizer, [passage.title for passage in passages])
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in passages])
         pairs = [(place // shape[1], int(u)) for place, u in enumerate(inverse.reshape(-1))]
-        windows = rows_of_pairs(self._layout, pairs, asked, titles, texts)
+        windows = rows_of_pairs(self._layout, pairs, questions, titles, texts)
         first = {row.group: row for row in reversed(windows)}  # of a long passage its first window
         empty = replace(windows[0], text_from=0, text_to=0)  # for texts without a token
         chosen_rows = [first.get(group, empty) for group in range(len(pairs))]
         ids, mask, types, text = row_tensors(self._layout.template, chosen_rows)
         right = torch.zeros(*ids.shape, self.config.reader.max_answer_tokens, dtype=torch.bool)
         for group, (place, passage) in enumerate(pairs):
-            row, question = chosen_rows[group], self.asked[int(chosen[place])]
+            row, question = chosen_rows[group], self.questions[int(chosen[place])]
             places = answer_matcher(question.answers, question.answer_mode).places(passages[passage].text)
             for begin, last in texts.located(passage, places, right.shape[-1]):
                 if row.text_from + last < row.text_to:
                     right[group, row.text_from + begin, last - begin] = True
         device = retrieval.device
-        found = self.reader(ids.to(device), mask.to(device), types.to(device))
-        start, end = (logits.unflatten(0, shape) for logits in (found.start, found.end))
+        logits = self.reader(ids.to(device), mask.to(device), types.to(device))
+        start, end = (values.unflatten(0, shape) for values in (logits.start, logits.end))
         text, right = text.unflatten(0, shape).to(device), right.unflatten(0, shape).to(device)
         right &= retrieval.isfinite()[:, :, None, None]
         value = full_loss(retrieval, start, end, text, right)
         return value, float(right.flatten(1).any(1).float().mean()), int(mask.sum())
 
     @torch.no_grad()
-    def found_share(self) -> float:
+    def answered_share(self) -> float:
         """Of a sample of the questions: how many have an answer among their first C passages now.
 
         Raises:
             DataError: none has.
         """
-        count = min(_SAMPLE, len(self.asked))
-        sample = generator(self.config.run.seed, 41).choice(len(self.asked), count, replace=False)
+        count = min(_SAMPLE, len(self.questions))
+        sample = generator(self.config.run.seed, 41).choice(len(self.questions), count, replace=False)
         self.retriever.eval()
         vectors = self.retriever.encode_questions([self.tables.questions[int(n)] for n in sample])
         self.retriever.train()
-        rows = self.held.search(vectors, self.config.early)
-        found = sum(self.answered(int(n), own).any() for n, own in zip(sample, rows, strict=True))
+        rows = self.live_index.search(vectors, self.config.early)
+        usable = sum(self.answered(int(n), row).any() for n, row in zip(sample, rows, strict=True))
         return check_usable(
-            int(found), count,
+            int(usable), count,
             f"training questions have an answer among their first {self.config.early} passages",
             hint="check that the answers are of this corpus (answers=regex if they are expressions), or "
             "start from a better retriever: `rag train ict`",
@@ -344,16 +288,16 @@ class _Task:
         retriever = self.retriever.eval()
         vectors = retriever.ask([Query(question.text) for question in questions])
         k = self.config.read
-        rows = self.held.search(vectors, max(_SHOWN_TOP, k))
+        rows = self.live_index.search(vectors, max(_SHOWN_TOP, k))
         scores = score_rows(retriever, self.index, vectors, rows) / retriever.scale
-        passages = self.held.passages_of(rows)
-        shown = [found[:_SHOWN_TOP] for found in passages]
-        figures = retrieval_scores(list(map(answer_rank, questions, shown)))
+        passages = self.live_index.passages_of(rows)
+        first = [listed[:_SHOWN_TOP] for listed in passages]
+        figures = retrieval_scores(list(map(answer_rank, questions, first)))
         reader = ExtractiveReader(self.reader.eval(), self.tokenizer, self.settings, device=retriever.device)
         read = reader.read(
             [question.text for question in questions],
-            [found[:k] for found in passages],
-            [own[: min(k, len(found))] for own, found in zip(scores.tolist(), passages, strict=True)],
+            [listed[:k] for listed in passages],
+            [row[: min(k, len(listed))] for row, listed in zip(scores.tolist(), passages, strict=True)],
             n_best=1,
         )
         right = sum(

@@ -18,26 +18,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from indexers.embeddings import encode_corpus
 from indexers.index import Index
-from indexers.protocols import IntArray
+from indexers.protocols import EncodesCorpus, IntArray
+from rag.core.log import get_logger
 from rag.core.types import Passage, Query
+from rag.joint.config import RealmTrainConfig
 from rag.joint.live_index import LiveIndex, index_exchange
-from rag.joint.masked import MaskedReader, MaskedSentence, MlmConfig, SentenceBatches
+from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
+from rag.joint.mlm import held_out_figures
 from rag.joint.pair import part
-from rag.joint.salient import Masks, open_tagger
+from rag.joint.salient import open_tagger
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.refresh.processes import Role
 from rag.training.refresh.staleness import distinct_share, score_entropy
 from rag.training.run import Method, Run, Trained, train
-from readers.generative.marginal import Marginal, answer_log_likelihood
+from readers.generative.marginal import answer_log_likelihood
+from readers.generative.settings import Marginal
 from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
@@ -48,51 +52,15 @@ from retrievers.training.bi_encoder import (
     export_model,
     load_model,
 )
-from retrievers.training.config import CorpusTrainConfig, ModelConfig
 from retrievers.training.frozen import listed_scores
-from retrievers.training.ict import CorpusDataConfig
 from retrievers.training.recipe import encoder_card
 
+log = get_logger(__name__)
+
 _SPARE = 8  # further passages to retrieve, in place of those that are excluded
-
-
-class RealmTrainConfig(CorpusTrainConfig):
-    """Settings of `rag train realm`.
-
-    Attributes:
-        train_files: sources of the sentences: a built index, or files of documents; empty means `index`.
-        masks: what is masked: "salient" (names and dates), "random" words or a random "span".
-        tagger: token classification model that finds names; None finds them by capital letters and by the
-            titles of the corpus.
-        marginal: "sequence" or "token".
-        documents: K, number of passages per sentence, including the null document.
-        null_document: whether the null document is one of the passages; if not, its effect is still measured.
-        mlm: settings of the masked language model.
-    """
-
-    recipe: ClassVar[str] = "realm"
-    measured: ClassVar[tuple[str, ...]] = ()
-
-    train_files: tuple[Path, ...] = ()
-    masks: Masks = "salient"
-    tagger: str | None = None
-    marginal: Marginal = "sequence"
-    documents: int = Field(default=8, ge=2)
-    null_document: bool = True
-    data: CorpusDataConfig = CorpusDataConfig(batch_size=16)
-    model: ModelConfig = ModelConfig(question_tokens=96)
-    mlm: MlmConfig = MlmConfig()
-
-    @model_validator(mode="after")
-    def _cross_check_realm(self) -> RealmTrainConfig:
-        if self.tagger is not None and self.masks != "salient":
-            raise ValueError(f"a tagger has no use with masks={self.masks}")
-        if self.model.question_tokens < self.mlm.sentence_tokens:
-            raise ValueError(
-                f"the retriever reads question_tokens ({self.model.question_tokens}) of a sentence of up to "
-                f"sentence_tokens ({self.mlm.sentence_tokens}): masks behind them would not be looked for"
-            )
-        return self
+_DRAWN = 4  # sentences drawn for each that is trained on, where only sentences that can be filled in are
+_HARM_SAMPLE = 200  # sentences on which the reader's harm is measured
+_MOST_HARM = 0.1  # nats per masked word: with a larger harm, the null document is the best one to retrieve
 
 
 def realm_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor, lengths: Tensor) -> Tensor:
@@ -108,7 +76,7 @@ def realm_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor, lengt
     return value / lengths if marginal == "token" else value
 
 
-def train_realm(config: RealmTrainConfig, role: Role = "both") -> Path:
+def train_realm(config: RealmTrainConfig, role: Role = "both", encode: EncodesCorpus = encode_corpus) -> Path:
     """Train as `config` says, or resume the run in `config.out`.
 
     Writes the files of `train_dpr` into `config.out`, and `mlm/`, the masked language model, and `snapshots/`
@@ -116,6 +84,7 @@ def train_realm(config: RealmTrainConfig, role: Role = "both") -> Path:
 
     Args:
         role: "both" refreshes the index in this process; "trainer" leaves that to `refresh_index`.
+        encode: encodes the corpus at a refresh in this process.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`.
@@ -128,10 +97,10 @@ def train_realm(config: RealmTrainConfig, role: Role = "both") -> Path:
     """
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=True)
-        return train(adopted, partial(_method, adopted, role, index), "encoder", role=role)
+        return train(adopted, partial(_method, adopted, role, index, encode), "encoder", role=role)
 
 
-def _method(config: RealmTrainConfig, role: Role, index: Index, run: Run) -> Method:
+def _method(config: RealmTrainConfig, role: Role, index: Index, encode: EncodesCorpus, run: Run) -> Method:
     # model
     retriever, reader = load_model(config, run.device), MaskedReader.of(config.mlm, run.device)
     module = nn.ModuleDict({"retriever": retriever, "reader": reader})
@@ -140,13 +109,17 @@ def _method(config: RealmTrainConfig, role: Role, index: Index, run: Run) -> Met
     # data
     store, _ = open_corpus(config.train_files or (config.index,), run.out / "data", config.data.split)
     tagger = open_tagger(config.masks, config.tagger, index.passages, run.out / "data", run.device)
+    drawn = config.data.batch_size * (_DRAWN if config.answered_within else 1)
     batches = SentenceBatches(
         store, reader.tokenizer, masks=config.masks, tagger=tagger, min_words=config.data.min_words,
-        sentence_tokens=config.mlm.sentence_tokens, examples=Epochs.of(config, len(store)),
+        sentence_tokens=config.mlm.sentence_tokens, examples=Epochs.of(config, len(store), drawn),
         mask_token=mask_token(retriever.settings.question.weights_dir),
     )  # fmt: skip
-    held = LiveIndex(index)
-    task = RealmTask(config, retriever, reader, held, run.world)
+    null_document = config.null_document
+    if null_document == "auto":
+        null_document = _does_little_harm(reader, batches)
+    live_index = LiveIndex(index)
+    task = RealmTask(config, retriever, reader, live_index, run.world, null_document=null_document)
     form = encoder_form(config, retriever)
 
     def export(trained: Trained) -> None:
@@ -155,12 +128,15 @@ def _method(config: RealmTrainConfig, role: Role, index: Index, run: Run) -> Met
 
     return Method(
         module, master, batches, task.loss, export, encoder_card(config, form),
-        hooks=index_exchange(config, held, index, retriever, master, world=run.world, role=role),
+        hooks=index_exchange(
+            config, live_index, index, retriever, master, world=run.world, role=role, encode=encode
+        ),
         facts={
             "passages with sentences": len(store),
             "of them with something to mask, in percent": round(100 * batches.usable, 1),
             "passages of the index": len(index.passages),
             "index": f"made anew {config.refresh}",
+            "null document": "among the passages" if null_document else "left out",
         },
     )  # fmt: skip
 
@@ -173,41 +149,64 @@ class RealmTask:
         config: RealmTrainConfig,
         retriever: BiEncoderModel,
         reader: MaskedReader,
-        held: LiveIndex,
+        live_index: LiveIndex,
         world: World,
+        *,
+        null_document: bool = True,
     ) -> None:
         self.config, self.retriever, self.reader = config, retriever, reader
-        self.held, self.world = held, world
+        self.live_index, self.world, self.null_document = live_index, world, null_document
 
     def loss(self, batch: Sequence[MaskedSentence]) -> Loss:
         """Loss and figures of this process's share of the batch."""
-        own = batch[self.world.rank :: self.world.size]
-        if not own:  # fewer sentences than processes
-            return Loss(next(self.retriever.parameters()).sum() * 0.0, examples=0, tokens=0, parts=_PARTS)
-        scores, rows, passages = self.retrieve(own)
+        sentences, total = batch[self.world.rank :: self.world.size], len(batch)
+        parts = dict.fromkeys(_FIGURES, 0.0)
+        if self.config.answered_within:
+            answered = self._answered(sentences)
+            parts["answered"] = len(answered) / total
+            total = min(total, self.config.data.batch_size)
+            sentences = answered[: len(range(self.world.rank, total, self.world.size))]
+        if not sentences:  # fewer sentences than processes, or none that a passage fills in
+            nothing = next(self.retriever.parameters()).sum() * 0.0
+            return Loss(nothing, examples=0, tokens=0, parts=parts)
+        scores, rows, passages = self.retrieve(sentences)
         texts = self.reader.tokens([text for _, text in passages])
-        logp = self.reader(own, [[texts[place] for place in listed] for listed in rows.tolist()])  # (B, K, T)
-        lengths = torch.tensor([len(sentence.places) for sentence in own], device=logp.device)
+        listed = [[texts[place] for place in places] for places in rows.tolist()]
+        logp = self.reader(sentences, listed)  # (B, K, T)
+        lengths = torch.tensor([len(sentence.places) for sentence in sentences], device=logp.device)
         value = realm_log_likelihood(self.config.marginal, scores, logp, lengths)
-        holds = _holding(own, rows, passages).to(scores.device)
+        holds = _holding(sentences, rows, passages).to(scores.device)
         with torch.no_grad():
             whole = value if self.config.marginal == "token" else value / lengths
             prior, posterior = scores.softmax(1), (scores + logp.sum(2)).softmax(1)
-            figures = {
+            figures: dict[str, Any] = {
                 "utility": (whole - logp[:, 0].sum(1) / lengths).sum(),
                 "null": prior[:, 0].sum(),
                 "found": holds.any(1).sum(),
                 "p_gold": (prior * holds).sum(),
                 "posterior_gold": (posterior * holds).sum(),
-                "entropy": score_entropy(scores.float().cpu().numpy()) * len(own),
-                "distinct": distinct_share(rows[:, 1:], len(passages)) * len(own),
+                "entropy": score_entropy(scores.float().cpu().numpy()) * len(sentences),
+                "distinct": distinct_share(rows[:, 1:], len(passages)) * len(sentences),
             }
         return Loss(
-            -value.sum() / len(batch),
-            examples=len(own),
-            tokens=sum(len(sentence.ids) + sum(map(len, texts)) // len(own) for sentence in own),
-            parts={name: share / len(batch) for name, share in figures.items()},
+            -value.sum() / total,
+            examples=len(sentences),
+            tokens=sum(len(sentence.ids) for sentence in sentences) + sum(map(len, texts)),
+            parts=parts | {name: float(value) / total for name, value in figures.items()},
         )
+
+    @torch.no_grad()
+    def _answered(self, sentences: Sequence[MaskedSentence]) -> list[MaskedSentence]:
+        """The sentences that one of their first `answered_within` passages can fill in."""
+        if not sentences:
+            return []
+        questions = self.retriever.ask([Query(sentence.query) for sentence in sentences])
+        rows = self.live_index.search(questions, self.config.answered_within)
+        return [
+            sentence
+            for sentence, passages in zip(sentences, self.live_index.passages_of(rows), strict=True)
+            if any(sentence.is_answered_by(p.text) and not sentence.stands_in(p) for p in passages)
+        ]
 
     def retrieve(self, sentences: Sequence[MaskedSentence]) -> tuple[Tensor, IntArray, list[tuple[str, str]]]:
         """Retrieve the passages of each sentence and score them with the current model.
@@ -221,19 +220,20 @@ class RealmTask:
         """
         model, wanted = self.retriever, self.config.documents - 1
         questions = model.ask([Query(sentence.query) for sentence in sentences])  # (B, D)
-        found = self.held.passages_of(self.held.search(questions, wanted + _SPARE))
+        rows = self.live_index.search(questions, wanted + _SPARE)
+        retrieved = self.live_index.passages_of(rows)
         places: dict[tuple[str, str], int] = {("", ""): 0}
         rows = np.zeros((len(sentences), wanted + 1), np.int64)
         empty = np.zeros(rows.shape, bool)
-        for number, (sentence, own) in enumerate(zip(sentences, found, strict=True)):
+        for number, (sentence, candidates) in enumerate(zip(sentences, retrieved, strict=True)):
             listed: dict[tuple[str, str], None] = {}
-            for passage in own:
+            for passage in candidates:
                 if len(listed) < wanted and not sentence.stands_in(passage):
                     listed[passage.title, passage.text] = None
             for slot, key in enumerate(listed, 1):
                 rows[number, slot] = places.setdefault(key, len(places))
             empty[number, 1 + len(listed) :] = True
-            empty[number, 0] = not self.config.null_document and bool(listed)
+            empty[number, 0] = not self.null_document and bool(listed)
         passages = list(places)
         vectors = model.read([Passage("", title, text) for title, text in passages])  # (U, D)
         chosen = torch.from_numpy(np.where(empty, -1, rows))
@@ -246,11 +246,27 @@ def _holding(
     """(B, K) whether a passage contains all masked words of the sentence; the null document never does."""
     return torch.tensor(
         [
-            [place > 0 and all(word in passages[place][1] for word in sentence.words) for place in listed]
+            [place > 0 and sentence.is_answered_by(passages[place][1]) for place in listed]
             for sentence, listed in zip(sentences, rows.tolist(), strict=True)
         ]
     )
 
 
+def _does_little_harm(reader: MaskedReader, batches: SentenceBatches) -> bool:
+    """Whether the null document can be used: see `RealmTrainConfig.null_document`."""
+    sentences: list[MaskedSentence] = []
+    for number in range(len(batches)):
+        sentences += batches[number]
+        if len(sentences) >= _HARM_SAMPLE:
+            break
+    figures = held_out_figures(reader, sentences[:_HARM_SAMPLE])
+    log.info(
+        "on %d sentences the reader gains %.2f nats per masked word from the rest of the passage, and loses "
+        "%.2f to a passage that does not help: the null document is %s",
+        *(min(len(sentences), _HARM_SAMPLE), figures["utility"], -figures["utility_after"]),
+        "used" if -figures["utility_after"] <= _MOST_HARM else "left out",
+    )
+    return -figures["utility_after"] <= _MOST_HARM
+
+
 _FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold", "entropy", "distinct")
-_PARTS = dict.fromkeys(_FIGURES, 0.0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +24,12 @@ from rag.core.files import hash64
 from rag.core.npy import load_npy, save_npy
 from rag.core.types import Passage
 from rag.data.sentences import STARTERS
+from rag.joint.config import Masks
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import model_folder, position_limit, weight_files
 
 Spans = list[tuple[int, int]]
 """First character and one past the last, ascending, without overlap."""
-
-Masks = Literal["salient", "random", "span"]
 
 Tagger = Callable[[Sequence[str]], list[Spans]]
 """Sentences → the names in each."""

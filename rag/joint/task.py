@@ -15,10 +15,10 @@ from indexers.protocols import IntArray
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.types import Question
-from rag.joint.finding import Finder, Found
+from rag.joint.config import JointTrainConfig
+from rag.joint.finding import Finder, Retrieved
 from rag.joint.losses import JointLoss
 from rag.joint.questions import answer_rank, most_matched
-from rag.joint.together_config import JointTrainConfig
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss
@@ -37,7 +37,7 @@ Objective = Callable[[Seq2Seq, list[list[list[int]]], list[list[int]], Tensor], 
 
 _DEPTH = 20  # passages of held-out questions that are judged
 _TARGETS = 1000  # passages in which a regular expression's target is looked for
-_WINDOW, _ENOUGH = 1000, 200  # questions watched for collapse; so many before anything is said
+_WINDOW, _ENOUGH = 1000, 200  # questions watched for collapse; so many before it warns
 _NEVER_FOUND = 0.5  # a larger share of questions without an answer among their passages is worth a warning
 
 log = get_logger(__name__)
@@ -63,8 +63,8 @@ class JointBatches:
 
     def __getitem__(self, number: int) -> JointBatch:
         chosen, draw = self._epochs[number], random_numbers(self._seed, 3, number)
-        mine = [self._targets[i] for i in chosen.tolist()]
-        return JointBatch(chosen, [told[int(draw.integers(len(told)))] for told in mine])
+        targets = [self._targets[i] for i in chosen.tolist()]
+        return JointBatch(chosen, [answers[int(draw.integers(len(answers)))] for answers in targets])
 
 
 class JointTask:
@@ -73,10 +73,10 @@ class JointTask:
     Args:
         module: all that is trained, the generator inside `seq2seq` among it.
         finder: gives passages and their scores.
-        passages: how many there are to find.
+        passages: how many the index has.
 
     Attributes:
-        watch: hooks that keep in checkpoints what was seen of retrieval.
+        watch: hooks that watch retrieval, and keep their counts in checkpoints.
     """
 
     def __init__(
@@ -107,12 +107,12 @@ class JointTask:
         """
         kept, targets = [], []
         for question in questions:
-            told = [answer.strip() for answer in question.answers if answer.strip()]
+            strings = [answer.strip() for answer in question.answers if answer.strip()]
             if question.answers_are_regex:
-                told = list(filter(None, [self._matched(question)]))
-            if told:
+                strings = list(filter(None, [self._matched(question)]))
+            if strings:
                 kept.append(question)
-                targets.append(told)
+                targets.append(strings)
         if not kept:
             raise DataError(
                 f"none of {len(questions)} questions has an answer, or a pattern that matches a passage"
@@ -124,8 +124,14 @@ class JointTask:
             )
         return kept, targets
 
+    def find_targets(self, questions: Sequence[Question]) -> None:
+        """Fix the target strings of held-out questions before training: a resumed run judges by the same."""
+        for question in questions:
+            if question.answers_are_regex:
+                self._matched(question)
+
     def _matched(self, question: Question) -> str:
-        """The target string of a question's pattern, from the passages retrieved for it first."""
+        """The target string of a question's pattern, from its first passages before training."""
         key = (question.text, question.answers)  # ids are of one file each
         if key not in self._wordings:
             self._wordings[key] = self._match(question)
@@ -136,11 +142,11 @@ class JointTask:
         matcher = answer_matcher(question.answers, question.answer_mode)
         return most_matched(matcher, (passage.text for passage in passages))
 
-    def _read(self, questions: Sequence[Question], found: Found, answers: Sequence[str]) -> JointLoss:
+    def _read(self, questions: Sequence[Question], retrieved: Retrieved, answers: Sequence[str]) -> JointLoss:
         texts = [question.text for question in questions]
-        rows = encode_rows(self.seq2seq.tokenizer, self.settings, texts, found.passages)
-        told = [self.seq2seq.answer_ids(answer)[: self.settings.answer_tokens] for answer in answers]
-        return self.objective(self.seq2seq, rows, told, found.scores)
+        rows = encode_rows(self.seq2seq.tokenizer, self.settings, texts, retrieved.passages)
+        targets = [self.seq2seq.answer_ids(answer)[: self.settings.answer_tokens] for answer in answers]
+        return self.objective(self.seq2seq, rows, targets, retrieved.scores)
 
     def loss(self, batch: JointBatch, questions: Sequence[Question]) -> Loss:
         """This process's share of a batch's loss, by the objective, for retriever and generator.
@@ -149,19 +155,19 @@ class JointTask:
             ConfigError: there are fewer questions than processes.
         """
         total = len(batch.numbers)
-        mine = self.world.share(total)
-        asked = [questions[number] for number in batch.numbers[mine].tolist()]
-        found = self.finder.find(asked)
-        learned = self._read(asked, found, batch.answers[mine])
-        parts = self.watch.see(asked, found, learned.weights)
+        share = self.world.share(total)
+        chosen = [questions[number] for number in batch.numbers[share].tolist()]
+        retrieved = self.finder.find(chosen)
+        learned = self._read(chosen, retrieved, batch.answers[share])
+        parts = self.watch.see(chosen, retrieved, learned.weights)
         shares = {"reader": float(learned.reader.detach()), "retriever": float(learned.retriever.detach())}
         return Loss(
             (learned.reader + learned.retriever) / total,
-            examples=len(asked),
-            tokens=sum(len(p.text.split()) for passages in found.passages for p in passages),
+            examples=len(chosen),
+            tokens=sum(len(p.text.split()) for passages in retrieved.passages for p in passages),
             parts={
                 **{name: value / total for name, value in shares.items()},
-                **{name: value * len(asked) / total for name, value in parts.items()},
+                **{name: value * len(chosen) / total for name, value in parts.items()},
             },
         )
 
@@ -178,47 +184,47 @@ class JointTask:
         read, nats = [], []
         for begin in range(0, len(questions), self.config.data.batch_size):
             part = questions[begin : begin + self.config.data.batch_size]
-            found = self.finder.find(part)
+            retrieved = self.finder.find(part)
             ranks += map(answer_rank, part, self.finder.best(part, _DEPTH))
             scores = [
-                (row[: len(own)] / self.finder.scale).tolist()
-                for row, own in zip(found.scores, found.passages, strict=True)
+                (row[: len(passages)] / self.finder.scale).tolist()
+                for row, passages in zip(retrieved.scores, retrieved.passages, strict=True)
             ]
-            told = [self._matched(q) if q.answers_are_regex else q.answers[0] for q in part]
-            asked = [question.text for question in part], found.passages, scores
-            likely = reader.log_likelihood(*asked, told)
-            nats += [-value for value, answer in zip(likely, told, strict=True) if answer]
-            read += reader.generate(*asked, 1)
+            targets = [self._matched(q) if q.answers_are_regex else q.answers[0] for q in part]
+            inputs = [question.text for question in part], retrieved.passages, scores
+            likely = reader.log_likelihood(*inputs, targets)
+            nats += [-value for value, answer in zip(likely, targets, strict=True) if answer]
+            read += reader.generate(*inputs, 1)
         self.module.train(training)
-        known = {n: v for n, v in retrieval_scores(ranks).items() if n != "top100"}
+        ranking = {n: v for n, v in retrieval_scores(ranks).items() if n != "top100"}
         rules = [question.answer_profile for question in questions]
         figures = answer_scores(read, [question.answers for question in questions], rules)
-        return {**figures, "nll": sum(nats) / max(len(nats), 1), **known}
+        return {**figures, "nll": sum(nats) / max(len(nats), 1), **ranking}
 
 
 class _Watch(FitHooks):
-    """Watches retrieval while it learns: whether answers are found, and whether everything collapses.
+    """Watches retrieval while it learns: whether answers are retrieved, and whether everything collapses.
 
-    What it has seen is in the checkpoints: a resumed run goes on watching.
+    Its counts are in the checkpoints: a resumed run goes on watching.
     """
 
     def __init__(self, documents: int) -> None:
         self._documents = documents
         self._rows: deque[IntArray] = deque(maxlen=_WINDOW)
         self._seen = self._without = 0
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
-    def see(self, questions: Sequence[Question], found: Found, weights: Tensor) -> dict[str, float]:
+    def see(self, questions: Sequence[Question], retrieved: Retrieved, weights: Tensor) -> dict[str, float]:
         """Figures of a step, as means over questions: "found" (an answer among the passages), "p_gold" (the
         prior on passages that hold one), "posterior_gold" (what the reader makes of it), "entropy" of the
         prior and "distinct", the share of different passages over the last 1,000 questions.
         """
-        scores = found.scores.detach().float().cpu()
+        scores = retrieved.scores.detach().float().cpu()
         holds = torch.zeros(scores.shape)
-        for b, (question, passages) in enumerate(zip(questions, found.passages, strict=True)):
+        for b, (question, passages) in enumerate(zip(questions, retrieved.passages, strict=True)):
             matcher = answer_matcher(question.answers, question.answer_mode)
             holds[b, : len(passages)] = torch.tensor([matcher.matches(p.text) for p in passages]).float()
-        self._rows.extend(found.rows)
+        self._rows.extend(retrieved.rows)
         self._seen += len(questions)
         self._without += int((holds.sum(1) == 0).sum())
         figures = {
@@ -233,11 +239,11 @@ class _Watch(FitHooks):
         return figures
 
     def extra_state(self) -> Mapping[str, Any]:
-        return {"watch": {"seen": self._seen, "without": self._without, "said": sorted(self._said)}}
+        return {"watch": {"seen": self._seen, "without": self._without, "warned": sorted(self._warned)}}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        if known := state.get("watch"):
-            self._seen, self._without, self._said = known["seen"], known["without"], set(known["said"])
+        if counts := state.get("watch"):
+            self._seen, self._without, self._warned = counts["seen"], counts["without"], set(counts["warned"])
 
     def extra_tensors(self) -> Mapping[str, Tensor]:
         return {"watch_rows": torch.from_numpy(np.array(self._rows))} if self._rows else {}
@@ -255,6 +261,6 @@ class _Watch(FitHooks):
                 "they teach the generator to guess: raise top_k, or start from a better retriever"
             )
         for sentence in sentences:
-            if (kind := sentence.partition(":")[0]) not in self._said:
-                self._said.add(kind)
+            if (kind := sentence.partition(":")[0]) not in self._warned:
+                self._warned.add(kind)
                 log.warning("%s", sentence)

@@ -13,24 +13,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from indexers.build import build_index
+from indexers.embeddings import encode_corpus
 from indexers.index import Index
+from indexers.protocols import EncodesCorpus
 from indexers.settings import BuildSettings
 from rag.core.types import Question
+from rag.joint.config import JointTrainConfig
 from rag.joint.finding import FixedFinder, LearningFinder
 from rag.joint.live_index import LiveIndex, index_exchange
 from rag.joint.pair import part
 from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
-from rag.joint.together_config import JointTrainConfig
 from rag.training.fit import FitHooks
 from rag.training.precision import MasterWeights
 from rag.training.refresh.processes import Role
-from rag.training.run import Method, Run, Trained, train
-from readers.generative.files import load_generator
+from rag.training.run import Method, Run, Trained, several, train
+from readers.generative.files import load_generator, open_network
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.generative.training.finish import reader_card, save_reader
@@ -42,7 +43,12 @@ from retrievers.training.frozen import FrozenIndex
 
 
 def train_together(
-    config: JointTrainConfig, objective: Objective, reads: Mapping[str, Any], *, role: Role = "both"
+    config: JointTrainConfig,
+    objective: Objective,
+    reads: Mapping[str, Any],
+    *,
+    role: Role = "both",
+    encode: EncodesCorpus = encode_corpus,
 ) -> Path:
     """Train as `config` says, or resume the run that `config.out` holds.
 
@@ -52,6 +58,7 @@ def train_together(
     Args:
         reads: settings of the finished generator: how it reads several passages.
         role: "both" refreshes in line; "trainer" leaves that to `refresh_index` in another process.
+        encode: encodes the corpus at a refresh in line.
 
     Returns:
         The folder of the finished reader, `config.out / "reader"`.
@@ -61,7 +68,9 @@ def train_together(
     """
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=True)
-        return train(adopted, partial(_both, adopted, objective, reads, role, index), "reader", role=role)
+        return train(
+            adopted, partial(_both, adopted, objective, reads, role, index, encode), "reader", role=role
+        )
 
 
 def train_generator_alone(
@@ -98,7 +107,7 @@ def _alone(
     seq2seq, settings = _generator(config, {**reads, "prior_scale": scale}, run.device)
     module = nn.ModuleDict({"generator": seq2seq.model})
     master = run.master(module)
-    train_questions, held_out = (finder.finds(questions) for questions in questions_of(config))
+    train_questions, held_out = (finder.answerable(questions) for questions in questions_of(config))
     task = JointTask(
         config, module, seq2seq, settings, finder, objective, run.world, passages=len(index.passages)
     )
@@ -115,6 +124,7 @@ def _both(
     reads: Mapping[str, Any],
     role: Role,
     index: Index,
+    encode: EncodesCorpus,
     run: Run,
 ) -> Method:
     # model
@@ -125,14 +135,16 @@ def _both(
     master = run.master(module)
 
     # data
-    held = LiveIndex(index)
-    finder = LearningFinder(config, retriever, index, held)
+    live_index = LiveIndex(index)
+    finder = LearningFinder(config, retriever, index, live_index)
     task = JointTask(
-        config, module, seq2seq, settings, finder, objective, run.world, passages=len(held.passages)
+        config, module, seq2seq, settings, finder, objective, run.world, passages=len(live_index.passages)
     )
     hooks: FitHooks = FrozenIndex(index.version)
     if config.document_side == "reencode":
-        hooks = index_exchange(config, held, index, retriever, master, world=run.world, role=role)
+        hooks = index_exchange(
+            config, live_index, index, retriever, master, world=run.world, role=role, encode=encode
+        )
 
     def export(trained: Trained) -> None:
         identity = index.encoder_identity
@@ -166,11 +178,12 @@ def _method(
     export: Callable[[Trained], None],
 ) -> Method:
     batches = JointBatches(config, *task.teachable(questions))
+    task.find_targets(held_out)
     return Method(
         task.module, master, batches, lambda batch: task.loss(batch, batches.questions), export,
         reader_card(task.settings),
         evaluate=partial(task.measure, held_out) if held_out else None,
-        hooks=_Several(hooks, task.watch),
+        hooks=several(hooks, task.watch),
         facts={"questions": len(batches.questions), "held-out questions": len(held_out)},
     )  # fmt: skip
 
@@ -202,43 +215,4 @@ def _generator(
     model, tokenizer, manifest = load_generator(
         config.reader.generator, dropout=config.reader.dropout, train_on=device, **wanted
     )
-    return Seq2Seq(model.to(device), tokenizer), manifest.settings
-
-
-class _Several(FitHooks):
-    """Calls several hooks in order; the names of what they save or log must differ."""
-
-    def __init__(self, *parts: FitHooks) -> None:
-        self._parts = parts
-
-    def before_step(self, step: int) -> None:
-        for one in self._parts:
-            one.before_step(step)
-
-    def after_step(self, step: int) -> None:
-        for one in self._parts:
-            one.after_step(step)
-
-    def log_fields(self, step: int) -> Mapping[str, Any]:
-        return {k: value for one in self._parts for k, value in one.log_fields(step).items()}
-
-    def extra_state(self) -> Mapping[str, Any]:
-        return {k: value for one in self._parts for k, value in one.extra_state().items()}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        for one in self._parts:
-            one.load_extra_state(state)
-
-    def extra_tensors(self) -> Mapping[str, torch.Tensor]:
-        return {k: value for one in self._parts for k, value in one.extra_tensors().items()}
-
-    def load_extra_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        for one in self._parts:
-            one.load_extra_tensors(tensors)
-
-    def asks_for_checkpoint(self) -> bool:
-        return any(one.asks_for_checkpoint() for one in self._parts)
-
-    def on_checkpoint(self, path: Path, step: int) -> None:
-        for one in self._parts:
-            one.on_checkpoint(path, step)
+    return open_network(model.to(device), tokenizer, manifest.settings), manifest.settings

@@ -1,9 +1,9 @@
-"""Rounds: retrieve, make examples of what was found, train the retriever, index, evaluate, and again.
+"""Rounds: retrieve, make examples of the results, train the retriever, index, evaluate, and again.
 
 OUT/
   config.json                what decides the rounds
   round-0/evaluation/        the retriever that round 1 starts from
-  round-1/found.json         what it finds for the training questions
+  round-1/found.json         the passages retrieved for the training questions
           …                  the examples made of it
           retriever/         the training run
           index/             the passages under the new encoder
@@ -219,23 +219,23 @@ def _best(results: Sequence[RoundResult], figure: str) -> int:
 
 def _retrievers(config: RoundsConfig) -> tuple[str, str, str]:
     """What round 1 learns from, what judges round 0, and how later indexes are searched."""
-    own = "colbert" if config.index_type == "plaid" else "dense"
+    trained_kind = "colbert" if config.index_type == "plaid" else "dense"
     with Index.open(config.index) as index:
         first, parts = named_kind(config.retriever, index), index.parts
     later = config.next_retriever
-    alone = config.retriever == later == "auto" and set(KINDS[own].needs) <= set(parts)
+    alone = config.retriever == later == "auto" and set(KINDS[trained_kind].needs) <= set(parts)
     if later == "auto":
-        later = first if parse_kind(first)[0] == "hybrid" and not alone else own
+        later = first if parse_kind(first)[0] == "hybrid" and not alone else trained_kind
     if parse_kind(later)[0] == "hybrid" and "bm25" not in parts:
         raise ConfigError(f"{config.index} has no bm25 part, which next_retriever={later} needs")
     get_logger(__name__).info("round 1 learns from %s, later rounds from %s", first, later)
-    return first, own if alone else first, later
+    return first, trained_kind if alone else first, later
 
 
 def _index(config: RoundsConfig, current: Round, encoder: Path) -> str:
     """The passages of the first index under the new encoder, with BM25 if it has that."""
-    if (own := current.folder / "retriever" / "index").is_dir():
-        return str(own)
+    if (trained := current.folder / "retriever" / "index").is_dir():
+        return str(trained)
     loaded, out = BiEncoder.load(encoder), current.folder / "index"
     with Index.open(config.index) as source:
         build_index(
@@ -262,31 +262,34 @@ def _compared(config: RoundsConfig, result: RoundResult) -> RoundResult:
 def _evaluate(
     config: RoundsConfig, searched: Searched, folder: Path, held_out: Sequence[Question]
 ) -> dict[str, float]:
-    found = evaluate(
+    figures = evaluate(
         searched.index, list(held_out), folder / "evaluation", reader=False, profile=config.profile,
         split="dev", retriever=searched.retriever, index_encoder=searched.encoder,
     ).figures  # fmt: skip
-    return {name: 100.0 * found[name].value for name in _FIGURES if name in found}
+    return {name: 100.0 * figures[name].value for name in _FIGURES if name in figures}
 
 
 def _retrieve(
     config: RoundsConfig, current: Round, searched: Searched, questions: Sequence[Question]
 ) -> dict[str, Any]:
-    """Write what is found for the training questions as examples; returns what is worth knowing of it."""
+    """Write the passages retrieved for the training questions as examples; returns facts for the table."""
     pipeline = Pipeline.open(
         searched.index, reader=False, retriever=searched.retriever, index_encoder=searched.encoder
     )
-    told = {"questions": len(questions), "top_k": config.top_k}  # all else the folder of the rounds claims
-    blocks = BlockFolder(current.folder / "found", told)
+    identity = {
+        "questions": len(questions),
+        "top_k": config.top_k,
+    }  # all else the folder of the rounds claims
+    blocks = BlockFolder(current.folder / "found", identity)
 
     def rows_of(block: int) -> Path:
         return blocks.folder / f"rows-{block:06d}.npy"
 
-    def search(asked: Sequence[Question], counts: Counter[str]) -> Any:
-        rows = np.full((len(asked), config.top_k), -1, np.int64)
-        found = pipeline.retrieve([question.text for question in asked], config.top_k)
-        for own, question, pairs in zip(rows, asked, found, strict=True):
-            own[: len(pairs)] = [hit.row for hit, _ in pairs]
+    def search(block: Sequence[Question], counts: Counter[str]) -> Any:
+        rows = np.full((len(block), config.top_k), -1, np.int64)
+        results = pipeline.retrieve([question.text for question in block], config.top_k)
+        for row, question, pairs in zip(rows, block, results, strict=True):
+            row[: len(pairs)] = [hit.row for hit, _ in pairs]
             listed = (
                 Candidate(passage, "retrieved", "", rank, round(hit.score, 5))
                 for rank, (hit, passage) in enumerate(pairs, start=1)
@@ -313,14 +316,14 @@ def _retrieve(
 
 def _questions(config: RoundsConfig) -> tuple[list[Question], list[Question]]:
     """Questions to learn from and held-out ones."""
-    asked = answered(config.questions)
-    given = None if config.held_out is None else answered(config.held_out)
-    train, held_out = hold_out(asked, config.validation_fraction, 0, text_of, given)
+    questions = answered(config.questions)
+    separate = None if config.held_out is None else answered(config.held_out)
+    train, held_out = hold_out(questions, config.validation_fraction, 0, text_of, separate)
     train = train[: config.train_questions or None]
     if not train or not held_out:
         raise DataError(
-            f"{config.questions}: {len(asked)} questions with answers, {len(train)} of them to learn from, "
-            f"{len(held_out)} held out",
+            f"{config.questions}: {len(questions)} questions with answers, {len(train)} of them to learn "
+            f"from, {len(held_out)} held out",
             hint="give questions with answers, and raise validation_fraction or give held-out questions",
         )
     return train, held_out
@@ -332,23 +335,23 @@ def _claim(config: RoundsConfig, training: RetrieverTrainConfig) -> None:
     Raises:
         MismatchedArtifactError: rounds of other settings are there.
     """
-    said = config.model_dump(mode="json", exclude={"out", *config.free})
+    settings = config.model_dump(mode="json", exclude={"out", *config.free})
     files = [Path(path) for path in (config.questions, config.held_out) if path is not None]
-    said["sha256"] = [sha256_file(path) for path in files if path.is_file()]
-    said["training"] = training.model_dump(mode="json", exclude={"out", "train_files", *training.free})
-    said["recipe"] = config.recipe
+    settings["sha256"] = [sha256_file(path) for path in files if path.is_file()]
+    settings["training"] = training.model_dump(mode="json", exclude={"out", "train_files", *training.free})
+    settings["recipe"] = config.recipe
     path = config.out / "config.json"
-    found = _settled(read_json(path), training) if path.is_file() else None
+    present = _settled(read_json(path), training) if path.is_file() else None
     hint = "choose another --out, or repeat the command that started them"
-    claim(path, _settled(said, training), "rounds", found=found, hint=hint)
+    claim(path, _settled(settings, training), "rounds", found=present, hint=hint)
 
 
-def _settled(said: Mapping[str, Any], training: RetrieverTrainConfig) -> dict[str, Any]:
+def _settled(settings: Mapping[str, Any], training: RetrieverTrainConfig) -> dict[str, Any]:
     """Without the settings of the training's groups that may change when it goes on."""
-    told = dict(said["training"])
+    kept = dict(settings["training"])
     for name, kind in training.groups().items():
-        told[name] = {key: value for key, value in told.get(name, {}).items() if key not in kind.free}
-    return {**said, "training": told}
+        kept[name] = {key: value for key, value in kept.get(name, {}).items() if key not in kind.free}
+    return {**settings, "training": kept}
 
 
 def _write_table(config: RoundsConfig, results: Sequence[RoundResult]) -> None:

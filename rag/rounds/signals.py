@@ -4,10 +4,13 @@
 |---|---|---|---|
 | attention | generative, fid | mean cross-attention score of the first decoded token | 1 |
 | attention-norm | generative, fid | attention probability × length of the value vector, all tokens | 1 |
-| likelihood | generative | mean log p of the answer's tokens, the passage alone | 1, a decoding a passage |
+| likelihood | all generators | mean log p of the answer's tokens, one passage | 1, a decoding a passage |
+| question-likelihood | all generators | mean log p of the question's tokens, the passage alone | 1 |
 | leave-one-out | generative, fid | −mean log p of them without the passage | 1, a decoding a passage |
 | span-likelihood | extractive | log(p of the answer's places in the passage + 0.0001) | 1, or none |
 | relevance | extractive, cross-encoder | logit of "this passage answers it" | 1 |
+
+All generators: generative readers, and language models in a folder (llm) or at an address (endpoint).
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -31,9 +34,12 @@ from readers.extractive.files import SHIPPED_READER
 from readers.extractive.likelihood import passage_relevance, span_log_likelihood
 from readers.generative.attention import passage_attention
 from readers.generative.layout import encode_rows
+from readers.generative.reader import GenerativeReader
+from readers.llm.scoring import EndpointScorer
 from readers.open import open_reader, reader_kind
 from readers.ranking import Floats
 from retrievers.encoders.cross_encoder import CrossEncoder
+from retrievers.encoders.question_likelihood import QuestionLikelihood
 from retrievers.examples.data import answer_matcher
 
 CROSS_ENCODER = "cross-encoder"
@@ -100,12 +106,42 @@ def _cross_encoded(judge: CrossEncoder, examples: Sequence[Example]) -> list[Flo
     return np.split(np.clip(odds, -_SURE, _SURE), np.cumsum([len(e.candidates) for e in examples])[:-1])
 
 
+def _question_likelihood(judge: QuestionLikelihood, examples: Sequence[Example]) -> list[Floats]:
+    pairs = [(e.question, passage) for e in examples for passage in e.passages]
+    found = judge.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
+    return np.split(found, np.cumsum([len(e.candidates) for e in examples])[:-1])
+
+
+def _echoed(layout: str, said: Callable[[Example], str]) -> Measure:
+    """A signal of an endpoint: what follows each passage in plain text, without a chat template."""
+
+    def measure(judge: EndpointScorer, examples: Sequence[Example]) -> list[Floats]:
+        pairs = [(e, passage) for e in examples for passage in e.passages]
+        prompts = [layout.format(title=p.title, text=p.text, question=e.question) for e, p in pairs]
+        found = np.array(judge.score(prompts, [" " + said(e) for e, _ in pairs]))
+        return np.split(found, np.cumsum([len(e.candidates) for e in examples])[:-1])
+
+    return measure
+
+
+_PASSAGE = "Passage: {title}. {text}\n"
 _MEASURES: Mapping[str, Mapping[str, Measure]] = {
     "generative": {
         "attention": _of_memory(lambda s, m, _: passage_attention(s, m, s.targets([[]]), "first-token")),
         "attention-norm": _of_memory(SIGNALS["adist"]),
         "likelihood": _of_memory(SIGNALS["pdist"]),
         "leave-one-out": _of_memory(SIGNALS["loop"]),
+        "question-likelihood": _question_likelihood,
+    },
+    "llm": {
+        "likelihood": _of_memory(SIGNALS["pdist"]),
+        "question-likelihood": _question_likelihood,
+    },
+    "endpoint": {
+        "likelihood": _echoed(_PASSAGE + "Question: {question}\nAnswer:", lambda e: e.target_answer),
+        "question-likelihood": _echoed(
+            _PASSAGE + "Please write a question based on this passage.\nQuestion:", lambda e: e.question
+        ),
     },
     "extractive": {"span-likelihood": _span_likelihood, "relevance": _relevance},
     CROSS_ENCODER: {"relevance": _cross_encoded},
@@ -124,11 +160,6 @@ def check_signal(kind: str, signal: str, name: str, mode: str | None = None) -> 
     """
     if signal not in SIGNAL_NAMES:
         raise ConfigError(f"unknown signal {signal!r}", hint=f"use one of: {', '.join(SIGNAL_NAMES)}")
-    if kind not in _MEASURES:
-        raise ConfigError(
-            f"{name} is read through its words alone ({kind}): it gives no signal",
-            hint=f"give a reader of one of the kinds {', '.join(_MEASURES)}",
-        )
     given = [s for s in _MEASURES[kind] if mode in (None, "fid") or s not in _FUSED]
     if signal not in given:
         what = kind if kind == CROSS_ENCODER else f"{kind} reader" + (f" in mode {mode!r}" if mode else "")
@@ -154,11 +185,14 @@ class Judge:
 
     Source:
         Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever" (attention); Izacard et al.
-        2022, "Atlas", section 2.2 (the other signals of generators).
+        2022, "Atlas", section 2.2 (the other signals of generators); Shi et al. 2024, "REPLUG", section 4.1
+        (likelihood by a language model, LSR); Sachan et al. 2022, "Improving Passage Retrieval with Zero-Shot
+        Question Generation" (question likelihood).
     """
 
     def __init__(self, kind: str, model: Any, signal: str, identity: Mapping[str, str]) -> None:
-        check_signal(kind, signal, identity["name"], model.settings.mode if kind == "generative" else None)
+        mode = getattr(getattr(model, "settings", None), "mode", None) if kind == "generative" else None
+        check_signal(kind, signal, identity["name"], mode)
         self.kind, self.model, self.signal, self.identity = kind, model, signal, identity
         self._measure = _MEASURES[kind][signal]
 
@@ -179,11 +213,18 @@ class Judge:
         """
         kind = judge_kind(source)
         check_signal(kind, signal, str(source or "the shipped reader"))
-        model: Any = (
-            CrossEncoder.load(str(source), precision=precision, device=device, probabilities=False)
-            if kind == CROSS_ENCODER
-            else open_reader(source, precision=precision, device=device)
-        )
+        if kind == "endpoint":
+            scorer = EndpointScorer(str(source))
+            return cls(kind, scorer, signal, {"name": scorer.name, "kind": kind, "weights_sha256": ""})
+        where: Any = {"precision": precision, "device": device}
+        model: Any
+        if kind == CROSS_ENCODER:
+            model = CrossEncoder.load(str(source), probabilities=False, **where)
+        elif signal == "question-likelihood":
+            model = QuestionLikelihood.load(str(source), **where)
+        else:
+            opened = GenerativeReader.load if kind == "llm" else open_reader
+            model = opened(cast("str", source), **where)
         folder = SHIPPED_READER if source is None else model_folder(source)
         files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
         name = str(getattr(model, "name", source))

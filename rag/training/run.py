@@ -56,7 +56,7 @@ class Method:
         card: model card of the folder that the run returns.
         evaluate: scores the model on held-out data, in the main process; None in all processes where nothing
             is held out.
-        hooks: what is done inside the fit loop.
+        hooks: what is done inside the fit loop; see `several` for more than one.
         facts: what the log and the model card say of the data, as name → value.
     """
 
@@ -158,6 +158,48 @@ def train(
             atomic_write_text(finished / "README.md", card)
         world.barrier()
     return finished
+
+
+def several(*hooks: FitHooks) -> FitHooks:
+    """Hooks that call several others in order; the names of what these save or log must differ."""
+    return _Several(*hooks)
+
+
+class _Several(FitHooks):
+    def __init__(self, *parts: FitHooks) -> None:
+        self._parts = parts
+
+    def before_step(self, step: int) -> None:
+        for one in self._parts:
+            one.before_step(step)
+
+    def after_step(self, step: int) -> None:
+        for one in self._parts:
+            one.after_step(step)
+
+    def log_fields(self, step: int) -> Mapping[str, Any]:
+        return {k: value for one in self._parts for k, value in one.log_fields(step).items()}
+
+    def extra_state(self) -> Mapping[str, Any]:
+        return {k: value for one in self._parts for k, value in one.extra_state().items()}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        for one in self._parts:
+            one.load_extra_state(state)
+
+    def extra_tensors(self) -> Mapping[str, Tensor]:
+        return {k: value for one in self._parts for k, value in one.extra_tensors().items()}
+
+    def load_extra_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        for one in self._parts:
+            one.load_extra_tensors(tensors)
+
+    def asks_for_checkpoint(self) -> bool:
+        return any(one.asks_for_checkpoint() for one in self._parts)
+
+    def on_checkpoint(self, path: Path, step: int) -> None:
+        for one in self._parts:
+            one.on_checkpoint(path, step)
 
 
 def measured_at(out: Path, step: int) -> dict[str, float]:

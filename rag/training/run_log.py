@@ -233,10 +233,14 @@ def _ticks(low: float, high: float) -> list[float]:
         [0.1, 0.2, 0.3, 0.4, 0.5]
         >>> _ticks(1e-12, 1e-12)
         [1e-12, 1.25e-12]
+        >>> _ticks(1.0, 1.0)
+        [0.75, 1.0]
     """
     span = high - low or abs(high) or 1.0
     rough = span / 4
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    if first == last and high in (1.0, 100.0):  # a share that stays at its highest
+        first -= 1
     return [float(f"{number * step:.12g}") for number in range(first, max(last, first + 1) + 1)]

@@ -132,10 +132,10 @@ class Epochs:
         self._order: tuple[int, Int64] = (-1, np.zeros(0, np.int64))
 
     @classmethod
-    def of(cls, config: Any, count: int) -> Epochs:
-        """Those of a run over `count` examples, by a recipe's configuration."""
+    def of(cls, config: Any, count: int, batch_size: int | None = None) -> Epochs:
+        """Those of a run over `count` examples, by its configuration; `batch_size` replaces that in it."""
         return cls(
-            count, config.data.batch_size, epochs=config.optim.epochs,
+            count, batch_size or config.data.batch_size, epochs=config.optim.epochs,
             max_batches=config.optim.max_batches, seed=config.run.seed,
         )  # fmt: skip
 

@@ -22,7 +22,7 @@ from rag.core.npy import load_npy, save_npy
 from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.data.text import AnswerMatcher, nfd, simple_tokenize
-from retrievers.examples.tokens import RetrieverTokenizer, TokenTable, TokenTableWriter
+from retrievers.examples.tokens import TextsToIds, TokenTable, TokenTableWriter
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -93,7 +93,7 @@ class TrainingArrays:
     def build(
         cls,
         examples: Iterable[Example],
-        tokenizer: RetrieverTokenizer,
+        tokenizer: TextsToIds,
         *,
         corpus: Iterable[Passage] = (),
         match_answers: bool = True,
@@ -168,7 +168,7 @@ class TrainingArrays:
 class _Passages:
     """The growing passage table: rows by content, tokens and words window by window."""
 
-    def __init__(self, tokenizer: RetrieverTokenizer, match_answers: bool, folder: Path | None) -> None:
+    def __init__(self, tokenizer: TextsToIds, match_answers: bool, folder: Path | None) -> None:
         self._tokenizer = tokenizer
         self._match = match_answers
         self.tokens = TokenTableWriter(None if folder is None else folder / "passages.raw")
@@ -207,7 +207,7 @@ class _Passages:
 
 def _build(
     examples: Iterable[Example],
-    tokenizer: RetrieverTokenizer,
+    tokenizer: TextsToIds,
     corpus: Iterable[Passage],
     match_answers: bool,
     folder: Path | None,

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -154,6 +154,24 @@ class TokenTableWriter:
         if not bounds[-1]:
             return TokenTable(np.zeros(0, np.int32), bounds)
         return TokenTable(np.asarray(np.memmap(self.path, np.int32, mode="r")), bounds)
+
+
+class TextsToIds(Protocol):
+    """Turns questions and passages into token ids.
+
+    Attributes:
+        fingerprint: identifies everything that decides which ids a text gets.
+    """
+
+    fingerprint: str
+
+    def queries(self, queries: Sequence[Query]) -> Sequence[Sequence[int] | Int32]:
+        """Token ids of questions, alone or with passages, in order."""
+        ...
+
+    def passages(self, titles: Sequence[str], texts: Sequence[str]) -> Sequence[Sequence[int] | Int32]:
+        """Token ids of passages, in order."""
+        ...
 
 
 class RetrieverTokenizer:

@@ -135,10 +135,10 @@ def _key(example: Example) -> str:
 def _union(same: Sequence[Example]) -> Example:
     if len(same) == 1:
         return same[0]
-    found: dict[tuple[str, str], Candidate] = {}
+    candidates: dict[tuple[str, str], Candidate] = {}
     roles: tuple[Role, ...] = ("positive", "hard_negative", "retrieved")
     for role in roles:  # a passage has the best role that anyone gives it
         for candidate in (c for example in same for c in example.of_role(role)):
-            found.setdefault((candidate.passage.title, candidate.passage.text), candidate)
+            candidates.setdefault((candidate.passage.title, candidate.passage.text), candidate)
     answers = dict.fromkeys(answer for example in same for answer in example.answers)
-    return replace(same[0], answers=tuple(answers), candidates=tuple(found.values()))
+    return replace(same[0], answers=tuple(answers), candidates=tuple(candidates.values()))

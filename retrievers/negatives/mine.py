@@ -54,8 +54,8 @@ class MiningReport:
         counts = self.counts
 
         def part(prefix: str) -> str:
-            found = {k.removeprefix(prefix): v for k, v in sorted(counts.items()) if k.startswith(prefix)}
-            return ", ".join(f"{name} {value:,}" for name, value in found.items()) or "none"
+            shares = {k.removeprefix(prefix): v for k, v in sorted(counts.items()) if k.startswith(prefix)}
+            return ", ".join(f"{name} {value:,}" for name, value in shares.items()) or "none"
 
         mean = counts["negatives"] / max(1, counts["examples"])
         unit = "hop" if self.run.get("settings", {}).get("hops") else "question"
@@ -113,8 +113,8 @@ def mine(
     work = target.with_name(target.name + ".mining")
 
     def read() -> Iterator[Question]:
-        found = islice(read_questions(questions, format), limit)
-        return iter(found if sample is None else draw_sample(found, sample, settings.seed))
+        listed = islice(read_questions(questions, format), limit)
+        return iter(listed if sample is None else draw_sample(listed, sample, settings.seed))
 
     with ExitStack() as stack:
         index = stack.enter_context(Index.open(index_dir))
@@ -129,18 +129,18 @@ def mine(
             "sample": sample,
         }
         blocks = BlockFolder(work, run)
-        asked: Iterator[Any]
+        items: Iterator[Any]
         mine_some: Callable[..., list[Example]]
         if settings.hops:
             hops = partial(hop_examples, max_hops=settings.hops, find=passage_finder(index.passages))
-            total, asked = sum(1 for _ in hops(read())), hops(read(), report=HopReport())
+            total, items = sum(1 for _ in hops(read())), hops(read(), report=HopReport())
             mine_some = partial(mine_hops, search=search, settings=settings, judge=judge)
         else:
-            total, asked = sum(1 for _ in read()), read()
+            total, items = sum(1 for _ in read()), read()
             lookup = GoldLookup(index.passages, near=search.near)
             mine_some = partial(mine_block, search=search, settings=settings, lookup=lookup, judge=judge)
         unit = "hops" if settings.hops else "questions"
-        blocks.fill(asked, mine_some, total=total, size=BLOCK_QUESTIONS, unit=unit, verb="mine")
+        blocks.fill(items, mine_some, total=total, size=BLOCK_QUESTIONS, unit=unit, verb="mine")
         report = MiningReport(
             blocks.counts(), {**run, "merge": None if merge is None else sha256_file(merge)}
         )
@@ -178,15 +178,15 @@ def mine_block(
     passages = search.index.passages
     hits, vectors = search.search([Query(question.text) for question in questions])
     gold = lookup.find(questions)
-    work: list[_Asked] = []
+    work: list[_Work] = []
     counts["questions"] += len(questions)
     for number, question in enumerate(questions):
         is_regex = settings.regex or question.answers_are_regex
         matcher = answer_matcher(question.answers, "regex" if is_regex else "tokens")
-        found = {source: lists[number] for source, lists in hits.items()}
+        retrieved = {source: lists[number] for source, lists in hits.items()}
         positives = gold[number] if settings.gold == "given" else gold[number].without_missing()
         if positives.how == "none" and settings.weak_positives:
-            ranked = [hit.row for hit in next(iter(found.values()))[:WEAK_DEPTH]]
+            ranked = [hit.row for hit in next(iter(retrieved.values()))[:WEAK_DEPTH]]
             weak = next((row for row in ranked if matcher.matches(passages[row].text)), None)
             positives = positives if weak is None else FoundGold((weak,), how="weak")
         counts[f"positive {positives.how}"] += 1
@@ -195,21 +195,21 @@ def mine_block(
             continue
         right = positives.rows
         if positives.how == "document":
-            right = _of_documents(right, next(iter(found.values())), matcher, passages)
+            right = _of_documents(right, next(iter(retrieved.values())), matcher, passages)
             positives = replace(positives, rows=tuple(dict.fromkeys((*right, *positives.rows))))
         listed = (*passages.get_many(right), *positives.missing)
         example = Example.labelled(question.id, question.text, question.answers, listed)
-        candidates = candidates_by_rank(found, settings.first_rank, settings.last_rank)
+        candidates = candidates_by_rank(retrieved, settings.first_rank, settings.last_rank)
         vector = None if vectors is None else vectors[number]
         example = replace(example, answers_are_regex=is_regex)
-        work.append(_Asked(example, positives.rows, candidates, matcher, vector))
+        work.append(_Work(example, positives.rows, candidates, matcher, vector))
     return _with_negatives(work, search, settings, judge, counts)
 
 
 def _of_documents(
     rows: Sequence[int], hits: Sequence[Hit], matcher: AnswerMatcher, passages: StoredPassages
 ) -> tuple[int, ...]:
-    """Of all passages of the gold documents those with an answer, else the one that is found first."""
+    """Of all passages of the gold documents those with an answer, else the first retrieved one."""
     ranks = {hit.row: rank for rank, hit in enumerate(hits)}
     ranked = sorted(rows, key=lambda row: ranks.get(row, len(ranks)))
     return tuple(row for row in ranked if matcher.matches(passages[row].text)) or (ranked[0],)
@@ -223,7 +223,7 @@ def mine_hops(
     judge: CrossEncoder | None,
     counts: Counter[str],
 ) -> list[Example]:
-    """Examples of one block of hops: their own negatives make room for what a search finds at that hop.
+    """Examples of one block of hops: hits of a search at that hop take the place of their negatives.
 
     A passage of the path so far is no negative: a search over paths takes no passage twice.
 
@@ -236,19 +236,19 @@ def mine_hops(
     counts["positive given"] += len(hops)
     work = []
     for number, hop in enumerate(hops):
-        found = {source: lists[number] for source, lists in hits.items()}
+        retrieved = {source: lists[number] for source, lists in hits.items()}
         ids = [passage.id for passage in (*hop.positives, *hop.context)]
         rows = tuple(row for name in ids if (row := search.index.passages.row_of(name)) is not None)
         right = replace(hop, candidates=hop.of_role("positive"))
-        candidates = candidates_by_rank(found, settings.first_rank, settings.last_rank)
+        candidates = candidates_by_rank(retrieved, settings.first_rank, settings.last_rank)
         matcher = answer_matcher(hop.answers, "regex" if settings.regex else "tokens")
         vector = None if vectors is None else vectors[number]
-        work.append(_Asked(right, rows, candidates, matcher, vector))
+        work.append(_Work(right, rows, candidates, matcher, vector))
     return _with_negatives(work, search, settings, judge, counts)
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Work:
     """What negatives are chosen for.
 
     Attributes:
@@ -263,26 +263,26 @@ class _Asked:
     vector: FloatArray | None
 
 
-def _apply_margin(work: Sequence[_Asked], search: MiningSearch, margin: float, removed: Counter[str]) -> None:
+def _apply_margin(work: Sequence[_Work], search: MiningSearch, margin: float, removed: Counter[str]) -> None:
     """Keep candidates that the model scores below the gold passage's score, with a margin."""
     outside = [item for item in work if not item.rows]
-    given: dict[int, float] = {}
+    outside_scores: dict[int, float] = {}
     if outside:
         vectors = np.stack([item.vector for item in outside if item.vector is not None])
         scores = search.scores_of(vectors, [item.example.positives[0] for item in outside])
-        given = {id(item): float(score) for item, score in zip(outside, scores, strict=True)}
+        outside_scores = {id(item): float(score) for item, score in zip(outside, scores, strict=True)}
     for item in work:
         assert item.vector is not None
         rows = [candidate.row for candidate in item.candidates]
         scores = search.scores(item.vector, [*item.rows[:1], *rows])
-        positive = given[id(item)] if id(item) in given else float(scores[0])
+        positive = outside_scores[id(item)] if id(item) in outside_scores else float(scores[0])
         item.candidates = below_margin(
             item.candidates, scores[len(scores) - len(rows) :], positive, margin, removed
         )
 
 
 def _with_negatives(
-    work: Sequence[_Asked],
+    work: Sequence[_Work],
     search: MiningSearch,
     settings: MiningSettings,
     judge: CrossEncoder | None,
@@ -327,7 +327,7 @@ def _with_negatives(
 
 
 def _denoised(
-    work: Sequence[_Asked],
+    work: Sequence[_Work],
     passing: list[list[tuple[Proposal, Passage]]],
     judge: CrossEncoder,
     keep_below: float,

@@ -58,16 +58,16 @@ class MiningSearch:
 
     def search(self, queries: Sequence[Query]) -> tuple[dict[str, list[list[Hit]]], FloatArray | None]:
         """Hits by source, one list a query; and query vectors (B, D), if there is a model."""
-        found: dict[str, list[list[Hit]]] = {}
+        hits: dict[str, list[list[Hit]]] = {}
         if self._sparse is not None:
             texts = [" ".join([query.question, *(p.text for p in query.passages)]) for query in queries]
-            found["bm25"] = self._sparse.search(texts, self._top_k)
+            hits["bm25"] = self._sparse.search(texts, self._top_k)
         if self._dense is None:
-            return found, None
+            return hits, None
         vectors = self._encoder.encode_queries(queries)
         if self._asks_dense:
-            found["dense"] = self._dense.search_vectors(vectors, self._top_k)
-        return found, vectors
+            hits["dense"] = self._dense.search_vectors(vectors, self._top_k)
+        return hits, vectors
 
     def near(self, texts: Sequence[str], top_k: int) -> list[list[Hit]]:
         """Passages like these texts, by BM25 where there is one."""

@@ -20,7 +20,7 @@ class Proposal:
 
     Attributes:
         row: row in the corpus.
-        source: "bm25" or "dense"; "bm25+dense" if both found it, the one with the better rank first.
+        source: "bm25" or "dense"; "bm25+dense" if both retrieved it, the one with the better rank first.
         rank: 1-based, in the search named first.
         score: score from the search named first.
     """
@@ -31,7 +31,9 @@ class Proposal:
     score: float
 
 
-def candidates_by_rank(found: Mapping[str, Sequence[Hit]], first_rank: int, last_rank: int) -> list[Proposal]:
+def candidates_by_rank(
+    retrieved: Mapping[str, Sequence[Hit]], first_rank: int, last_rank: int
+) -> list[Proposal]:
     """Hits of ranks first … last of every source, in turns by rank; a passage of two sources stands once.
 
     Example:
@@ -41,15 +43,15 @@ def candidates_by_rank(found: Mapping[str, Sequence[Hit]], first_rank: int, last
     """
     merged: dict[int, Proposal] = {}
     for rank in range(first_rank, last_rank + 1):
-        for source, hits in found.items():
+        for source, hits in retrieved.items():
             if rank > len(hits):
                 continue
             hit = hits[rank - 1]
-            known = merged.get(hit.row)
-            if known is None:
+            present = merged.get(hit.row)
+            if present is None:
                 merged[hit.row] = Proposal(hit.row, source, rank, hit.score)
             else:
-                merged[hit.row] = replace(known, source=f"{known.source}+{source}")
+                merged[hit.row] = replace(present, source=f"{present.source}+{source}")
     return list(merged.values())
 
 
@@ -88,7 +90,7 @@ class NegativeFilter:
     def passing(
         self, candidates: Sequence[Proposal], passages: Passages
     ) -> Iterator[tuple[Proposal, Passage]]:
-        """The candidates that pass, in order; texts are read one by one, as they are asked for."""
+        """The candidates that pass, in order; texts are read one by one, only when needed."""
         for candidate in candidates:
             passage = passages[candidate.row]
             if self.accepts(candidate.row, passage):

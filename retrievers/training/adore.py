@@ -32,12 +32,12 @@ log = get_logger(__name__)
 
 
 def candidates(
-    found: IntArray, right: Sequence[frozenset[int]]
+    retrieved: IntArray, right: Sequence[frozenset[int]]
 ) -> tuple[IntArray, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """The lists that are ranked: what was found, and where nothing right was found, what is right.
+    """The lists that are ranked: what was retrieved, and the right passages where none of them was.
 
     Args:
-        found: rows (B, K), -1 where nothing was found.
+        retrieved: rows (B, K), -1 where there is nothing.
         right: right rows of each question.
 
     Returns:
@@ -49,12 +49,12 @@ def candidates(
         ([[4, 2, -1], [3, 1, 9]], [[0, 1, 0], [0, 0, 1]])
     """
     missed = [
-        torch.tensor([] if own.intersection(row) else sorted(own), dtype=torch.int64)
-        for row, own in zip(found.tolist(), right, strict=True)
+        torch.tensor([] if gold.intersection(row) else sorted(gold), dtype=torch.int64)
+        for row, gold in zip(retrieved.tolist(), right, strict=True)
     ]
     added = pad_sequence(missed, batch_first=True, padding_value=-1).numpy()  # (B, A)
-    rows = np.concatenate([found, added], axis=1)
-    relevant = [[row in own for row in listed] for listed, own in zip(rows.tolist(), right, strict=True)]
+    rows = np.concatenate([retrieved, added], axis=1)
+    relevant = [[row in gold for row in listed] for listed, gold in zip(rows.tolist(), right, strict=True)]
     return rows, np.array(relevant)
 
 
@@ -91,26 +91,26 @@ def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method
 
     # objective
     def compute_loss(chosen: IntArray) -> Loss:
-        asked = [questions[example] for example in chosen.tolist()]
-        encoded = model.encode_questions(asked)  # (B, D)
-        _, found = search.search(encoded.detach().float().cpu().numpy(), config.depth)  # (B, K)
-        rows, relevant = candidates(found, [right[example] for example in chosen.tolist()])  # (B, K + A)
+        ids = [questions[example] for example in chosen.tolist()]
+        encoded = model.encode_questions(ids)  # (B, D)
+        _, retrieved = search.search(encoded.detach().float().cpu().numpy(), config.depth)  # (B, K)
+        rows, relevant = candidates(retrieved, [right[example] for example in chosen.tolist()])  # (B, K + A)
         scores = score_rows(model, index, encoded, rows)
         value = ranknet_loss(scores, torch.from_numpy(relevant).to(encoded.device))
-        return Loss(value, examples=len(asked), tokens=sum(map(len, asked)))
+        return Loss(value, examples=len(ids), tokens=sum(map(len, ids)))
 
     # validation
     held_out = split.held_out
     judge = CorpusSearch(index.passages, held_out, texts=texts) if held_out else None
-    asked = run.tokenizer.queries([example.query for example in held_out])
+    held_out_ids = run.tokenizer.queries([example.query for example in held_out])
 
     @torch.no_grad()
     def evaluate(model: BiEncoderModel) -> Mapping[str, float]:
         assert judge is not None
         model.eval()
-        _, found = search.search(model.encode_questions(asked).float().cpu().numpy(), TOP_KS[-1])
+        _, retrieved = search.search(model.encode_questions(held_out_ids).float().cpu().numpy(), TOP_KS[-1])
         model.train()
-        return judge.judge(found)
+        return judge.judge(retrieved)
 
     facts = {"training questions": len(examples), "passages of the index": len(index.passages)}
     return run.method(Epochs.of(config, len(examples)), compute_loss, held_out, evaluate, facts=facts)
@@ -121,7 +121,7 @@ def _answerable(
 ) -> tuple[list[Example], list[frozenset[int]]]:
     """The examples that have a positive in the index, and its rows."""
     rows = right_rows(texts, examples)
-    kept = [(example, own) for example, own in zip(examples, rows, strict=True) if own]
+    kept = [(example, gold) for example, gold in zip(examples, rows, strict=True) if gold]
     if not kept:
         raise DataError(
             f"none of {len(examples)} training questions has a positive in {index.directory}",
@@ -132,4 +132,4 @@ def _answerable(
             "%d of %d training questions have no positive in the index and are left out",
             *(len(examples) - len(kept), len(examples)),
         )
-    return [example for example, _ in kept], [own for _, own in kept]
+    return [example for example, _ in kept], [gold for _, gold in kept]

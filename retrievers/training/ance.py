@@ -12,6 +12,7 @@ from pathlib import Path
 
 from indexers.embeddings import encode_corpus
 from indexers.index import Index
+from indexers.protocols import EncodesCorpus
 from rag.core.errors import ConfigError
 from rag.core.files import read_json
 from rag.data.examples import Candidate
@@ -23,7 +24,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.training.ance_refresher import NegativesRefresher, read_negatives
 from retrievers.training.config import AnceTrainConfig
-from retrievers.training.corpus_refresher import EncodesCorpus, corpus_exchange, refresh_beside
+from retrievers.training.corpus_refresher import corpus_exchange, refresh_beside
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, examples_key, train_bi_encoder
 from retrievers.training.split import ExampleSplit, split_examples
@@ -34,7 +35,9 @@ _SHOWN = (
 )
 
 
-def train_ance(config: AnceTrainConfig, *, role: Role = "both") -> Path:
+def train_ance(
+    config: AnceTrainConfig, *, role: Role = "both", encode: EncodesCorpus = encode_corpus
+) -> Path:
     """Train a retriever with negatives that its own snapshots find; see `train_model`.
 
     Writes `snapshots/` and `negatives/` too, where it meets the refresher.
@@ -57,7 +60,9 @@ def train_ance(config: AnceTrainConfig, *, role: Role = "both") -> Path:
             make_batches=contrastive_batches,
             objective=pairwise_objective if config.loss == "pairwise" else in_batch_objective,
             corpus=index,
-            make_hooks=lambda run, split, _, batches: _exchange(config, role, run, split, batches, index),
+            make_hooks=lambda run, split, _, batches: _exchange(
+                config, role, run, split, batches, index, encode
+            ),
             role=role,
             facts={"negatives": f"mined anew with the model itself, {config.refresh}"},
         )
@@ -92,6 +97,7 @@ def _exchange(
     split: ExampleSplit,
     batches: RetrieverBatches,
     index: Index,
+    encode: EncodesCorpus,
 ) -> FitHooks:
     """Snapshots out, negatives in."""
     data, key = batches.data, examples_key(split, index)
@@ -108,7 +114,7 @@ def _exchange(
 
     return corpus_exchange(
         config, index, run.model, run.master.state, take_up,
-        lambda device: _refresher(config, index, split, device, encode_corpus),
+        lambda device: _refresher(config, index, split, device, encode),
         payload="negatives", max_length=config.query_tokens, key=key, world=run.world, role=role,
         watched=ProbeSet.draw(
             config, config.run.seed, questions=len(data), passages=len(index.passages)

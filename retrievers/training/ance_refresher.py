@@ -29,7 +29,7 @@ import numpy as np
 from indexers.embeddings import encode_corpus
 from indexers.gold import CorpusTexts
 from indexers.passages import PassageStore
-from indexers.protocols import FloatArray, IntArray
+from indexers.protocols import EncodesCorpus, FloatArray, IntArray
 from indexers.token_build import build_tokens
 from indexers.token_index import TokenIndex
 from rag.core.errors import DataError, MismatchedArtifactError
@@ -47,7 +47,7 @@ from retrievers.examples.tokens import TokenTable, TokenTableWriter
 from retrievers.negatives.select import NegativeFilter
 from retrievers.protocols import TextEncoder
 from retrievers.training.config import AnceTrainConfig
-from retrievers.training.corpus_refresher import CorpusRefresher, EncodedCorpus, EncodesCorpus
+from retrievers.training.corpus_refresher import CorpusRefresher, EncodedCorpus
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
 _QUESTIONS_AT_ONCE = 2048
@@ -135,6 +135,8 @@ class NegativesRefresher(CorpusRefresher):
             if other != place:
                 shutil.rmtree(other)
         if isinstance(encoder, BiEncoder) and encoder.identity.pooling == "tokens":
+            if self.encode is not encode_corpus:
+                log.warning("vectors per token are made in this process, not on the cluster")
             return _EncodedTokens(place, self.passages, encoder)
         return EncodedCorpus(encoder, self.encode(place, self.passages, encoder, "float16", check=self.check))
 

@@ -94,26 +94,26 @@ class BiEncoderModel(nn.Module):
             ConfigError: a setting does not fit the encoders.
         """
         names = [None if name is None else str(name) for name in (question_encoder, passage_encoder)]
-        said = ModelConfig(question_encoder=names[0], passage_encoder=names[1], **settings)
+        config = ModelConfig(question_encoder=names[0], passage_encoder=names[1], **settings)
         question_folder = tower_folders(model_folder(question_encoder))[1]
         source = question_encoder if passage_encoder is None else passage_encoder
-        passage_folder = question_folder if said.shared else tower_folders(model_folder(source))[0]
+        passage_folder = question_folder if config.shared else tower_folders(model_folder(source))[0]
         sides = []
-        lengths = (said.question_tokens, said.passage_tokens)
+        lengths = (config.question_tokens, config.passage_tokens)
         for folder, tokens in zip((question_folder, passage_folder), lengths, strict=True):
-            found = read_settings(folder)
-            unsaid = said.pooling == "auto" and found.kind == "transformers"
+            stored = read_settings(folder)
+            is_unset = config.pooling == "auto" and stored.kind == "transformers"
             sides.append(
-                found.override(
-                    pooling="cls" if unsaid else None if said.pooling == "auto" else said.pooling,
-                    normalize=None if said.normalize == "auto" else said.normalize,
-                    segments=said.segments,
-                    on_tokens=said.on_tokens,
-                    query_prefix=said.query_prefix,
-                    passage_prefix=said.passage_prefix,
-                    layout=said.layout,
+                stored.override(
+                    pooling="cls" if is_unset else None if config.pooling == "auto" else config.pooling,
+                    normalize=None if config.normalize == "auto" else config.normalize,
+                    segments=config.segments,
+                    on_tokens=config.on_tokens,
+                    query_prefix=config.query_prefix,
+                    passage_prefix=config.passage_prefix,
+                    layout=config.layout,
                     max_length=tokens,
-                    query_tokens=said.question_tokens,
+                    query_tokens=config.question_tokens,
                 )
             )
         of_question, of_passage = sides
@@ -126,16 +126,16 @@ class BiEncoderModel(nn.Module):
         towers = [
             TowerModel.load(
                 side,
-                projection_dim=said.projection_dim,
-                projection_norm=said.projection_norm,
-                dropout=said.dropout,
+                projection_dim=config.projection_dim,
+                projection_norm=config.projection_norm,
+                dropout=config.dropout,
                 seed=seed + n,
                 device=device,
             )
-            for n, side in enumerate(sides[:1] if said.shared else sides)
+            for n, side in enumerate(sides[:1] if config.shared else sides)
         ]
         for tower in towers:
-            reset_layers(tower.encoder, said.reset_layers, seed)
+            reset_layers(tower.encoder, config.reset_layers, seed)
         question, passage = towers[0], towers[-1]
         if question.dim != passage.dim:
             raise MismatchedArtifactError(
@@ -143,13 +143,13 @@ class BiEncoderModel(nn.Module):
                 f"have {passage.dim}",
                 hint="set projection_dim to bring both to one size",
             )
-        temperature = said.temperature_of(of_question.similarity)
+        temperature = config.temperature_of(of_question.similarity)
         read = Sides(
             replace(of_question, passage_prefix=of_passage.passage_prefix),
             replace(of_passage, query_prefix=of_question.query_prefix),
         )
         model = cls(question, passage, read, temperature=temperature).to(device).train()
-        return model if said.frozen is None else model.freeze(said.frozen)
+        return model if config.frozen is None else model.freeze(config.frozen)
 
     @property
     def shared(self) -> bool:
@@ -258,8 +258,8 @@ def encoder_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> Encoder
     settings = model.settings.passage
     source = config.model.passage_encoder or config.model.question_encoder
     started = read_settings(tower_folders(model_folder(source))[0])
-    said = started.max_length if started.kind == "sentence-transformers" else 0
-    length = max(said, config.query_tokens)
+    declared = started.max_length if started.kind == "sentence-transformers" else 0
+    length = max(declared, config.query_tokens)
     return replace(settings, max_length=min(length, settings.max_length_limit()))
 
 
@@ -321,14 +321,14 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
             hint="build the index with another --encoder",
         )
     index.check_encoder(BiEncoder.load_like(identity, precision="fp32").identity)
-    if (given := config.model.question_encoder) is not None:
-        its = BiEncoder.load_like(identity, given, precision="fp32").identity
+    if (name := config.model.question_encoder) is not None:
+        chosen = BiEncoder.load_like(identity, name, precision="fp32").identity
         if same_encoder:
-            index.check_encoder(its)
-        elif its.weights_sha256 != identity.weights_sha256:
+            index.check_encoder(chosen)
+        elif chosen.weights_sha256 != identity.weights_sha256:
             log.warning(
                 "questions start from %s, and the vectors of %s were made by %s: set question_encoder "
-                "to that, unless this is meant", given, config.index, identity.name,
+                "to that, unless this is meant", name, config.index, identity.name,
             )  # fmt: skip
     passages, _, questions = identity.name.partition(TOWER_SEPARATOR)
     of_passages, of_questions = tower_folders(model_folder(passages))

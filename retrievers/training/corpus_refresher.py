@@ -15,17 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from indexers.embeddings import EmbeddingShards, VectorDtype, encode_corpus
+from indexers.embeddings import EmbeddingShards, encode_corpus
 from indexers.exact import exact_search
 from indexers.index import Index
 from indexers.passages import PassageStore
-from indexers.protocols import FloatArray, IntArray, PassageEncoder
+from indexers.protocols import EncodesCorpus, FloatArray, IntArray
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
@@ -42,22 +41,6 @@ from retrievers.training.config import CorpusTrainConfig
 _QUERIES_AT_ONCE = 2048
 
 log = get_logger(__name__)
-
-
-class EncodesCorpus(Protocol):
-    """Encodes all passages, in this process (`encode_corpus`) or on other machines."""
-
-    def __call__(
-        self,
-        place: Path,
-        passages: PassageStore,
-        encoder: PassageEncoder,
-        dtype: VectorDtype,
-        *,
-        check: Callable[[], None],
-    ) -> EmbeddingShards:
-        """Vectors of all passages in `place`; an interrupted run is resumed there. See `encode_corpus`."""
-        ...
 
 
 class EncodedCorpus:

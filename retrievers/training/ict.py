@@ -6,95 +6,31 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
 
 from indexers.passages import PassageStore
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.data.examples import Example, read_examples
-from rag.data.selection import check_usable
+from rag.data.selection import check_usable, least_held_out
 from rag.data.sentences import split_sentences
 from rag.runtime.seeds import generator
 from rag.training.run import Method
 from retrievers.examples.batches import Epochs, Int64, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import TrainingArrays
-from retrievers.examples.tokens import Int32, RetrieverTokenizer
-from retrievers.training.config import BatchConfig, EncodedConfig, EncodedTrainConfig
+from retrievers.examples.tokens import Int32, TextsToIds
 from retrievers.training.losses import in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, train_model
+from retrievers.training.recipe_configs import HeldOutCorpusConfig, IctDataConfig, IctTrainConfig
 from retrievers.training.step import contrastive_step
 from retrievers.training.validation import HeldOutScores
 
 log = get_logger(__name__)
 
 _SAMPLE = 1000  # passages looked at before training
-
-
-class CorpusDataConfig(BatchConfig):
-    """Which sentences of a corpus are trained on.
-
-    Attributes:
-        batch_size: passages in a step.
-        min_words: minimum number of words in a sentence; shorter ones are skipped.
-        split: how files become passages: words100, sentences or none.
-    """
-
-    min_words: int = Field(default=4, ge=1)
-    split: Literal["words100", "sentences", "none"] = "words100"
-
-
-class HeldOutCorpusConfig(CorpusDataConfig):
-    """Data settings where some passages are held out.
-
-    Attributes:
-        validation_fraction: share of the passages that is held out.
-        validation_questions: maximum number of held-out passages that are scored.
-    """
-
-    validation_fraction: float = Field(default=0.02, ge=0, lt=1)
-    validation_questions: int = Field(default=1000, ge=1)
-
-
-class IctDataConfig(HeldOutCorpusConfig, EncodedConfig):
-    """Which passages are trained on, and how often the sentence taken from a passage also stays in it.
-
-    Attributes:
-        batch_size: passages in a step; each is the negative of all others. Passages from which no sentence
-            can be taken are left out.
-        validation_questions: maximum number of held-out passages, or of questions of `validation_file`, that
-            are scored.
-        keep_sentence: probability that the sentence stays in its passage too.
-    """
-
-    batch_size: int = Field(default=256, ge=2)
-    chunk_size: int | None = Field(default=64, ge=1)
-    keep_sentence: float = Field(default=0.1, ge=0, le=1)
-
-
-class IctTrainConfig(EncodedTrainConfig):
-    """Settings of `rag train ict`.
-
-    Attributes:
-        train_files: the corpus: a built index, or files of documents of any format.
-        validation_file: questions with positives, to measure retrieval for real questions; None scores
-            held-out passages.
-        index: index that is searched for these questions at each validation.
-    """
-
-    recipe: ClassVar[str] = "ict"
-
-    data: IctDataConfig = IctDataConfig()
-
-    @model_validator(mode="after")
-    def _cross_check_ict(self) -> IctTrainConfig:
-        if self.index is not None and self.validation_file is None:
-            raise ValueError("index is searched for the questions of a validation_file: set it too")
-        return self
 
 
 def inverse_cloze(
@@ -124,7 +60,7 @@ def inverse_cloze(
 class IctBatches:
     """The batches of a run: `self[step]` depends on the arguments and the step alone.
 
-    Sentences are drawn and tokenised when a batch is asked for: nothing is kept of a passage between visits.
+    Sentences are drawn and tokenised when a batch is asked for: no passage is kept between visits.
 
     Args:
         store: the corpus.
@@ -136,7 +72,7 @@ class IctBatches:
         self,
         store: PassageStore,
         held_out: Int64,
-        tokenizer: RetrieverTokenizer,
+        tokenizer: TextsToIds,
         data: IctDataConfig,
         examples: Epochs,
     ) -> None:
@@ -156,15 +92,15 @@ class IctBatches:
         """
         chosen = self.examples[step]
         rows = chosen + np.searchsorted(self._gaps, chosen, side="right")  # passing over what is held out
-        found = draw_pairs(self._store.get_many(rows), self._data, self.examples.seed, 31, step)
-        if len(found) < 2:
+        drawn = draw_pairs(self._store.get_many(rows), self._data, self.examples.seed, 31, step)
+        if len(drawn) < 2:
             raise DataError(
-                f"batch {step}: {len(found)} of {len(rows)} passages have a sentence that can be taken out",
+                f"batch {step}: {len(drawn)} of {len(rows)} passages have a sentence that can be taken out",
                 hint="cut the corpus into longer passages, or lower min_words",
             )
-        questions = self._tokenizer.queries([Query(sentence) for _, sentence, _ in found])
-        passages = self._tokenizer.passages([p.title for p, _, _ in found], [rest for _, _, rest in found])
-        count = len(found)
+        questions = self._tokenizer.queries([Query(sentence) for _, sentence, _ in drawn])
+        passages = self._tokenizer.passages([p.title for p, _, _ in drawn], [rest for _, _, rest in drawn])
+        count = len(drawn)
         return RetrieverBatch(
             questions=_arrays(questions),
             passages=_arrays(passages),
@@ -180,13 +116,13 @@ def draw_pairs(
 ) -> list[tuple[Passage, str, str]]:
     """Each passage that allows it, with a sentence drawn from it and its text without that sentence."""
     drawn = generator(*keys).random((len(passages), 2))
-    found = []
+    pairs = []
     for passage, (place, kept) in zip(passages, drawn.tolist(), strict=True):
         keep = kept < data.keep_sentence
         pair = inverse_cloze(passage.text, place, keep=keep, min_words=data.min_words)
         if pair is not None:
-            found.append((passage, *pair))
-    return found
+            pairs.append((passage, *pair))
+    return pairs
 
 
 def train_ict(config: IctTrainConfig) -> Path:
@@ -208,8 +144,14 @@ def train_ict(config: IctTrainConfig) -> Path:
 
 
 def held_out_rows(data: HeldOutCorpusConfig, passages: int, seed: int) -> Int64:
-    """Rows of a corpus that are never trained on, in order: as many as `data` says."""
-    count = min(data.validation_questions, int(data.validation_fraction * passages))
+    """Rows of a corpus that are never trained on, in order: as many as `data` says, and `least_held_out`.
+
+    A single one is not held out: it would have nothing to be told apart from.
+    """
+    count = 0
+    if data.validation_fraction:
+        count = max(int(data.validation_fraction * passages), least_held_out(passages))
+    count = min(data.validation_questions, count) if count > 1 else 0
     return np.sort(generator(seed, 32).choice(passages, count, replace=False))
 
 
@@ -265,5 +207,5 @@ def _usable_share(store: PassageStore, config: IctTrainConfig) -> float:
     )  # fmt: skip
 
 
-def _arrays(sequences: Sequence[Sequence[int]]) -> list[Int32]:
+def _arrays(sequences: Sequence[Sequence[int] | Int32]) -> list[Int32]:
     return [np.array(sequence, np.int32) for sequence in sequences]

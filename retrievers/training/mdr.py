@@ -7,11 +7,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
 from torch.nn.utils.rnn import pad_sequence
 
 from indexers.index import Index
@@ -33,89 +31,16 @@ from retrievers.examples.hops import (
     passage_finder,
 )
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index
-from retrievers.training.config import ContrastConfig, EncodedTrainConfig
 from retrievers.training.frozen import score_rows
 from retrievers.training.losses import in_batch_loss, in_batch_objective
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.path_scores import PathScores
 from retrievers.training.recipe import BiEncoderRun, known_vectors, train_model
+from retrievers.training.recipe_configs import MdrTrainConfig
 from retrievers.training.split import ExampleSplit, split_examples
 from retrievers.training.step import contrastive_step
 
 _MOST_EXAMPLES = 24  # of one question: four orders of six hops
-
-
-class HopConfig(ContrastConfig):
-    """Which hops are trained on, and with which negatives.
-
-    Attributes:
-        batch_size: number of questions in a step, each with all its hops.
-        max_hops: questions that need more are left out.
-        any_order: train on all orders of a question's passages, even where `hop_orders` finds the right one.
-        query_tokens: maximum query length with passages, special tokens included.
-        negatives: "batch" uses the other passages of the batch and trains all towers; with `frozen`
-            "passage" it trains the question tower alone, on the vectors of `index` if that is given. "index"
-            uses what the question tower retrieves from `index` at that step, and trains the question tower
-            alone. Where passage vectors do not change, OUT/index is the index for the trained encoder.
-        depth: number of passages retrieved for each hop with negatives "index".
-        queue_size: number of passage vectors of earlier batches that serve as further negatives; 0 for none.
-        momentum: momentum of the copy of the passage tower that computes these; with 1 it never changes.
-    """
-
-    max_hops: int = Field(default=4, ge=1, le=6)
-    any_order: bool = False
-    query_tokens: int = Field(default=256, ge=8, le=4096)
-    negatives: Literal["batch", "index"] = "batch"
-    depth: int = Field(default=200, ge=1)
-    hard_negatives: int = Field(default=2, ge=0)
-    queue_size: int = Field(default=0, ge=0)
-    momentum: float = Field(default=0.999, ge=0, le=1)
-
-    @model_validator(mode="after")
-    def _cross_check_hops(self) -> HopConfig:
-        if self.negatives == "index" and self.queue_size:
-            raise ValueError("negatives=index needs no queue of passage vectors: set queue_size=0")
-        if self.hold_out == "title":
-            raise ValueError("hold_out=title: the hops of a question have different titles; use question")
-        return self
-
-
-class MdrTrainConfig(EncodedTrainConfig):
-    """The whole configuration of `train_mdr`.
-
-    Attributes:
-        train_files: question sets with gold passages (HotpotQA, 2WikiMultiHopQA, MuSiQue, MDR's files, JSON
-            Lines with `gold_passage_ids`), of which those with one gold passage are trained on as one hop; or
-            what `rag mine` with `--hops` makes of them, with its negatives for every hop.
-        validation_file: a question set.
-        index: its passages stand for the gold passages.
-
-    `run.select_by` may be "path1" or "path10": the share of held-out questions whose passages are the best
-    path, or one of the best ten, among the passages of the index with negatives "index", else of the held-out
-    questions.
-    """
-
-    recipe: ClassVar[str] = "mdr"
-    measured: ClassVar[tuple[str, ...]] = ("path1", "path10")
-
-    data: HopConfig = HopConfig()
-
-    @property
-    def query_tokens(self) -> int:
-        """Maximum query length with passages."""
-        return self.data.query_tokens
-
-    @property
-    def keeps_index(self) -> bool:
-        """Whether training uses the vectors of `index` for the passages and leaves them unchanged."""
-        frozen = self.model.frozen == "passage" and self.model.passage_encoder is None
-        return self.data.negatives == "index" or (frozen and self.index is not None)
-
-    @model_validator(mode="after")
-    def _cross_check_mdr(self) -> MdrTrainConfig:
-        if self.data.negatives == "index" and (self.index is None or self.model.shared):
-            raise ValueError("negatives=index needs an index, and shared=false: its vectors stay as they are")
-        return self
 
 
 def train_mdr(config: MdrTrainConfig) -> Path:
@@ -146,43 +71,46 @@ def train_mdr(config: MdrTrainConfig) -> Path:
 
 def _method(config: MdrTrainConfig, run: BiEncoderRun, *, index: Index | None) -> Method:
     """The training method for the kind of negatives: index, batch, or batch with a queue."""
-    said, world, model, bank = config.data, run.world, run.model, run.bank
+    settings, world, model, bank = config.data, run.world, run.model, run.bank
     split = split_hops(config, run.out / "data", index)
-    asked = bank if said.negatives == "index" else None
-    if bank is not None and asked is None:
+    negatives_index = bank if settings.negatives == "index" else None
+    if bank is not None and negatives_index is None:
         model.known = known_vectors(bank, split.training(), run.tokenizer)
     data = TrainingArrays.build(
         split.training(),
         run.tokenizer,
-        corpus=() if asked is None else asked.passages,
-        match_answers=said.mask_false_negatives and asked is None,
+        corpus=() if negatives_index is None else negatives_index.passages,
+        match_answers=settings.mask_false_negatives and negatives_index is None,
         folder=run.out / "data",
-        key=split.key if asked is None else f"{split.key} {asked.version}",
+        key=split.key if negatives_index is None else f"{split.key} {negatives_index.version}",
     )
     examples = HopEpochs(
-        data.ids, said.batch_size, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
+        data.ids, settings.batch_size, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
         seed=config.run.seed,
     )  # fmt: skip
     scores = None
     if world.is_main and split.held_out:
         searched = None if bank is None or bank.dense is None else (bank.dense, bank.passages)
-        scores = PathScores(run.tokenizer, split.held_out, most=said.validation_questions, index=searched)
+        scores = PathScores(run.tokenizer, split.held_out, most=settings.validation_questions, index=searched)
     facts = {"training examples (hops)": len(data)}
-    if asked is not None:
-        step = partial(index_step, model, data, index=asked, depth=said.depth)
+    if negatives_index is not None:
+        step = partial(index_step, model, data, index=negatives_index, depth=settings.depth)
         return run.method(examples, step, split.held_out, scores, facts=facts)
     batches = HopBatches(
-        data, examples, hard_negatives=said.hard_negatives, mask_false_negatives=said.mask_false_negatives
+        data,
+        examples,
+        hard_negatives=settings.hard_negatives,
+        mask_false_negatives=settings.mask_false_negatives,
     )
     queue = None
-    if said.queue_size:
+    if settings.queue_size:
         queue = MomentumQueue(
-            model, run.master, data, size=said.queue_size, momentum=said.momentum, world=world
+            model, run.master, data, size=settings.queue_size, momentum=settings.momentum, world=world
         )
 
     def batch_step(batch: RetrieverBatch) -> Loss:
         objective = in_batch_objective if queue is None else queue.objective
-        loss = contrastive_step(model, batch, world, said.chunk_size, objective=objective)
+        loss = contrastive_step(model, batch, world, settings.chunk_size, objective=objective)
         if queue is not None:
             queue.push(batch)
         return loss
@@ -197,7 +125,7 @@ def index_step(
 
     Passages of the question's later hops are masked.
 
-        L = −(1/N) Σ_i log( exp s_{i,t(i)} / (exp s_{i,t(i)} + Σ_{j found for i, j not masked} exp s_{ij}) )
+        L = −(1/N) Σ_i log( exp s_{i,t(i)} / (exp s_{i,t(i)} + Σ_{retrieved j, not masked} exp s_{ij}) )
 
     Args:
         data: built with the index's passages as its corpus; every positive is one of them.
@@ -207,11 +135,13 @@ def index_step(
     assert index.dense is not None
     texts = [data.questions[example] for example in examples.tolist()]
     golds = [torch.from_numpy(data.canonical[data.positives[example]]) for example in examples.tolist()]
-    own = pad_sequence(golds, batch_first=True, padding_value=-1).long().numpy()  # (N, G), the next one first
+    gold = (
+        pad_sequence(golds, batch_first=True, padding_value=-1).long().numpy()
+    )  # (N, G), the next one first
     queries = model.encode_questions(texts)  # (N, D)
-    _, found = index.dense.search(queries.detach().float().cpu().numpy(), depth)  # (N, K)
-    left_out = (found[:, :, None] == own[:, None, :]).any(axis=2)
-    rows = np.concatenate([own[:, :1], np.where(left_out, -1, found)], axis=1)  # (N, 1 + K)
+    _, hits = index.dense.search(queries.detach().float().cpu().numpy(), depth)  # (N, K)
+    left_out = (hits[:, :, None] == gold[:, None, :]).any(axis=2)
+    rows = np.concatenate([gold[:, :1], np.where(left_out, -1, hits)], axis=1)  # (N, 1 + K)
     scores = score_rows(model, index, queries, rows)
     value = in_batch_loss(scores, torch.zeros(len(rows), dtype=torch.int64, device=queries.device))
     return Loss(value, examples=len(rows), tokens=sum(map(len, texts)))
@@ -243,13 +173,13 @@ def _hop_file(
     config: MdrTrainConfig, files: tuple[Path, ...], folder: Path, find: PassageFinder | None, version: str
 ) -> Path:
     sums = [sha256_file(path) for path in files]
-    said, seed = config.data, config.run.seed
-    key = fingerprint([sums, said.max_hops, said.any_order, said.train_questions, seed, version])
+    settings, seed = config.data, config.run.seed
+    key = fingerprint([sums, settings.max_hops, settings.any_order, settings.train_questions, seed, version])
     path = folder / f"hops-{key[:16]}.json"
     if not path.is_file():
-        mined = {n: found for n, file in enumerate(files) if (found := mined_hops(file, find=find))}
-        if mined and (said.train_questions or said.any_order):
-            wanted = "train_questions draws" if said.train_questions else "any_order orders"
+        mined = {n: listed for n, file in enumerate(files) if (listed := mined_hops(file, find=find))}
+        if mined and (settings.train_questions or settings.any_order):
+            wanted = "train_questions draws" if settings.train_questions else "any_order orders"
             raise ConfigError(
                 f"{wanted} whole questions, and {files[min(mined)]} holds mined hops",
                 hint="give the question set itself, or draw when mining: rag mine --hops … --sample N",
@@ -260,13 +190,15 @@ def _hop_file(
             if number not in mined
             for question in read_questions(file)
         )
-        if said.train_questions:
-            questions = draw_sample(questions, said.train_questions, seed)
+        if settings.train_questions:
+            questions = draw_sample(questions, settings.train_questions, seed)
         hops: Iterable[Example] = (
-            replace(hop, id=f"{number}:{hop.id}") for number, found in mined.items() for hop in found
+            replace(hop, id=f"{number}:{hop.id}") for number, listed in mined.items() for hop in listed
         )
         if len(mined) < len(files):
-            made = hop_examples(questions, max_hops=said.max_hops, find=find, any_order=said.any_order)
+            made = hop_examples(
+                questions, max_hops=settings.max_hops, find=find, any_order=settings.any_order
+            )
             hops = chain(made, hops)
         if not write_examples(path, hops):
             path.unlink()

@@ -67,8 +67,10 @@ class MomentumQueue(FitHooks):
         """`in_batch_loss` over the passages of the batch and the queue."""
         scores = torch.cat([score(questions, passages), score(questions, Vectors(self.vectors))], dim=1)
         golds = [self.data.positives[example] for example in batch.examples.tolist()]
-        own = [_keys([self.data.passages[row] for row in rows]) for rows in golds]
-        queued = np.array([np.isin(self.keys, keys) for keys in own]).reshape(len(own), len(self.keys))
+        gold_keys = [_keys([self.data.passages[row] for row in rows]) for rows in golds]
+        queued = np.array([np.isin(self.keys, keys) for keys in gold_keys]).reshape(
+            len(gold_keys), len(self.keys)
+        )
         ignored = torch.from_numpy(np.concatenate([batch.ignored, queued], axis=1)).to(scores.device)
         return in_batch_loss(scores, torch.from_numpy(batch.positives).to(scores.device), ignored)
 
@@ -80,10 +82,10 @@ class MomentumQueue(FitHooks):
         texts = shard.passages
         encode = self._tower if self.model.known is None else self.model.passage_vectors
         parts = [encode(texts[start : start + rows]) for start in range(0, len(texts), rows)]
-        found = self.world.all_gather(torch.cat([part.values for part in parts]).float())
+        new = self.world.all_gather(torch.cat([part.values for part in parts]).float())
         keys = _keys(batch.passages)
-        kept = torch.from_numpy(~np.isin(self.keys, keys)).to(found.device)
-        self.vectors = torch.cat([self.vectors[kept], found])[-self.size :]
+        kept = torch.from_numpy(~np.isin(self.keys, keys)).to(new.device)
+        self.vectors = torch.cat([self.vectors[kept], new])[-self.size :]
         self.keys = np.concatenate([self.keys[kept.cpu().numpy()], keys])[-self.size :]
 
     @torch.no_grad()

@@ -110,7 +110,7 @@ class _Pool:
     def get_many(self, rows: Sequence[int]) -> list[Passage]:
         return [self._passages[row] for row in rows]
 
-    def search(self, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
+    def search(self, queries: FloatArray, top_k: int, selected: object = None) -> tuple[FloatArray, IntArray]:
         scores = queries @ self._vectors.T
         rows = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
         return np.take_along_axis(scores, rows, axis=1), rows.astype(np.int64)

@@ -29,7 +29,7 @@ from rag.training.distributed import World
 from rag.training.fit import BatchSource, FitHooks, Loss
 from rag.training.precision import MasterWeights
 from rag.training.refresh.processes import Role
-from rag.training.run import Method, Run, Trained, train
+from rag.training.run import Method, Run, Trained, several, train
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderForm
@@ -103,7 +103,8 @@ class BiEncoderRun:
         form = encoder_form(config, model)
         if bank is not None:
             form = frozen_form(config, model)
-            hooks = hooks or FrozenIndex(bank.version)
+            unchanged = FrozenIndex(bank.version)
+            hooks = unchanged if hooks is None else several(unchanged, hooks)
 
         def export(trained: Trained) -> None:
             if bank is None:

@@ -12,14 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from rag.config import Config
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Example
@@ -31,52 +29,11 @@ from rag.training.run import Method, Run, train
 from retrievers.encoders.cross_encoder import PairModel, load_pair_model
 from retrievers.encoders.export import replaced_folder
 from retrievers.examples.batches import Epochs
-from retrievers.training.config import ExamplesConfig, ValidatedTrainConfig
+from retrievers.training.recipe_configs import RerankerTrainConfig
 from retrievers.training.split import split_examples
 
 Group = tuple[str, list[Passage]]
 """A question and passages, the positive first."""
-
-
-class RerankerDataConfig(ExamplesConfig):
-    """Data settings for lists of passages, of which one is right.
-
-    Attributes:
-        hard_negatives: passages of the question's own list beside its positive, drawn anew at each visit.
-        depth: they are drawn from the first so many of the list, and held-out lists are that long.
-    """
-
-    batch_size: int = Field(default=16, ge=1)
-    validation_questions: int = Field(default=200, ge=1)
-    hard_negatives: int = Field(default=7, ge=1)
-    depth: int = Field(default=30, ge=1)
-
-
-class RerankerModelConfig(Config):
-    """The network, and how it reads pairs.
-
-    Attributes:
-        question_encoder: an encoder, or a cross-encoder to go on from; None is the embedded all-MiniLM-L6-v2.
-        passage_tokens: longest pair in training.
-        layout: "pair" or a template of a passage's title and text; None is what the folder says.
-        dropout: None is what the folder says.
-    """
-
-    question_encoder: str | None = None
-    passage_tokens: int = Field(default=256, ge=8, le=4096)
-    layout: str | None = None
-    dropout: float | None = Field(default=None, ge=0, lt=1)
-
-
-class RerankerTrainConfig(ValidatedTrainConfig):
-    """Everything `train_reranker` reads."""
-
-    recipe: ClassVar[str] = "reranker"
-    measured: ClassVar[tuple[str, ...]] = ("nll", "list_mrr", "list_top1")
-
-    name: str = Field(default="cross-encoder", min_length=1)
-    data: RerankerDataConfig = RerankerDataConfig()
-    model: RerankerModelConfig = RerankerModelConfig()
 
 
 @dataclass(frozen=True, slots=True)

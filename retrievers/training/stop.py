@@ -85,16 +85,16 @@ def learn_stop(
     """
     if hops < 2:
         raise ConfigError("one hop needs no stop rule", hint="set hops to 2 or more")
-    asked = [
+    questions = [
         question
         for path in files
         for question in draw_sample((q for q in read_questions(path) if hops_of(q)), most, seed)
     ]
-    if not asked:
+    if not questions:
         raise DataError("no question states how many hops it needs", hint="give sets with gold passages")
     loaded = BiEncoder.load(encoder)
-    vectors = loaded.encode_questions([question.text for question in asked]).astype(np.float64)
-    needed = np.array([hops_of(question) for question in asked])
+    vectors = loaded.encode_questions([question.text for question in questions]).astype(np.float64)
+    needed = np.array([hops_of(question) for question in questions])
     fitted = [_fit_hop(hop, vectors, needed <= hop, lost) for hop in range(1, hops)]
     rule = LearnedStop(
         loaded.identity.weights_sha256,
@@ -133,5 +133,5 @@ def _logistic(features: Floats, labels: Bools) -> tuple[Floats, float]:
         value = float(shares @ np.logaddexp(0.0, -margins)) + 0.5 * _PENALTY * float(point[:-1] @ point[:-1])
         return value, np.append(features.T @ slopes + _PENALTY * point[:-1], slopes.sum())
 
-    found = minimize(loss, np.zeros(features.shape[1] + 1), jac=True, method="L-BFGS-B")
-    return found.x[:-1], float(found.x[-1])
+    result = minimize(loss, np.zeros(features.shape[1] + 1), jac=True, method="L-BFGS-B")
+    return result.x[:-1], float(result.x[-1])

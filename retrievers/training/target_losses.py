@@ -69,12 +69,12 @@ def target_objective(
         if monitor is not None:
             monitor.record(scores, listed)
         value = loss(scores, targets.nan_to_num(0.0), listed)
-        known = (batch.positives >= 0).nonzero()[0]
-        if nll_weight and len(known):
+        labelled = (batch.positives >= 0).nonzero()[0]
+        if nll_weight and len(labelled):
             positives, ignored = (
-                torch.from_numpy(a[known]).to(scores.device) for a in (batch.positives, batch.ignored)
+                torch.from_numpy(a[labelled]).to(scores.device) for a in (batch.positives, batch.ignored)
             )
-            value = value + nll_weight * in_batch_loss(scores[known], positives, ignored)
+            value = value + nll_weight * in_batch_loss(scores[labelled], positives, ignored)
         return value
 
     return objective
@@ -120,9 +120,9 @@ def kl_loss(
     if not bool(listed.any(1).all()):
         raise DataError("a question has no passages to be compared with their targets")
     empty = torch.finfo(scores.dtype).min  # not -inf: 0 · inf has no gradient
-    given = (targets.detach() / target_temperature).masked_fill(~listed, empty).log_softmax(1)
-    found = (scores / temperature).masked_fill(~listed, empty).log_softmax(1)
-    terms = (given.exp() * (given - found)).masked_fill(~listed, 0.0)
+    wanted = (targets.detach() / target_temperature).masked_fill(~listed, empty).log_softmax(1)
+    predicted = (scores / temperature).masked_fill(~listed, empty).log_softmax(1)
+    terms = (wanted.exp() * (wanted - predicted)).masked_fill(~listed, 0.0)
     return terms.sum() / (listed.sum() if per_passage else len(scores))
 
 

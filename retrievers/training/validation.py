@@ -142,11 +142,11 @@ class CorpusSearch:
                 scored = scorer([p.title for p in passages], [p.text for p in passages])  # (B, block)
                 for first in range(0, len(scored), _QUESTIONS):
                     part = slice(first, first + _QUESTIONS)
-                    found = scored[part]
-                    kept = min(_DEPTH, found.shape[1])
-                    best = np.argpartition(-found, kept - 1, axis=1)[:, :kept]
+                    new = scored[part]
+                    kept = min(_DEPTH, new.shape[1])
+                    best = np.argpartition(-new, kept - 1, axis=1)[:, :kept]
                     scores[part], rows[part] = select_best(
-                        np.concatenate([scores[part], np.take_along_axis(found, best, axis=1)], axis=1),
+                        np.concatenate([scores[part], np.take_along_axis(new, best, axis=1)], axis=1),
                         np.concatenate([rows[part], block[best]], axis=1),
                         _DEPTH,
                     )
@@ -154,8 +154,8 @@ class CorpusSearch:
         return self.judge(rows)
 
     def judge(self, rows: IntArray) -> dict[str, float]:
-        """Scores of rows (n, K) found for `examples`, best first, -1 where there is nothing."""
-        return retrieval_scores([self._rank(number, found) for number, found in enumerate(rows)])
+        """Scores of rows (n, K) retrieved for `examples`, best first, -1 where there is nothing."""
+        return retrieval_scores([self._rank(number, retrieved) for number, retrieved in enumerate(rows)])
 
     def _rank(self, number: int, rows: IntArray) -> int | None:
         if self.kind == "positive":
@@ -181,8 +181,8 @@ def _scorer(
     if isinstance(encoder, BiEncoder) and encoder.identity.pooling == "tokens":
         several, made = encoder.question_tokens([query.question for query in queries]), encoder
         return lambda titles, texts: score(several, made.passage_tokens(titles, texts)).numpy()
-    asked = encoder.encode_queries(queries)
-    return lambda titles, texts: asked @ encoder.encode_passages(titles, texts).T
+    vectors = encoder.encode_queries(queries)
+    return lambda titles, texts: vectors @ encoder.encode_passages(titles, texts).T
 
 
 def right_rows(texts: CorpusTexts, examples: Sequence[Example]) -> list[frozenset[int]]:
@@ -250,8 +250,8 @@ class HeldOutScores:
         if self.judged and encoder.identity.pooling != "tokens":
             scores["average_rank"] = pool_rank(encoder, self.judged)
         if self.search is not None and self.bank is not None and self.bank.dense is not None:
-            asked = encoder.encode_queries([example.query for example in self.search.examples])
-            scores |= self.search.judge(self.bank.dense.search(asked, TOP_KS[-1])[1])
+            vectors = encoder.encode_queries([example.query for example in self.search.examples])
+            scores |= self.search.judge(self.bank.dense.search(vectors, TOP_KS[-1])[1])
         elif self.search is not None:
             scores |= self.search.measure(encoder)
         encoder.close()

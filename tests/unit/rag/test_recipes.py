@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib import import_module
@@ -13,8 +14,8 @@ import rag
 from rag.cli.main import main
 from rag.cli.train import app
 from rag.config import preset_names
-from rag.core.errors import ConfigError, DataError
-from rag.recipes import RECIPES, check_files
+from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.recipes import RECIPES, check_files, load
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -45,27 +46,67 @@ def test_wrong_names_and_settings_are_refused_before_anything_is_written(tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("recipe", ["dpr", "rag", "reader", "generator"])
-def test_a_missing_file_is_told_before_torch_is_imported(recipe: str, tmp_path: Path) -> None:
+def test_wrong_settings_of_every_recipe_are_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    questions = tmp_path / "q.jsonl"
+    questions.write_text('{"question": "q", "answers": ["a"], "positive_ctxs": [{"text": "a"}]}')
+    index = tmp_path / "index"
+    index.mkdir()
+    (index / "manifest.json").write_text('{"format_version": 1, "kind": "index"}')
+    cases = []
+    for recipe, home in RECIPES.items():
+        kind = load(home.config)
+        trained = "--corpus" if recipe in ("ict", "mlm", "realm") else "--train"
+        given = [trained, str(questions), *["--index", str(index)] * ("index" in kind.model_fields)]
+        given += ["--generator", "owner/name"] * (recipe in ("rag", "emdr2"))
+        given += ["--config", "fid-small"] * (recipe == "generator")
+        batch = "steps_" if recipe in ("reader", "generator") else "batch_sise"
+        wrong = {
+            (*given, "--set", f"{batch}=3"): f"unknown setting '{batch}'",
+            (*given, "--set", "save_every_s=soon"): "save_every_s = 'soon': ",
+            (trained, "nope.json", *given[2:]): "nope.json: no such file",
+        }
+        if "index" in kind.model_fields and recipe != "generator":
+            wrong[(*given[:2], "--index", str(tmp_path), *given[4:])] = "has no manifest.json"
+        if recipe not in ("ict", "mlm", "realm"):
+            (tmp_path / "bad.json").write_text("hello")
+            wrong[(trained, str(tmp_path / "bad.json"), *given[2:])] = "bad.json"
+        cases += [[["train", recipe, *rest, "--out", "run"], said] for rest, said in wrong.items()]
     code = (
-        "import sys\n"
+        "import contextlib, io, json, sys, time\n"
         "from rag.cli.main import main\n"
-        f"try: main(['train', {recipe!r}, '--train', 'nope.json', '--out', 'run'])\n"
-        "except SystemExit as ended: assert ended.code == 3, ended.code\n"
-        "assert 'torch' not in sys.modules\n"
+        "for arguments, said in json.load(sys.stdin):\n"
+        "    shown, began = io.StringIO(), time.monotonic()\n"
+        "    with contextlib.redirect_stderr(shown):\n"
+        "        try: main(arguments)\n"
+        "        except SystemExit as ended: assert ended.code in (2, 3, 4), shown.getvalue()\n"
+        "        else: raise AssertionError(arguments)\n"
+        "    assert said in shown.getvalue(), (arguments, shown.getvalue())\n"
+        "    assert 'torch' not in sys.modules, arguments\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(cases), capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
-    assert "error: nope.json: no such file\n" in done.stderr
-    with pytest.raises(DataError, match=r"nope\.json: no such file"):
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_file_or_folder_is_named_with_its_parameter(tmp_path: Path) -> None:
+    examples = tmp_path / "t.json"
+    examples.write_text('{"question": "q", "answers": ["a"], "positive_ctxs": [{"text": "a"}]}')
+    with pytest.raises(DataError, match=r"nope\.json: no such file\n.*train_files names it"):
         rag.train("dpr", tmp_path / "run", train_files=["nope.json"])
-    assert not list(tmp_path.iterdir())
+    with pytest.raises(ArtifactError, match=r"\./nope: no such folder\n.*question_encoder names it"):
+        rag.train("dpr", tmp_path / "run", train_files=[examples], question_encoder="./nope")
+    with pytest.raises(DataError, match=r"t\.json: no question with two passages whose targets differ"):
+        rag.train("distill", tmp_path / "run", train_files=[examples])
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_missing_option_of_a_group_is_named_as_it_is_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "q.jsonl").write_text('{"question": "q", "answers": ["a"]}')
+    (tmp_path / "manifest.json").write_text('{"format_version": 1, "kind": "index"}')
     given = ["--config", "rag-small", "--train", str(tmp_path / "q.jsonl"), "--index", str(tmp_path)]
     with pytest.raises(SystemExit):
         main(["train", "rag", *given, "--out", str(tmp_path / "run")])

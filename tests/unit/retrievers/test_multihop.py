@@ -39,7 +39,7 @@ class Flat:
     def __len__(self):
         return self.rows
 
-    def search(self, queries, top_k):
+    def search(self, queries, top_k, selected=None):
         scores = queries @ VECTORS[: self.rows].T
         order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
         return np.take_along_axis(scores, order, axis=1), order.astype(np.int64)
@@ -151,7 +151,7 @@ def test_a_stopped_question_has_exactly_the_hits_of_one_hop():
 
 def test_first_hits_of_another_retriever_take_the_scores_of_the_dense_list():
     class Words:
-        def search(self, questions, top_k, *, timer=None):
+        def search(self, questions, top_k, *, timer=None, selected=None):
             return [[Hit(4, "p4", 31.0), Hit(1, "p1", 7.0)] if q == "who" else [] for q in questions]
 
     paths = retriever(hops=1, first=Words()).search_paths(["who", "nothing"], 5)

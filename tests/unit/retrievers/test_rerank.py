@@ -38,7 +38,9 @@ ALONE = "fusion=raw:1,0"
 class First:
     """Finds every passage, by its row."""
 
-    def search(self, questions: Any, top_k: int, *, timer: Any = None) -> list[list[Hit]]:
+    def search(
+        self, questions: Any, top_k: int, *, timer: Any = None, selected: Any = None
+    ) -> list[list[Hit]]:
         hits = [Hit(row, passage.id, -float(row)) for row, passage in enumerate(PASSAGES)]
         return [hits[:top_k] for _ in questions]
 
@@ -132,7 +134,9 @@ def test_ties_get_the_order_of_their_ids_and_nothing_found_stays_nothing() -> No
             return np.zeros(len(questions), np.float32)
 
     class Backwards(First):
-        def search(self, questions: Any, top_k: int, *, timer: Any = None) -> list[list[Hit]]:
+        def search(
+            self, questions: Any, top_k: int, *, timer: Any = None, selected: Any = None
+        ) -> list[list[Hit]]:
             return [[] if q == "nothing" else [Hit(3, "p3", 2.0), Hit(1, "p1", 2.0)] for q in questions]
 
     found = RerankingRetriever(Backwards(), Store(PASSAGES), Same()).search(["nothing", "x"], 5)

@@ -31,7 +31,7 @@ class Flat:
     def __len__(self):
         return 4
 
-    def search(self, queries, top_k):
+    def search(self, queries, top_k, selected=None):
         scores = queries @ VECTORS.T
         rows = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
         found = np.take_along_axis(scores, rows, axis=1)
@@ -51,7 +51,7 @@ class Encoder:
 
 
 class Terms:
-    def search(self, texts, top_k):
+    def search(self, texts, top_k, selected=None):
         return [[(3, 7.0), (1, 2.0), (0, 2.0)][:top_k] if text != "nothing" else [] for text in texts]
 
 
@@ -101,7 +101,7 @@ def test_hybrid_takes_depth_hits_from_each_member():
     asked = []
 
     class Member:
-        def search(self, questions, top_k, *, timer=None):
+        def search(self, questions, top_k, *, timer=None, selected=None):
             asked.append(top_k)
             return [[Hit(0, "d", 1.0)] for _ in questions]
 

@@ -19,7 +19,8 @@ from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.data.examples import write_examples
 from rag.data.text import exact_match
-from rag.joint.orqa import OrqaTrainConfig, early_loss, full_loss, train_orqa
+from rag.joint.config import OrqaTrainConfig
+from rag.joint.orqa import early_loss, full_loss, train_orqa
 from rag.pipeline import Pipeline
 from rag.training.run_log import read_metrics
 from readers.extractive.reader import ExtractiveReader

@@ -19,9 +19,10 @@ from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.eval.api import evaluate
-from rag.joint.emdr2 import EmdrTrainConfig, train_emdr2
+from rag.joint.config import EmdrTrainConfig, RagTrainConfig
+from rag.joint.emdr2 import train_emdr2
 from rag.joint.questions import questions_of
-from rag.joint.rag import RagTrainConfig, train_rag
+from rag.joint.rag import train_rag
 from rag.joint.task import JointTask
 from rag.pipeline import Pipeline
 from rag.training.run_log import read_metrics

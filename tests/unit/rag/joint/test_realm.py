@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,23 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
 from rag.joint import realm
+from rag.joint.config import RealmTrainConfig
 from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
-from rag.joint.realm import RealmTask, RealmTrainConfig, realm_log_likelihood, train_realm
+from rag.joint.realm import RealmTask, realm_log_likelihood, train_realm
 from rag.joint.salient import CapitalTagger
+from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
-from retrievers.training.bi_encoder import BiEncoderModel, adopt_index
+from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model
 from tests.conftest import TinyModels
 from tests.tiny_reader import tiny_roberta, tiny_roberta_tokenizer
 from tests.unit.retrievers.training.test_ict import write_corpus
@@ -119,46 +119,6 @@ def test_gradients_of_scores_are_the_papers(marginal: Any) -> None:
     torch.testing.assert_close(gradient, expected)
 
 
-def test_masked_words_are_scored_as_by_the_plain_model(
-    tmp_path: Path, tiny: TinyModels, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tiny.bert(tmp_path / "mlm", seed=3)
-    torch.manual_seed(1)
-    reader = MaskedReader.load(folder, max_tokens=20, dropout=0.0).eval()
-    assert "gets a fresh one" in caplog.text
-    reader.model.save_pretrained(tmp_path / "whole")
-    tiny.tokenizer(tmp_path / "whole")
-    caplog.clear()
-    MaskedReader.load(tmp_path / "whole", max_tokens=20)
-    assert "fresh" not in caplog.text
-    plain = AutoModelForMaskedLM.from_pretrained(tmp_path / "whole").eval()
-    mask = reader.tokenizer.mask_token_id
-    draw = np.random.default_rng(0)
-    sentences = []
-    for length, places in ((7, [2, 3]), (4, [0])):
-        ids = draw.integers(6, 120, length)
-        targets = ids[places]
-        ids[places] = mask
-        sentences.append(MaskedSentence("", "", ids, np.array(places), targets))
-    passages: list[list[list[int]]] = [
-        [[], draw.integers(6, 120, 5).tolist(), draw.integers(6, 120, 40).tolist()] for _ in sentences
-    ]
-    with torch.no_grad():
-        found = reader(sentences, passages)
-        assert found.shape == (2, 3, 2)
-        assert not found[1, :, 1].any()
-        cls, sep = reader.tokenizer.cls_token_id, reader.tokenizer.sep_token_id
-        for b, sentence in enumerate(sentences):
-            for k, passage in enumerate(passages[b]):
-                head = [cls, *sentence.ids.tolist(), sep]
-                tail = [*passage[: 20 - len(head) - 1], sep]
-                types = [0] * len(head) + [1] * len(tail)
-                logits = plain(torch.tensor([head + tail]), token_type_ids=torch.tensor([types])).logits[0]
-                for t, (place, target) in enumerate(zip(sentence.places, sentence.targets, strict=True)):
-                    expected = logits[1 + place].log_softmax(-1)[target]
-                    torch.testing.assert_close(found[b, k, t], expected, atol=1e-5, rtol=1e-5)
-
-
 def sentences(world: Path, out: Path, masks: Any = "salient") -> SentenceBatches:
     store, _ = open_corpus([world / "sentences.jsonl"], out, "none")
     return SentenceBatches(
@@ -248,8 +208,7 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
             assert loss.parts[name] == pytest.approx(wanted, abs=1e-4)
         assert loss.parts["found"] == 1
         assert task.loss([replace(one, words=("black", "river"))]).parts["found"] == 0
-        config = config.model_copy(update={"null_document": False})
-        task.config = config
+        task.null_document = False
         assert task.retrieve([one])[0][0, 0] == float("-inf")
         assert torch.isfinite(task.loss([one]).value)
         everywhere = replace(one, text="e f")  # it stands in every passage that is close enough to be read
@@ -257,31 +216,6 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
         assert rows.tolist() == [[0] * 4]
         assert alone[0].isfinite().tolist() == [True, False, False, False]
         assert torch.isfinite(task.loss([one, everywhere, replace(one, text="")]).value)
-
-
-@pytest.mark.parametrize(
-    ("title", "text", "stands"),
-    [
-        ("River", "It is long. The river rises\n in the Black  Forest , in 1888!", True),  # other blanks
-        ("Other", "IT IS LONG. the river rises in the Black Forest in 1888", True),  # a copy elsewhere
-        ("River", "Black Forest in 1888. It flows east.", True),  # split in its midst
-        ("River", "It is long. The river", True),
-        ("", "the Black Forest in 1888 and later", True),  # untitled: perhaps the same document
-        ("River", "In the Black Forest a farmer has told of the river in 1888.", False),
-        ("Other", "It is known that the river rises in the Black Forest.", False),
-    ],
-)
-def test_a_sentence_stands_in_what_another_split_made_of_its_document(
-    tmp_path: Path, tiny_bert: Path, title: str, text: str, stands: bool
-) -> None:
-    own = {"id": "1", "title": "River", "text": "The river rises in the Black Forest, in 1888."}
-    (tmp_path / "corpus.jsonl").write_text(json.dumps(own))
-    store, _ = open_corpus([tmp_path / "corpus.jsonl"], tmp_path / "cut", "none")
-    [[sentence]] = SentenceBatches(
-        store, AutoTokenizer.from_pretrained(tiny_bert), masks="span", tagger=None, sentence_tokens=32,
-        min_words=4, examples=Epochs(1, 1, epochs=1, seed=1),
-    )  # fmt: skip
-    assert sentence.stands_in(Passage("1", title, text)) is stands
 
 
 def test_the_retriever_is_asked_with_its_own_masks(
@@ -330,7 +264,9 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
 
     tasks: list[RealmTask] = []
     init = RealmTask.__init__
-    monkeypatch.setattr(RealmTask, "__init__", lambda self, *a: (init(self, *a), tasks.append(self))[0])
+    monkeypatch.setattr(
+        RealmTask, "__init__", lambda self, *a, **k: (init(self, *a, **k), tasks.append(self))[0]
+    )
     monkeypatch.setattr(realm.LiveIndex, "search", compared)
     finished = train_realm(config)
     assert len(found) == 3
@@ -352,6 +288,43 @@ def test_filling_in_teaches_to_find_and_the_index_follows(
 
     assert first(BiEncoder.load(finished)) > first(BiEncoder.load(world / "encoder", **READ)) + 0.15
     MaskedReader.load(config.out / "mlm", max_tokens=60)
+
+
+def test_sentences_that_no_passage_fills_in_can_be_left_out(world: Path, tmp_path: Path) -> None:
+    config = settings(world, out=tmp_path / "run", answered_within=3, batch_size=2)
+    with Index.open(world / "index") as index:
+        retriever = load_model(adopt_index(config, index, same_encoder=True), "cpu")
+        reader = MaskedReader.of(config.mlm)
+        task = RealmTask(config, retriever, reader, realm.LiveIndex(index), World())
+        batches = sentences(world, tmp_path)
+        batch = [sentence for number in range(3) for sentence in batches[number]]
+        vectors = retriever.ask([Query(sentence.query) for sentence in batch])
+        texts = [passage.text for passage in index.passages]
+        scores = vectors @ retriever.read([Passage("", "", text) for text in texts]).T
+        wanted = [
+            sentence
+            for sentence, best in zip(batch, scores.topk(3).indices.tolist(), strict=True)
+            if any(all(word in texts[row] for word in sentence.words) for row in best)
+        ]
+        assert 2 < len(wanted) < len(batch)
+        filtered = task.loss(batch)
+        task.config = config.replaced(answered_within=0)
+        plain = task.loss(wanted[:2])
+    assert filtered.examples == 2
+    assert filtered.parts["answered"] == pytest.approx(len(wanted) / len(batch))
+    assert float(filtered.value) == pytest.approx(float(plain.value))
+
+
+@pytest.mark.parametrize("harm", [0.05, 0.2])
+def test_a_reader_that_is_harmed_by_passages_gets_no_null_document(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: float
+) -> None:
+    monkeypatch.setattr(realm, "held_out_figures", lambda *_: {"utility": 1.0, "utility_after": -harm})
+    out = tmp_path / "run"
+    finished = train_realm(settings(world, out=out, null_document="auto", max_steps=2))
+    nulls = [record["null"] for record in read_metrics(out / "metrics.jsonl") if "null" in record]
+    assert (min(nulls) > 0) == (harm < 0.1)
+    assert ("left out" in (finished / "README.md").read_text()) == (harm > 0.1)
 
 
 def test_what_cannot_work_is_refused(world: Path, tiny: TinyModels, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rag.rounds.config import ColbertRoundsConfig
 from rag.rounds.rounds import RoundResult, run_rounds, table
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training import colbert
-from retrievers.training.colbert import ColbertTrainConfig
+from retrievers.training.recipe_configs import ColbertTrainConfig
 from tests.commands import exit_code
 from tests.unit.rag.rounds.test_rounds import stop_before, world
 

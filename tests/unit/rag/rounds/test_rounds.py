@@ -24,7 +24,7 @@ from rag.rounds.rounds import RoundResult, run_rounds, table
 from rag.rounds.signals import Judge, matcher_of
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training import distill
-from retrievers.training.distill import DistillTrainConfig
+from retrievers.training.recipe_configs import DistillTrainConfig
 from tests.commands import exit_code
 from tests.unit.retrievers.conftest import cipher_examples
 
@@ -217,7 +217,10 @@ def test_options_are_explained_where_a_class_extends_another() -> None:
 
 
 def test_wrong_settings_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    world: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     assert set(SIGNAL_NAMES) == {name for measures in signals._MEASURES.values() for name in measures}
@@ -227,7 +230,7 @@ def test_wrong_settings_are_refused(
         "--recipe",
         "distill",
         "--index",
-        str(tmp_path),
+        str(world["folder"] / "index"),
         "--questions",
         str(tmp_path / "q"),
         "--out",

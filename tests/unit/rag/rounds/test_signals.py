@@ -174,8 +174,8 @@ def test_a_reader_is_told_what_it_can_give(tmp_path: Path) -> None:
     assert "it gives likelihood" in str(caught.value)
     with pytest.raises(ConfigError, match="unknown signal 'entropy'"):
         extractive(tmp_path, "entropy")
-    with pytest.raises(ConfigError, match="gives no signal"):
-        Judge.open("openai:http://localhost#m", "likelihood")
+    with pytest.raises(ConfigError, match="cannot give the signal attention"):
+        Judge.open("openai:http://localhost#m", "attention")
 
 
 def test_regular_expressions_become_what_they_match_most(tmp_path: Path) -> None:

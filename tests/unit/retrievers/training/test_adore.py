@@ -25,9 +25,9 @@ from retrievers.encoders.tower import TowerModel
 from retrievers.training.adore import candidates, train_adore
 from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.config import AdoreTrainConfig, DprTrainConfig
-from retrievers.training.distill import DistillTrainConfig, train_distill
+from retrievers.training.distill import train_distill
 from retrievers.training.dpr import train_dpr
-from retrievers.training.mdr import MdrTrainConfig
+from retrievers.training.recipe_configs import DistillTrainConfig, MdrTrainConfig
 from retrievers.training.split import split_examples
 from retrievers.training.validation import CorpusSearch
 from tests.conftest import TinyModels

@@ -22,7 +22,8 @@ from rag.data.examples import Candidate, write_examples
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.bi_encoder import BiEncoderModel
-from retrievers.training.colbert import ColbertTrainConfig, train_colbert
+from retrievers.training.colbert import train_colbert
+from retrievers.training.recipe_configs import ColbertTrainConfig
 from retrievers.training.step import contrastive_step
 from tests.parity.test_exact_gradients import make_batch
 from tests.unit.retrievers.conftest import cipher_examples

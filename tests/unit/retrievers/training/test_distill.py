@@ -24,7 +24,8 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import TrainingArrays
-from retrievers.training.distill import DistillTrainConfig, train_distill
+from retrievers.training.distill import train_distill
+from retrievers.training.recipe_configs import DistillTrainConfig
 from retrievers.training.target_losses import ListMonitor, kl_loss, margin_loss, target_objective
 from tests.parity.test_exact_gradients import assert_same, make_batch, step_gradients
 from tests.unit.retrievers.conftest import cipher_examples

@@ -21,7 +21,8 @@ from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.tokens import RetrieverTokenizer
-from retrievers.training.ict import IctBatches, IctDataConfig, IctTrainConfig, train_ict
+from retrievers.training.ict import IctBatches, held_out_rows, train_ict
+from retrievers.training.recipe_configs import IctDataConfig, IctTrainConfig
 from tests.unit.retrievers.conftest import cipher_examples
 
 _SMALL: dict[str, Any] = {
@@ -90,6 +91,15 @@ def test_retrieval_of_real_questions_rises(tmp_path: Path, tiny_bert: Path) -> N
     card = (finished / "README.md").read_text()
     assert "rag train ict" in card
     assert "| passages with a sentence to take, in percent | " in card
+
+
+@pytest.mark.parametrize(
+    ("passages", "share", "held_out"),
+    [(1, 0.02, 0), (9, 0.02, 0), (60, 0.02, 6), (5000, 0.02, 100), (60, 0, 0)],
+)
+def test_a_small_corpus_holds_out_enough_to_be_told_apart(passages: int, share: float, held_out: int) -> None:
+    rows = held_out_rows(IctDataConfig(validation_fraction=share), passages, seed=3)
+    assert len(set(rows.tolist())) == held_out
 
 
 def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_bert: Path) -> None:

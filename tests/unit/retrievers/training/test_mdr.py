@@ -29,8 +29,9 @@ from retrievers.examples.hops import HopBatches, HopEpochs
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.open import open_retriever
 from retrievers.training.bi_encoder import BiEncoderModel
-from retrievers.training.mdr import MdrTrainConfig, index_step, train_mdr
+from retrievers.training.mdr import index_step, train_mdr
 from retrievers.training.momentum import MomentumQueue
+from retrievers.training.recipe_configs import MdrTrainConfig
 from retrievers.training.step import contrastive_step
 from tests.published import published_encoder
 from tests.tiny_reader import tiny_roberta_tokenizer
@@ -127,6 +128,8 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     losses = [record["loss"] for record in records(three.out) if "loss" in record]
     assert losses[-1] < losses[1]
     assert right_paths(three.out / "index", bridges) > shares[1]  # the vectors are the index's, as before
+    newest = sorted((three.out / "checkpoints").iterdir())[-1]
+    assert "index_version" in (newest / "state.json").read_text()  # the index may not change
 
 
 def test_the_published_head_is_trained_in_both_stages(tmp_path: Path, bridges: Path) -> None:
@@ -291,7 +294,7 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path, bridges
     vectors = np.random.default_rng(2).standard_normal((9, model.dim)).astype(np.float32)
 
     class Bank:
-        def search(self, queries: Any, depth: int) -> Any:
+        def search(self, queries: Any, depth: int, selected: Any = None) -> Any:
             scores = queries @ vectors.T
             rows = np.argsort(-scores, axis=1)[:, :depth]
             return np.take_along_axis(scores, rows, 1), rows

@@ -1,0 +1,286 @@
+"""Configurations of training retriever and reader together; reading them imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from indexers.presets import IndexType
+from rag.config import Config
+from rag.data.examples import Needed
+from rag.training.config import TrainConfig
+from readers.extractive.training.config import ReaderModelConfig
+from readers.generative.settings import Decoding, Marginal
+from retrievers.training.config import (
+    CorpusTrainConfig,
+    ModelConfig,
+    QuestionsConfig,
+    RetrieverTrainConfig,
+    ValidatedTrainConfig,
+)
+from retrievers.training.recipe_configs import CorpusDataConfig, HeldOutCorpusConfig
+
+DocumentSide = Literal["frozen", "reencode", "rerank"]
+Masks = Literal["salient", "random", "span"]
+Fused = Literal["emdr2", "pdist", "loop", "adist"]
+
+
+class JointReaderConfig(Config):
+    """Settings of the generator; None means the value of its folder.
+
+    Attributes:
+        generator: folder of `rag train generator`, or any sequence-to-sequence checkpoint.
+        dropout: dropout rate; None keeps the model's.
+        template: format of an input, with {question}, {title} and {text} as placeholders.
+        passage_tokens: maximum input length, special tokens included.
+        question_tokens, answer_tokens: maximum lengths of question and answer.
+        batch_tokens: number of tokens that are encoded at a time.
+        beams: number of beams of the finished reader.
+    """
+
+    generator: str
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+    template: str | None = None
+    passage_tokens: int | None = Field(default=None, ge=8)
+    question_tokens: int | None = Field(default=None, ge=1)
+    answer_tokens: int | None = Field(default=None, ge=1)
+    batch_tokens: int | None = Field(default=None, ge=1)
+    beams: int | None = Field(default=None, ge=1)
+
+
+class JointTrainConfig(CorpusTrainConfig, ValidatedTrainConfig):
+    """Configuration of training a retriever and a generator together.
+
+    Attributes:
+        train_files: question sets with answers, of any format.
+        validation_file: held-out question set with answers.
+        document_side: "frozen" trains questions alone, over the index as it is; "reencode" also encodes the
+            passages found with gradient, and makes the index anew as `refresh` says; "rerank" does so too,
+            but keeps the index: it takes `over_retrieve` passages from it and the `top_k` best of these by
+            the vectors of the model as it is.
+        top_k: passages per question, K.
+        over_retrieve: see "rerank".
+        index_type: type of the finished index, if the passage encoder is trained.
+        reader: settings of the generator.
+
+    `run.select_by` may be "em", "f1", "nll" or a top-k, of held-out questions.
+    """
+
+    recipe: ClassVar[str]
+    needs: ClassVar[Needed] = "questions"
+    measured: ClassVar[tuple[str, ...]] = ("em", "f1", "nll", "mrr", "top1", "top5", "top20")
+
+    document_side: DocumentSide = "frozen"
+    top_k: int = Field(default=5, ge=1)
+    over_retrieve: int = Field(default=0, ge=0)
+    index_type: IndexType = "flat"
+    data: QuestionsConfig = QuestionsConfig()
+    model: ModelConfig = ModelConfig(shared=False)
+    reader: JointReaderConfig
+
+    @model_validator(mode="after")
+    def _cross_check_joint(self) -> JointTrainConfig:
+        if (self.document_side == "rerank") != bool(self.over_retrieve):
+            raise ValueError("over_retrieve is for document_side rerank, and needed there")
+        if self.over_retrieve and self.over_retrieve <= self.top_k:
+            raise ValueError(f"over_retrieve ({self.over_retrieve}) must be more than top_k ({self.top_k})")
+        if self.document_side == "frozen" and self.model.shared:
+            raise ValueError("document_side frozen trains questions alone: set shared=false")
+        return self
+
+
+class RagTrainConfig(JointTrainConfig):
+    """Settings of `rag train rag`.
+
+    Attributes:
+        marginal: "sequence" marginalises over passages per whole answer, "token" per token of the answer.
+        smoothing: label smoothing of the marginal likelihood.
+        decoding: decoding of the finished reader, see `GeneratorSettings`.
+        retriever: "trained", or a fixed retriever of the index (`retrievers.open`) such as "bm25": then only
+            the generator is trained, with that retriever's passages.
+        prior_scale: factor on such a retriever's scores, whose softmax is p(z|x).
+    """
+
+    recipe: ClassVar[str] = "rag"
+
+    name: str = Field(default="rag", min_length=1)
+    marginal: Marginal = "sequence"
+    smoothing: float = Field(default=0.0, ge=0, lt=1)
+    decoding: Decoding = "thorough"
+    retriever: str = "trained"
+    prior_scale: float = Field(default=1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _cross_check_retriever(self) -> RagTrainConfig:
+        if self.retriever == "trained":
+            if self.prior_scale != 1:
+                raise ValueError("prior_scale is for a fixed retriever: a trained one learns its scale")
+            return self
+        if self.document_side != "frozen":
+            raise ValueError(f"retriever {self.retriever} is fixed: leave document_side at frozen")
+        return self
+
+
+class EmdrTrainConfig(JointTrainConfig):
+    """Settings of `rag train emdr2`.
+
+    Attributes:
+        objective: loss that trains the retriever with the reader's signal, see `rag.joint.losses`.
+        marginal: for "emdr2": marginalise per token, as in the published code, or per whole answer.
+        target_temperature: temperature of the reader's signal, for the other objectives.
+    """
+
+    recipe: ClassVar[str] = "emdr2"
+
+    name: str = Field(default="emdr2", min_length=1)
+    document_side: DocumentSide = "reencode"
+    refresh: str = "500:500"
+    objective: Fused = "emdr2"
+    marginal: Marginal = "token"
+    target_temperature: float = Field(default=1.0, gt=0)
+
+
+class OrqaReaderConfig(ReaderModelConfig):
+    """The span reader.
+
+    Attributes:
+        encoder: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
+            `all-MiniLM-L6-v2`.
+        max_tokens: maximum length of question, title and text together; the rest is truncated.
+        max_answer_tokens: maximum length of a span.
+    """
+
+    max_tokens: int = Field(default=320, ge=32, le=512)
+    max_answer_tokens: int = Field(default=10, ge=1)
+
+
+class OrqaTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
+    """Settings of `rag train orqa`.
+
+    Attributes:
+        train_files: question sets with answers, of any format.
+        validation_file: held-out question set with answers.
+        index: built index with vectors; training starts from the encoder it was built with.
+        early: C, number of passages in the early loss, which trains the retriever alone to rank those that
+            contain an answer first.
+        read: K, number of passages that the reader reads.
+        answers: "strings", "regex" (regular expressions), or "auto": what the question set says.
+        reader: settings of the span reader.
+
+    `run.select_by` may be "em" or a top-k, of held-out questions.
+    """
+
+    recipe: ClassVar[str] = "orqa"
+    needs: ClassVar[Needed] = "questions"
+    measured: ClassVar[tuple[str, ...]] = ("em", "mrr", "top1", "top5", "top20")
+
+    index: Path
+    early: int = Field(default=5000, ge=1)
+    read: int = Field(default=5, ge=1)
+    answers: Literal["auto", "strings", "regex"] = "auto"
+    data: QuestionsConfig = QuestionsConfig()
+    model: ModelConfig = ModelConfig(shared=False)
+    reader: OrqaReaderConfig = OrqaReaderConfig()
+
+    @model_validator(mode="after")
+    def _cross_check_orqa(self) -> OrqaTrainConfig:
+        if self.read > self.early:
+            raise ValueError(f"read ({self.read}) passages are the first of early ({self.early})")
+        if self.reader.answer_types or self.reader.skim_layer:
+            raise ValueError("answer_types and skim_layer are not learned here: every answer is a span")
+        return self
+
+
+class MlmConfig(Config):
+    """The masked language model.
+
+    Attributes:
+        encoder: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`, with a fresh head.
+        sentence_tokens: maximum length of a sentence; longer ones are truncated.
+        joint_tokens: maximum length of a sentence and a passage together.
+        mlm_dropout: dropout of hidden states and attention weights; None keeps that of the encoder's folder.
+    """
+
+    encoder: str | None = None
+    sentence_tokens: int = Field(default=96, ge=8)
+    joint_tokens: int = Field(default=288, ge=32, le=512)
+    mlm_dropout: float | None = Field(default=None, ge=0, lt=1)
+
+
+class MlmTrainConfig(TrainConfig):
+    """Settings of `rag train mlm`.
+
+    Attributes:
+        train_files: the corpus: a built index, or files of documents of any format.
+        masks: what is masked: "salient" (names and dates), "random" words or a random "span".
+        tagger: token classification model that finds names; None finds them by capital letters and by the
+            titles of the corpus.
+        recurring: prefer to mask names and dates that also occur in the rest of the passage, from which they
+            can be predicted.
+        mlm: settings of the masked language model.
+    """
+
+    recipe: ClassVar[str] = "mlm"
+    measured: ClassVar[tuple[str, ...]] = ("nll", "utility", "utility_after")
+
+    name: str = "masked-lm"
+    train_files: tuple[Path, ...] = Field(min_length=1)
+    masks: Masks = "salient"
+    tagger: str | None = None
+    recurring: bool = True
+    data: HeldOutCorpusConfig = HeldOutCorpusConfig(batch_size=32, validation_questions=400)
+    mlm: MlmConfig = MlmConfig()
+
+    @model_validator(mode="after")
+    def _cross_check_mlm(self) -> MlmTrainConfig:
+        if self.tagger is not None and self.masks != "salient":
+            raise ValueError(f"a tagger has no use with masks={self.masks}")
+        return self
+
+
+class RealmTrainConfig(CorpusTrainConfig):
+    """Settings of `rag train realm`.
+
+    Attributes:
+        train_files: sources of the sentences: a built index, or files of documents; empty means `index`.
+        masks: what is masked: "salient" (names and dates), "random" words or a random "span".
+        tagger: token classification model that finds names; None finds them by capital letters and by the
+            titles of the corpus.
+        marginal: "sequence" or "token".
+        documents: K, number of passages per sentence, including the null document.
+        null_document: whether the null document is one of the passages; if not, its effect is still measured.
+            "auto" measures before training what passages that do not help cost the reader, and leaves the
+            null document out where that is more than 0.1 nats per masked word: the retriever would learn to
+            prefer it to every passage.
+        answered_within: train only on sentences whose masked words all stand in one of this many first
+            passages for the masked sentence, other than its own; 0 trains on every sentence, as the paper
+            does. Four sentences are then drawn for each place in a batch.
+        mlm: settings of the masked language model.
+    """
+
+    recipe: ClassVar[str] = "realm"
+    measured: ClassVar[tuple[str, ...]] = ()
+
+    train_files: tuple[Path, ...] = ()
+    masks: Masks = "salient"
+    tagger: str | None = None
+    marginal: Marginal = "sequence"
+    documents: int = Field(default=8, ge=2)
+    null_document: bool | Literal["auto"] = True
+    answered_within: int = Field(default=0, ge=0, le=100)
+    data: CorpusDataConfig = CorpusDataConfig(batch_size=16)
+    model: ModelConfig = ModelConfig(question_tokens=96)
+    mlm: MlmConfig = MlmConfig()
+
+    @model_validator(mode="after")
+    def _cross_check_realm(self) -> RealmTrainConfig:
+        if self.tagger is not None and self.masks != "salient":
+            raise ValueError(f"a tagger has no use with masks={self.masks}")
+        if self.model.question_tokens < self.mlm.sentence_tokens:
+            raise ValueError(
+                f"the retriever reads question_tokens ({self.model.question_tokens}) of a sentence of up to "
+                f"sentence_tokens ({self.mlm.sentence_tokens}): masks behind them would not be looked for"
+            )
+        return self

@@ -1,0 +1,82 @@
+"""Sentences with masks, and the network that fills them in, against plain computation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from rag.core.types import Passage
+from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
+from retrievers.examples.batches import Epochs
+from retrievers.examples.corpus import open_corpus
+from tests.conftest import TinyModels
+
+
+def test_masked_words_are_scored_as_by_the_plain_model(
+    tmp_path: Path, tiny: TinyModels, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tiny.bert(tmp_path / "mlm", seed=3)
+    torch.manual_seed(1)
+    reader = MaskedReader.load(folder, max_tokens=20, dropout=0.0).eval()
+    assert "gets a fresh one" in caplog.text
+    reader.model.save_pretrained(tmp_path / "whole")
+    tiny.tokenizer(tmp_path / "whole")
+    caplog.clear()
+    MaskedReader.load(tmp_path / "whole", max_tokens=20)
+    assert "fresh" not in caplog.text
+    plain = AutoModelForMaskedLM.from_pretrained(tmp_path / "whole").eval()
+    mask = reader.tokenizer.mask_token_id
+    draw = np.random.default_rng(0)
+    sentences = []
+    for length, places in ((7, [2, 3]), (4, [0])):
+        ids = draw.integers(6, 120, length)
+        targets = ids[places]
+        ids[places] = mask
+        sentences.append(MaskedSentence("", "", ids, np.array(places), targets))
+    passages: list[list[list[int]]] = [
+        [[], draw.integers(6, 120, 5).tolist(), draw.integers(6, 120, 40).tolist()] for _ in sentences
+    ]
+    with torch.no_grad():
+        found = reader(sentences, passages)
+        assert found.shape == (2, 3, 2)
+        assert not found[1, :, 1].any()
+        cls, sep = reader.tokenizer.cls_token_id, reader.tokenizer.sep_token_id
+        for b, sentence in enumerate(sentences):
+            for k, passage in enumerate(passages[b]):
+                head = [cls, *sentence.ids.tolist(), sep]
+                tail = [*passage[: 20 - len(head) - 1], sep]
+                types = [0] * len(head) + [1] * len(tail)
+                logits = plain(torch.tensor([head + tail]), token_type_ids=torch.tensor([types])).logits[0]
+                for t, (place, target) in enumerate(zip(sentence.places, sentence.targets, strict=True)):
+                    expected = logits[1 + place].log_softmax(-1)[target]
+                    torch.testing.assert_close(found[b, k, t], expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("title", "text", "stands"),
+    [
+        ("River", "It is long. The river rises\n in the Black  Forest , in 1888!", True),  # other blanks
+        ("Other", "IT IS LONG. the river rises in the Black Forest in 1888", True),  # a copy elsewhere
+        ("River", "Black Forest in 1888. It flows east.", True),  # split in its midst
+        ("River", "It is long. The river", True),
+        ("", "the Black Forest in 1888 and later", True),  # untitled: perhaps the same document
+        ("River", "In the Black Forest a farmer has told of the river in 1888.", False),
+        ("Other", "It is known that the river rises in the Black Forest.", False),
+    ],
+)
+def test_a_sentence_stands_in_what_another_split_made_of_its_document(
+    tmp_path: Path, tiny_bert: Path, title: str, text: str, stands: bool
+) -> None:
+    own = {"id": "1", "title": "River", "text": "The river rises in the Black Forest, in 1888."}
+    (tmp_path / "corpus.jsonl").write_text(json.dumps(own))
+    store, _ = open_corpus([tmp_path / "corpus.jsonl"], tmp_path / "cut", "none")
+    [[sentence]] = SentenceBatches(
+        store, AutoTokenizer.from_pretrained(tiny_bert), masks="span", tagger=None, sentence_tokens=32,
+        min_words=4, examples=Epochs(1, 1, epochs=1, seed=1),
+    )  # fmt: skip
+    assert sentence.stands_in(Passage("1", title, text)) is stands
