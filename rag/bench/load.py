@@ -14,6 +14,7 @@ import numpy as np
 from rag.bench.common import interval_of
 from rag.bench.server_process import post_json
 from rag.core.errors import ConfigError, RagError
+from rag.core.progress import SHARD
 from rag.metrics.significance import Interval
 
 
@@ -52,6 +53,7 @@ def run_load(
     requests: int,
     top_k: int,
     first: int = 0,
+    path: str = "/v1/ask",
 ) -> LoadResult:
     """Send `requests` questions from `clients` threads; each client sends the next one after its answer.
 
@@ -61,6 +63,7 @@ def run_load(
         requests: number of requests in total.
         top_k: passages read for each question.
         first: where in `questions` to begin, so that repeated runs ask different questions.
+        path: "/v1/ask" or "/v1/retrieve".
 
     Raises:
         ConfigError: fewer than one client or request.
@@ -78,7 +81,7 @@ def run_load(
     def ask(number: int) -> tuple[float, dict[str, float]]:
         question = questions[(first + number) % len(questions)]
         began = time.perf_counter()
-        answer = post_json(own.connection, "/v1/ask", {"question": question, "top_k": top_k})
+        answer = post_json(own.connection, path, {"question": question, "top_k": top_k})
         return time.perf_counter() - began, answer["timings_ms"]
 
     began = time.perf_counter()
@@ -107,6 +110,8 @@ def stage_shares(result: LoadResult) -> dict[str, float]:
     sums: dict[str, float] = {}
     for timings in result.timings_ms:
         for stage, value in timings.items():
+            if stage.startswith(SHARD):  # within the time of the search
+                continue
             sums[stage] = sums.get(stage, 0.0) + value
     whole = 1000.0 * sum(result.latencies_s)
     total, queue = sums.pop("total", None), sums.pop("queue", 0.0)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +31,8 @@ def run_serve_benchmark(
     reader: str | None = None,
     precision: str = "auto",
     format: str = "auto",
+    swaps: int = 0,
+    swap_requests: int = 10_000,
 ) -> Report:
     """Latency and throughput of a real server over HTTP, with and without batching, in alternating rounds.
 
@@ -36,6 +42,9 @@ def run_serve_benchmark(
         requests: Requests per number of clients and server, over all rounds.
         top_k: Passages to read.
         rounds: The two servers take turns this often.
+        swaps: Then the index is opened anew this often while clients search; a request that fails ends the
+            benchmark.
+        swap_requests: Requests of /v1/retrieve meanwhile, at least.
 
     Raises:
         ConfigError: fewer requests than rounds times clients.
@@ -77,6 +86,8 @@ def run_serve_benchmark(
             load(server, max(clients), 2 * max(clients))  # warm up
         time_interleaved({f"{key}": partial(run, *key) for key in runs}, rounds=rounds, warm_up=0)
         report.figures["start_s"] = batching.ready_after_s
+        if swaps:
+            _swap(report, batching, texts, max(clients), swap_requests, swaps)
     _fill(report, runs, clients)
     return report
 
@@ -116,3 +127,30 @@ def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients
     report.tables.append(Table("batching", ("", "throughput ratio"), [row]))
     name = f"batching raises throughput at {most} clients"
     report.goals.append(Goal(name, gain.value, "at least", BATCHING_GOAL))
+
+
+def _swap(
+    report: Report, server: ServerProcess, texts: Sequence[str], clients: int, requests: int, swaps: int
+) -> None:
+    """Search from many clients while the server opens its index anew, again and again."""
+    result, done = LoadResult(), 0
+    with ThreadPoolExecutor(1) as pool:
+        while done < swaps or len(result.latencies_s) < requests:
+            place = server.host, server.port
+            part = pool.submit(
+                run_load, *place, texts, clients=clients, requests=max(clients, requests // 20), top_k=20,
+                path="/v1/retrieve",
+            )  # fmt: skip
+            while not part.done() and done < swaps:
+                before = server.index_loads()
+                os.kill(server.pid, signal.SIGHUP)
+                while server.index_loads() == before:
+                    time.sleep(0.05)
+                done += 1
+            result.add(part.result())
+    rest = [latency_interval(result.latencies_s, percent) for percent in (50, 95, 100)]
+    cells = (format_interval(figure, 0, factor=1000) for figure in rest)
+    title = f"{clients} clients of /v1/retrieve while the index is swapped"
+    columns = ("swaps", "requests", "failed", "p50 ms", "p95 ms", "slowest ms")
+    report.tables.append(Table(title, columns, [(str(done), str(len(result.latencies_s)), "0", *cells)]))
+    report.figures["swaps"] = {"swaps": done, "requests": len(result.latencies_s), "failed": 0}

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,15 @@ class ServerProcess:
     def pid(self) -> int:
         """Process id of the server."""
         return self._process.pid
+
+    def index_loads(self) -> int:
+        """How often the server has opened its default index."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=300)
+        with contextlib.closing(connection):
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+        found = re.search(r"^rag_index_loads_total\S* (\S+)", text, re.M)
+        return int(float(found[1])) if found else 0
 
     def __enter__(self) -> ServerProcess:
         self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")

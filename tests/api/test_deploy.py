@@ -1,0 +1,94 @@
+"""What ships for running a server: the dashboard names metrics that exist; unit and image are sound."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import serve
+from rag.core.progress import SHARD
+from serve.metrics import ServerMetrics
+from serve.settings import ServeSettings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = Path(serve.__path__[0]) / "deploy"
+
+
+def served_metrics() -> dict[str, set[str]]:
+    """Labels of every metric, by the name that a query gives it."""
+    metrics = ServerMetrics(queue_depth=lambda: 0)
+    metrics.batch_finished(1, 0.1, [0.1])
+    metrics.stages_finished({"read": 1.0, f"{SHARD}1 of 2": 1.0}, [f"{SHARD}2 of 2"])
+    metrics.request_finished("POST", "/v1/ask", 200, 0.1)
+    metrics.index_changed("default", "abc", 1)
+    metrics.rejected.labels("overloaded").inc()
+    metrics.questions.labels("ask", "default").inc()
+    metrics.no_answers.labels("default").inc()
+    found: dict[str, set[str]] = {}
+    for line in metrics.render().decode().splitlines():
+        if sample := re.match(r"(rag_\w+)(?:\{(.*)\})? ", line):
+            found.setdefault(sample[1], set()).update(re.findall(r'(\w+)="', sample[2] or ""))
+    return found
+
+
+def test_the_dashboard_asks_for_metrics_and_labels_that_exist() -> None:
+    dashboard, known = json.loads((DEPLOY / "grafana.json").read_text()), served_metrics()
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    used = {name for query in queries for name in re.findall(r"rag_\w+", query)}
+    assert used <= set(known), used - set(known)
+    families = {re.sub(r"_(total|bucket|sum|count|created)$", "", name) for name in known}
+    shown = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in used}
+    assert shown == families, "every metric has a panel"
+    for query in queries:
+        labels = set(re.findall(r"by \(([^)]*)\)", query)) | set(re.findall(r"(\w+)(?:=~|=)\"", query))
+        labels = {label.strip() for part in labels for label in part.split(",")} - {"instance"}
+        known_here = {label for name in re.findall(r"rag_\w+", query) for label in known[name]}
+        assert labels <= known_here, (query, labels - known_here)
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    assert len({(p["gridPos"]["x"], p["gridPos"]["y"]) for p in dashboard["panels"]}) == len(
+        dashboard["panels"]
+    )
+
+
+def test_the_unit_is_valid_and_waits_for_accepted_requests(tmp_path: Path) -> None:
+    unit = (DEPLOY / "rag-serve.service").read_text()
+    stop_s = int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M)[1])  # type: ignore[index]
+    assert stop_s > ServeSettings(_env_file=None).drain_timeout_s
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed")
+    place = tmp_path / "rag-serve.service"
+    place.write_text(unit.replace("/opt/rag/bin/rag", sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(place)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rag-serve" not in done.stderr
+
+
+def test_the_image_is_made_of_what_there_is() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    steps = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    assert steps[0][0] == "FROM"
+    for word, rest in steps:
+        if word == "COPY":
+            assert all((ROOT / source).exists() for source in rest.split()[:-1]), rest
+        if word == "ENV":
+            names = [pair.partition("=")[0] for pair in shlex.split(rest) if pair.startswith("RAG_SERVE_")]
+            assert {name.removeprefix("RAG_SERVE_").lower() for name in names} <= set(
+                ServeSettings.model_fields
+            )
+        if word == "HEALTHCHECK":
+            compile(json.loads(rest.partition("CMD ")[2])[2], "health check", "exec")
+    packages = {path.parent.name for path in ROOT.glob("*/py.typed")}
+    assert packages <= {rest.split()[0] for word, rest in steps if word == "COPY"}
+    pins = set((ROOT / "constraints.txt").read_text().splitlines())
+    assert any(
+        pin in pins for word, rest in steps if word == "RUN" for pin in re.findall(r"torch==\S+", rest)
+    )

@@ -1,0 +1,174 @@
+"""A corpus encoded on a cluster: the bytes of one process, whatever dies; other nodes are refused."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from indexers.embeddings import encode_corpus
+from indexers.index import Index
+from indexers.passages import PassageStore, PassageStoreWriter
+from rag.cli.main import app
+from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.core.types import Passage
+from rag.joint.live_index import IndexRefresher
+from rag.scale.cluster import connected
+from rag.scale.encoding import ClusterEncoding
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.open import load_encoder
+from tests.unit.rag.scale.conftest import Nodes
+
+WORDS = ["danube", "rhine", "river", "black", "forest", "sea", "rises", "the", "in"]
+ROWS, SHARD_ROWS = 480, 16
+
+
+def corpus(rows: int = ROWS, words: int = 400) -> Iterator[Passage]:
+    draw = random.Random(5)
+    for number in range(rows):
+        yield Passage(f"p{number}", draw.choice(WORDS), " ".join(draw.choices(WORDS, k=words)))
+
+
+def content(place: Path) -> dict[str, str]:
+    return {
+        path.relative_to(place).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(place.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+@pytest.fixture(scope="module")
+def passages(tmp_path_factory: pytest.TempPathFactory) -> PassageStore:
+    with PassageStoreWriter(tmp_path_factory.mktemp("store")) as writer:
+        writer.add_many(corpus())
+    return PassageStore.open(writer.directory)
+
+
+def on_cluster(
+    nodes: Nodes, place: Path, passages: PassageStore, encoder: Path, check: Callable[[], None] = lambda: None
+) -> None:
+    with connected(nodes.address) as ray:
+        ClusterEncoding(ray)(
+            place, passages, load_encoder(encoder), "float16", shard_rows=SHARD_ROWS, check=check
+        )
+
+
+@pytest.mark.cluster
+def test_the_command_builds_the_index_of_one_machine(
+    nodes: Nodes, static_encoder: Path, tmp_path: Path
+) -> None:
+    documents = tmp_path / "corpus.jsonl"
+    documents.write_text("".join(f'{{"id": "{p.id}", "text": "{p.text}"}}\n' for p in corpus(100, 40)))
+    command = ["index", str(documents), "--encoder", str(static_encoder), "--retriever", "dense"]
+    command += ["--split", "none", "--shard-rows", "16", "--out"]
+    for out, more in (("one", []), ("many", ["--ray", nodes.address])):
+        result = CliRunner().invoke(app, [*command, str(tmp_path / out), *more], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+    assert content(tmp_path / "one") == content(tmp_path / "many")
+    Index.open(tmp_path / "many", verify="deep").close()
+
+
+@pytest.mark.cluster
+def test_a_node_that_dies_while_encoding_costs_nothing(
+    nodes: Nodes, static_encoder: Path, passages: PassageStore, tmp_path: Path
+) -> None:
+    encode_corpus(tmp_path / "one", passages, load_encoder(static_encoder), "float16", shard_rows=SHARD_ROWS)
+    nodes.start(2)
+    killed = []
+
+    def check() -> None:
+        if not killed and len(list((tmp_path / "many").glob("shard-*.npy"))) > 4:
+            nodes.kill()
+            killed.append(len(list((tmp_path / "many").glob("shard-*.npy"))))
+
+    on_cluster(nodes, tmp_path / "many", passages, static_encoder, check)
+    assert killed[0] < ROWS / SHARD_ROWS
+    assert content(tmp_path / "one") == content(tmp_path / "many")
+
+
+@pytest.mark.cluster
+def test_what_is_begun_on_a_cluster_goes_on_anywhere(
+    nodes: Nodes, static_encoder: Path, passages: PassageStore, tmp_path: Path
+) -> None:
+    encoder, place = load_encoder(static_encoder), tmp_path / "many"
+
+    def stop() -> None:
+        if len(ledger.read_text().splitlines()) >= 3:
+            raise KeyboardInterrupt
+
+    ledger = place / "ledger.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        on_cluster(nodes, place, passages, static_encoder, stop)
+    begun = ledger.read_text()
+    assert 3 <= len(begun.splitlines()) < ROWS / SHARD_ROWS
+    encode_corpus(place, passages, encoder, "float16", shard_rows=SHARD_ROWS)
+    assert set(begun.splitlines()) <= set(ledger.read_text().splitlines())
+    encode_corpus(tmp_path / "one", passages, encoder, "float16", shard_rows=SHARD_ROWS)
+    assert content(tmp_path / "one") == content(place)
+
+
+@pytest.mark.cluster
+def test_nodes_that_would_differ_are_refused_by_name(
+    nodes: Nodes,
+    static_encoder: Path,
+    passages: PassageStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def encode(place: Path) -> None:
+        on_cluster(nodes, place, passages, static_encoder)
+
+    other = tmp_path / "packages"
+    (other / "numpy-0.0.1.dist-info").mkdir(parents=True)
+    (other / "numpy-0.0.1.dist-info" / "METADATA").write_text("Name: numpy\nVersion: 0.0.1\n")
+    path = os.pathsep.join([str(other), os.environ.get("PYTHONPATH", "")])
+    nodes.start(2)
+    nodes.start(3, env_vars={"PYTHONPATH": path})
+    try:
+        with pytest.raises(MismatchedArtifactError, match=r"\) has numpy 0\.0\.1, this machine"):
+            encode(tmp_path / "index")
+    finally:
+        nodes.forget()
+    monkeypatch.chdir(tmp_path)  # the same path, and another folder for every process
+    with pytest.raises(MismatchedArtifactError, match=r"does not see /proc/self/cwd/here/embeddings"):
+        encode(Path("/proc/self/cwd/here"))
+    loaded: Any = load_encoder(static_encoder)
+    loaded.identity = type(loaded.identity)(**{**loaded.identity.to_json(), "name": str(tmp_path / "gone")})
+    with connected(nodes.address) as ray, pytest.raises(ArtifactError, match="gone"):
+        ClusterEncoding(ray)(tmp_path / "third", passages, loaded, "float16", shard_rows=SHARD_ROWS)
+
+
+@pytest.mark.cluster
+def test_a_refresh_encodes_on_the_cluster(
+    nodes: Nodes, tiny_bert: Path, passages: PassageStore, tmp_path: Path
+) -> None:
+    """With a network, in float32, as REALM's index is made anew; ANCE's vectors go the same way."""
+    nodes.start(1)
+    few = PassageStore.open(passages.directory)
+    few._rows = 40  # type: ignore[misc]
+    encoder, checks = BiEncoder.load(tiny_bert, precision="fp32"), list[None]()
+    with connected(nodes.address) as ray:
+        refresher: Any = SimpleNamespace(
+            passages=few, encode=ClusterEncoding(ray), check=lambda: checks.append(None)
+        )
+        made = IndexRefresher.encoded(refresher, encoder, tmp_path / "generation")
+    encode_corpus(tmp_path / "one", few, encoder, "float32")
+    assert content(tmp_path / "generation" / "embeddings") == content(tmp_path / "one")
+    assert len(made.vectors(np.arange(40))) == 40
+    assert checks
+
+
+def test_what_cannot_be_done_on_a_cluster_is_refused(tmp_path: Path) -> None:
+    index = ["index", "sample", "--ray", "auto", "--out", str(tmp_path / "index")]
+    for more, reason in ((["--retriever", "bm25"], "makes none"), (["--reuse", "x"], "cannot be combined")):
+        result = CliRunner().invoke(app, [*index, *more])
+        assert isinstance(result.exception, ConfigError)
+        assert reason in str(result.exception)
