@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from rag import __version__
-from serve import chat, feedback
+from serve import chat, documents, feedback
 from serve.desk import Desk
 from serve.errors import OPENAI_PATHS, add_error_handlers
 from serve.middleware import RequestContext
@@ -30,10 +31,14 @@ from serve.settings import ServeSettings
 _WEB = Path(__file__).parent / "web"
 _PAGE_FILES = {
     "/": ("index.html", "text/html"),
+    "/docs": ("docs.html", "text/html"),
     "/static/style.css": ("style.css", "text/css"),
     "/static/app.js": ("app.js", "text/javascript"),
     "/static/text.js": ("text.js", "text/javascript"),
+    "/static/docs.js": ("docs.js", "text/javascript"),
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/static/swagger-ui.css": ("swagger-ui.css", "text/css"),
+    "/static/swagger-ui-bundle.js": ("swagger-ui-bundle.js", "text/javascript"),
 }
 
 
@@ -47,9 +52,9 @@ def create_app(
     """The server as an ASGI application; its life span can be run once.
 
     Args:
-        service: an open service; without it the index is opened on a thread at start, and `/readyz` answers
-            503 until that is done.
-        open_service: opens the index, at start and at each reload.
+        service: an open service of the default index; without it that is opened on a thread at start, as the
+            others are, and `/readyz` answers 503 until that is done.
+        open_service: opens one index of those in the settings, at start and at each reload.
         on_load_error: called on the event loop if the index cannot be opened at start.
 
     Example:
@@ -68,11 +73,13 @@ def create_app(
             if desk.load_error is not None and on_load_error is not None:
                 on_load_error(desk.load_error)
 
-        loading = asyncio.create_task(load(), name="rag-load")
+        tasks = [asyncio.create_task(load(), name="rag-load")]
+        tasks.append(asyncio.create_task(desk.follow_updates(), name="rag-follow-updates"))
         try:
             yield
         finally:
-            loading.cancel()
+            for task in tasks:
+                task.cancel()
             await desk.close()
 
     app = FastAPI(
@@ -89,6 +96,7 @@ def create_app(
     app.include_router(router)
     app.include_router(chat.router)
     app.include_router(feedback.router)
+    app.include_router(documents.router)
     app.router.routes.extend(_page_routes(settings))
     add_error_handlers(app)
     app.openapi = lambda: _openapi(app, settings)  # type: ignore[method-assign]
@@ -100,7 +108,7 @@ def _layers(settings: ServeSettings, desk: Desk) -> list[Middleware]:
     cors = functools.partial(
         CORSMiddleware,
         allow_origins=settings.cors_origins,
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["Authorization", "Content-Type", "X-API-Key", "X-Request-ID"],
         expose_headers=["X-Request-ID", "Retry-After"],
     )
@@ -108,13 +116,14 @@ def _layers(settings: ServeSettings, desk: Desk) -> list[Middleware]:
         Middleware(
             RequestContext,
             metrics=desk.metrics,
-            routes=[*router.routes, *chat.router.routes, *feedback.router.routes],
+            routes=[*router.routes, *chat.router.routes, *feedback.router.routes, *documents.router.routes],
             inner=cors if settings.cors_origins else None,
         ),
         Middleware(ApiKeys, key_hashes=settings.api_keys, metrics=desk.metrics),
         Middleware(
             BodyLimit,
             max_body_bytes=settings.max_body_bytes,
+            max_upload_bytes=settings.max_upload_bytes,
             timeout_s=settings.timeout_s,
             metrics=desk.metrics,
         ),
@@ -122,21 +131,32 @@ def _layers(settings: ServeSettings, desk: Desk) -> list[Middleware]:
 
 
 def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
-    """Routes of the page, its files, and the settings of this server that the page shows."""
+    """Routes of the page, of the API's description, their files, and the settings that the page shows."""
+    swagger = files("fastapi_offline") / "static"  # Swagger UI without its content delivery network
 
     async def page_file(request: Request) -> Response:
         name, media_type = _PAGE_FILES[request.url.path]
-        return FileResponse(_WEB / name, media_type=media_type, headers={"Cache-Control": "no-cache"})
+        folder = Path(str(swagger)) if name.startswith("swagger") else _WEB
+        return FileResponse(folder / name, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
     async def page_settings(request: Request) -> Response:
-        service = request.app.state.desk.holder.current
+        desk: Desk = request.app.state.desk
+        services = {name: holder.current for name, holder in desk.holders.items()}
         return JSONResponse(
             {
                 "examples": settings.example_questions,
                 "feedback": settings.feedback_file is not None,
                 "max_question_chars": settings.max_question_chars,
                 "needs_key": bool(settings.api_keys),
-                "n_passages": service.n_passages if service is not None else None,
+                "indexes": [
+                    {
+                        "name": name,
+                        "n_passages": service.n_passages if service is not None else None,
+                        # names of files are for those with a key
+                        "folders": service.folders if service is not None and not settings.api_keys else [],
+                    }
+                    for name, service in services.items()
+                ],
             }
         )
 

@@ -14,15 +14,18 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from rag.core.types import certainty
 from rag.data.text import simple_tokenize
 from readers.follow_up import Turn
-from serve.desk import Job
+from serve.desk import Desk, Job
 from serve.errors import ApiError
 from serve.routes import DeskOf, error_models, run_job
-from serve.schemas import ChatErrorOut, checked_question
+from serve.schemas import ChatErrorOut, checked_filter, checked_question
+from serve.settings import ONLY_INDEX
 
-MODEL = "openqa-rag"
+MODEL = ONLY_INDEX  # with several indexes, the default one
 _NO_ANSWER = "No answer found"
+_PERHAPS = "Perhaps: "
 _UNDERSTOOD = "Question as understood: "
 _MAX_TURNS = 4  # of the conversation that a follow-up question may refer to
 _MAX_ANSWER_CHARS = 200  # a longer first line is a discourse of another model, not an answer
@@ -74,6 +77,7 @@ class ChatRequest(BaseModel):
     stream: bool = False
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = None
+    filter: dict[str, Any] | None = Field(None, description="as in /v1/ask; not of OpenAI's protocol")
 
 
 class Source(BaseModel):
@@ -112,12 +116,12 @@ class ChatOut(BaseModel):
 @router.get(
     "/v1/models",
     tags=["chat"],
-    summary="The model to name in a chat",
+    summary="The models to name in a chat",
     responses=error_models(401, 422, model=ChatErrorOut),
 )
 async def models(desk: DeskOf) -> Response:
-    """One model: the index that is served, with its reader."""
-    return JSONResponse({"object": "list", "data": [_model(desk.created_s)]})
+    """One model per index that is served, the default first."""
+    return JSONResponse({"object": "list", "data": [_model(name, desk) for name in desk.holders]})
 
 
 @router.get(
@@ -128,19 +132,23 @@ async def models(desk: DeskOf) -> Response:
 )
 async def model(model: str, desk: DeskOf) -> Response:
     """The model of this name."""
-    _check_model(model)
-    return JSONResponse(_model(desk.created_s))
+    return JSONResponse(_model(_index_of(model, desk), desk))
 
 
-def _model(created_s: int) -> dict[str, Any]:
-    return {"id": MODEL, "object": "model", "created": created_s, "owned_by": MODEL}
+def _model(index: str, desk: Desk) -> dict[str, Any]:
+    return {"id": index, "object": "model", "created": desk.created_s, "owned_by": MODEL}
 
 
-def _check_model(name: str) -> None:
-    if name != MODEL:
-        raise ApiError(
-            404, "model_not_found", f"there is no model {name[:100]!r}", hint=f"the model here is {MODEL}"
-        )
+def _index_of(model: str, desk: Desk) -> str:
+    """The index that a model's name stands for."""
+    if model == MODEL or model in desk.holders:
+        return desk.default if model not in desk.holders else model
+    raise ApiError(
+        404,
+        "model_not_found",
+        f"there is no model {model[:100]!r}",
+        hint=f"the models here are {', '.join(desk.holders)}",
+    )
 
 
 @router.post(
@@ -155,16 +163,17 @@ async def chat(body: ChatRequest, request: Request, desk: DeskOf) -> Response:
 
     A question that needs the conversation ("and its population?") is rewritten first; the reply shows how.
     """
-    _check_model(body.model)
+    index, chosen = _index_of(body.model, desk), checked_filter(body.filter)
     given, turns = _conversation(body.messages)
     question = given = checked_question("the last user message", given, desk.settings)
     if turns:
-        rephrased = await run_job(request, desk, Job("rephrase", turns=turns), [given])
+        rephrased = await run_job(request, desk, Job("rephrase", index, turns=turns), [given])
         question = rephrased[0]["question"]
-    job = Job("ask", desk.settings.read_top_k, desk.settings.n_best)
+    job = Job("ask", index, desk.settings.read_top_k, desk.settings.n_best, filter=chosen)
     result = (await run_job(request, desk, job, [question]))[0]
     answers = result["answers"]
-    sources = _sources(answers[0], str(request.base_url)) if answers else []
+    base_url, query = str(request.base_url), "" if index == desk.default else f"?index={index}"
+    sources = _sources(answers[0], base_url, query) if answers else []
     content = _content(result, given, sources)
     n_prompt = sum(len(simple_tokenize(message.text)) for message in body.messages)
     n_reply = len(simple_tokenize(content))
@@ -173,7 +182,7 @@ async def chat(body: ChatRequest, request: Request, desk: DeskOf) -> Response:
         "id": f"chatcmpl-{request.state.request_id}",
         "object": "chat.completion.chunk" if body.stream else "chat.completion",
         "created": int(time.time()),
-        "model": MODEL,
+        "model": body.model,
     }
     extra = {
         "question": question,
@@ -227,26 +236,26 @@ def _turn(question: str, reply: str) -> Turn:
     """A question, as it was understood, with the answer in the first line of the reply to it."""
     first, *others = reply.strip().splitlines() or [""]
     understood = next((line for line in others if line.startswith(_UNDERSTOOD)), None)
-    answer = _MARKS.sub("", first.strip())
+    answer = _MARKS.sub("", first.strip().removeprefix(_PERHAPS))
     is_none = answer.startswith(_NO_ANSWER) or len(answer) > _MAX_ANSWER_CHARS
     return Turn(
         question if understood is None else understood.removeprefix(_UNDERSTOOD), "" if is_none else answer
     )
 
 
-def _sources(answer: dict[str, Any], base_url: str) -> list[dict[str, Any]]:
+def _sources(answer: dict[str, Any], base_url: str, query: str) -> list[dict[str, Any]]:
     """The passages behind an answer: those it cites, or its path, or its evidence."""
     cited = answer.get("citations") or answer.get("path") or [answer["evidence"]]
     passages = {passage["passage_id"]: passage for passage in (answer["evidence"], *cited)}
     in_order = list(dict.fromkeys([*(passage["passage_id"] for passage in cited), *passages]))
-    return [_source(number, passages[name], base_url) for number, name in enumerate(in_order, start=1)]
+    return [_source(number, passages[name], base_url, query) for number, name in enumerate(in_order, start=1)]
 
 
-def _source(number: int, passage: dict[str, Any], base_url: str) -> dict[str, Any]:
+def _source(number: int, passage: dict[str, Any], base_url: str, query: str) -> dict[str, Any]:
     location = passage.get("location") or {}
     path = location.get("path", "")
     is_web = path.startswith(("https://", "http://"))
-    link = path if is_web else f"{base_url}v1/passages/{quote(passage['passage_id'])}"
+    link = path if is_web else f"{base_url}v1/passages/{quote(passage['passage_id'])}{query}"
     kept = {name: passage[name] for name in ("passage_id", "title", "text", "start", "end", "score")}
     return {"number": number, **kept, "page": location.get("page", ""), "link": link}
 
@@ -255,17 +264,20 @@ def _content(result: dict[str, Any], given: str, sources: list[dict[str, Any]]) 
     """The reply in Markdown: the answer in the first line, then what was understood, then the footnotes."""
     answers, nothing = result["answers"], result["no_answer_confidence"]
     marks = " " + "".join(f"[{source['number']}]" for source in sources)
+    level = certainty(answers[0]["confidence"] if answers else 0.0, nothing)
     if not answers:
         parts = [f"{_NO_ANSWER}: no passage seems to hold one."]
-    elif answers[0]["confidence"] < nothing:
+    elif level == "none":
         guess = (
             f"Best guess: {_in_one_line(answers[0]['text'])}{marks} ({answers[0]['confidence']:.0%} sure)."
         )
         parts = [f"{_NO_ANSWER} in the passages ({nothing:.0%} sure of that).", guess]
     else:
-        parts = [_in_one_line(answers[0]["text"]) + marks]
+        parts = [(_PERHAPS if level == "perhaps" else "") + _in_one_line(answers[0]["text"]) + marks]
     if answers and answers[0].get("note"):
         parts.append(f"Note: {answers[0]['note']}.")
+    if result.get("notice"):
+        parts.append(f"Note: {result['notice']}.")
     if result["question"] != given:
         parts.append(_UNDERSTOOD + result["question"])
     if sources:

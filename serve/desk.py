@@ -10,18 +10,22 @@ import platform
 import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict
-from typing import Any, Literal, NamedTuple, TypeVar
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from rag.core.errors import RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger
+from rag.core.manifest import MANIFEST_NAME
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
+from rag.data.filters import Filter, FilterError
 from readers.follow_up import Turn
 from serve.batching import BatcherClosed, Finished, ItemFailed, MicroBatcher, QueueFull
 from serve.errors import ApiError, shutting_down
 from serve.metrics import ServerMetrics
-from serve.service import AnswerService, OpenService, ServiceHolder
+from serve.service import AnswerService, OpenService, ServiceHolder, reopened
 from serve.settings import ServeSettings
 
 log = get_logger(__name__)
@@ -34,35 +38,43 @@ _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
 )
 
 
-class Job(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Job:
     """The task for a question; only questions with equal jobs share a batch.
 
-    `turns` are the earlier questions and answers of a conversation, for "rephrase".
+    `index` is the name of one of the server's indexes; `turns` are the earlier questions and answers of a
+    conversation, for "rephrase".
     """
 
     kind: Literal["ask", "retrieve", "rephrase"]
+    index: str
     top_k: int = 0
     n_best: int = 0
     turns: tuple[Turn, ...] = ()
+    filter: Filter | None = None
 
 
 class Desk:
-    """State of a running application: the service in use, the queue, and readiness.
+    """State of a running application: the service of each index, the queue, and readiness.
 
     Args:
-        open_service: opens the index at start and at each reload; runs on a thread.
+        open_service: opens an index at start and at each reload; runs on a thread.
+        service: an open service for the default index.
     """
 
     def __init__(
         self, settings: ServeSettings, open_service: OpenService, service: AnswerService | None
     ) -> None:
         self.settings, self._open_service = settings, open_service
-        self.holder = ServiceHolder()
+        self.holders = {name: ServiceHolder() for name in settings.indexes}
+        self.default = next(iter(self.holders))
         self.metrics = ServerMetrics(queue_depth=lambda: self.batcher.depth)
         self.state: State = "loading"
         self.load_error: Exception | None = None
         self.created_s = int(time.time())
-        self._given, self._reload_lock = service, asyncio.Lock()
+        self._given = service
+        self.writers: dict[str, Any] = {}  # of documents, by index; see `serve.documents`
+        self._reload_locks = {name: asyncio.Lock() for name in self.holders}
         self._threads, self._calls = ThreadPoolExecutor(thread_name_prefix="rag-desk"), set[Future[Any]]()
         self._is_drained = False
         self.batcher: MicroBatcher[str, dict[str, Any]] = MicroBatcher(
@@ -74,24 +86,44 @@ class Desk:
         )
 
     async def load(self) -> None:
-        """Open the service and become ready; on failure the state is "failed" and `load_error` the reason."""
-        try:
-            service = self._given
-            if service is None:
-                service = await self.in_thread(self._open_service, self.settings)
-        except Exception as error:
-            self.state, self.load_error = "failed", error
-            log.error(
-                "the index could not be opened: %s", error,
-                exc_info=not isinstance(error, RagError), extra={"index": str(self.settings.index)},
-            )  # fmt: skip
-            return
-        await self._install(service)
+        """Open all services and become ready; on failure the state is "failed", `load_error` the reason."""
+        for name in self.holders:
+            try:
+                service = self._given if name == self.default else None
+                if service is None:
+                    service = await self.in_thread(self._open_service, self.settings.only(name))
+            except Exception as error:
+                self.state, self.load_error = "failed", error
+                log.error(
+                    "the index could not be opened: %s", error,
+                    exc_info=not isinstance(error, RagError), extra=self._fields(name),
+                )  # fmt: skip
+                return
+            await self._install(name, service)
         if self.state == "loading":
             self.state = "ready"
 
-    async def reload(self) -> dict[str, Any]:
-        """Open the index again in the background, then replace the one in use.
+    def _fields(self, name: str) -> dict[str, str]:
+        """The index, for the log."""
+        return {"index": name, "folder": str(self.settings.indexes[name])}
+
+    def index_name(self, given: str | None) -> str:
+        """The name of an index that a request gives, or the default's.
+
+        Raises:
+            ApiError: 404; there is no such index.
+        """
+        if given is not None and given not in self.holders:
+            raise ApiError(
+                404,
+                "index_not_found",
+                f"there is no index {given[:100]!r}",
+                hint=f"the indexes of this server are {', '.join(self.holders)}",
+            )
+        return given or self.default
+
+    async def reload(self, name: str) -> dict[str, Any]:
+        """Open this index again in the background, then replace the one in use.
 
         Running requests finish on the old index, which is closed after the last of them; until then both are
         in memory.
@@ -99,41 +131,70 @@ class Desk:
         Raises:
             ApiError: 409 if a reload is under way, 500 if the index could not be opened (the old one stays).
         """
-        if self._reload_lock.locked():
+        if self._reload_locks[name].locked():
             raise ApiError(
                 409, "reload_in_progress", "a reload is under way already", hint="wait for its end"
             )
-        async with self._reload_lock:
-            self.require_ready()
+        async with self._reload_locks[name]:
+            self.require_ready(name)
             try:
-                service = await self.in_thread(self._open_service, self.settings)
+                service = await self.in_thread(self._open_service, self.settings.only(name))
             except Exception:
-                log.exception("reload failed", extra={"index": str(self.settings.index)})
+                log.exception("reload failed", extra=self._fields(name))
                 raise ApiError(
                     500,
                     "reload_failed",
                     "the index could not be opened; the one in use stays",
                     hint="the server's log has the reason",
                 ) from None
-            previous = await self._install(service)
+            previous = await self._install(name, service)
         return {
             "index_version": service.index_version,
             "previous_index_version": previous,
             "n_passages": service.n_passages,
         }
 
-    async def _install(self, service: AnswerService) -> str | None:
-        previous = await self.in_thread(self.holder.swap, service)
-        self.metrics.index_changed(service.index_version, service.n_passages)
-        log.info(
-            "index in use", extra={"index_version": service.index_version, "previous_index_version": previous}
-        )
+    async def refresh(self, name: str) -> None:
+        """Switch to the version of an index that is on disk now, with the models that are loaded.
+
+        On failure the version in use stays, and the log has the reason.
+        """
+        async with self._reload_locks[name]:
+            service = self.holders[name].current
+            if service is None or self.state == "stopping":
+                return
+            try:
+                newer = await self.in_thread(reopened, service)
+            except Exception:
+                log.exception("an update of the index could not be opened", extra=self._fields(name))
+                return
+            if newer is not None:
+                await self._install(name, newer)
+
+    async def follow_updates(self) -> None:
+        """Look for updates that other processes write, and switch to them, until cancelled."""
+        seen: dict[str, int] = {}
+        while pause_s := self.settings.follow_updates_s:
+            await asyncio.sleep(pause_s)
+            for name, folder in self.settings.indexes.items():
+                with suppress(OSError):
+                    changed_ns = (Path(folder) / MANIFEST_NAME).stat().st_mtime_ns
+                    is_new = seen.setdefault(name, changed_ns) != changed_ns
+                    seen[name] = changed_ns
+                    if is_new and self.state == "ready":
+                        await self.refresh(name)
+
+    async def _install(self, name: str, service: AnswerService) -> str | None:
+        previous = await self.in_thread(self.holders[name].swap, service)
+        self.metrics.index_changed(name, service.index_version, service.n_passages)
+        versions = {"index_version": service.index_version, "previous_index_version": previous}
+        log.info("index in use", extra={**self._fields(name), **versions})
         if previous is not None:
             await self.in_thread(_release_memory)
         return previous
 
     async def close(self) -> None:
-        """Refuse new questions, finish the accepted ones, release the index; a second call does nothing."""
+        """Refuse new questions, finish the accepted ones, release the indexes; a second call does nothing."""
         if self.batcher.is_closing:
             return
         self.state = "stopping"
@@ -142,7 +203,8 @@ class Desk:
             log.warning(
                 "accepted questions were not finished", extra={"after_s": self.settings.drain_timeout_s}
             )
-        await self.in_thread(self.holder.swap, None)
+        for holder in self.holders.values():
+            await self.in_thread(holder.swap, None)
 
     @property
     def is_at_rest(self) -> bool:
@@ -156,13 +218,13 @@ class Desk:
         call.add_done_callback(self._calls.discard)
         return await asyncio.wrap_future(call)
 
-    def require_ready(self) -> AnswerService:
-        """The service in use.
+    def require_ready(self, name: str) -> AnswerService:
+        """The service of this index.
 
         Raises:
             ApiError: 503 while loading, after a failed load, or while stopping.
         """
-        service = self.holder.current
+        service = self.holders[name].current
         if self.state == "stopping" or self.batcher.is_closing:
             raise self._stopping()
         if self.state == "failed":
@@ -181,7 +243,7 @@ class Desk:
         Raises:
             ApiError: 503 if not ready or full; 500 or 502 if a question fails, with its number.
         """
-        self.require_ready()
+        self.require_ready(job.index)
         try:
             finished = await self.batcher.submit(job, questions)
         except QueueFull as full:
@@ -197,17 +259,21 @@ class Desk:
             raise self._stopping() from None
         return [self._with_wait(result) for result in finished]
 
-    async def passage(self, passage_id: str) -> Passage | None:
-        """The passage with this id, or None.
+    async def passage(self, passage_id: str, name: str, around: int = 0) -> dict[str, Any] | None:
+        """The passage of this index with this id as JSON, with those around it if they are wanted, or None.
 
         Raises:
             ApiError: 503 if not ready.
         """
-        self.require_ready()
+        self.require_ready(name)
 
-        def look_up() -> Passage | None:
-            with self.holder.lease() as service:
-                return service.passage(passage_id)
+        def look_up() -> dict[str, Any] | None:
+            with self.holders[name].lease() as service:
+                found = service.passage(passage_id)
+                if found is None or not around:
+                    return None if found is None else passage_json(found)
+                before, after = (list(map(passage_json, it)) for it in service.around(passage_id, around))
+                return {**passage_json(found), "before": before, "after": after}
 
         return await self.in_thread(look_up)
 
@@ -219,6 +285,8 @@ class Desk:
     def _failed(self, failed: ItemFailed, questions: list[str], request_id: str) -> ApiError:
         """Log the reason, without the question's text, and tell the client which question failed."""
         cause, number = failed.__cause__, failed.number
+        if isinstance(cause, FilterError):  # the client's mistake, which only the index could show
+            return ApiError(422, "invalid_request", cause.message, hint=cause.hint)
         status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
         if isinstance(cause, RetrievalError):
             self.metrics.rejected.labels(code).inc()
@@ -241,31 +309,32 @@ class Desk:
     def _run(self, key: Hashable, questions: list[str]) -> list[dict[str, Any] | BaseException]:
         """Run one batch, on the worker thread; a question that failed has an error as its result."""
         assert isinstance(key, Job)
-        with self.holder.lease() as service:
+        with self.holders[key.index].lease() as service:
             if key.kind == "ask":
-                answer_sets = service.ask(questions, top_k=key.top_k, n_best=key.n_best)
-                self._count_answers(answer_sets)
+                answer_sets = service.ask(questions, top_k=key.top_k, n_best=key.n_best, filter=key.filter)
+                self._count_answers(answer_sets, key.index)
                 return [ReaderError(one.failure) if one.failure else one.to_json() for one in answer_sets]
             if key.kind == "rephrase":
                 shared = {"index_version": service.index_version, "timings_ms": {}}
                 return [{"question": service.rephrase(text, key.turns), **shared} for text in questions]
             timer = StageTimer()
             with timer("retrieve"):
-                found = service.retrieve(questions, key.top_k, timer=timer)
-            self.metrics.stages_finished(timer.timings_ms)
+                found = service.retrieve(questions, key.top_k, filter=key.filter, timer=timer)
+            self.metrics.stages_finished(timer.timings_ms, timer.missing)
             timings_ms = {stage: round(value, 3) for stage, value in timer.timings_ms.items()}
-            self.metrics.questions.labels("retrieve").inc(len(questions))
+            self.metrics.questions.labels("retrieve", key.index).inc(len(questions))
             shared = {"index_version": service.index_version, "timings_ms": timings_ms}
+            shared |= {"partial": list(timer.missing)} if timer.missing else {}
             return [
                 {"question": question, "hits": [_hit_json(*pair) for pair in pairs], **shared}
                 for question, pairs in zip(questions, found, strict=True)
             ]
 
-    def _count_answers(self, answer_sets: list[AnswerSet]) -> None:
-        self.metrics.questions.labels("ask").inc(len(answer_sets))
-        self.metrics.no_answers.inc(sum(not answer_set.is_answered for answer_set in answer_sets))
+    def _count_answers(self, answer_sets: list[AnswerSet], index: str) -> None:
+        self.metrics.questions.labels("ask", index).inc(len(answer_sets))
+        self.metrics.no_answers.labels(index).inc(sum(not one.is_answered for one in answer_sets))
         if answer_sets:
-            self.metrics.stages_finished(answer_sets[0].timings_ms)
+            self.metrics.stages_finished(answer_sets[0].timings_ms, answer_sets[0].partial)
 
 
 def _release_memory() -> None:

@@ -94,7 +94,7 @@ def _from_http(request: Request, error: HTTPException) -> ApiError:
 
 def _from_validation(request: Request, error: RequestValidationError) -> ApiError:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    has_body = request.headers.get("content-length", "1") != "0"
+    has_body = request.method != "GET" and request.headers.get("content-length", "1") != "0"
     if has_body and media_type != "application/json" and not media_type.endswith("+json"):
         found = f"content type {media_type!r}" if media_type else "no content type"
         return ApiError(
@@ -109,6 +109,8 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
 
 def _minimal(request: Request) -> str:
     path, question = request.url.path, "Who wrote Faust?"
+    if path == "/v1/admin/reload":
+        return "{}"
     if path.startswith(OPENAI_PATHS):
         return json.dumps({"messages": [{"role": "user", "content": question}]})
     return json.dumps({"question": question})

@@ -55,6 +55,7 @@ class FeedbackRequest(BaseModel):
     verdict: Literal["right", "wrong"]
     better_answer: StrictStr | None = None
     passage_id: StrictStr | None = None
+    index: StrictStr | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> FeedbackRequest:
@@ -79,7 +80,8 @@ class FeedbackOut(BaseModel):
 async def feedback(body: FeedbackRequest, desk: DeskOf) -> Response:
     """Append the judgement to the server's file of labelled questions, which is synced before the reply.
 
-    `passage_id` is the passage of the answer's evidence; for a right answer it becomes the gold passage.
+    `passage_id` is the passage of the answer's evidence in `index`; for a right answer it becomes the gold
+    passage.
     """
     settings = desk.settings
     if settings.feedback_file is None:
@@ -93,11 +95,14 @@ async def feedback(body: FeedbackRequest, desk: DeskOf) -> Response:
     }
     if any("\0" in text for text in texts.values()):
         raise ApiError(422, "invalid_request", "a text holds a NUL character", hint="remove it")
-    if "passage_id" in texts and await desk.passage(texts["passage_id"]) is None:
+    index = desk.index_name(body.index)
+    if "passage_id" in texts and await desk.passage(texts["passage_id"], index) is None:
         raise ApiError(
             404, "passage_not_found", "no passage has this id", hint="passage_id is that of the evidence"
         )
-    record = labelled_question(texts, body.verdict, desk.require_ready().index_version)
+    record = labelled_question(texts, body.verdict, desk.require_ready(index).index_version)
+    if len(desk.holders) > 1:
+        record["index"] = index
     await desk.in_thread(append_record, settings.feedback_file, record, settings.feedback_max_bytes)
     return JSONResponse({"id": record["id"]})
 

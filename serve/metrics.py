@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from rag.core.progress import SHARD
 
 _LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -28,13 +30,21 @@ class ServerMetrics:
         self.rejected = Counter(
             "rag_rejected", "Requests refused to protect the server", ["reason"], registry=registry
         )
-        self.questions = Counter("rag_questions", "Questions run", ["kind"], registry=registry)
+        self.questions = Counter("rag_questions", "Questions run", ["kind", "index"], registry=registry)
         self.no_answers = Counter(
-            "rag_no_answers", "Questions for which no answer was found", registry=registry
+            "rag_no_answers", "Questions for which no answer was found", ["index"], registry=registry
         )
         self.stage_seconds = Histogram(
             "rag_stage_seconds", "Wall time: queue wait of a question, stages of a batch", ["stage"],
             buckets=_LATENCY_S, registry=registry,
+        )  # fmt: skip
+        self.shard_seconds = Histogram(
+            "rag_shard_seconds", "Wall time until a part of the index has answered a search on a cluster",
+            ["shard"], buckets=_LATENCY_S, registry=registry,
+        )  # fmt: skip
+        self.shard_missing = Counter(
+            "rag_shard_missing", "Searches that a part of the index did not answer in time", ["shard"],
+            registry=registry,
         )  # fmt: skip
         self.batch_size = Histogram(
             "rag_batch_size", "Questions in a batch", buckets=_SIZES, registry=registry
@@ -42,11 +52,16 @@ class ServerMetrics:
         depth = Gauge("rag_queue_depth", "Questions waiting for the model", registry=registry)
         depth.set_function(queue_depth)
         self.index_info = Gauge(
-            "rag_index_info", "1 for the index being served", ["version"], registry=registry
+            "rag_index_info", "1 for each index being served", ["index", "version"], registry=registry
         )
         self.index_passages = Gauge(
-            "rag_index_passages", "Passages in the index being served", registry=registry
+            "rag_index_passages", "Passages in each index being served", ["index"], registry=registry
         )
+
+        self.index_loads = Counter(
+            "rag_index_loads", "Times that an index was opened and taken into use", ["index"],
+            registry=registry,
+        )  # fmt: skip
 
     def batch_finished(self, size: int, duration_s: float, waits_s: Sequence[float]) -> None:
         """Record one batch."""
@@ -55,22 +70,27 @@ class ServerMetrics:
         for wait_s in waits_s:
             self.stage_seconds.labels("queue").observe(wait_s)
 
-    def stages_finished(self, timings_ms: Mapping[str, float]) -> None:
-        """Record the stages of one batch."""
+    def stages_finished(self, timings_ms: Mapping[str, float], missing: Iterable[str] = ()) -> None:
+        """Record the stages of one batch, and the parts of the index that it did without."""
         for stage, value_ms in timings_ms.items():
-            if stage != "total":
+            if stage.startswith(SHARD):
+                self.shard_seconds.labels(stage.removeprefix(SHARD)).observe(value_ms / 1000.0)
+            elif stage != "total":
                 self.stage_seconds.labels(stage).observe(value_ms / 1000.0)
+        for name in missing:
+            self.shard_missing.labels(name.removeprefix(SHARD)).inc()
 
     def request_finished(self, method: str, route: str, status: int, duration_s: float) -> None:
         """Record one request."""
         self.requests.labels(method, route, str(status)).inc()
         self.request_seconds.labels(route).observe(duration_s)
 
-    def index_changed(self, version: str, n_passages: int) -> None:
-        """Record a change of the served index."""
-        self.index_info.clear()
-        self.index_info.labels(version).set(1)
-        self.index_passages.set(n_passages)
+    def index_changed(self, name: str, version: str, n_passages: int) -> None:
+        """Record a change of a served index."""
+        self.index_info.remove_by_labels({"index": name})
+        self.index_info.labels(name, version).set(1)
+        self.index_loads.labels(name).inc()
+        self.index_passages.labels(name).set(n_passages)
 
     def render(self) -> bytes:
         """The metrics in Prometheus' text format."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from serve.desk import Desk, Job, passage_json
+from serve.desk import Desk, Job
 from serve.errors import ApiError
 from serve.schemas import (
     AnswerSetOut,
@@ -18,8 +18,9 @@ from serve.schemas import (
     ChatErrorOut,
     ErrorOut,
     HitsOut,
-    PassageOut,
+    PassageAroundOut,
     ReloadOut,
+    ReloadRequest,
     RetrieveRequest,
     StatusOut,
 )
@@ -27,6 +28,7 @@ from serve.schemas import (
 TAGS = [
     {"name": "questions", "description": "Ask, retrieve, look up."},
     {"name": "chat", "description": "What OpenAI's clients call; errors are in OpenAI's shape."},
+    {"name": "documents", "description": "Send, delete and list documents; with API keys."},
     {"name": "operation", "description": "Health, readiness, metrics, reload."},
 ]
 
@@ -92,7 +94,8 @@ async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
     """
     limits, questions = desk.settings, body.checked_questions(desk.settings)
     top_k = body.checked("top_k", limits.read_top_k, limits.max_top_k)
-    job = Job("ask", top_k, body.checked("n_best", limits.n_best, limits.max_n_best))
+    n_best = body.checked("n_best", limits.n_best, limits.max_n_best)
+    job = Job("ask", desk.index_name(body.index), top_k, n_best, filter=body.checked_filter())
     results = await run_job(request, desk, job, questions)
     return JSONResponse({"results": results} if body.is_batch else results[0])
 
@@ -108,7 +111,8 @@ async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
 async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Response:
     """Passages without answers, best first; larger scores are better, comparable within one index only."""
     limits, questions = desk.settings, body.checked_questions(desk.settings)
-    job = Job("retrieve", body.checked("top_k", limits.retrieve_top_k, limits.max_top_k))
+    top_k = body.checked("top_k", limits.retrieve_top_k, limits.max_top_k)
+    job = Job("retrieve", desk.index_name(body.index), top_k, filter=body.checked_filter())
     results = await run_job(request, desk, job, questions)
     return JSONResponse({"results": results} if body.is_batch else results[0])
 
@@ -117,12 +121,20 @@ async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Res
     "/v1/passages/{passage_id:path}",
     tags=["questions"],
     summary="One passage by its id",
-    response_model=PassageOut,
+    response_model=PassageAroundOut,
     responses=error_models(401, 404, 422, 500, 503),
 )
-async def passage(passage_id: str, desk: DeskOf) -> Response:
-    """Title and text of a passage, and its location in the file it comes from, if any."""
-    found = await desk.passage(passage_id)
+async def passage(
+    passage_id: str,
+    desk: DeskOf,
+    index: str | None = None,
+    around: Annotated[int, Query(ge=0, le=20)] = 0,
+) -> Response:
+    """Title and text of a passage of `index`, and its location in the file it comes from, if any.
+
+    With `around` also that many passages before and after it in its document.
+    """
+    found = await desk.passage(passage_id, desk.index_name(index), around)
     if found is None:
         raise ApiError(
             404,
@@ -130,22 +142,22 @@ async def passage(passage_id: str, desk: DeskOf) -> Response:
             f"no passage has the id {passage_id[:100]!r}",
             hint="ids come from /v1/retrieve and /v1/ask and belong to one index",
         )
-    return JSONResponse(passage_json(found))
+    return JSONResponse(found)
 
 
 @router.post(
     "/v1/admin/reload",
     dependencies=[Depends(_without_query)],
     tags=["operation"],
-    summary="Open the index again, without downtime",
+    summary="Open an index again, without downtime",
     response_model=ReloadOut,
-    responses=error_models(401, 403, 408, 409, 413, 422, 500, 503),
+    responses=error_models(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 503),
 )
-async def reload(request: Request, desk: DeskOf) -> Response:
-    """Open the configured index directory again and switch to it; running requests are not interrupted.
+async def reload(desk: DeskOf, body: ReloadRequest | None = None) -> Response:
+    """Open the folder of an index again and switch to it; running requests are not interrupted.
 
-    Only on servers with API keys. It takes no parameters: the directory is the server's setting, which may
-    be a symbolic link.
+    Only on servers with API keys. The folder is the server's setting, which may be a symbolic link; of
+    several indexes, `index` names the one to open, and without it the default is.
     """
     if not desk.settings.api_keys:
         raise ApiError(
@@ -154,14 +166,7 @@ async def reload(request: Request, desk: DeskOf) -> Response:
             "reload over HTTP is off because this server has no API keys",
             hint="set RAG_SERVE_API_KEYS, or send the process SIGHUP",
         )
-    if (await request.body()).strip() not in (b"", b"{}", b"null"):
-        raise ApiError(
-            422,
-            "invalid_request",
-            "reload takes no body: it opens the server's index directory again",
-            hint="start the server with a symbolic link as --index, point the link elsewhere, then reload",
-        )
-    return JSONResponse(await desk.reload())
+    return JSONResponse(await desk.reload(desk.index_name(body.index if body else None)))
 
 
 @router.head("/healthz", include_in_schema=False)
@@ -180,11 +185,13 @@ async def healthz() -> Response:
     responses=error_models(503),
 )
 async def readyz(desk: DeskOf) -> Response:
-    """200 once the index is loaded; 503 before that and while shutting down."""
-    service = desk.require_ready()
-    return JSONResponse(
-        {"status": "ready", "index_version": service.index_version, "n_passages": service.n_passages}
-    )
+    """200 once every index is loaded; 503 before that and while shutting down."""
+    served = {}
+    for name in desk.holders:
+        service = desk.require_ready(name)
+        served[name] = {"index_version": service.index_version, "n_passages": service.n_passages}
+    others = {"indexes": served} if len(served) > 1 else {}
+    return JSONResponse({"status": "ready", **served[desk.default], **others})
 
 
 @router.head("/metrics", include_in_schema=False)

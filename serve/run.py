@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 
 def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipeline) -> None:
-    """Serve until SIGTERM or SIGINT, then finish accepted requests; SIGHUP opens the index again.
+    """Serve until SIGTERM or SIGINT, then finish accepted requests; SIGHUP opens every index again.
 
     If requests are left after `drain_timeout_s`, or the index is still being opened, the process exits at
     once.
@@ -59,8 +59,9 @@ def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipe
     for error in failures:
         if isinstance(error, RagError):
             raise error
+        folders = " or ".join(map(str, settings.indexes.values()))
         raise ResourceError(
-            f"the index in {settings.index} could not be opened ({type(error).__name__})",
+            f"the index in {folders} could not be opened ({type(error).__name__})",
             hint="the log above has the reason",
         ) from error
 
@@ -161,7 +162,9 @@ def _signals(app: FastAPI, server: _Server) -> Iterator[None]:
 
 
 async def _reload(app: FastAPI) -> None:
-    try:
-        await app.state.desk.reload()
-    except ApiError as error:
-        log.error("reload on SIGHUP: %s", error.message)
+    desk: Desk = app.state.desk
+    for name in desk.holders:
+        try:
+            await desk.reload(name)
+        except ApiError as error:
+            log.error("reload on SIGHUP: %s", error.message, extra={"index": name})

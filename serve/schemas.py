@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from rag.core.types import Answer, AnswerSet, Evidence, FirstStage
+from rag.data.filters import Filter, FilterError
 from serve.errors import ApiError
 from serve.settings import ServeSettings
 
@@ -17,6 +18,15 @@ class _Request(BaseModel):
     question: StrictStr | None = Field(None, description="one question")
     questions: list[StrictStr] | None = Field(None, description="several questions, answered in this order")
     top_k: StrictInt | None = Field(None, ge=1, description="passages to retrieve for each question")
+    index: StrictStr | None = Field(
+        None, description="name of one of the server's indexes; null: the default"
+    )
+    filter: dict[str, Any] | None = Field(
+        None,
+        description="only passages that meet all conditions: path (patterns such as guide/*), document, or "
+        'metadata fields; each with a value, a list of values, or bounds such as {"gte": 2020}',
+        examples=[{"path": "guide/*"}],
+    )
 
     @model_validator(mode="after")
     def _has_one_form(self) -> _Request:
@@ -45,6 +55,14 @@ class _Request(BaseModel):
             )
         names = [f"questions.{number}" if self.is_batch else "question" for number in range(len(raw))]
         return [checked_question(name, text, settings) for name, text in zip(names, raw, strict=True)]
+
+    def checked_filter(self) -> Filter | None:
+        """The filter, or None.
+
+        Raises:
+            ApiError: 422; it is not of the right form.
+        """
+        return checked_filter(self.filter)
 
     def checked(self, name: str, default: int, most: int) -> int:
         """`top_k` or `n_best`, or its default.
@@ -80,6 +98,26 @@ class RetrieveRequest(_Request):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"question": "Where does the Danube rise?", "top_k": 10}]}
     )
+
+
+class ReloadRequest(BaseModel):
+    """The index to open again; the default one unless it is named."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    index: StrictStr | None = None
+
+
+def checked_filter(given: dict[str, Any] | None) -> Filter | None:
+    """The filter of a request.
+
+    Raises:
+        ApiError: 422; it is not of the right form.
+    """
+    try:
+        return Filter.parse(given)
+    except FilterError as error:
+        raise _invalid(error.message, error.hint) from None
 
 
 def checked_question(name: str, text: str, settings: ServeSettings) -> str:
@@ -120,6 +158,14 @@ class PassageOut(BaseModel):
     title: str
     text: str
     location: LocationOut | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class PassageAroundOut(PassageOut):
+    """A passage; with `before` and `after`, passages of its document, if the request wants them."""
+
+    before: list[PassageOut] | None = None
+    after: list[PassageOut] | None = None
 
 
 class HitOut(PassageOut):
@@ -175,7 +221,10 @@ _EXAMPLE = AnswerSet(
 
 
 class AnswerSetOut(BaseModel):
-    """Answers to one question, best first; `no_answer_confidence` may exceed all their confidences."""
+    """Answers to one question, best first; `no_answer_confidence` may exceed all their confidences.
+
+    `partial` names the parts of the index that did not answer in time; it is left out if all did.
+    """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE.to_json()]})
 
@@ -185,6 +234,10 @@ class AnswerSetOut(BaseModel):
     index_version: str
     timings_ms: dict[str, float]
     reading: dict[str, int] | None = None
+    notice: str = Field(
+        "", description="reason to doubt every answer, such as a language unknown to the models"
+    )
+    partial: list[str] = []
 
 
 class BatchAnswersOut(BaseModel):
@@ -200,6 +253,7 @@ class HitsOut(BaseModel):
     hits: list[HitOut]
     index_version: str
     timings_ms: dict[str, float]
+    partial: list[str] = []
 
 
 class BatchHitsOut(BaseModel):
@@ -208,20 +262,26 @@ class BatchHitsOut(BaseModel):
     results: list[HitsOut]
 
 
+class IndexOut(BaseModel):
+    """An index that is served."""
+
+    index_version: str
+    n_passages: int
+
+
 class StatusOut(BaseModel):
-    """State of the server."""
+    """State of the server: its default index, and all indexes by name where there are several."""
 
     status: str
     index_version: str | None = None
     n_passages: int | None = None
+    indexes: dict[str, IndexOut] = {}
 
 
-class ReloadOut(BaseModel):
+class ReloadOut(IndexOut):
     """The index now served and the one it replaced."""
 
-    index_version: str
     previous_index_version: str | None
-    n_passages: int
 
 
 class ErrorBody(BaseModel):

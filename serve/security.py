@@ -13,6 +13,8 @@ from serve.errors import ApiError, error_response
 from serve.metrics import ServerMetrics
 from serve.settings import hash_api_key
 
+DOCUMENTS_PATH = "/v1/documents"
+
 
 def find_key(headers: Headers) -> str | None:
     """The API key of a request, `Authorization: Bearer KEY` or `X-API-Key: KEY`; one character per byte."""
@@ -62,11 +64,20 @@ class BodyLimit:
 
     Args:
         max_body_bytes: larger bodies are answered with 413.
+        max_upload_bytes: the same for documents.
         timeout_s: slower bodies are answered with 408.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, timeout_s: float, metrics: ServerMetrics) -> None:
-        self.app, self.max_body_bytes, self.timeout_s, self.metrics = app, max_body_bytes, timeout_s, metrics
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_body_bytes: int,
+        timeout_s: float,
+        metrics: ServerMetrics,
+        max_upload_bytes: int = 0,
+    ) -> None:
+        self.app, self.timeout_s, self.metrics = app, timeout_s, metrics
+        self.max_body_bytes, self.max_upload_bytes = max_body_bytes, max(max_body_bytes, max_upload_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI request."""
@@ -74,7 +85,9 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         try:
-            body = await self._read(Headers(scope=scope), receive)
+            is_upload = scope["path"] == DOCUMENTS_PATH
+            limit = self.max_upload_bytes if is_upload else self.max_body_bytes
+            body = await self._read(Headers(scope=scope), receive, limit)
         except ApiError as error:
             self.metrics.rejected.labels(error.code).inc()
             await error_response(error, scope)(scope, receive, send)
@@ -92,10 +105,10 @@ class BodyLimit:
 
         await self.app(scope, replay, send)
 
-    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
+    async def _read(self, headers: Headers, receive: Receive, limit: int) -> bytes | None:
         declared = headers.get("content-length", "")
-        if declared.isascii() and declared.isdigit() and int(declared[:20]) > self.max_body_bytes:
-            raise self._too_large()
+        if declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
+            raise self._too_large(limit)
         chunks, size_bytes = [], 0
         try:
             async with asyncio.timeout(self.timeout_s):
@@ -105,8 +118,8 @@ class BodyLimit:
                         return None
                     chunk: bytes = message.get("body", b"")
                     size_bytes += len(chunk)
-                    if size_bytes > self.max_body_bytes:
-                        raise self._too_large()
+                    if size_bytes > limit:
+                        raise self._too_large(limit)
                     chunks.append(chunk)
                     if not message.get("more_body", False):
                         return b"".join(chunks)
@@ -119,11 +132,11 @@ class BodyLimit:
                 headers={"Connection": "close"},
             ) from None
 
-    def _too_large(self) -> ApiError:
+    def _too_large(self, limit: int) -> ApiError:
         return ApiError(
             413,
             "body_too_large",
-            f"the body is larger than {self.max_body_bytes} bytes",
-            hint="send fewer or shorter questions in one request",
+            f"the body is larger than {limit} bytes",
+            hint="send less in one request",
             headers={"Connection": "close"},
         )

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
-from rag.core.errors import ResourceError
+from rag.core.errors import ConfigError, ResourceError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
+from rag.data.filters import Filter
 from readers.follow_up import Turn
 from serve.settings import ServeSettings
 
@@ -21,8 +22,8 @@ log = get_logger(__name__)
 class AnswerService(Protocol):
     """Answers questions and retrieves passages; `rag.pipeline.Pipeline` is one.
 
-    `ask`, `retrieve` and `rephrase` are called from one thread at a time; `passage`, `index_version` and
-    `n_passages` from any thread. `close` is called once, after the last call has returned.
+    `ask`, `retrieve` and `rephrase` are called from one thread at a time; `passage`, `index_version`,
+    `n_passages` and `folders` from any thread. `close` is called once, after the last call has returned.
     """
 
     @property
@@ -33,11 +34,22 @@ class AnswerService(Protocol):
     def n_passages(self) -> int:
         """Number of passages of the index."""
 
-    def ask(self, questions: Sequence[str], *, top_k: int, n_best: int) -> list[AnswerSet]:
-        """One `AnswerSet` per question, in the order given."""
+    @property
+    def folders(self) -> list[str]:
+        """Folders of the indexed files."""
+
+    def ask(
+        self, questions: Sequence[str], *, top_k: int, n_best: int, filter: Filter | None = None
+    ) -> list[AnswerSet]:
+        """One `AnswerSet` per question, in the order given, from passages that the filter selects."""
 
     def retrieve(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+        self,
+        questions: Sequence[str],
+        top_k: int,
+        *,
+        filter: Filter | None = None,
+        timer: StageTimer | None = None,
     ) -> list[list[tuple[Hit, Passage]]]:
         """Best passages of each question, best first; `timer` records the time of each stage."""
 
@@ -47,6 +59,9 @@ class AnswerService(Protocol):
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""
 
+    def around(self, passage_id: str, count: int) -> tuple[list[Passage], list[Passage]]:
+        """At most `count` passages each that stand before and after this one in its document."""
+
     def close(self) -> None:
         """Release files and memory."""
 
@@ -55,15 +70,17 @@ OpenService = Callable[[ServeSettings], AnswerService]
 
 
 def open_pipeline(settings: ServeSettings) -> AnswerService:
-    """Open the pipeline of the settings and warm it up with one question.
+    """Open the pipeline of the settings' only index and warm it up with one question.
 
     Raises:
         RagError: the index or a model cannot be used.
     """
     from rag.pipeline import Pipeline
+    from rag.scale.search import open_sharded
 
+    (folder,) = settings.indexes.values()
     pipeline = Pipeline.open(
-        settings.index,
+        folder if settings.ray is None else open_sharded(folder, settings.ray),
         retriever=settings.retriever,
         fusion=settings.fusion,
         rerank=settings.rerank,
@@ -78,6 +95,31 @@ def open_pipeline(settings: ServeSettings) -> AnswerService:
         pipeline.close()
         raise
     return pipeline
+
+
+def reopened(service: AnswerService) -> AnswerService | None:
+    """The version of a pipeline's index that is on disk now, with the same models; None if it is the same.
+
+    Raises:
+        RagError: the index is damaged, belongs to another encoder now, or the service is no pipeline.
+    """
+    from indexers.index import Index
+    from rag.pipeline import Pipeline
+    from retrievers.open import over_index
+
+    if not isinstance(service, Pipeline):
+        raise ConfigError(f"a {type(service).__name__} has no index that is updated")
+    index = Index.open(service.index.directory)
+    try:
+        if index.version != service.index_version:
+            if service.index.encoder_identity is not None:
+                index.check_encoder(service.index.encoder_identity)
+            return Pipeline(index, over_index(service.retriever, index), service.reader)
+    except BaseException:
+        index.close()
+        raise
+    index.close()
+    return None
 
 
 class _Slot:

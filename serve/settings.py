@@ -13,12 +13,16 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rag.core.errors import ConfigError
+from rag.scale.cluster import parse_cluster
 from retrievers.fusion import Fusion
 from retrievers.open import parse_kind
 from retrievers.rerank import parse_rerank
 
 _PREFIX = "RAG_SERVE_"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+ONLY_INDEX = "openqa-rag"  # name of an index that is given without one
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_NAMED = re.compile(rf"({_NAME})=(.+)", re.DOTALL)
 
 
 def hash_api_key(key: str | bytes) -> str:
@@ -43,7 +47,11 @@ class ServeSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid")
 
-    index: Path = Field(Path("index"), description="index to serve; a symbolic link may point to it")
+    index: Annotated[tuple[str, ...], NoDecode] = Field(
+        ("index",),
+        min_length=1,
+        description="index to serve, may be a symbolic link; or several, each as NAME=DIR, the default first",
+    )
     retriever: str = Field(
         "auto", description="kind of retriever, with options after a colon, such as hybrid:depth=500"
     )
@@ -62,6 +70,10 @@ class ServeSettings(BaseSettings):
     )
     effort: str | None = Field(None, description="how much is read: full, or another effort of the reader")
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="arithmetic of encoder and reader")
+    ray: str | None = Field(
+        None,
+        description="Ray cluster that searches the vectors, such as HOST:PORT,shards=4,replicas=2,deadline=5",
+    )
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 for any free one")
@@ -81,6 +93,12 @@ class ServeSettings(BaseSettings):
     max_question_chars: int = Field(1000, ge=1, description="longest question, in characters")
     max_questions_per_request: int = Field(32, ge=1, description="most questions in one request")
     max_body_bytes: int = Field(256 * 1024, ge=64, description="largest request body, in bytes")
+    max_upload_bytes: int = Field(
+        32 << 20, ge=1024, description="largest request body with documents, in bytes"
+    )
+    follow_updates_s: float = Field(
+        2.0, ge=0, description="seconds between two looks for updates of an index; 0: only by reloading"
+    )
     timeout_s: float = Field(
         30.0, gt=0, allow_inf_nan=False, description="a request that takes longer is answered with 504"
     )
@@ -111,14 +129,47 @@ class ServeSettings(BaseSettings):
         (), max_length=8, description="questions the web page offers to try"
     )
 
-    @field_validator("retriever", "fusion", "rerank")
+    @field_validator("index", mode="before")
+    @classmethod
+    def _split_index(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(re.split(rf",(?={_NAME}=)", value)) if _NAMED.fullmatch(value) else (value,)
+        return (str(value),) if isinstance(value, Path) else value
+
+    @field_validator("index")
+    @classmethod
+    def _are_named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = [match[1] if (match := _NAMED.fullmatch(one)) else None for one in value]
+        if len(value) > 1 and None in names:
+            raise ValueError(f"{value[names.index(None)]!r} needs a name beside others; write NAME=DIR")
+        if twice := {str(name) for name in names if names.count(name) > 1}:
+            raise ValueError(f"{', '.join(sorted(twice))} names two indexes; give each its own name")
+        return value
+
+    @property
+    def indexes(self) -> dict[str, Path]:
+        """Folder of each index by its name, the default first; one that has no name is `openqa-rag`.
+
+        Example:
+            >>> list(ServeSettings(index=("wiki=a", "news=b"), _env_file=None).indexes)
+            ['wiki', 'news']
+        """
+        matches = [(_NAMED.fullmatch(one), one) for one in self.index]
+        return {match[1] if match else ONLY_INDEX: Path(match[2] if match else one) for match, one in matches}
+
+    def only(self, name: str) -> ServeSettings:
+        """These settings with one of the indexes alone."""
+        return self.model_copy(update={"index": (f"{name}={self.indexes[name]}",)})
+
+    @field_validator("retriever", "fusion", "rerank", "ray")
     @classmethod
     def _are_understood(cls, value: str | None, info: ValidationInfo) -> str | None:
         try:
             if value is not None and info.field_name == "fusion":
                 return str(Fusion.parse(value))
             if value is not None:
-                (parse_rerank if info.field_name == "rerank" else parse_kind)(value)
+                check = {"rerank": parse_rerank, "retriever": parse_kind, "ray": parse_cluster}
+                check[str(info.field_name)](value)
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return value

@@ -1,12 +1,15 @@
 // The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
-import { asHeader, cardsOf, inWords, isAnswered, milliseconds, percent, placeOf, splitBySpans, stepOf } from "./text.js";
+import { asHeader, cardsOf, inWords, isAnswered, isDoubtful, milliseconds, percent, placeOf, splitBySpans, stepOf } from "./text.js";
 
 const MAX_RECENT = 6;
 const byId = (id) => document.getElementById(id);
 const form = byId("form"), input = byId("question"), keyInput = byId("key"), results = byId("results");
+const indexInput = byId("index");  // has options only where the server has several indexes
+const folderInput = byId("folder");  // shown only where the files of the index lie in folders
 const recent = [];
 let running = null;  // AbortController of the request under way
 let takesFeedback = false;
+let indexes = [];  // name and number of passages of each, the default first
 
 function make(tag, className, ...children) {
   const element = document.createElement(tag);
@@ -62,12 +65,14 @@ async function ask(question) {
   const controller = running = new AbortController();
   showLoading();
   try {
-    const result = await post("/v1/ask", { question }, controller.signal);
+    const index = indexInput.value ? { index: indexInput.value } : {};
+    const within = folderInput.value ? { filter: { path: folderInput.value } } : {};
+    const result = await post("/v1/ask", { question, ...index, ...within }, controller.signal);
     let passages = [];
     if (result.answers.length === 0) {
-      passages = (await post("/v1/retrieve", { question, top_k: 5 }, controller.signal)).hits;
+      passages = (await post("/v1/retrieve", { question, top_k: 5, ...index, ...within }, controller.signal)).hits;
     }
-    showResult(result, passages);
+    showResult(result, passages, index);
     remember(question);
   } catch (error) {
     if (error.name !== "AbortError") showError(error, question);
@@ -91,22 +96,25 @@ function showLoading() {
   announce("Searching and reading");
 }
 
-function showResult(result, passages) {
+function showResult(result, passages, index) {
   const answered = isAnswered(result);
   const path = answered ? (result.answers[0].path ?? []).map(stepOf) : [];
   const found = result.answers.length ? cardsOf(result.answers) : passages.map(asCard);
   const cards = found.filter((card) => path.every((step) => step.id !== card.id));
   show(
-    answered ? answerPanel(result) : noAnswerPanel(result),
+    answered ? answerPanel(result, index) : noAnswerPanel(result),
+    ...(result.notice ? [make("p", "fine notice", `${capital(result.notice)}.`)] : []),
     ...(path.length ? [steps(path)] : []),
     ...(answered && result.answers.length > 1 ? [alternatives(result.answers.slice(1))] : []),
     ...(cards.length ? [evidence(cards, answered)] : []),
   );
   const stages = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
   const read = result.reading ? [`${result.reading.passages} passages read`] : [];
+  if (result.reading?.over_limit) read.push(`${result.reading.over_limit} more left out by the limit on reading`);
+  if (result.partial) read.push(`not searched: ${result.partial.join(", ")}`);
   byId("timings").textContent = [`index ${result.index_version}`, ...stages, ...read].join("  ·  ");
   announce(answered
-    ? `Answer: ${result.answers[0].text}, ${percent(result.answers[0].confidence)} sure`
+    ? `${isDoubtful(result) ? "Perhaps" : "Answer"}: ${result.answers[0].text}, ${percent(result.answers[0].confidence)} sure`
     : "No answer found");
 }
 
@@ -133,21 +141,21 @@ function showStart() {
 
 // --- parts ----------------------------------------------------------------------------------------------
 
-function answerPanel(result) {
+function answerPanel(result, index) {
   const best = result.answers[0];
   const text = make("p", "answer", best.text);
   text.dir = "auto";
-  const panel = make("div", "panel", make("h2", "eyebrow", "Answer"), text, confidence(best.confidence));
+  const panel = make("div", "panel", make("h2", "eyebrow", isDoubtful(result) ? "Perhaps" : "Answer"), text, confidence(best.confidence));
   const { title, start } = best.evidence;
   const worded = start === null ? "answer worded by the model" : "";
   if (title) panel.append(make("p", "fine", "from ", make("cite", "", title), worded && ` · ${worded}`));
   else if (worded) panel.append(make("p", "fine", worded));
-  if (takesFeedback) panel.append(thumbs(result.question, best));
+  if (takesFeedback) panel.append(thumbs(result.question, best, index));
   return panel;
 }
 
 // Thumbs: "right" is sent at once, "wrong" asks for a better answer first, which may stay empty.
-function thumbs(question, { text: answer, evidence: { passage_id } }) {
+function thumbs(question, { text: answer, evidence: { passage_id } }, index) {
   const row = make("div", "feedback");
   const tell = (text) => {
     row.replaceChildren(make("p", "fine", text));
@@ -155,7 +163,7 @@ function thumbs(question, { text: answer, evidence: { passage_id } }) {
   };
   const send = async (judgement) => {
     try {
-      await post("/v1/feedback", { question, answer, passage_id, ...judgement });
+      await post("/v1/feedback", { question, answer, passage_id, ...index, ...judgement });
       tell("Thank you, your judgement is kept.");
     } catch (error) {
       tell(`The judgement was not kept: ${error.message}.`);
@@ -241,9 +249,39 @@ function passageCard(card, answered) {
     "article", "card", make("div", "head", title, make("span", "fine", `score ${card.score.toFixed(3)}`)),
     text, make("p", "fine id", card.location ? placeOf(card.location) : `passage ${card.id}`),
   );
+  if (card.location) article.append(neighbours(card, text));
   article.dataset.passage = card.id;
   article.tabIndex = -1;
   return article;
+}
+
+// What stands before and after the passage in its file, loaded when it is asked for.
+function neighbours(card, text) {
+  const more = button("Show what stands around it", async () => {
+    more.disabled = true;
+    try {
+      const index = indexInput.value ? `&index=${encodeURIComponent(indexInput.value)}` : "";
+      const headers = keyInput.value ? { "X-API-Key": asHeader(keyInput.value) } : {};
+      const response = await fetch(`/v1/passages/${card.id.split("/").map(encodeURIComponent).join("/")}?around=1${index}`, { headers });
+      const value = await response.json();
+      if (!response.ok) throw new Error(value.error.message);
+      text.before(...value.before.map(around));
+      text.after(...value.after.map(around));
+      more.remove();
+      announce(value.before.length + value.after.length ? "The text around the passage is shown" : "Nothing stands around the passage");
+    } catch (error) {
+      more.disabled = false;
+      announce(`Error: ${error.message}`);
+    }
+  }, "around");
+  return more;
+}
+
+function around({ text, title }) {
+  const shown = make("p", "passage near", text);
+  shown.dir = "auto";
+  shown.title = title;
+  return shown;
 }
 
 function asCard(hit) {
@@ -289,11 +327,18 @@ function remember(question) {
 // --- address, keyboard, start ---------------------------------------------------------------------------
 
 function address(question) {
-  return question ? `/?q=${encodeURIComponent(question)}` : "/";
+  const parts = question ? [`q=${encodeURIComponent(question)}`] : [];
+  if (indexInput.selectedIndex > 0) parts.push(`index=${encodeURIComponent(indexInput.value)}`);
+  if (folderInput.value) parts.push(`folder=${encodeURIComponent(folderInput.value)}`);
+  return parts.length ? `/?${parts.join("&")}` : "/";
 }
 
 function fromAddress() {
-  const question = (new URLSearchParams(location.search).get("q") ?? "").trim();
+  const parameters = new URLSearchParams(location.search);
+  const question = (parameters.get("q") ?? "").trim();
+  indexInput.selectedIndex = Math.max(0, indexes.findIndex(({ name }) => name === parameters.get("index")));
+  showTagline();
+  fillFolders(parameters.get("folder") ?? "");
   input.value = question;
   document.title = question ? `${question} – Ask the corpus` : "Ask the corpus";
   if (question) ask(question);
@@ -302,6 +347,28 @@ function fromAddress() {
     showStart();
   }
 }
+
+function showTagline() {
+  const size = indexes[Math.max(0, indexInput.selectedIndex)]?.n_passages;
+  if (size) byId("tagline").textContent = `Answers from ${size.toLocaleString("en")} passages, each with the place in the text that says so.`;
+}
+
+function fillFolders(chosen) {
+  const folders = indexes[Math.max(0, indexInput.selectedIndex)]?.folders ?? [];
+  folderInput.replaceChildren(new Option("all folders", ""), ...folders.map((folder) => new Option(folder)));
+  folderInput.value = folders.includes(chosen) ? chosen : "";
+  byId("folder-row").hidden = folders.length === 0;
+}
+
+indexInput.addEventListener("change", () => {
+  showTagline();
+  fillFolders("");
+  if (input.value.trim()) form.requestSubmit();
+});
+
+folderInput.addEventListener("change", () => {
+  if (input.value.trim()) form.requestSubmit();
+});
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
@@ -323,7 +390,7 @@ document.addEventListener("keydown", (event) => {
     input.focus();
     input.select();
   } else if (event.key === "Escape" && !event.isComposing) {
-    if (location.search) history.pushState(null, "", "/");
+    if (location.search) history.pushState(null, "", address(""));
     fromAddress();
     input.focus();
   }
@@ -337,9 +404,13 @@ async function start() {
     fillChips("examples", page.examples);
     byId("key-row").hidden = !page.needs_key;
     takesFeedback = page.feedback;
-    if (page.n_passages) {
-      byId("tagline").textContent = `Answers from ${page.n_passages.toLocaleString("en")} passages, each with the place in the text that says so.`;
+    indexes = page.indexes;
+    if (indexes.length > 1) {
+      indexInput.append(...indexes.map(({ name }) => new Option(name)));
+      byId("index-row").hidden = false;
     }
+    showTagline();
+    fillFolders(folderInput.value);
   } catch {
     // the page works without these; asking will say what is wrong
   }

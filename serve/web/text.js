@@ -27,8 +27,13 @@ export function asHeader(text) {
   return String.fromCharCode(...new TextEncoder().encode(text));
 }
 
+// Where "no answer" is up to twice as likely as the answer, the answer is shown with "Perhaps".
 export function isAnswered(result) {
-  return result.answers.length > 0 && result.answers[0].confidence >= result.no_answer_confidence;
+  return result.answers.length > 0 && 2 * result.answers[0].confidence >= result.no_answer_confidence;
+}
+
+export function isDoubtful(result) {
+  return result.answers[0].confidence < Math.max(0.4, result.no_answer_confidence);
 }
 
 export function percent(probability) {

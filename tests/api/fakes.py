@@ -24,6 +24,7 @@ from serve.settings import ServeSettings
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
+FOLDERS = ("guide/", "guide/setup/")
 PASSAGES = (
     Passage(
         "danube-1",
@@ -81,7 +82,8 @@ class FakeService:
         poison: Sequence[str] = (),
         gate: threading.Event | None = None,
     ) -> None:
-        self.index_version, self.n_passages = version, len(PASSAGES)
+        self.index_version, self.n_passages, self.folders = version, len(PASSAGES), list(FOLDERS)
+        self.filters: list[Any] = []
         self.delay_s, self.poison, self.gate = delay_s, set(poison), gate
         self.batches: list[list[str]] = []
         self.parameters: list[tuple[int, int]] = []
@@ -108,9 +110,12 @@ class FakeService:
         ]
         return sorted(pairs, key=lambda pair: Hit.sort_key(pair[0]))
 
-    def ask(self, questions: Sequence[str], *, top_k: int, n_best: int) -> list[AnswerSet]:
+    def ask(
+        self, questions: Sequence[str], *, top_k: int, n_best: int, filter: Any = None
+    ) -> list[AnswerSet]:
         self._begin(questions)
         self.parameters.append((top_k, n_best))
+        self.filters.append(filter)
         return [self._answer(question, n_best) for question in questions]
 
     def _answer(self, question: str, n_best: int) -> AnswerSet:
@@ -140,7 +145,7 @@ class FakeService:
         return tuple(steps)
 
     def retrieve(
-        self, questions: Sequence[str], top_k: int, *, timer: StageTimer | None = None
+        self, questions: Sequence[str], top_k: int, *, filter: Any = None, timer: StageTimer | None = None
     ) -> list[list[tuple[Hit, Passage]]]:
         self._begin(questions)
         return [self._ranked(question)[:top_k] for question in questions]
@@ -151,6 +156,10 @@ class FakeService:
     def passage(self, passage_id: str) -> Passage | None:
         assert self.n_closed == 0, "used after it was closed"
         return next((passage for passage in PASSAGES if passage.id == passage_id), None)
+
+    def around(self, passage_id: str, count: int) -> tuple[list[Passage], list[Passage]]:
+        at = next(n for n, passage in enumerate(PASSAGES) if passage.id == passage_id)
+        return list(PASSAGES[max(0, at - count) : at]), list(PASSAGES[at + 1 : at + 1 + count])
 
     def close(self) -> None:
         self.n_closed += 1

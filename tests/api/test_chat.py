@@ -108,6 +108,7 @@ def test_an_answer_is_what_stands_in_the_first_line_of_a_reply(client: openai.Op
     asked = user("Who was first?")
     for reply, understood in (
         ("Yuri Gagarin [1][2]\n\n[1] …", "When was Yuri Gagarin born?"),
+        ("Perhaps: Yuri Gagarin [1]", "When was Yuri Gagarin born?"),
         ("No answer found in the passages.\n\nBest guess: X", "Who was first? When was he born?"),
         ("Well, " + "many words " * 50, "Who was first? When was he born?"),
     ):

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -111,7 +112,7 @@ async def test_bodies_that_are_not_json(content, media_type, status, code):
 async def test_unknown_paths_methods_and_passages():
     async with running() as client:
         check(await client.get("/v2/ask"), 404, "not_found")
-        check(await client.get("/docs"), 404, "not_found")
+        check(await client.get("/redoc"), 404, "not_found")
         refused = await client.get("/v1/ask")
         check(refused, 405, "method_not_allowed")
         assert refused.headers["allow"] == "POST"
@@ -264,7 +265,7 @@ async def test_not_ready_while_loading():
         ):
             check(response, 503, "not_ready")
             assert int(response.headers["retry-after"]) >= 1
-        assert (await client.get("/page.json")).json()["n_passages"] is None
+        assert (await client.get("/page.json")).json()["indexes"][0]["n_passages"] is None
         release.set()
         await until(lambda: app.state.desk.state == "ready")
         assert (await client.get("/readyz")).json()["index_version"] == "late"
@@ -344,6 +345,13 @@ class TestSettings:
         assert (got.port, got.max_top_k) == (9001, 50)
         assert got.api_keys == ("a" * 64, "b" * 64)
         assert got.example_questions == ("Who, when?", "Why?")
+        for value, indexes in (
+            ("wiki=a,b,news=c=d", {"wiki": Path("a,b"), "news": Path("c=d")}),
+            ("a,b", {"openqa-rag": Path("a,b")}),
+            ("./x=y", {"openqa-rag": Path("x=y")}),
+        ):
+            monkeypatch.setenv("RAG_SERVE_INDEX", value)
+            assert load_settings().indexes == indexes
 
     @pytest.mark.parametrize(
         ("values", "words"),
@@ -356,6 +364,8 @@ class TestSettings:
             ({"timeout_s": "inf"}, "timeout_s: Input should be a finite number"),
             ({"drain_timeout_s": "inf"}, "drain_timeout_s: Input should be a finite number"),
             ({"fusion": "best"}, "minmax:0.7,0.3"),
+            ({"index": ("a", "news=b")}, "'a' needs a name beside others; write NAME=DIR"),
+            ({"index": ("news=a", "news=b")}, "news names two indexes"),
         ],
     )
     def test_mistakes_are_named(self, values, words):

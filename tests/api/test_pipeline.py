@@ -18,13 +18,16 @@ pytestmark = pytest.mark.anyio
 
 class Index:
     version, passages = "abc123", Store(PASSAGES)
+    folders: tuple[str, ...] = ()
 
     def close(self) -> None:
         pass
 
 
 class Retriever:
-    def search(self, questions: Sequence[str], top_k: int, *, timer: Any = None) -> list[list[Hit]]:
+    def search(
+        self, questions: Sequence[str], top_k: int, *, timer: Any = None, selected: Any = None
+    ) -> list[list[Hit]]:
         with timer("search"):
             hits = [Hit(row, passage.id, 1.0 / (row + 1)) for row, passage in enumerate(PASSAGES)]
             return [hits[:top_k] for _ in questions]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+from dataclasses import replace
 
 import pytest
 from fastapi.openapi.models import OpenAPI
 
+from rag.core.types import AnswerSet
+from rag.data.filters import Filter
 from serve.app import create_app
 from serve.schemas import AnswerSetOut, AskRequest, RetrieveRequest
 from tests.api.fakes import PASSAGES, FakeService, running, settings
@@ -102,6 +105,30 @@ async def test_passage_by_id(passage):
     assert body == {"passage_id": passage.id, "title": passage.title, "text": passage.text}
 
 
+async def test_a_passage_with_its_neighbours():
+    async with running() as client:
+        body = (await client.get("/v1/passages/rhine-1?around=1")).json()
+        refused = await client.get("/v1/passages/rhine-1?around=99")
+    ids = [[passage["passage_id"] for passage in body[side]] for side in ("before", "after")]
+    assert ids == [["danube-1"], ["emoji-1"]]
+    assert refused.status_code == 422
+
+
+async def test_a_filter_reaches_the_search_and_a_wrong_one_is_refused():
+    service = FakeService("v1")
+    async with running(service) as client:
+        for path in ("/v1/ask", "/v1/chat/completions"):
+            content = {"messages": [{"role": "user", "content": QUESTION}]}
+            asked = {"question": QUESTION} if path == "/v1/ask" else content
+            assert (await client.post(path, json={**asked, "filter": {"path": "a/*"}})).status_code == 200
+            refused = await client.post(path, json={**asked, "filter": {"path": 3}})
+            assert refused.status_code in (400, 422)
+            assert "gives 'path' the value 3" in refused.json()["error"]["message"]
+        page = (await client.get("/page.json")).json()
+    assert service.filters == [Filter.parse({"path": "a/*"})] * 2
+    assert page["indexes"][0]["folders"] == ["guide/", "guide/setup/"]
+
+
 async def test_health_and_readiness():
     async with running() as client:
         assert (await client.get("/healthz")).json() == {"status": "alive"}
@@ -142,10 +169,10 @@ async def test_metrics_tell_requests_stages_batches_and_the_index():
         "rag_batch_size_count 2.0",
         "rag_queue_depth 0.0",
         "rag_requests_in_flight 1.0",
-        'rag_index_info{version="v1"} 1.0',
-        "rag_index_passages 4.0",
-        'rag_questions_total{kind="ask"} 2.0',
-        "rag_no_answers_total 1.0",
+        'rag_index_info{index="openqa-rag",version="v1"} 1.0',
+        'rag_index_passages{index="openqa-rag"} 4.0',
+        'rag_questions_total{index="openqa-rag",kind="ask"} 2.0',
+        'rag_no_answers_total{index="openqa-rag"} 1.0',
     ):
         assert line in text, line
 
@@ -243,7 +270,8 @@ async def test_the_page_and_its_files_are_served_with_security_headers():
     assert page.headers["referrer-policy"] == "no-referrer"
     assert page.headers["cache-control"] == "no-cache"
     assert about == {
-        "examples": ["Why?"], "feedback": False, "max_question_chars": 9, "needs_key": False, "n_passages": 4,
+        "examples": ["Why?"], "feedback": False, "max_question_chars": 9, "needs_key": False,
+        "indexes": [{"name": "openqa-rag", "n_passages": 4, "folders": ["guide/", "guide/setup/"]}],
     }  # fmt: skip
 
 
@@ -272,3 +300,33 @@ def test_creating_an_application_opens_nothing():
         raise AssertionError("opened too early")
 
     create_app(settings(), open_service=refuse)
+
+
+async def test_the_api_is_described_on_a_page_of_local_files():
+    async with running() as client:
+        page = await client.get("/docs")
+        assert (
+            page.headers["content-security-policy"]
+            == (await client.get("/")).headers["content-security-policy"]
+        )
+        named = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+        for path in named:
+            assert path.startswith("/"), path
+            assert (await client.get(path)).status_code == 200, path
+        bundle = (await client.get("/static/swagger-ui-bundle.js")).text
+        settings_of_page = (await client.get("/static/docs.js")).text
+    assert re.search(r'PACKAGE_VERSION:"5\.', bundle)  # reads OpenAPI 3.1
+    assert "validatorUrl: null" in settings_of_page  # else it would send the description elsewhere
+
+
+async def test_a_notice_about_the_question_is_part_of_every_kind_of_answer():
+    class Noticing(FakeService):
+        def _answer(self, question: str, n_best: int) -> AnswerSet:
+            return replace(super()._answer(question, n_best), notice="the question seems to be in Cyrillic")
+
+    async with running(Noticing()) as client:
+        body = (await client.post("/v1/ask", json={"question": QUESTION})).json()
+        chat = {"messages": [{"role": "user", "content": QUESTION}]}
+        reply = (await client.post("/v1/chat/completions", json=chat)).json()
+    assert AnswerSetOut.model_validate(body, strict=True).notice == "the question seems to be in Cyrillic"
+    assert "\n\nNote: the question seems to be in Cyrillic.\n\n" in reply["choices"][0]["message"]["content"]

@@ -90,7 +90,7 @@ async def test_reload_under_load_loses_nothing_and_uses_no_closed_index():
         metrics = (await client.get("/metrics")).text
         await until(lambda: opener.opened[1].n_closed == 1)
     assert set(versions) == {"v1", "v2", "v3"}
-    assert 'rag_index_info{version="v3"} 1.0' in metrics
+    assert 'rag_index_info{index="openqa-rag",version="v3"} 1.0' in metrics
     assert 'version="v1"' not in metrics
     assert [service.n_closed for service in opener.opened] == [1, 1, 1]
 
@@ -133,7 +133,7 @@ async def test_one_reload_at_a_time():
         await until(lambda: app.state.desk.state == "ready")
         opener.gate.clear()
         first = asyncio.create_task(client.post("/v1/admin/reload", headers=KEY))
-        await until(app.state.desk._reload_lock.locked)
+        await until(app.state.desk._reload_locks["openqa-rag"].locked)
         second = await client.post("/v1/admin/reload", headers=KEY)
         assert (second.status_code, second.json()["error"]["code"]) == (409, "reload_in_progress")
         opener.gate.set()
@@ -149,21 +149,22 @@ async def test_reload_needs_keys():
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "body", "status"),
     [
-        ("/v1/admin/reload", {"index": "/nope"}),
-        ("/v1/admin/reload?index=/nope", None),
-        ("/v1/ask?top_k=3", {"question": "a"}),
-        ("/v1/retrieve?top_k=3", {"question": "a"}),
+        ("/v1/admin/reload", {"index": "/nope"}, 404),
+        ("/v1/admin/reload", {"folder": "/nope"}, 422),
+        ("/v1/admin/reload?index=/nope", None, 422),
+        ("/v1/ask?top_k=3", {"question": "a"}, 422),
+        ("/v1/retrieve?top_k=3", {"question": "a"}, 422),
     ],
 )
-async def test_parameters_that_nothing_reads_are_refused(path: str, body: dict[str, str] | None):
+async def test_parameters_that_nothing_reads_are_refused(path: str, body: dict[str, str] | None, status: int):
     opener = Opener()
     app = application(opener)
     async with running(app=app) as client:
         await until(lambda: app.state.desk.state == "ready")
         response = await client.post(path, json=body, headers=KEY)
-        assert response.status_code == 422, response.text
+        assert response.status_code == status, response.text
         assert response.json()["error"]["hint"]
         assert (await client.post("/v1/admin/reload", headers=KEY)).status_code == 200
         assert (await client.post("/v1/admin/reload", json={}, headers=KEY)).status_code == 200

@@ -158,8 +158,8 @@ def test_keyboard(page):
     page.press("Where does the ", "/", Keys.BACKSPACE, "Danube rise?", Keys.ENTER)
     page.settled()
     assert page.text(".answer") == "the Black Forest"
-    page.press(Keys.TAB)
-    page.press(Keys.TAB)
+    for _ in ("button", "folders", "first hit"):
+        page.press(Keys.TAB)
     outline = page.script(
         "const style = getComputedStyle(document.activeElement);"
         "return [document.activeElement.textContent, style.outlineStyle, style.outlineWidth]"
@@ -332,3 +332,47 @@ def test_thumbs_keep_a_judgement(page, driver, shots, tmp_path):
         QUESTION, ("the Black Forest",), ("danube-1",)
     )  # fmt: skip
     assert (better.answers, better.meta["shown_answer"]) == (("tomorrow",), "mañana")
+
+
+def test_one_of_several_indexes_is_chosen_and_kept_in_the_address(driver, shots):
+    from tests.e2e.page import Page
+
+    def open_service(one):
+        return FakeService(*one.indexes)
+
+    several = settings(index=("wiki=a", "news=b"))
+    with listening(create_app(several, open_service=open_service)) as url:
+        page = Page(driver, url, shots)
+        page.complaints()
+        page.open().until(lambda: page.texts("#index option") == ["wiki", "news"])
+        page.ask(QUESTION)
+        assert "index wiki" in page.text("#timings")
+        page.all("#index")[0].send_keys("news")
+        page.until(lambda: "index news" in page.text("#timings"))
+        assert driver.current_url.endswith("?q=Where%20does%20the%20Danube%20rise%3F&index=news")
+        page.shoot("two-indexes")
+        driver.back()
+        page.until(lambda: "index wiki" in page.text("#timings"))
+        page.open("/?q=a&index=news").settled()
+        assert "index news" in page.text("#timings")
+        assert page.complaints() == []
+
+
+def test_the_api_is_described_and_tried_out_without_any_other_server(driver, url, shots):
+    from tests.e2e.page import Page
+
+    page = Page(driver, url, shots)
+    page.complaints()
+    driver.set_page_load_timeout(200)  # a megabyte of script, on a machine that may have other work
+    page.open("/docs").until(lambda: page.all("#operations-questions-ask_v1_ask_post"), 200)
+    assert "Answer one question, or several" in page.text("#operations-questions-ask_v1_ask_post")
+    page.shoot("docs")
+    page.script(
+        "document.querySelector('#operations-questions-ask_v1_ask_post .opblock-summary-control').click()"
+    )
+    page.until(lambda: page.all(".execute"), 100)
+    page.script("document.querySelector('.execute').click()")
+    page.until(lambda: "the Black Forest" in page.text(".live-responses-table"), 100)
+    loaded = page.script("return performance.getEntriesByType('resource').map((one) => one.name)")
+    assert all(name.startswith((url, "data:")) for name in loaded)
+    assert [line for line in page.complaints() if "data:image" not in line] == []
