@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from rag.core.types import Question as Question
     from rag.eval.api import compare as compare
     from rag.eval.api import evaluate as evaluate
+    from rag.jobs import index as index
+    from rag.jobs import mine as mine
+    from rag.jobs import retrieve as retrieve
+    from rag.jobs import train_rounds as train_rounds
     from rag.pipeline import Pipeline as Pipeline
     from rag.recipes import train as train
 
@@ -41,7 +45,11 @@ _HOMES = {
     "RagError": "rag.core.errors",
     "compare": "rag.eval.api",
     "evaluate": "rag.eval.api",
+    "index": "rag.jobs",
+    "mine": "rag.jobs",
+    "retrieve": "rag.jobs",
     "train": "rag.recipes",
+    "train_rounds": "rag.jobs",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

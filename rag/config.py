@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -97,6 +97,11 @@ class Config(BaseModel):
         if not isinstance(given, Mapping):
             return given
         settings = cls.nested(given)
+        for name in cls.model_fields.keys() & settings.keys():  # one file where several may be given
+            if get_origin(cls.model_fields[name].annotation) is tuple and isinstance(
+                settings[name], str | Path
+            ):
+                settings[name] = (settings[name],)
         for name in cls.groups().keys() & settings.keys():
             usual = cls.model_fields[name].default
             if isinstance(settings[name], Mapping) and isinstance(usual, Config):

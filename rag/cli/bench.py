@@ -14,7 +14,7 @@ from rag import bench
 from rag.cli.options import command_with, parameters_of
 from rag.config import documented, parse_numbers
 
-_BENCHMARKS = ("encode", "search", "lossy", "tokens", "serve", "memory", "train", "read")
+_BENCHMARKS = ("encode", "search", "lossy", "update", "tokens", "serve", "memory", "train", "read", "scale")
 _SHORT = {"index": "-i", "questions": "-q"}
 _Json = Annotated[Path | None, typer.Option(help="Also write the figures here.")]
 

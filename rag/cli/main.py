@@ -26,6 +26,7 @@ _COMMANDS = {  # name → panel of the help, summary
     "ask": ("Ask", "Ask a question; prints answers with their evidence."),
     "retrieve": ("Ask", "Search for many questions; writes DPR's results JSON or a TREC run."),
     "serve": ("Ask", "Answer over HTTP, with a web page."),
+    "mcp": ("Ask", "Serve an index to MCP clients: search, fetch and ask as tools."),
     "demo": ("Ask", "Index the sample corpus, serve it, ask three questions over HTTP."),
     "mine": ("Train", "Mine hard negatives: questions and an index to training examples."),
     "score": ("Train", "Score training passages by what a reader makes of them."),
@@ -36,7 +37,7 @@ _COMMANDS = {  # name → panel of the help, summary
     "compare": ("Measure", "Compare evaluated systems on the same questions, with significance tests."),
     "bench": ("Measure", "Measure this system beside its peers on this machine."),
     "doctor": ("Measure", "Check versions, hardware, Java, and what is missing."),
-    "docs": ("Learn", "List the guides, or print one of them."),
+    "docs": ("Learn", "List the guides, print one of them, or build them into a site."),
 }
 
 

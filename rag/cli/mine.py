@@ -20,7 +20,7 @@ from rag.cli.options import (
     option,
     options_of,
 )
-from retrievers.negatives.settings import MiningSettings, parse_ranks
+from retrievers.negatives.settings import MiningSettings
 
 _SETTINGS = {
     **options_of(MiningSettings, "source", "hops", panel=SEARCH),
@@ -56,15 +56,13 @@ def mine(
 
     A killed run goes on where it was when the same command is given again.
     """
-    from rag.config import load_config
     from rag.core.log import setup_logging
-    from retrievers.negatives.mine import mine as run
+    from rag.jobs import mine as run
 
     setup_logging("INFO")
-    settings["first_rank"], settings["last_rank"] = parse_ranks(ranks)
     report = run(
-        index, questions, out, load_config(MiningSettings, overrides=settings),
-        index_encoder=index_encoder, format=format, limit=limit, sample=sample, merge=merge,
+        index, questions, out, ranks=ranks, index_encoder=index_encoder, format=format, limit=limit,
+        sample=sample, merge=merge, **settings,
     )  # fmt: skip
     typer.echo(
         "\n".join(report.lines())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import BaseModel
@@ -13,10 +13,6 @@ from pydantic.fields import FieldInfo
 from rag.config import explained
 from rag.data import choices
 from retrievers.kinds import KIND_NAMES
-
-if TYPE_CHECKING:
-    from rag.data.corpus import ReadOptions
-    from rag.data.split import SplitOptions
 
 REQUIRED = inspect.Parameter.empty
 DATA, SEARCH, READING, TRAINING, OUTPUT = "Data", "Search", "Reading", "Training", "Output"  # help's panels
@@ -56,6 +52,10 @@ Read = Annotated[int, option(min=1, help="Passages to read for each question.", 
 Precision = Annotated[
     Literal["auto", "fp32", "bf16"], option(help="Arithmetic of the models.", panel="Models")
 ]
+RayAddress = Annotated[
+    str | None,
+    option(help="Encode on the Ray cluster at this address (HOST:PORT, or auto).", panel="Cluster"),
+]
 IndexDir = Annotated[str, option("--index", "-i", help="Directory written by `rag index`.", panel=DATA)]
 Corpus = Annotated[
     list[str], typer.Argument(help='Files, folders, patterns, hf:owner/name, or "-" for stdin.')
@@ -74,6 +74,16 @@ QuestionFormat = Annotated[
 ]
 Limit = Annotated[int | None, option(min=1, help="Only the first so many questions.", panel=DATA)]
 
+FilterSpec = Annotated[
+    list[str] | None,
+    option(
+        "--filter",
+        help="Only passages with FIELD=VALUE, such as path=guide/*, document=ID, or a metadata field, also "
+        "with >= and <=. May be given several times.",
+        panel=SEARCH,
+    ),
+]
+
 Options = Mapping[str, tuple[Any, Any]]  # name → (annotation, default)
 OPENING: Options = {  # arguments of `Pipeline.open`
     "retriever": (RetrieverSpec, "auto"),
@@ -91,7 +101,7 @@ def _option(kind: Any, default: Any, panel: str, help: str, *flags: str, **more:
 
 
 _CUT = "Passages"
-CORPUS: Options = {  # how documents are read and cut into passages, see `read_and_split`
+CORPUS: Options = {  # how documents are read and cut into passages, see `rag.jobs.read_and_split`
     "format": _option(
         Literal["auto", choices.CorpusFormat], "auto", DATA,
         "Of the corpus; auto looks at names and first bytes.",
@@ -99,6 +109,9 @@ CORPUS: Options = {  # how documents are read and cut into passages, see `read_a
     "id_field": _option(str | None, None, DATA, "Field or column of the document id."),
     "title_field": _option(str | None, None, DATA, "Field or column of the title."),
     "text_field": _option(str | None, None, DATA, "Field or column of the text."),
+    "metadata": _option(
+        list[str] | None, None, DATA, "Field that passages keep for filters. May be given several times."
+    ),
     "encoding": _option(str, "utf-8", DATA, "Of text files, such as cp1252 (Excel on Windows)."),
     "max_bad_share": _option(
         float, 0.01, DATA, "Highest tolerated share of bad records (not of files).", min=0, max=1
@@ -115,20 +128,6 @@ CORPUS: Options = {  # how documents are read and cut into passages, see `read_a
         choices.PassageIds, "document", _CUT, "document: doc-0, doc-1, …; integer: 1, 2, …."
     ),
 }  # fmt: skip
-
-
-def read_and_split(given: Mapping[str, Any], **split: Any) -> tuple[ReadOptions, SplitOptions]:
-    """How documents are read and cut, by what was given for the options of `CORPUS`; `split` adds to it."""
-    from rag.data.corpus import ReadOptions
-    from rag.data.documents.limits import Limits
-    from rag.data.documents.worker import cache_folder
-    from rag.data.split import SplitOptions
-
-    limits = Limits(max_pages=given["max_pages"], timeout_s=given["document_timeout"])
-    named = ("id_field", "title_field", "text_field", "encoding", "max_bad_share", "strict")
-    reading = ReadOptions(**{name: given[name] for name in named}, limits=limits, cache=cache_folder())
-    usual = {"mode": given["split"], "words": given["words"], "wrap": given["wrap"]}
-    return reading, SplitOptions(**{**usual, "ids": given["passage_ids"], **split})
 
 
 def adds_options(into: str, options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:

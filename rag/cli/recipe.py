@@ -117,13 +117,12 @@ def load_recipe(
     """
     from rag.config import parse_overrides
     from rag.core.log import setup_logging
-    from rag.recipes import RECIPES, check_files, load, read_config
+    from rag.recipes import RECIPES, load, read_config
 
     setup_logging("INFO" if os.environ.get("RANK", "0") == "0" else "WARNING")
     is_number = (int, float)  # 0 is a value, False is none
     overrides = {key: _plain(value) for key, value in given.items() if value or type(value) in is_number}
     overrides.update(parse_overrides(assignments or []))
-    check_files(overrides)
     return read_config(load(RECIPES[recipe].config), source, overrides, flags)
 
 

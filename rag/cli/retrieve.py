@@ -12,6 +12,7 @@ from rag.cli.options import (
     OPENING,
     OUTPUT,
     SEARCH,
+    FilterSpec,
     IndexDir,
     Limit,
     QuestionFile,
@@ -37,6 +38,7 @@ def retrieve(
     ],
     opening: dict[str, Any],
     top_k: Annotated[int, option(min=1, help="Hits per question.", panel=SEARCH)] = 100,
+    filter: FilterSpec = None,
     format: QuestionFormat = "auto",
     batch_size: Annotated[int, option(min=1, help="Questions searched at once.", panel=SEARCH)] = 512,
     limit: Limit = None,
@@ -45,14 +47,11 @@ def retrieve(
     ] = False,
 ) -> None:
     """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension."""
-    from itertools import islice
+    from rag.data.filters import Filter
+    from rag.jobs import retrieve as run
 
-    from rag.data.questions import read_questions
-    from rag.eval.runs import extension_of, write_results
-    from rag.pipeline import Pipeline
-
-    extension_of(out)  # refused before anything is opened
-    asked = list(islice(read_questions(questions, format=format), limit))
-    pipeline = Pipeline.open(index, reads=False, **opening)
-    write_results(pipeline, asked, out, top_k, batch_size=batch_size, regex=regex)
-    typer.echo(f"{len(asked):,} questions × top {top_k} → {out}")
+    count = run(
+        index, questions, out, top_k=top_k, format=format, batch_size=batch_size, limit=limit, regex=regex,
+        filter=Filter.parse_options(filter or ()), **opening,
+    )  # fmt: skip
+    typer.echo(f"{count:,} questions × top {top_k} → {out}")

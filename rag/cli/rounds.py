@@ -19,7 +19,7 @@ from rag.cli.options import (
     option,
     options_of,
 )
-from rag.cli.recipe import Assignments, From, Out, Threads, load_recipe
+from rag.cli.recipe import Assignments, From, Out, Threads
 from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig, RoundsConfig
 from retrievers.negatives.settings import GuidanceSettings
 
@@ -84,25 +84,28 @@ def rounds(
     killed run goes on after its last finished stage, and inside the stages that take long, when the same
     command is given again.
     """
+    from rag.config import parse_overrides
     from rag.core.errors import ConfigError
-    from rag.recipes import read_config
-    from rag.rounds.rounds import run_rounds, table
+    from rag.core.log import setup_logging
+    from rag.jobs import train_rounds
 
-    kind, _ = _METHODS[recipe]
     for other, (_, options) in _METHODS.items():
         unread = {name: settings.pop(name) for name in options if other != recipe}
         for name, value in unread.items():
             if value != options[name][1]:
                 raise ConfigError(f"--{name.replace('_', '-')} is only read with --recipe {other}")
-    training = load_recipe(
-        recipe, config or f"{recipe}-small", set_, out=out, question_encoder=from_, threads=threads,
-        train_files=[out / "round-1"],  # each round sets its own
-    )  # fmt: skip
-    chosen = read_config(kind, None, {**settings, "out": out, "index": index, "questions": questions})
+    setup_logging("INFO")
+    training = {"question_encoder": from_, "threads": threads}
+    training = {name: value for name, value in training.items() if value is not None}
     try:
-        results = run_rounds(chosen, training)
+        results = train_rounds(
+            recipe, index, questions, out, config=config, training=training | parse_overrides(set_ or []),
+            **settings,
+        )  # fmt: skip
     except KeyboardInterrupt:
         typer.echo(f"finished stages are kept in {out}: the same command continues from there", err=True)
         raise
-    typer.echo("\n".join(table(results, chosen.figure)))
+    from rag.rounds.rounds import table
+
+    typer.echo("\n".join(table(results, settings["figure"])))
     typer.echo(f"→ {out / 'rounds.json'} names the best round's encoder")

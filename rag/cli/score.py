@@ -25,8 +25,9 @@ def score(
     signal: Annotated[
         SignalName,
         option(
-            help="attention, attention-norm, likelihood, leave-one-out (generative readers); span-likelihood "
-            "(extractive); relevance (extractive, cross-encoder).",
+            help="attention, attention-norm, leave-one-out (generative readers); likelihood, "
+            "question-likelihood (these and language models); span-likelihood (extractive); relevance "
+            "(extractive, cross-encoder).",
             panel=READING,
         ),
     ] = "span-likelihood",

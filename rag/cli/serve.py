@@ -11,8 +11,12 @@ from rag.cli.options import DATA, OPENING, adds_options, option
 def serve(
     opening: dict[str, Any],
     index: Annotated[
-        str | None,
-        option(*("--index", "-i"), help="Directory written by `rag index`, or RAG_SERVE_INDEX.", panel=DATA),
+        list[str] | None,
+        option(
+            *("--index", "-i"),
+            help="Folder of an index, or RAG_SERVE_INDEX; several as NAME=DIR, the default first.",
+            panel=DATA,
+        ),
     ] = None,
     host: Annotated[
         str | None, option(help="Address to listen on; default 127.0.0.1.", panel="Address")
@@ -20,10 +24,18 @@ def serve(
     port: Annotated[
         int | None, option(min=0, max=65535, help="Port to listen on; default 8000.", panel="Address")
     ] = None,
+    ray: Annotated[
+        str | None,
+        option(
+            help="Search the vectors on the Ray cluster at this address; options follow a comma, as in "
+            "auto,shards=4,replicas=2.",
+            panel="Cluster",
+        ),
+    ] = None,
 ) -> None:
     """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (see the README)."""
     from serve.run import run_server
     from serve.settings import load_settings
 
-    given = {"index": index, "host": host, "port": port, **opening}
+    given = {"index": tuple(index or ()) or None, "host": host, "port": port, "ray": ray, **opening}
     run_server(load_settings(**{name: value for name, value in given.items() if value is not None}))

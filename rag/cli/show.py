@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from rag.core.types import certainty
+
 # A control character, shown as it is, could move the cursor, hide text or write a command for the terminal.
 _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 _CONTROLS[ord("\r")] = " "  # of Windows' line ends
@@ -44,10 +46,17 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     answers, none = result["answers"], result["no_answer_confidence"]
     if result.get("failure"):
         lines.append(f"  not read: {result['failure']}")
-    elif not answers or none > answers[0]["confidence"]:
+    elif (level := certainty(answers[0]["confidence"] if answers else 0.0, none)) == "none":
         lines.append(f"  no answer found (confidence that there is none: {none:.0%})")
         if answers:
             lines.append(f"  {dim}best guess:{end}")
+    elif level != "sure":
+        lines.append(
+            f"  {level}"
+            + (f" (confidence that there is no answer: {none:.0%})" if level == "perhaps" else "")
+        )
+    if result.get("notice"):
+        lines.append(f"  beware: {result['notice']}")
     for number, answer in enumerate(answers, 1):
         evidence = answer["evidence"]
         lines.append(f"  {number}. {bold}{answer['text']}{end}  (confidence {answer['confidence']:.0%})")
@@ -71,7 +80,12 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
                 f"     {dim}hop {hop}:{end} {bold}{step['title'] or step['passage_id']}{end}  {said}"
             )
     timings = result["timings_ms"]
-    read = f" · {count} passages read" if (count := result.get("reading", {}).get("passages")) else ""
+    reading = result.get("reading", {})
+    read = f" · {reading['passages']} passages read" if reading.get("passages") else ""
+    if over := reading.get("over_limit"):
+        read += f", {over} left out by the effort's limit (--effort full reads all)"
+    if missing := result.get("partial"):
+        lines.append(f"  {dim}not searched: {', '.join(missing)}{end}")
     lines.append(f"  {dim}{timings.get('total', 0):.0f} ms{read} · index {result['index_version']}{end}")
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import CORPUS, DATA, OUTPUT, Corpus, adds_options, option, read_and_split
+from rag.cli.options import CORPUS, DATA, OUTPUT, Corpus, adds_options, option
 
 
 @adds_options("reading", CORPUS)
@@ -30,6 +30,7 @@ def split(
     from rag.data.corpus import ReadReport, read_documents
     from rag.data.files.results import write_passages
     from rag.data.split import split_documents
+    from rag.jobs import read_and_split
 
     read_options, split_options = read_and_split(reading)
     report = ReadReport()

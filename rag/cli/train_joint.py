@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rag.cli.options import DATA, SEARCH, TRAINING, IndexEncoder, option
+from rag.cli.options import DATA, SEARCH, TRAINING, IndexEncoder, RayAddress, option
 from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, training_command
 
 _INDEX = index("Its passages are read; training starts from its encoder.")
@@ -106,6 +106,7 @@ def realm(
         option(help="Masked language model to start from; default: the embedded encoder.", panel=TRAINING),
     ] = None,
     role: _Role = "both",
+    ray: RayAddress = None,
 ) -> None:
     """Train a retriever by filling in masked names and dates with what it finds (REALM).
 
@@ -116,7 +117,7 @@ def realm(
 
     if reader is not None:
         settings = settings.replaced(mlm={"encoder": reader})
-    if finished := _run_held(settings, role, train_realm):
+    if finished := _run_held(settings, role, train_realm, ray):
         say_encoder(finished)
 
 
@@ -153,7 +154,7 @@ _TOGETHER = {
         ),
     ],
 )
-def rag(settings: Any, role: _Role = "both") -> None:
+def rag(settings: Any, role: _Role = "both", ray: RayAddress = None) -> None:
     """Train a question encoder and a generator through the passages between them (RAG).
 
     Questions and answers are enough. With --document-side reencode it is trained end to end; in two
@@ -162,7 +163,7 @@ def rag(settings: Any, role: _Role = "both") -> None:
     """
     from rag.joint.rag import train_rag
 
-    _run_together(settings, role, train_rag)
+    _run_together(settings, role, train_rag, ray)
 
 
 @training_command(
@@ -171,7 +172,7 @@ def rag(settings: Any, role: _Role = "both") -> None:
         Literal["emdr2", "pdist", "loop", "adist"] | None, option(help="The retriever's.", panel=TRAINING)
     ],
 )
-def emdr2(settings: Any, role: _Role = "both") -> None:
+def emdr2(settings: Any, role: _Role = "both", ray: RayAddress = None) -> None:
     """Train a retriever and a Fusion-in-Decoder reader in the same steps (EMDR², PDist, LOOP, ADist).
 
     The retriever learns how well the reader does from each passage alone. Roles and several GPUs: as for
@@ -179,21 +180,22 @@ def emdr2(settings: Any, role: _Role = "both") -> None:
     """
     from rag.joint.emdr2 import train_emdr2
 
-    _run_together(settings, role, train_emdr2)
+    _run_together(settings, role, train_emdr2, ray)
 
 
-def _run_together(settings: Any, role: _Role, train: Any) -> None:
-    if finished := _run_held(settings, role, train):
+def _run_together(settings: Any, role: _Role, train: Any, ray: str | None) -> None:
+    if finished := _run_held(settings, role, train, ray):
         searched = settings.index if settings.document_side == "frozen" else settings.out / "index"
         kind = getattr(settings, "retriever", "trained")
         found_by = "" if kind == "trained" else f" --retriever {kind}"
         typer.echo(f"reader → {finished}\nuse it: rag ask … --index {searched}{found_by} --reader {finished}")
 
 
-def _run_held(settings: Any, role: _Role, train: Callable[..., Path]) -> Path | None:
+def _run_held(settings: Any, role: _Role, train: Callable[..., Path], ray: str | None) -> Path | None:
     """Train, or make indexes for the process that does; the folder of what was trained, if this one did."""
     from rag.core.errors import ConfigError
     from rag.joint.live_index import refresh_index
+    from rag.scale.encoding import encoding_at
 
     side = getattr(settings, "document_side", "reencode")
     if role != "both" and (side != "reencode" or settings.schedule_of_refresh.is_never):
@@ -201,7 +203,13 @@ def _run_held(settings: Any, role: _Role, train: Callable[..., Path]) -> Path | 
             f"--role {role}: no index is refreshed (document_side={side}, refresh={settings.refresh})",
             hint="leave --role out, or train passages too and say when: --document-side reencode --refresh …",
         )
-    if role == "refresher":
-        typer.echo(f"indexes → {refresh_index(settings)}")
-        return None
-    return train(settings, role=role)
+    if ray is not None and side != "reencode":
+        raise ConfigError(
+            f"--ray encodes the corpus at every refresh, and document_side={side} has none",
+            hint="leave it out, or add --document-side reencode",
+        )
+    with encoding_at(ray) as encoding:
+        if role == "refresher":
+            typer.echo(f"indexes → {refresh_index(settings, **encoding)}")
+            return None
+        return train(settings, role=role, **encoding)

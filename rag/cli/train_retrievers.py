@@ -1,4 +1,4 @@
-"""`rag train` dpr, ance, adore, ict, mdr, distill, colbert and reranker: what trains retrievers."""
+"""`rag train` dpr, ance, adore, ict, mdr, distill, static, colbert and reranker: what trains retrievers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rag.cli.options import DATA, TRAINING, option
+from rag.cli.options import DATA, TRAINING, RayAddress, option
 from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, training_command
 
 _SEARCHED = index("Search its passages at every validation.")
@@ -32,18 +32,21 @@ def ance(
             panel=TRAINING,
         ),
     ] = "both",
+    ray: RayAddress = None,
 ) -> None:
     """Train a dense retriever with negatives from its own search, renewed as it learns (ANCE).
 
     In two processes, start the same command twice, with --role trainer and --role refresher. Either may be
     killed at any time.
     """
+    from rag.scale.encoding import encoding_at
     from retrievers.training.ance import refresh_negatives, train_ance
 
-    if role == "refresher":
-        typer.echo(f"negatives → {refresh_negatives(settings)}")
-    else:
-        say_encoder(train_ance(settings, role=role))
+    with encoding_at(ray) as encoding:
+        if role == "refresher":
+            typer.echo(f"negatives → {refresh_negatives(settings, **encoding)}")
+        else:
+            say_encoder(train_ance(settings, role=role, **encoding))
 
 
 @training_command()
@@ -104,6 +107,21 @@ def distill(settings: Any) -> None:
     With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train distill …
     """
     say_encoder(run_recipe("distill", settings))
+
+
+@training_command(
+    train=files("Training examples of `rag mine` or DPR's JSON (.gz); without any the corpus alone teaches"),
+    index=index("Its encoder is the teacher, and its vectors are fitted."),
+    corpus=files("Where sentences come from: an index, or documents; default: --index"),
+    from_=None,
+)
+def static(settings: Any) -> None:
+    """Make a static encoder, a vector per token, from any encoder: thousands of passages per second and core.
+
+    It is fitted to the vectors of an index, then learns from questions and from sentences of a corpus.
+    """
+    finished = run_recipe("static", settings)
+    say_once(f"encoder → {finished}\nuse it: rag index … --encoder {finished} --retriever hybrid")
 
 
 @training_command(

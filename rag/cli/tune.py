@@ -101,6 +101,37 @@ def fusion(
 
 
 @app.command()
+@adds_options("opening", OPENING)
+@adds_options("drawn", options_of(EvaluationSettings, "limit", "sample", "seed", panel=DATA))
+def confidence(
+    index: IndexDir,
+    questions: QuestionFile,
+    out: Annotated[
+        Path, option(*("--out", "-o"), help="Folder for the reader with its new confidence.", panel=OUTPUT)
+    ],
+    drawn: dict[str, Any],
+    opening: dict[str, Any],
+    read: Read = 20,
+    format: QuestionFormat = "auto",
+) -> None:
+    """Fit the reader's confidence to a corpus, from about 50 questions, some of which it does not answer."""
+    from rag.config import load_config
+    from rag.eval.api import fit_confidence
+
+    settings = load_config(EvaluationSettings, overrides={**drawn, "read": read})
+    tuning = fit_confidence(index, questions, out, format=format, settings=settings, **opening)
+    typer.echo(
+        f"{tuning.n:,} questions, {tuning.unanswerable:,} of them without an answer in what was retrieved"
+    )
+    typer.echo(f"{'':<24}{'ECE':>6}{'right, hidden':>16}{'no answer, refused':>21}")
+    for name, row in (("before", tuning.before), ("after, cross-validated", tuning.after)):
+        typer.echo(f"{name:<24}{row.ece:6.3f}{row.hidden:16.1%}{row.refused:21.1%}")
+    if tuning.after.ece > tuning.before.ece:
+        typer.echo("the fit makes the confidence no better: keep the reader as it is, or give more questions")
+    typer.echo(f"reader → {out}\nuse it: --reader {out}")
+
+
+@app.command()
 def stop(
     train: Annotated[
         list[Path],

@@ -10,6 +10,7 @@ from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, M
 from rag.core.files import atomic_write_json, read_json, sha256_file
 
 FORMAT_VERSION = 1
+NEWEST_VERSION = 2  # of indexes that were updated; earlier programs would see a part of them only
 MANIFEST_NAME = "manifest.json"
 
 
@@ -25,7 +26,10 @@ def file_table(directory: Path, relative_paths: Iterable[str]) -> dict[str, dict
 
 
 def write_manifest(directory: str | Path, data: Mapping[str, Any]) -> None:
-    """Write `manifest.json`; call it after every other file is in place."""
+    """Write `manifest.json`; call it after every other file is in place.
+
+    Its format version is `FORMAT_VERSION`, unless `data` states another one.
+    """
     atomic_write_json(Path(directory) / MANIFEST_NAME, {"format_version": FORMAT_VERSION, **data})
 
 
@@ -59,9 +63,9 @@ def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str
         raise ArtifactError(
             f"{path} is not a manifest that this system wrote", hint="point to another directory"
         )
-    if manifest["format_version"] > FORMAT_VERSION:
+    if manifest["format_version"] > NEWEST_VERSION:
         raise MismatchedArtifactError(
-            f"{path} has format version {manifest['format_version']}, expected {FORMAT_VERSION} or less",
+            f"{path} has format version {manifest['format_version']}, expected {NEWEST_VERSION} or less",
             hint="upgrade the program, or rebuild the artefact",
         )
     if kind is not None and manifest.get("kind") != kind:

@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from rag.core.views import answer_html, answers_html, shortened
+
 _OPTIONAL = (
     "supporting",
     "first_stage",
     "location",
 )  # fields of evidence that JSON leaves out where they are empty
+
+
+Value = str | int | float | bool
+Metadata = tuple[tuple[str, Value | tuple[Value, ...]], ...]  # names and values; a tuple holds several values
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +50,24 @@ class Passage:
         id: unique within a corpus.
         text: the passage itself, without the title.
         location: its position, for passages of files.
+        metadata: further fields of its document that filters can name, such as `(("year", 2020),)`.
     """
 
     id: str
     title: str
     text: str
     location: Location | None = None
+    metadata: Metadata = ()
+
+    def __repr__(self) -> str:
+        return f"Passage({self.id!r}, {self.title!r}, {shortened(self.text)})"
 
     def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`, without a location if there is none."""
+        """A dict ready for `json.dumps`, without location and metadata if there are none."""
         shown: dict[str, Any] = {"id": self.id, "title": self.title, "text": self.text}
-        return shown if self.location is None else {**shown, "location": self.location.to_json()}
+        if self.location is not None:
+            shown["location"] = self.location.to_json()
+        return {**shown, "metadata": dict(self.metadata)} if self.metadata else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +227,9 @@ class Evidence:
     first_stage: FirstStage | None = None
     location: Location | None = None
 
+    def __repr__(self) -> str:
+        return f"Evidence({self.passage_id!r}, {self.title!r}, {shortened(self.text)})"
+
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
         shown = asdict(self)
@@ -249,6 +265,14 @@ class Answer:
     is_supported: bool = True
     note: str = ""
 
+    def __repr__(self) -> str:
+        return (
+            f"Answer({self.text!r}, confidence={self.confidence:.2f}, passage={self.evidence.passage_id!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        return answer_html(self)
+
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
         shown: dict[str, Any] = {"text": self.text, "score": self.score, "confidence": self.confidence}
@@ -266,6 +290,24 @@ class Answer:
         return shown
 
 
+Certainty = Literal["sure", "likely", "perhaps", "none"]
+
+
+def certainty(first: float, none: float) -> Certainty:
+    """How an answer is presented, by its confidence and that of "no answer".
+
+    "none", so that "no answer" is presented, takes twice the confidence of the answer: where both are near,
+    the answer is shown with "perhaps".
+
+    Example:
+        >>> certainty(0.9, 0.05), certainty(0.5, 0.1), certainty(0.3, 0.4), certainty(0.1, 0.6)
+        ('sure', 'likely', 'perhaps', 'none')
+    """
+    if none > 2 * first or first <= 0:
+        return "none"
+    return "perhaps" if first < max(none, 0.4) else "likely" if first < 0.7 else "sure"
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerSet:
     """The answers to one question, and how they were obtained.
@@ -276,6 +318,8 @@ class AnswerSet:
         timings_ms: wall time of each stage in milliseconds.
         reading: counts of the reader: "passages" read, of these "dropped" before the end, "token_layers".
         failure: why the passages could not be read; "" if they were.
+        notice: a reason to doubt every answer, such as a language that the models do not know; "" if none.
+        partial: parts of the index that did not answer in time: their passages were not searched.
     """
 
     question: str
@@ -285,6 +329,15 @@ class AnswerSet:
     timings_ms: Mapping[str, float]
     reading: Mapping[str, int] = field(default_factory=dict)
     failure: str = ""
+    notice: str = ""
+    partial: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        best = f"{self.answers[0].text!r}, " if self.is_answered else "no answer, "
+        return f"AnswerSet({shortened(self.question)}: {best}{len(self.answers)} answers)"
+
+    def _repr_html_(self) -> str:
+        return answers_html(self)
 
     @property
     def is_answered(self) -> bool:
@@ -301,4 +354,6 @@ class AnswerSet:
             "timings_ms": {stage: round(value, 3) for stage, value in self.timings_ms.items()},
             **({"reading": dict(self.reading)} if self.reading else {}),
             **({"failure": self.failure} if self.failure else {}),
+            **({"notice": self.notice} if self.notice else {}),
+            **({"partial": list(self.partial)} if self.partial else {}),
         }

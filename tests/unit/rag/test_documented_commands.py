@@ -182,8 +182,8 @@ def test_commands_are_found_where_documents_show_them() -> None:
 def test_what_is_wrong_is_named(line: str, problem: str) -> None:
     with pytest.raises(ValueError, match=re.escape(problem)):
         check(Shown(tuple(line.split()), is_whole=False))
-    with pytest.raises(ValueError, match="--out"):
-        check(Shown(("index", "C"), is_whole=True))
+    with pytest.raises(ValueError, match="--index"):
+        check(Shown(("mine", "--questions", "Q", "--out", "O"), is_whole=True))
 
 
 def test_every_code_of_the_results_names_a_command_of_the_notes() -> None:

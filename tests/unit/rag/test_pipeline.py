@@ -7,9 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from datasets import Dataset, DatasetDict
 
 from indexers.lucene import LuceneIndex
 from rag.core.errors import ConfigError, DataError, RagError
@@ -82,7 +84,7 @@ def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
 
 def test_questions_are_checked_once(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[Sequence[str]] = []
-    monkeypatch.setattr("rag.pipeline.check_questions", lambda questions, *_: checked.append(questions))
+    monkeypatch.setattr("rag.pipeline.check_questions", lambda asked, *_: checked.append(asked) or asked)
     pipeline.ask(["one", "two"])
     pipeline.retrieve("one", 1)
     assert checked == [["one", "two"], ["one"]]
@@ -192,3 +194,63 @@ def test_closing_releases_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
             call(["Where does the Danube rise?"])
     with pytest.raises(ConfigError, match="this pipeline is closed"):
         pipeline.passage("0")
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (None, "texts is a single NoneType, expected a list"),
+        (np.array("hello"), "texts is a single ndarray, expected a list"),
+        (DatasetDict({"train": Dataset.from_dict({"text": ["a"]})}), "give one of its splits: train"),
+        (["word " * 50_000], "passage '0' has 250000 characters"),
+        ([{"id": 7, "text": "a"}, {"id": "7", "text": "b"}], "'7' \\(passages 0 and 1\\)"),
+    ],
+)
+def test_further_inputs_without_texts_are_refused(texts: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        Pipeline.from_texts(texts, retriever="bm25")
+
+
+def test_texts_come_from_arrays_generators_and_data_sets() -> None:
+    texts = [passage.text for passage in PASSAGES]
+    for given in (np.array(texts), (text for text in texts), tuple(texts)):
+        assert [passage.text for passage in passages_of(given, np.array(["D", "R"]))] == texts
+    rows = Dataset.from_dict({"id": [1, 2], "text": texts})
+    for given in (rows, rows.to_iterable_dataset(), rows.to_pandas()):
+        assert [(passage.id, passage.text) for passage in passages_of(given, None)] == [
+            ("1", texts[0]),
+            ("2", texts[1]),
+        ]
+    with pytest.raises(DataError, match="title 1 is 5, expected text"):
+        passages_of(texts, ["D", 5])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("questions", "words"),
+    [
+        (None, "the questions are a NoneType"),
+        ({"q": "x"}, "the questions are a dict"),
+        (pd.DataFrame({"q": ["x"]}), "the questions are a DataFrame"),
+        (["x", float("nan")], "question 1 is not text, found float nan"),
+        ([b"x"], "the question is not text, found bytes"),
+    ],
+)
+def test_what_is_no_list_of_questions_is_refused(pipeline: Pipeline, questions: Any, words: str) -> None:
+    for ask in (pipeline.ask, pipeline.retrieve):
+        with pytest.raises(DataError, match=words):
+            ask(questions)
+
+
+def test_numbers_are_whole_and_may_be_those_of_numpy(pipeline: Pipeline) -> None:
+    for wrong in ("5", 5.0, True, None):
+        with pytest.raises(ConfigError, match=f"top_k is {wrong!r}, expected a whole number, 1 to 1000"):
+            pipeline.retrieve("q", wrong)  # type: ignore[arg-type]
+    searched: list[Any] = []
+    pipeline.retriever.search = lambda q, k, timer: searched.append(k) or [[]] * len(q)  # type: ignore
+    pipeline.retrieve(np.array(["q", "r"]), np.int64(3))  # type: ignore[arg-type]
+    assert [type(k) for k in searched] == [int]
+
+
+def test_settings_that_nothing_reads_are_refused() -> None:
+    with pytest.raises(ConfigError, match="retriever bm25 uses no encoder"):
+        Pipeline.from_texts(["a"], retriever="bm25", encoder="some/model", reader=False)

@@ -48,6 +48,17 @@ def test_plan_says_what_training_needs(capsys: pytest.CaptureFixture[str]) -> No
     assert "realm-wiki" in err
 
 
+def test_plan_recommends_the_static_encoder_where_encoding_takes_more_than_a_night(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ("plan", "-n", "21015324", "--dim", "384", "--no-measure", "--encode-per-s")
+    _, slow, _ = _run(capsys, *given, "150")
+    assert "encoding takes 39 h, more than a night: --encoder static" in slow
+    assert "It costs accuracy" in slow
+    assert "--encoder static" not in _run(capsys, *given, "2000")[1]
+    assert "--encoder static" not in _run(capsys, *given[:-1], "--retriever", "bm25")[1]
+
+
 def test_plan_of_token_vectors(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ("plan", "-n", "1000", "--index-type", "plaid", "--no-measure")
     code, out, err = _run(capsys, *given)
@@ -130,8 +141,9 @@ def test_wrong_input_is_one_message_without_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    for name in ("q", "i"):
-        Path(name).touch()
+    Path("q").write_text('{"question": "Who?", "answers": ["A"]}')
+    Path("i").mkdir()
+    Path("i", "manifest.json").write_text('{"format_version": 1, "kind": "index"}')
     code, _, err = _run(capsys, *shlex.split(arguments))
     assert code == exit_code, err
     assert err.startswith("error: ")
@@ -154,7 +166,7 @@ def test_wrong_input_is_one_message_without_traceback(
         ("mine -i x -q q -o o --model m", "--model is now --index-encoder"),
         ("evaluate -q q -i i -o o --tune-fusion", "--tune-fusion is now `rag tune fusion`"),
         ("ask Who", "Missing option '--index'"),
-        ("serve --index a -i b", "given 2 times"),
+        ("serve --index a -i b", "needs a name beside others"),
         ("ask who? --index a --index b", "given 2 times"),
         ("train dpr --out a --train x --train y --out b", "--out is given 2 times"),
     ],

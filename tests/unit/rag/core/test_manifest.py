@@ -9,6 +9,7 @@ from rag.core.errors import ArtifactError, IncompleteArtifactError, MismatchedAr
 from rag.core.manifest import (
     FORMAT_VERSION,
     MANIFEST_NAME,
+    NEWEST_VERSION,
     file_table,
     read_manifest,
     verify_files,
@@ -49,7 +50,7 @@ def test_damaged_manifests_are_refused(artefact: Path, text: str) -> None:
 def test_newer_formats_and_other_kinds_are_refused(artefact: Path) -> None:
     with pytest.raises(MismatchedArtifactError, match="expected 'run'"):
         read_manifest(artefact, kind="run")
-    (artefact / MANIFEST_NAME).write_text(json.dumps({"format_version": FORMAT_VERSION + 1}))
+    (artefact / MANIFEST_NAME).write_text(json.dumps({"format_version": NEWEST_VERSION + 1}))
     with pytest.raises(MismatchedArtifactError, match="upgrade"):
         read_manifest(artefact)
 

@@ -1,0 +1,51 @@
+"""`rag mcp`: search, fetch and ask as tools of an MCP client."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from rag.cli.options import DATA, OPENING, OUTPUT, adds_options, option
+
+
+@adds_options("opening", OPENING)
+def mcp(
+    index: Annotated[
+        str, option("--index", "-i", help="Folder of an index, or address of a running server.", panel=DATA)
+    ],
+    opening: dict[str, Any],
+    api_key: Annotated[
+        str | None, option(envvar="RAG_API_KEY", help="Key of that server, if it needs one.", panel=DATA)
+    ] = None,
+    top_k: Annotated[int, option(min=1, max=100, help="Results of a search.", panel=OUTPUT)] = 10,
+    http: Annotated[
+        bool, option("--http", help="Streamable HTTP at /mcp, in place of standard input.", panel="Address")
+    ] = False,
+    host: Annotated[str, option(help="Address to listen on, with --http.", panel="Address")] = "127.0.0.1",
+    port: Annotated[
+        int, option(min=1, max=65535, help="Port to listen on, with --http.", panel="Address")
+    ] = 8001,
+) -> None:
+    """Serve an index to MCP clients, over standard input and output or HTTP."""
+    from rag.core.optional import require
+
+    require("mcp.server.mcpserver", extra="mcp")  # before models are loaded
+    from rag.integrations.mcp import create_mcp_server
+    from rag.integrations.source import open_source
+
+    given = {name: value for name, value in opening.items() if value != OPENING[name][1]}
+    if api_key is not None:
+        given["api_key"] = api_key
+    source = open_source(index, reads=True, **given)
+    server = create_mcp_server(source, top_k=top_k)
+    if not http:
+        typer.echo("serving MCP over standard input and output; an MCP client starts this command", err=True)
+        server.run("stdio")
+        return
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        typer.echo(f"anyone who reaches {host}:{port} may ask: there are no keys here", err=True)
+    typer.echo(f"serving MCP at http://{host}:{port}/mcp", err=True)
+    sys.stderr.flush()
+    server.run("streamable-http", host=host, port=port)

@@ -1,0 +1,173 @@
+"""An MCP server over an index: tools `search`, `fetch` and `ask`, and passages as resources.
+
+`search` and `fetch` have the shape that deep-research clients require: results with `id`, `title` and `url`;
+documents with `id`, `title`, `text`, `url` and `metadata`.
+Source: Model Context Protocol, revision 2025-06-18, and OpenAI's guide to MCP servers for deep research.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, Field
+
+from rag import __version__
+from rag.core.errors import RagError
+from rag.core.optional import require
+from rag.core.types import Certainty, Passage, certainty
+from rag.integrations.source import Source, metadata_of
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+_INSTRUCTIONS = (
+    "Search a corpus. `search` finds passages for a question in plain words, `fetch` returns one of them in "
+    "full, and `ask` reads the best passages and answers with evidence, or states that they hold no answer."
+)
+_SCHEME = "passage://"
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+
+
+class SearchResult(BaseModel):
+    """A passage that was found."""
+
+    id: str
+    title: str
+    url: str
+    text: str = Field(description="first characters of the passage")
+
+
+class SearchResults(BaseModel):
+    """Passages, best first."""
+
+    results: list[SearchResult]
+
+
+class Document(BaseModel):
+    """A passage in full."""
+
+    id: str
+    title: str
+    text: str
+    url: str
+    metadata: dict[str, Any]
+
+
+class Answered(BaseModel):
+    """The best answer; null where `certainty` is "none": the passages seem to hold no answer."""
+
+    question: str
+    answer: str | None
+    certainty: Certainty
+    confidence: float | None = Field(description="probability that the best answer is right")
+    no_answer_confidence: float = Field(description="probability that the passages hold no answer")
+    best_guess: str | None = Field(description="best answer, given or not")
+    evidence: Document | None
+    note: str = ""
+
+
+def create_mcp_server(source: Source, *, top_k: int = 10, snippet_chars: int = 300) -> MCPServer:
+    """An MCP server that is not running yet.
+
+    Args:
+        source: an index or a server; it must be able to read for `ask`.
+        top_k: results of `search`.
+        snippet_chars: length of the text shown in each result of `search`.
+
+    Raises:
+        MissingDependencyError: the package `mcp` is not installed.
+    """
+    require("mcp.server.mcpserver", extra="mcp")
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
+    from mcp.server.mcpserver.resources import ResourceSecurity
+    from mcp_types import ToolAnnotations
+
+    server = MCPServer(
+        "openqa-rag",
+        title="Ask the corpus",
+        instructions=_INSTRUCTIONS,
+        version=__version__,
+        log_level="WARNING",
+    )
+    only_reads = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+
+    def explained(tool: Callable[Given, Made]) -> Callable[Given, Made]:
+        """Errors that are meant to be read reach the model as they are."""
+
+        @wraps(tool)
+        def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Made:
+            try:
+                return tool(*args, **kwargs)
+            except RagError as error:
+                raise ToolError(str(error)) from error
+
+        return wrapped
+
+    def link(passage: Passage) -> str:
+        return source.link(passage) or _SCHEME + quote(passage.id, safe="")
+
+    def document(passage: Passage) -> Document:
+        title = passage.title or passage.id
+        return Document(
+            id=passage.id, title=title, text=passage.text, url=link(passage), metadata=metadata_of(passage)
+        )
+
+    @server.tool(annotations=only_reads)
+    @explained
+    def search(query: str) -> SearchResults:
+        """Find passages for a question or a few words, best first; `fetch` returns one in full."""
+        found = source.retrieve(query, top_k)
+        return SearchResults(
+            results=[
+                SearchResult(
+                    id=one.id, title=one.title or one.id, url=link(one), text=one.text[:snippet_chars]
+                )
+                for one, _ in found
+            ]
+        )
+
+    @server.tool(annotations=only_reads)
+    @explained
+    def fetch(id: str) -> Document:
+        """One passage in full, by its id from `search`."""
+        passage = source.passage(id)
+        if passage is None:
+            raise ToolError(f"no passage has the id {id[:100]!r}; ids come from `search`")
+        return document(passage)
+
+    @server.tool(annotations=only_reads)
+    @explained
+    def ask(question: str) -> Answered:
+        """Answer a question in a few words from the passages, with evidence and confidence."""
+        result = source.ask(question)
+        answers, nothing = result["answers"], result["no_answer_confidence"]
+        best = answers[0] if answers else None
+        passage = source.passage(best["evidence"]["passage_id"]) if best else None
+        level = certainty(best["confidence"] if best else 0.0, nothing)
+        return Answered(
+            question=question,
+            answer=best["text"] if best and level != "none" else None,
+            certainty=level,
+            confidence=best["confidence"] if best else None,
+            no_answer_confidence=nothing,
+            best_guess=best["text"] if best else None,
+            evidence=document(passage) if passage else None,
+            note="; ".join(filter(None, [best.get("note") if best else "", result.get("notice")])),
+        )
+
+    anything = ResourceSecurity(exempt_params={"passage_id"})  # ids name rows of the index, no files
+
+    @server.resource(f"{_SCHEME}{{passage_id}}", mime_type="text/plain", security=anything)
+    def passage(passage_id: str) -> str:
+        """Title and text of a passage, by its id."""
+        found = source.passage(passage_id)
+        if found is None:
+            raise ResourceNotFoundError(f"no passage has the id {passage_id[:100]!r}")
+        return f"{found.title}\n\n{found.text}" if found.title else found.text
+
+    return server

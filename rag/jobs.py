@@ -1,0 +1,345 @@
+"""The commands as functions: `rag.index`, `rag.mine`, `rag.retrieve` and `rag.train_rounds`.
+
+The command line calls these, so that a command and its twin do the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from indexers.documents import DocumentTable, cut_and_listed
+from indexers.settings import BuildSettings, Stage
+from rag.config import load_config
+from rag.core.errors import ConfigError
+from rag.core.files import sha256_file
+from rag.core.log import get_logger
+from rag.data.corpus import ReadOptions, ReadReport, read_documents
+from rag.data.documents.limits import Limits
+from rag.data.documents.read import file_id
+from rag.data.documents.worker import cache_folder
+from rag.data.files.sources import DOCUMENTS, find_sources
+from rag.data.filters import Filter
+from rag.data.questions import read_questions
+from rag.data.split import SplitOptions, split_documents
+from retrievers.negatives.settings import MiningSettings, parse_ranks
+
+if TYPE_CHECKING:
+    from indexers.protocols import PassageEncoder
+    from indexers.reuse import KnownVectors
+    from rag.rounds.rounds import RoundResult
+    from retrievers.negatives.mine import MiningReport
+
+SAMPLE = "sample"
+_LIMITS = {"max_pages": "max_pages", "document_timeout": "timeout_s"}
+_READING = ("id_field", "title_field", "text_field", "encoding", "max_bad_share", "strict")
+_SPLITTING = {"split": "mode", "words": "words", "wrap": "wrap", "passage_ids": "ids"}
+_log = get_logger(__name__)
+
+
+def index(
+    corpus: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    encoder: Any = None,
+    query_encoder: str | None = None,
+    precision: str = "auto",
+    pooling: str = "auto",
+    max_length: int | None = None,
+    reuse: Sequence[str | Path] = (),
+    until: Stage | None = None,
+    overwrite: bool = False,
+    ray: str | None = None,
+    format: str = "auto",
+    report: ReadReport | None = None,
+    **settings: Any,
+) -> Path:
+    """Build an index from a corpus, or continue a build that was interrupted.
+
+    Args:
+        corpus: files, folders, patterns, "hf:owner/name", "-" for standard input, or "sample".
+        out: the index directory.
+        encoder: folder, hub name, SentenceTransformer, or model of transformers and its tokenizer as a tuple;
+            None is the embedded encoder.
+        query_encoder: question encoder, if it is another model.
+        precision, pooling, max_length: see `BiEncoder.load`.
+        reuse: earlier indexes of this encoder; only passages that they lack are encoded.
+        until: stop after this stage.
+        overwrite: delete what is in `out` first.
+        ray: address of a Ray cluster that encodes the passages.
+        format: one of `CORPUS_FORMATS`, or "auto".
+        report: counts what was read, bad records included.
+        **settings: fields of `BuildSettings` (retriever, index_type, …); how documents are read (id_field,
+            title_field, text_field, metadata, encoding, max_bad_share, strict, max_pages,
+            document_timeout) and cut (split, words, wrap, passage_ids).
+
+    Returns:
+        `out`.
+
+    Raises:
+        ConfigError: a setting is unknown or does not fit.
+        DataError: the corpus cannot be read, or has too many bad records.
+        MismatchedArtifactError: `out` holds a build of other inputs or settings.
+
+    Example:
+        `rag.index("corpus.jsonl", "my-index", retriever="hybrid", split="sentences")`
+    """
+    from indexers.build import build_index
+    from rag.opening import keep_encoder
+    from rag.runtime.live_models import is_source
+    from rag.scale.encoding import encoding_at
+    from retrievers.encoders.open import load_encoder, passage_budget
+
+    place, report = Path(out), report if report is not None else ReadReport()
+    inputs, is_sample = resolve_corpus([corpus] if isinstance(corpus, str | Path) else corpus)
+    names = (*_LIMITS, *_READING, "metadata", *_SPLITTING)
+    of_documents = {name: settings.pop(name) for name in names if name in settings}
+    checked = load_config(BuildSettings, overrides=settings)
+    if is_sample and of_documents.get("split", "auto") == "auto":
+        of_documents["split"] = "none"
+    budget = encoder if is_source(encoder) else None  # a model in memory is measured by the embedded one
+    if ray is not None:
+        _check_ray(checked, reuse, is_source(encoder))
+    max_tokens, count_tokens = passage_budget(budget, max_length)
+    read_options, split_options = read_and_split(of_documents, max_tokens=max_tokens)
+    read = read_documents(inputs, format=format, options=read_options, report=report)
+    loaded = None
+    if checked.has_encoder and until != "passages":
+        loaded = load_encoder(
+            encoder, query_encoder=query_encoder, precision=precision, pooling=pooling, max_length=max_length
+        )
+    known = _known_vectors(reuse, loaded, checked, place) if reuse and until != "passages" else None
+    source = _describe(inputs, format, asdict(split_options), asdict(read_options))
+    table, passages = None, split_documents(read, split_options, count_tokens)
+    if split_options.ids == "document":
+        table = DocumentTable()
+        listed = (source or {"files": []})["files"]
+        digests = {file_id(file["name"]): file["sha256"] for file in listed if "sha256" in file}
+        passages = cut_and_listed(
+            read, lambda one: list(split_documents([one], split_options, count_tokens)), table, digests
+        )
+    with encoding_at(ray) as encoding:
+        build_index(
+            passages, place, encoder=known or loaded, settings=checked, source=source, documents=table,
+            overwrite=overwrite, until=until, **encoding,
+        )  # fmt: skip
+    if loaded is not None:
+        keep_encoder(encoder, place)
+    if known is not None:
+        report.notes.insert(0, f"{known.reused:,} vectors taken over")
+    if report.total:
+        _log.info("%s", report.summary())
+    return place
+
+
+def resolve_corpus(corpus: Sequence[str | Path]) -> tuple[list[str], bool]:
+    """The inputs; whether they are the word "sample", which stands for the corpus in the package."""
+    inputs = [str(one) for one in corpus]
+    if inputs == [SAMPLE] and not Path(SAMPLE).exists():
+        from rag.sample import corpus_path
+
+        return [str(corpus_path())], True
+    return inputs, False
+
+
+def read_and_split(given: Mapping[str, Any], **split: Any) -> tuple[ReadOptions, SplitOptions]:
+    """How documents are read and cut, by the names that `index` gives the options; `split` adds to these."""
+    limits = Limits(**{field: given[name] for name, field in _LIMITS.items() if name in given})
+    reading = {name: given[name] for name in _READING if name in given}
+    reading["metadata"] = tuple(given.get("metadata") or ())
+    cutting = {field: given[name] for name, field in _SPLITTING.items() if name in given}
+    return ReadOptions(**reading, limits=limits, cache=cache_folder()), SplitOptions(**{**cutting, **split})
+
+
+def _known_vectors(
+    reuse: Sequence[str | Path], encoder: PassageEncoder | None, settings: BuildSettings, out: Path
+) -> KnownVectors:
+    from indexers.reuse import KnownVectors
+
+    if encoder is None or not settings.has_dense:
+        raise ConfigError(
+            "--reuse takes over one vector per passage, and this build makes none",
+            hint="leave it out: BM25 and token vectors are built again in any case",
+        )
+    paths = [Path(path) for path in reuse]
+    if out.resolve() in [path.resolve() for path in paths]:
+        raise ConfigError(
+            f"--reuse and --out are both {out}", hint="build into a new directory, then switch to it"
+        )
+    return KnownVectors(encoder, paths, settings.stored_dtype)
+
+
+def _check_ray(settings: BuildSettings, reuse: Sequence[str | Path], is_named: bool) -> None:
+    if not settings.has_dense:
+        raise ConfigError(
+            "--ray encodes one vector per passage, and this build makes none",
+            hint="leave it out: BM25 and token vectors are built on this machine",
+        )
+    if reuse:
+        raise ConfigError("--ray and --reuse cannot be combined", hint="leave out one of them")
+    if not is_named:
+        raise ConfigError(
+            "--ray needs an encoder that every node can load, this one is in memory",
+            hint="save it to a folder on a shared disk, and give that",
+        )
+
+
+def _describe(
+    inputs: list[str], format: str, split: dict[str, Any], read: dict[str, Any]
+) -> dict[str, Any] | None:
+    """What identifies the passages without reading them; None if only reading can tell (stdin)."""
+    files = []
+    for source in find_sources(inputs, format):
+        if source.path == "-":
+            return None
+        path = Path(source.path)
+        entry: dict[str, Any] = {"name": source.path, "format": source.format}
+        if path.is_file():
+            name = source.name if source.format == DOCUMENTS else path.name
+            try:
+                digest = sha256_file(path)
+            except OSError:  # one may not read it: reading says so, and goes on with the others
+                digest = ""
+            entry = {"name": name, "format": source.format, "sha256": digest}
+        files.append(entry)
+    if all(entry["format"] != DOCUMENTS for entry in files):  # no sections, whose size an encoder decides
+        del split["max_tokens"]
+    if not read["metadata"]:  # earlier versions kept none
+        del read["metadata"]
+    for unrelated in ("shown_problems", "cache", "strict"):
+        read.pop(unrelated, None)
+    described: dict[str, Any] = json.loads(json.dumps({"files": files, "split": split, "read": read}))
+    return described
+
+
+def mine(
+    index: str | Path,
+    questions: str | Path,
+    out: str | Path,
+    *,
+    ranks: str = "1:100",
+    index_encoder: str | None = None,
+    format: str = "auto",
+    limit: int | None = None,
+    sample: int | None = None,
+    merge: str | Path | None = None,
+    **settings: Any,
+) -> MiningReport:
+    """Write training examples with hard negatives from an index.
+
+    Args:
+        index: directory of the corpus's index.
+        questions: a file of questions with gold passages, or with answers alone.
+        out: DPR training JSON; a report goes beside it.
+        ranks: ranks to take candidates from, "first:last".
+        index_encoder: the index's encoder, if it moved.
+        format, limit, sample, merge: see `retrievers.negatives.mine.mine`.
+        **settings: fields of `MiningSettings` (source, per_question, margin, …).
+
+    Raises:
+        ConfigError: a setting is unknown, or the index lacks what it needs.
+        DataError: no question has a positive passage.
+    """
+    from retrievers.negatives.mine import mine as run
+
+    first, last = parse_ranks(ranks)
+    checked = load_config(MiningSettings, overrides={"first_rank": first, "last_rank": last, **settings})
+    return run(
+        index, questions, out, checked, index_encoder=index_encoder, format=format, limit=limit,
+        sample=sample, merge=None if merge is None else Path(merge),
+    )  # fmt: skip
+
+
+def retrieve(
+    index: str | Path,
+    questions: str | Path,
+    out: str | Path,
+    *,
+    top_k: int = 100,
+    format: str = "auto",
+    batch_size: int = 512,
+    limit: int | None = None,
+    regex: bool = False,
+    filter: Mapping[str, Any] | Filter | None = None,
+    **opening: Any,
+) -> int:
+    """Search for all questions of a file, and write what is retrieved.
+
+    Args:
+        index: directory written by `rag index`.
+        questions: a file of questions, of any format.
+        out: *.json: DPR's results; *.run or *.trec: a TREC run; *.jsonl: paths.
+        top_k: hits per question.
+        format: format of the question file.
+        batch_size: questions searched at once.
+        limit: number of questions, from the beginning of the file; None means all.
+        regex: answers are regular expressions (CuratedTREC).
+        filter: which passages may be returned, see `Filter.parse`.
+        **opening: arguments of `Pipeline.open` (retriever, fusion, rerank, reader, …).
+
+    Returns:
+        The number of questions.
+
+    Raises:
+        ConfigError: the name of `out` has another ending, or a setting does not fit.
+        DataError: the questions cannot be read.
+    """
+    from rag.eval.runs import extension_of, write_results
+    from rag.pipeline import Pipeline
+
+    target = Path(out)
+    extension_of(target)  # refused before anything is opened
+    chosen = Filter.parse(filter)
+    listed = list(islice(read_questions(questions, format=format), limit))
+    with Pipeline.open(index, reads=False, **opening) as pipeline:
+        write_results(pipeline, listed, target, top_k, batch_size=batch_size, regex=regex, filter=chosen)
+    return len(listed)
+
+
+def train_rounds(
+    recipe: Literal["distill", "colbert"],
+    index: str | Path,
+    questions: str | Path,
+    out: str | Path,
+    *,
+    config: str | Path | None = None,
+    training: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> list[RoundResult]:
+    """Teach a retriever in rounds of searching, labelling and training: the twin of `rag rounds`.
+
+    Args:
+        recipe: "distill": a reader scores passages; "colbert": answers tell right passages from wrong ones.
+        index: what the first round searches.
+        questions: questions with answers; gold passages are not needed.
+        out: folder of the rounds, continued after its last finished stage.
+        config: of the training: a file or preset; "distill-small" or "colbert-small" by default.
+        training: settings of `rag.train` with this recipe that win over `config`.
+        **settings: fields of `DistillRoundsConfig` or `ColbertRoundsConfig` (rounds, top_k, reader, …).
+
+    Returns:
+        The results of all rounds; `out / "rounds.json"` names the best round's encoder.
+
+    Raises:
+        ConfigError: a setting is unknown or does not fit.
+        DataError: no question can be trained on.
+    """
+    from rag.recipes import RECIPES, load, read_config
+    from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig
+
+    kinds: dict[str, Any] = {"distill": DistillRoundsConfig, "colbert": ColbertRoundsConfig}
+    if recipe not in kinds:
+        raise ConfigError(f"recipe is {recipe!r}, expected one of {', '.join(kinds)}")
+    place = Path(out)
+    # each round sets its own training files
+    given = {**(training or {}), "out": str(place), "train_files": [str(place / "round-1")]}
+    trained = read_config(load(RECIPES[recipe].config), config or f"{recipe}-small", given)
+    chosen = {**settings, "out": place, "index": Path(index), "questions": str(questions)}
+    checked = read_config(kinds[recipe], None, chosen)
+    from rag.rounds.rounds import run_rounds
+
+    return run_rounds(checked, trained)

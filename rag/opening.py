@@ -1,0 +1,203 @@
+"""What `Pipeline.open` and `Pipeline.save` do: models by name, folder or in memory, and the way back to disk.
+
+A saved pipeline is an index directory that also holds `encoder/` and `reader/`, the models' folders, where
+they neither come with the package nor from the hub, and `pipeline.json`, the settings that were given.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from indexers.build import INDEX_KIND
+from indexers.index import ENCODER_DIR, Index
+from indexers.protocols import EncoderIdentity
+from rag.core.errors import ConfigError
+from rag.core.files import TEMPORARY_MARK, atomic_path, atomic_write_json, read_json
+from rag.core.log import get_logger
+from rag.core.manifest import read_manifest
+from rag.runtime.live_models import describe_model, is_source, load_live, write_model
+from rag.runtime.model_files import TOWER_NAMES, TOWER_SEPARATOR, tower_folders
+from readers.paths import counts_scores
+from readers.protocols import Reader
+from retrievers.fusion import Fusion
+from retrievers.protocols import Retriever
+
+SETTINGS_FILE, READER_DIR = "pipeline.json", "reader"  # in the directory of a saved pipeline
+_OWN = "its own question encoder"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The arguments of `Pipeline.open` that say who searches and who reads; see there."""
+
+    retriever: str = "auto"
+    index_encoder: Any = None
+    reader: Any = None
+    reads: bool = True
+    precision: str = "auto"
+    fusion: str | Fusion | None = None
+    rerank: str | Path | None = None
+    effort: str | None = None
+
+    def completed(self, directory: Path) -> Opening:
+        """With what a saved pipeline's directory says of those that are not given."""
+        path = directory / SETTINGS_FILE
+        saved: dict[str, Any] = read_json(path) if path.is_file() else {}
+        if (directory / READER_DIR).is_dir():
+            saved["reader"] = str(directory / READER_DIR)
+        usual = Opening()
+        chosen = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        missing = {name: value for name, value in saved.items() if chosen[name] == getattr(usual, name)}
+        return Opening(**{**chosen, **missing})
+
+    def open(self, index: Index) -> tuple[Retriever, Reader | None]:
+        """Retriever and reader; no reader where none is wanted.
+
+        Raises:
+            ArtifactError: the index belongs to another encoder, or there is no such model.
+            ConfigError: a setting is not known, or does not fit the index.
+        """
+        from retrievers.open import named_kind, open_retriever
+
+        reader, retriever, precision = self.reader, self.retriever, self.precision
+        if not isinstance(retriever, str):
+            raise ConfigError(f"retriever is {retriever!r:.40}, expected a name", hint="for example hybrid")
+        rerank = None if self.rerank is None else str(self.rerank)
+        fused = Fusion.parse(self.fusion) if isinstance(self.fusion, str) else self.fusion
+        known = _said(reader).get("retriever") or {}
+        bound = None if "kind" in known else known or None
+        if reader and bound is None and not self.reads:
+            raise ConfigError(
+                f"{reader} is to search and not to read, but there is no question encoder in it",
+                hint="leave the reader out, or give the folder that `rag train rag` or `emdr2` wrote",
+            )
+        if retriever not in ("auto", "dense"):
+            bound = None
+        if bound is None:
+            searcher = open_retriever(
+                index, retriever, encoder=self.index_encoder, precision=precision, fusion=fused,
+                rerank=rerank,
+            )  # fmt: skip
+        else:
+            from retrievers.bound import open_bound
+            from retrievers.rerank import reranked
+
+            if self.index_encoder is not None or fused is not None:
+                raise ConfigError(
+                    f"{reader} brings its own question encoder: index_encoder and fusion cannot be given",
+                    hint="leave them out, or choose another --retriever",
+                )
+            searcher = open_bound(index, Path(str(reader)), bound, precision=precision)
+            if rerank is not None:
+                searcher = reranked(searcher, index, rerank, precision=precision)
+        opened = _open_reader(reader if self.reads else False, precision, self.effort)
+        if known and counts_scores(opened):
+            searched = _OWN if bound else named_kind(retriever, index)
+            _check_scores(str(reader), known, searched, index)
+        return searcher, opened
+
+
+def keep_encoder(encoder: Any, directory: Path) -> None:
+    """Write an encoder that was given in memory beside the index that it made, so that it can be opened."""
+    if not is_source(encoder) and not hasattr(encoder, "identity") and not (directory / ENCODER_DIR).exists():
+        write_model(encoder, directory / ENCODER_DIR)
+
+
+def save(index: Index, opening: Opening, place: Path, *, overwrite: bool) -> None:
+    """Write an index with the models and settings that it was opened with; see `Pipeline.save`."""
+    if place.exists() and place.resolve() == index.directory.resolve():
+        raise ConfigError(f"{place} is the pipeline's own directory", hint="choose another one")
+    if place.exists() and any(place.iterdir()):
+        if not overwrite:
+            raise ConfigError(f"{place} is not empty", hint="choose another directory, or add --overwrite")
+        read_manifest(place, kind=INDEX_KIND)  # what is no index is never deleted
+    own = (ENCODER_DIR, READER_DIR, SETTINGS_FILE, ".lock")
+    with atomic_path(place) as temporary:
+        shutil.copytree(
+            index.directory, temporary, ignore=shutil.ignore_patterns(*own, f".*{TEMPORARY_MARK}*")
+        )
+        given = {"retriever": opening.retriever, "fusion": opening.fusion, "effort": opening.effort}
+        settings = {name: str(value) for name, value in given.items() if value not in (None, "auto")}
+        if opening.rerank is not None:
+            folder, comma, rest = str(opening.rerank).partition(",")
+            known = str(Path(folder).resolve()) if Path(folder).is_dir() else folder
+            settings["rerank"] = known + comma + rest
+        if index.encoder_identity is not None:
+            kept = (index.directory / ENCODER_DIR).is_dir() or opening.index_encoder is None
+            source = index.encoder_identity.name if kept else opening.index_encoder
+            if name := _write(getattr(source, "identity", source), temporary / ENCODER_DIR):
+                settings["index_encoder"] = name
+        if opening.reader not in (None, False) and (name := _write(opening.reader, temporary / READER_DIR)):
+            settings["reader"] = name
+        if settings:
+            atomic_write_json(temporary / SETTINGS_FILE, settings)
+        if place.exists():
+            shutil.rmtree(place)
+
+
+def _write(source: Any, folder: Path) -> str:
+    """Write a model to `folder`; if that is not needed, its name."""
+    if isinstance(source, EncoderIdentity):
+        source = source.name
+    if isinstance(source, Reader):
+        raise ConfigError(
+            f"a {type(source).__name__} cannot be saved", hint="open the pipeline with its folder"
+        )
+    if not is_source(source):
+        write_model(source, folder)
+        return ""
+    passages, separator, questions = str(source).partition(TOWER_SEPARATOR)
+    if separator and Path(passages).is_dir() and Path(questions).is_dir():
+        for number, name in enumerate((passages, questions)):
+            shutil.copytree(tower_folders(Path(name))[number], folder / TOWER_NAMES[0][number])
+        return ""
+    if Path(source).is_dir():
+        shutil.copytree(source, folder)
+        return ""
+    return str(source)
+
+
+def _said(reader: Any) -> Mapping[str, Any]:
+    """The `reader.json` of a reader's folder, if it has one."""
+    from readers.manifest import READER_FILE, read_reader_file
+
+    if not reader or not is_source(reader) or not (Path(reader) / READER_FILE).exists():
+        return {}
+    return read_reader_file(Path(reader))
+
+
+def _check_scores(reader: str, known: Mapping[str, Any], searched: str, index: Index) -> None:
+    """Warn where a reader that counts scores in gets those of another kind of search or another encoder."""
+    trained, log = known.get("kind", _OWN), get_logger(__name__)
+    if trained.partition(":")[0] != searched.partition(":")[0]:
+        log.warning(
+            "%s was trained with the scores of %s; those of %s are not comparable, so expect worse answers",
+            *(reader, trained, searched),
+        )
+    elif "encoder" in known and index.encoder_identity is not None:
+        encoder = EncoderIdentity.from_json(known["encoder"])
+        if differences := index.encoder_identity.differences(encoder):
+            log.warning(
+                "%s was trained with scores of the encoder %s; those of %s are not comparable (%s)",
+                *(reader, encoder.name, index.directory, "; ".join(differences)),
+            )
+
+
+def _open_reader(reader: Any, precision: str, effort: str | None) -> Reader | None:
+    if reader is False:
+        return None
+    if isinstance(reader, Reader):
+        return reader
+    from readers.open import open_reader
+
+    settings = {"precision": precision, **({"effort": effort} if effort else {})}
+    if is_source(reader):
+        return open_reader(reader, **settings)
+    opened = load_live(reader, lambda folder: open_reader(folder, **settings))
+    if hasattr(opened, "name"):
+        opened.name = describe_model(reader)
+    return opened

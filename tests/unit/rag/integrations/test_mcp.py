@@ -1,0 +1,106 @@
+"""The MCP server through the SDK's own client: in memory, over HTTP, and as a command over standard input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
+
+import rag
+from rag.integrations.mcp import create_mcp_server
+from rag.integrations.source import Source, open_source
+from tests.api.fakes import listening
+
+pytestmark = pytest.mark.anyio
+QUESTION = "Where does the Danube rise?"
+
+
+@pytest.fixture
+def source(address: str) -> Source:
+    return open_source(address)
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+    """The structured content of a call; deep-research clients read the same from the only text."""
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    (text,) = result.content
+    assert json.loads(text.text) == result.structured_content
+    return result.structured_content
+
+
+async def check(client: Client) -> None:
+    found = (await call(client, "search", query=QUESTION))["results"]
+    assert {"id", "title", "url"} <= found[0].keys()
+    assert found[0]["id"] == "rivers/1"
+    document = await call(client, "fetch", id=found[0]["id"])
+    assert {"id", "title", "text", "url", "metadata"} == document.keys()
+    assert document["text"].startswith("The Danube rises in the Black Forest")
+    assert document["url"] == found[0]["url"]
+    answered = await call(client, "ask", question=QUESTION)
+    assert answered["best_guess"] in document["text"]
+    assert answered["evidence"]["id"] == "rivers/1"
+    is_none = answered["no_answer_confidence"] > 2 * answered["confidence"]
+    assert answered["answer"] == (None if is_none else answered["best_guess"])
+    assert (answered["certainty"] == "none") is is_none
+
+
+async def test_tools_and_resources_over_a_server(
+    source: Source, address: str, pipeline: rag.Pipeline
+) -> None:
+    async with Client(create_mcp_server(source, top_k=3)) as client:
+        tools = (await client.list_tools()).tools
+        assert [tool.name for tool in tools] == ["search", "fetch", "ask"]
+        assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
+        assert [list(tool.input_schema["properties"]) for tool in tools] == [["query"], ["id"], ["question"]]
+        await check(client)
+        results = (await call(client, "search", query=QUESTION))["results"]
+        expected = pipeline.retrieve(QUESTION, 3)
+        assert [one["id"] for one in results] == [passage.id for _, passage in expected]
+        urls = {one["id"]: (one["url"], one["title"]) for one in results}
+        assert urls["rivers/1"] == (f"{address}/v1/passages/rivers/1", "Danube")
+        assert urls["web#3"] == ("https://example.org/kenya", "web#3")
+        assert (await call(client, "fetch", id="web#3"))["metadata"]["path"] == "https://example.org/kenya"
+        (template,) = (await client.list_resource_templates()).resource_templates
+        assert template.uri_template == "passage://{passage_id}"
+        (content,) = (await client.read_resource("passage://rivers%2F2")).contents
+        assert content.text.startswith("Rhine\n\nThe Rhine begins")
+
+
+async def test_wrong_requests_are_explained(source: Source) -> None:
+    async with Client(create_mcp_server(source)) as client:
+        for tool, arguments, words in (
+            ("fetch", {"id": "nothing"}, "no passage has the id 'nothing'; ids come from `search`"),
+            ("search", {"query": " "}, "question is empty"),
+            ("search", {}, "query"),
+        ):
+            result = await client.call_tool(tool, arguments)
+            assert result.is_error
+            assert words in result.content[0].text
+        with pytest.raises(MCPError, match="no passage has the id 'a/b'"):
+            await client.read_resource("passage://a%2Fb")
+
+
+async def test_over_http(folder: Path) -> None:
+    server = create_mcp_server(open_source(folder, reads=True))
+    with listening(server.streamable_http_app(host="127.0.0.1")) as url:
+        async with Client(f"{url}/mcp") as client:
+            await check(client)
+            (url_of_first, *_) = [
+                one["url"] for one in (await call(client, "search", query="Rhine"))["results"]
+            ]
+            (content,) = (await client.read_resource(url_of_first)).contents
+            assert content.text.startswith("Rhine")
+
+
+async def test_the_command_over_standard_input(folder: Path) -> None:
+    command = StdioServerParameters(
+        command=sys.executable, args=["-m", "rag.cli.main", "mcp", "--index", str(folder)],
+        env={"PYTHONPATH": str(Path(__file__).parents[4])},
+    )  # fmt: skip
+    async with Client(stdio_client(command)) as client:
+        await check(client)

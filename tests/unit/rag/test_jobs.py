@@ -1,0 +1,99 @@
+"""The commands as functions do what the commands do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rag
+from indexers.index import Index
+from rag.core.errors import ConfigError, DataError
+from rag.data.corpus import ReadReport
+from tests.commands import exit_code
+
+DOCUMENTS = [
+    {
+        "id": "d1",
+        "title": "Danube",
+        "text": "The Danube rises in the Black Forest. It ends in the Black Sea.",
+    },
+    {"id": "d2", "title": "Rhine", "text": "The Rhine ends in the North Sea."},
+    {"id": "d3", "title": "Elbe", "text": "The Elbe flows through Dresden and Hamburg."},
+]
+QUESTION = {"question": "Where does the Rhine end?", "answers": ["North Sea"], "gold_passage_ids": ["d2-0"]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.jsonl").write_text("\n".join(map(json.dumps, DOCUMENTS)))
+    Path("questions.jsonl").write_text(json.dumps(QUESTION))
+    return tmp_path
+
+
+def _passages(place: str) -> Any:
+    with Index.open(place) as index:
+        return index.manifest["passages"]
+
+
+def test_index_mine_and_retrieve_write_what_the_commands_write(folder: Path) -> None:
+    report = ReadReport()
+    assert rag.index("corpus.jsonl", "one", retriever="bm25", report=report) == Path("one")
+    assert (report.total, report.bad) == (3, 0)
+    assert exit_code("index", "corpus.jsonl", "--out", "two", "--retriever", "bm25") == 0
+    assert _passages("one") == _passages("two")
+    rag.index("corpus.jsonl", "two", retriever="bm25")  # the same build: else it would be refused
+    rag.mine("one", "questions.jsonl", "one.json", per_question=1, weak_positives=False)
+    arguments = ("--questions", "questions.jsonl", "--per-question", 1, "--no-weak-positives")
+    assert exit_code("mine", "--index", "one", *arguments, "--out", "two.json") == 0
+    assert Path("one.json").read_bytes() == Path("two.json").read_bytes()
+    assert rag.retrieve("one", "questions.jsonl", "one.run", top_k=2) == 1
+    more = ("--questions", "questions.jsonl", "--top-k", 2)
+    assert exit_code("retrieve", "--index", "one", *more, "--out", "two.run") == 0
+    assert Path("one.run").read_text() == Path("two.run").read_text()
+    assert Path("one.run").read_text().startswith("q")
+
+
+def test_settings_of_jobs_are_checked_before_work(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'retriever'"):
+        rag.index("corpus.jsonl", "new", retreiver="bm25")
+    with pytest.raises(ConfigError, match="did you mean 'per_question'"):
+        rag.mine("one", "questions.jsonl", "out.json", per_queston=3)
+    with pytest.raises(ConfigError, match="recipe is 'distil', expected one of distill, colbert"):
+        rag.train_rounds("distil", "one", "questions.jsonl", "rounds")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="one: no such file"):
+        rag.train_rounds("distill", "one", "questions.jsonl", "rounds")
+    with pytest.raises(ConfigError, match=r"out\.txt"):
+        rag.retrieve("one", "questions.jsonl", "out.txt")
+    with pytest.raises(ConfigError, match="reuse and out are both"):
+        rag.index("corpus.jsonl", "new", reuse=["new"])
+    assert not (folder / "new").exists()
+
+
+def test_rounds_get_the_settings_of_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rag.index("corpus.jsonl", "one", retriever="bm25")
+    given: list[Any] = []
+
+    def run_rounds(config: Any, training: Any) -> list[Any]:
+        given.append((config.model_dump(mode="json"), training.model_dump(mode="json")))
+        return []
+
+    monkeypatch.setattr("rag.rounds.rounds.run_rounds", run_rounds)
+    monkeypatch.setattr("rag.rounds.rounds.table", lambda results, figure: [figure])
+    rag.train_rounds("colbert", "one", "questions.jsonl", "r", training={"epochs": 2}, rounds=3, negatives=5)
+    arguments = ("--index", "one", "--questions", "questions.jsonl", "--rounds", 3, "--negatives", 5)
+    assert exit_code("rounds", "--recipe", "colbert", *arguments, "--set", "epochs=2", "--out", "r") == 0
+    assert given[0] == given[1]
+    assert given[0][0]["rounds"] == 3
+    assert given[0][1]["optim"]["epochs"] == 2
+
+
+def test_importing_the_package_costs_nothing() -> None:
+    code = "import sys, rag; dir(rag); print([m for m in ('numpy', 'torch', 'pydantic') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,188 @@
+"""Models given in memory, saved pipelines, several threads, and how answers look in a notebook."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer, BertForQuestionAnswering
+
+from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.core.types import Answer, AnswerSet, Evidence, Passage
+from rag.pipeline import Pipeline
+from retrievers.encoders.open import load_encoder
+from tests.tiny_reader import tiny_config, tiny_tokenizer
+
+TEXTS = ["the danube rises in the black forest", "who wrote the river", "in the title text"]
+
+
+@pytest.fixture(scope="module")
+def transformer(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    folder = tiny.sentence_transformer(tmp_path_factory.mktemp("st"))
+    return SentenceTransformer(str(folder), device="cpu")
+
+
+def _reader() -> tuple[Any, Any]:
+    torch.manual_seed(3)
+    return BertForQuestionAnswering(tiny_config()), tiny_tokenizer()
+
+
+def test_a_sentence_transformer_indexes_as_it_encodes(transformer: Any, tmp_path: Path) -> None:
+    encoder = load_encoder(transformer, precision="fp32")
+    expected = transformer.encode(TEXTS)
+    assert np.abs(encoder.encode_passages([""] * 3, TEXTS) - expected).max() < 1e-5
+    assert encoder.identity.name == "SentenceTransformer (given in memory)"
+    assert load_encoder(encoder) is encoder
+    with Pipeline.from_texts(TEXTS, out=tmp_path / "index", encoder=transformer, reader=False) as pipeline:
+        first = pipeline.retrieve("danube river")
+    with Pipeline.open(tmp_path / "index", reader=False) as again:  # needs nothing else
+        assert again.retrieve("danube river") == first
+    with Pipeline.open(tmp_path / "index", reader=False, index_encoder=transformer) as again:
+        assert again.retrieve("danube river") == first
+
+
+def test_other_weights_in_memory_are_refused(transformer: Any, tiny_bert: Path, tmp_path: Path) -> None:
+    Pipeline.from_texts(TEXTS, out=tmp_path / "index", encoder=transformer, reader=False).close()
+    changed = AutoModel.from_pretrained(tiny_bert, add_pooling_layer=False)
+    with torch.no_grad():
+        next(changed.parameters())[0, 0] += 1
+    other = (changed, AutoTokenizer.from_pretrained(tiny_bert))
+    with pytest.raises(MismatchedArtifactError, match=r"not 'BertModel \(given in memory\)' .*weights"):
+        Pipeline.open(tmp_path / "index", reader=False, index_encoder=other)
+    with pytest.raises(ConfigError, match="BertModel as a model: its tokenizer is missing"):
+        Pipeline.from_texts(TEXTS, encoder=changed, reader=False)
+    with pytest.raises(ConfigError, match="cannot use a int as a model"):
+        Pipeline.from_texts(TEXTS, encoder=3, reader=False)
+
+
+def test_a_saved_pipeline_needs_nothing_else(tiny_bert: Path, tmp_path: Path) -> None:
+    model = AutoModel.from_pretrained(tiny_bert, add_pooling_layer=False)
+    encoder = (model, AutoTokenizer.from_pretrained(tiny_bert))
+    made = Pipeline.from_texts(TEXTS, retriever="hybrid", encoder=encoder, reader=_reader())
+    chosen = Pipeline.open(made.index.directory, retriever="bm25", reader=_reader())
+    answers = [pipeline.ask("who wrote the river").to_json() for pipeline in (made, chosen)]
+    assert answers[0]["answers"]
+    made.save(tmp_path / "all")
+    chosen.save(tmp_path / "bm25")
+    made.close()
+    chosen.close()
+    for name, expected in zip(("all", "bm25"), answers, strict=True):
+        shutil.move(tmp_path / name, tmp_path / f"{name}-moved")
+        with Pipeline.open(tmp_path / f"{name}-moved") as again:
+            found = again.ask("who wrote the river").to_json()
+            again.save(tmp_path / name)  # a copy of a copy
+            for one in (found, expected):
+                one.pop("timings_ms", None)
+            assert found == expected
+        with Pipeline.open(tmp_path / name) as again:
+            assert again.ask("who wrote the river").to_json()["answers"] == expected["answers"]
+
+
+def test_saving_replaces_no_other_files(tmp_path: Path) -> None:
+    pipeline = Pipeline.from_texts(TEXTS, retriever="bm25", reader=False)
+    pipeline.save(tmp_path / "index")
+    with pytest.raises(ConfigError, match=r"index is not empty\n.*or add overwrite"):
+        pipeline.save(tmp_path / "index")
+    pipeline.save(tmp_path / "index", overwrite=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("all of it")
+    with pytest.raises(ArtifactError, match=r"has no manifest\.json"):
+        pipeline.save(tmp_path / "mine", overwrite=True)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"
+    with pytest.raises(ConfigError, match="the pipeline's own directory"):
+        pipeline.save(pipeline.index.directory, overwrite=True)
+    (tmp_path / "index" / "manifest.json").write_text(
+        json.dumps(json.loads((tmp_path / "index" / "manifest.json").read_text()) | {"checksum": "0"})
+    )
+    with pytest.raises(ArtifactError):
+        Pipeline.open(tmp_path / "index", reader=False)
+    pipeline.close()
+    with pytest.raises(ConfigError, match="this pipeline is closed"):
+        pipeline.save(tmp_path / "late")
+
+
+class _CountingReader:
+    """Counts how many calls run at the same time."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.running, self.most = 0, 0
+
+    def read(self, questions: Sequence[str], *_: Any) -> list[Any]:
+        from readers.protocols import ReadAnswer, ReadResult
+
+        self.running += 1
+        self.most = max(self.most, self.running)
+        time.sleep(0.01)
+        self.running -= 1
+        return [ReadResult((ReadAnswer(text[:3], 1.0, 0.9, 0, 0, 3),), 0.1) for text in questions]
+
+
+def test_eight_threads_get_the_answers_of_one() -> None:
+    reader = _CountingReader()
+    pipeline = Pipeline.from_texts(TEXTS, retriever="hybrid", reader=reader)
+    questions = [
+        f"{word} {n}"
+        for n, word in enumerate(["danube", "river", "forest", "title", "text", "black", "wrote", "who"])
+    ]
+    expected = [pipeline.retrieve(question) for question in questions]
+    answers = [pipeline.ask(question).answers[0].evidence.passage_id for question in questions]
+    barrier = threading.Barrier(8)
+
+    def ask(number: int) -> tuple[Any, str]:
+        barrier.wait()
+        question = questions[number]
+        return pipeline.retrieve(question), pipeline.ask(question).answers[0].evidence.passage_id
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            assert list(pool.map(ask, range(8))) == list(zip(expected, answers, strict=True))
+    assert reader.most == 1
+    assert asyncio.run(_gathered(pipeline, questions)) == answers
+    asked = threading.Thread(target=pipeline.ask, args=(questions * 20,))
+    asked.start()
+    pipeline.close()  # waits for what runs
+    asked.join()
+    assert repr(pipeline) == "Pipeline(closed)"
+
+
+async def _gathered(pipeline: Pipeline, questions: Sequence[str]) -> list[str]:
+    results = await asyncio.gather(*(pipeline.aask(question) for question in questions))
+    return [result.answers[0].evidence.passage_id for result in results]
+
+
+def test_records_are_short_in_a_session_and_highlighted_in_a_notebook() -> None:
+    text = "<script>alert(1)</script> The Danube rises in the Black Forest. " + "Much more. " * 100
+    start = text.index("Black")
+    evidence = Evidence("d1", "Danube & co", text, start, start + 12, 1.0)
+    answer = Answer("Black Forest", 2.0, 0.834, evidence)
+    result = AnswerSet("Where <b>?", (answer,), 0.1, "v", {})
+    assert repr(answer) == "Answer('Black Forest', confidence=0.83, passage='d1')"
+    assert repr(result) == "AnswerSet('Where <b>?': 'Black Forest', 1 answers)"
+    assert len(repr(Passage("d1", "Danube", text))) < 100
+    assert len(repr(evidence)) < 100
+    shown = result._repr_html_()
+    assert "<mark>Black Forest</mark>" in shown
+    assert "&lt;script&gt;" in shown
+    assert "Danube &amp; co" in shown
+    assert "Where &lt;b&gt;?" in shown
+    assert "<script" not in shown
+    assert len(shown) < 1200
+    nothing = AnswerSet("Where?", (answer,), 0.95, "v", {})
+    assert "no answer found (95%)" in nothing._repr_html_()
+    assert repr(nothing) == "AnswerSet('Where?': no answer, 1 answers)"
+    with Pipeline.from_texts(TEXTS, retriever="bm25", reader=False) as pipeline:
+        assert repr(pipeline).endswith("3 passages, SparseRetriever, no reader)")
