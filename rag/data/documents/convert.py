@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rag.core.errors import RagError
-from rag.data.documents import epub, html, mail, markdown, office, pdf, plain, rst, tables
+from rag.data.documents import epub, html, mail, markdown, office, pdf, plain, rst, sheets
 from rag.data.documents.blocks import Converted, Piece, Unreadable, assemble, clean
 from rag.data.documents.kinds import kind_by_name, kind_of
 from rag.data.documents.limits import Limits
 
-VERSION = 5  # raised when a converter gives other text than before: cached conversions of others are not used
+VERSION = 6  # raised when a converter gives other text than before: cached conversions of others are not used
 
 
 def convert(data: bytes, name: str, limits: Limits | None = None, encoding: str = "utf-8") -> Converted:
@@ -75,7 +75,7 @@ _MAIL = {"mail": mail.message, "mbox": mail.mailbox}
 _ARCHIVES: dict[str, Callable[[bytes, Limits], tuple[str, list[Piece]]]] = {
     "docx": office.word,
     "pptx": office.slides,
-    "xlsx": tables.workbook,
+    "xlsx": sheets.workbook,
     "epub": epub.book,
 }
 _TEXTS: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
@@ -83,7 +83,7 @@ _TEXTS: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
     "markdown": markdown.markdown,
     "rst": rst.rst,
     "text": plain.text,
-    "csv": lambda source: ("", list(tables.csv_table(source))),
+    "csv": lambda source: ("", list(sheets.csv_table(source))),
     "notebook": markdown.notebook,
     "python": lambda source: plain.code(source, is_python=True),
     "code": plain.code,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from rag.core.optional import require
 from rag.data.documents import tables
 from rag.data.documents.blocks import Piece, clean
-from rag.data.documents.limits import Limits, open_archive
+from rag.data.documents.limits import Limits, open_office
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
@@ -24,8 +23,7 @@ def word(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
 
     Word stores no pages; pieces have none.
     """
-    open_archive(data, limits).close()
-    document = require("docx", "docs").Document(io.BytesIO(data))
+    document = require("docx", "docs").Document(open_office(data, limits))
     pieces = list(_blocks(document.element.body, document))
     named = [piece.text for piece in pieces if piece.kind == "heading"]
     return _title(document) or (named[0] if named else ""), pieces
@@ -118,8 +116,7 @@ def _table(element: Any, document: Any) -> Iterator[Piece]:
 
 def slides(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
     """Title and pieces of a PPTX file: a slide's title is its heading, its number the page; notes follow."""
-    open_archive(data, limits).close()
-    show = require("pptx", "docs").Presentation(io.BytesIO(data))
+    show = require("pptx", "docs").Presentation(open_office(data, limits))
     limits.check_pages(len(show.slides), "slides")
     pieces: list[Piece] = []
     for number, slide in enumerate(show.slides, start=1):

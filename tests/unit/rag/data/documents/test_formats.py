@@ -265,7 +265,7 @@ def test_workbooks() -> None:
             ["Tea", None, 2.50, datetime.datetime(2024, 5, 1)], ["Milk", None, 1, None]]  # fmt: skip
     converted = convert(make.workbook({"Prices": rows, "Empty": []}), "a.xlsx")
     assert blocks(converted) == [
-        ("heading", "Prices"), ("paragraph", "Prices of 2024"),
+        ("heading", "Prices"), ("heading", "Prices of 2024"),
         ("row", "Item: Tea; Price: 2.5; Until: 2024-05-01"), ("row", "Item: Milk; Price: 1"),
     ]  # fmt: skip
 

@@ -1,0 +1,165 @@
+"""Spreadsheets and CSV files, whose tables begin anywhere: below titles and notes, several in one sheet."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, pairwise
+
+from rag.core.optional import require
+from rag.data.documents.blocks import Piece, Unreadable, clean
+from rag.data.documents.limits import Limits, open_office
+from rag.data.documents.tables import MAX_NAME_CHARS, is_header, is_number, rows
+
+_DELIMITERS = ",;\t|"
+_SAMPLE = 20  # rows by which a header or a delimiter is judged
+
+Row = Sequence[str]
+
+
+def sheet(cells: Iterable[Row]) -> Iterator[Piece]:
+    """The tables of a sheet: each row with the names of its columns.
+
+    Empty rows part a sheet into blocks. A table is a header and what stands below it, in this block and in
+    the next ones; what stands above a header is narrower. A short text alone above a table is its heading.
+    Where several blocks begin with the same label ("Product: tea", "Product: milk"), that line is the
+    heading of each.
+
+    Example:
+        >>> cells = [["Rooms of 2024"], [], ["Week", "Room", "Who"], ["2", "37", ""], [], ["3", "38", "Ann"]]
+        >>> [(piece.kind, piece.text) for piece in sheet(cells)]
+        [('heading', 'Rooms of 2024'), ('row', 'Week: 2; Room: 37'), ('row', 'Week: 3; Room: 38; Who: Ann')]
+    """
+    blocks = [list(block) for is_filled, block in groupby(cells, lambda row: _size(row) > 0) if is_filled]
+    widest = max((_size(row) for block in blocks for row in block), default=0)
+    narrow = min(2, widest - 1)
+    labels = Counter(label for block in blocks if (label := _label(block[0])))
+    level, header = 2, None
+    for block, following in pairwise([*blocks, []]):
+        is_record = labels[_label(block[0])] > 1
+        at = None if is_record and narrow < 2 else _header_at(block, following, narrow)
+        if header is not None and at is None and not is_record and _size(block[0]) > narrow:
+            yield from rows(block, header)
+            continue
+        is_title = _is_title(block, at, following, narrow)
+        if is_record or is_title:
+            yield Piece("heading", _line(block[0]), 2 if is_record else level)
+            level = 3 if is_record else level
+        yield from _loose(block[is_record or is_title : at])
+        header = None if at is None else block[at]
+        if header is not None and at is not None:
+            yield from rows(block[at + 1 :], header)
+
+
+def _size(row: Row) -> int:
+    return sum(bool(cell.strip()) for cell in row)
+
+
+def _label(row: Row) -> str:
+    """The first of two cells if it can name the second, else ""."""
+    if _size(row) != 2 or not 0 < len(label := clean(row[0])) <= MAX_NAME_CHARS or is_number(label):
+        return ""
+    return label.rstrip(":")
+
+
+def _line(row: Row) -> str:
+    label, filled = _label(row), [clean(cell) for cell in row if cell.strip()]
+    return f"{label}: {filled[1]}" if label else "; ".join(filled)
+
+
+def _loose(block: Iterable[Row]) -> Iterator[Piece]:
+    """Rows that no header names."""
+    for row in block:
+        yield Piece("paragraph" if _size(row) == 1 else "row", _line(row))
+
+
+def _header_at(block: Sequence[Row], following: Sequence[Row], narrow: int) -> int | None:
+    """Place of the header in a block: its first row that is not narrow, or twice as wide as all above it."""
+    above = narrow
+    for at, row in enumerate(block):
+        size = _size(row)
+        if size > narrow and (above == narrow or size >= 2 * above):
+            below = list(block[at + 1 : at + 1 + _SAMPLE] or following[:_SAMPLE])
+            rows_here = (row, *below)
+            used = [n for n in range(max(map(len, rows_here))) if any(_at(one, n) for one in rows_here)]
+            names, *values = [[_at(one, n) for n in used] for one in rows_here]
+            if is_header(names, values):
+                return at
+        above = max(above, size)
+    return None
+
+
+def _at(row: Row, column: int) -> str:
+    return row[column].strip() if column < len(row) else ""
+
+
+def _is_title(block: Sequence[Row], at: int | None, following: Sequence[Row], narrow: int) -> bool:
+    """Whether the first row stands above a table, alone or by itself in its block, and is short."""
+    size = _size(block[0])
+    if len(_line(block[0])) > MAX_NAME_CHARS or size > narrow:
+        return False
+    return (size == 1 and bool(at)) or (len(block) == 1 and _header_at(following, (), narrow) == 0)
+
+
+def csv_table(text: str) -> Iterator[Piece]:
+    """A file of separated values; the delimiter is the one that cuts its first lines most evenly.
+
+    A first line such as `sep=;`, which Excel writes, names the delimiter and is no row.
+    """
+    named = re.match(r"sep=(.)\r?\n", text)
+    text = text[named.end() :] if named else text
+    csv.field_size_limit(max(len(text), 1))
+    sample = text[:20_000].splitlines()[:_SAMPLE]
+    counts = {mark: [line.count(mark) for line in sample if line.strip()] for mark in _DELIMITERS}
+    likely = [mark for mark, n in counts.items() if n and min(n) > 0 and min(n) == max(n)]
+    best = named[1] if named else max(likely or _DELIMITERS, key=lambda mark: sum(counts[mark]))
+    try:
+        cells = list(csv.reader(io.StringIO(text, newline=""), delimiter=best))
+    except csv.Error as error:
+        raise Unreadable("broken file", "save it as CSV again", str(error)) from error
+    yield from sheet(cells)
+
+
+def workbook(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
+    """Title and pieces of an XLSX file: each sheet a section."""
+    source = open_office(data, limits)
+    book = require("openpyxl", "docs").load_workbook(source, read_only=True, data_only=True)
+    limits.check_pages(len(book.worksheets), "sheets")
+    pieces: list[Piece] = []
+    chars = 0
+    for one in book.worksheets:
+        if one.sheet_state != "visible":
+            continue
+        one.reset_dimensions()  # some programs write wrong ones, and rows would be cut by them
+        cells = []
+        for row in one.iter_rows(values_only=True):
+            cells.append([_shown(value) for value in row])
+            chars += sum(map(len, cells[-1]))
+            if chars > limits.max_chars:
+                raise Unreadable("too long", "split it", f"more than {limits.max_chars:,} characters")
+        used = [column for column in range(max(map(len, cells), default=0)) if _has(cells, column)]
+        found = list(sheet([[row[n] if n < len(row) else "" for n in used] for row in cells]))
+        if found:
+            pieces += [Piece("heading", one.title, 1), *found]
+    return book.properties.title or "", pieces
+
+
+def _has(cells: Sequence[Row], column: int) -> bool:
+    return any(column < len(row) and row[column] for row in cells)
+
+
+def _shown(value: object) -> str:
+    """A cell as people read it: dates without midnight, whole numbers without ".0"."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime.datetime) and value.time() == datetime.time():
+        return value.date().isoformat()
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(sep=" ", timespec="minutes")
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return str(value)

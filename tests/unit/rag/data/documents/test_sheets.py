@@ -1,0 +1,123 @@
+"""Spreadsheets as people lay them out: titles, notes and empty rows above tables, several tables in one."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+import docx
+import pptx
+import pytest
+
+from rag.data.documents.convert import convert
+from rag.data.documents.sheets import sheet
+from rag.data.documents.tables import grid
+from tests import document_makers as make
+
+
+def pieces(*lines: str) -> list[str]:
+    """What is read of a sheet whose cells are separated by bars; headings begin with their level."""
+    found = sheet([[cell.strip() for cell in line.split("|")] for line in lines])
+    return [f"{'#' * piece.level} {piece.text}".strip() for piece in found]
+
+
+def test_a_title_and_notes_may_stand_above_the_header():
+    rows = ("Tea | 2.5 | Oslo", "Milk | 1 | Rome")
+    read = ["Item: Tea; Price: 2.5; Town: Oslo", "Item: Milk; Price: 1; Town: Rome"]
+    header = "Item | Price | Town"
+    assert pieces(header, *rows) == read
+    assert pieces("", "", header, *rows) == read
+    assert pieces("Prices of 2024", header, *rows) == ["## Prices of 2024", *read]
+    assert pieces(header, "", *rows) == read
+    assert pieces("", "Prices | in euro", "", header, *rows) == ["## Prices: in euro", *read]
+    above = pieces("Prices", "Made by | Ann", "Checked", header, *rows)
+    wide = ("file | a.xls | of May", *(" | ".join(map(str, row)) for row in (list("abcdef"), range(6))))
+    assert pieces(*wide) == ["file; a.xls; of May", "a: 0; b: 1; c: 2; d: 3; e: 4; f: 5"]
+    assert above == ["## Prices", "Made by: Ann", "Checked", *read]
+
+
+def test_a_table_goes_on_after_an_empty_row_and_ends_with_the_next_header_or_title():
+    first, second = ("Item | Price | Town", "Tea | 2 | Oslo"), ("Who | When | Where", "Ann | now | here")
+    read = ["Item: Tea; Price: 2; Town: Oslo"], ["Who: Ann; When: now; Where: here"]
+    assert pieces(*first, "", "Milk | 1 | Rome") == [*read[0], "Item: Milk; Price: 1; Town: Rome"]
+    assert pieces(*first, "", *second) == [*read[0], *read[1]]
+    assert pieces(*first, "", "People", *second) == [*read[0], "## People", *read[1]]
+    assert pieces(*first, "", "That is all.") == [*read[0], "That is all."]
+
+
+def test_blocks_that_begin_with_the_same_label_are_named_by_it():
+    found = pieces(
+        "Product | tea", "Town | Oslo", "Parts", "name | share | unit", "leaves | 1 | kg", "",
+        "Product | milk", "", "Parts", "", "name | share | unit", "water | 0.9 | kg",
+    )  # fmt: skip
+    assert found == [
+        "## Product: tea", "Town: Oslo", "Parts", "name: leaves; share: 1; unit: kg",
+        "## Product: milk", "### Parts", "name: water; share: 0.9; unit: kg",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (("Country | 2010 | 2020", "Norway | 4.9 | 5.4"), ["Country: Norway; 2010: 4.9; 2020: 5.4"]),
+        (("Norway | 4.9 | 5.4", "Sweden | 9.4 | 10.4"), ["Norway; 4.9; 5.4", "Sweden; 9.4; 10.4"]),
+        (("Norway | 7 | 7", "Sweden | 9 | 3"), ["Norway; 7; 7", "Sweden; 9; 3"]),
+        (("Year | cost | real | cost | real", "2012 | 1 | 2 | 3 | 4"),
+         ["Year: 2012; cost: 1; real: 2; cost: 3; real: 4"]),
+        (("yes | no | yes | no", "no | no | yes | no"), ["yes; no; yes; no", "no; no; yes; no"]),
+        (("Name: | Ann", "Role: | cook"), ["Name: Ann", "Role: cook"]),
+        (("Only one line",), ["Only one line"]),
+        ((), []),
+    ],
+)  # fmt: skip
+def test_what_is_a_header(lines: tuple[str, ...], expected: list[str]):
+    assert pieces(*lines) == expected
+
+
+def test_files_of_values_may_have_titles_too():
+    source = "Export of May;;\n;;\nweek;room;who\n2;37;Ann\n"
+    converted = convert(source.encode(), "a.csv")
+    assert [converted.text_of(block) for block in converted.blocks] == [
+        "Export of May", "week: 2; room: 37; who: Ann",
+    ]  # fmt: skip
+
+
+def test_a_merged_title_of_a_table_in_a_text_is_said_once():
+    cells = [["Rooms"] * 3, ["week", "room", "who"], ["2", "37", "Ann"]]
+    assert [piece.text for piece in grid(cells)] == ["Rooms", "week: 2; room: 37; who: Ann"]
+
+
+def strict(data: bytes) -> bytes:
+    """An Office file in the other of the two forms that the standard has, with its namespaces."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(buffer, "w") as copy:
+        for name in archive.namelist():
+            content = archive.read(name).decode("utf-8", "surrogateescape")
+            for part in (
+                "officeDocument",
+                "wordprocessingml",
+                "spreadsheetml",
+                "presentationml",
+                "drawingml",
+            ):
+                common = f"http://schemas.openxmlformats.org/{part}/2006/"
+                content = content.replace(common, f"http://purl.oclc.org/ooxml/{part}/")
+            copy.writestr(name, content.encode("utf-8", "surrogateescape"))
+    return buffer.getvalue()
+
+
+def test_strict_office_files_are_read():
+    letter, show = docx.Document(), pptx.Presentation()
+    letter.add_heading("Rent", 1)
+    letter.add_paragraph("It is 900.")
+    slide = show.slides.add_slide(show.slide_layouts[1])
+    slide.shapes.title.text = "Plan"
+    slide.placeholders[1].text = "one"
+    files = {"a.xlsx": make.workbook({"S": [["Week", "Room"], [2, 37]]})}
+    for name, document in (("a.docx", letter), ("a.pptx", show)):
+        buffer = io.BytesIO()
+        document.save(buffer)
+        files[name] = buffer.getvalue()
+    for name, data in files.items():
+        assert b"purl.oclc.org" in zipfile.ZipFile(io.BytesIO(strict(data))).read("_rels/.rels")
+        assert convert(strict(data), name) == convert(data, name)
