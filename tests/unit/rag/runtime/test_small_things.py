@@ -100,6 +100,25 @@ def test_limits_of_the_libraries_count_as_limits_of_the_processor(
     assert hardware._usable(_FLAGS, onednn, torch_uses) == left
 
 
+@pytest.mark.parametrize(
+    ("vendor", "flags", "is_fast"),
+    [
+        ("AuthenticAMD", {"avx512_bf16"}, True),
+        ("GenuineIntel", {"avx512_bf16"}, False),
+        ("GenuineIntel", {"avx512_bf16", "amx_bf16"}, True),
+        ("AuthenticAMD", {"avx512f"}, False),
+    ],
+)
+def test_bf16_is_taken_where_it_is_faster_than_fp32(
+    vendor: str, flags: set[str], is_fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "has_bf16", lambda device="cpu": True)
+    monkeypatch.setattr(hardware, "_cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(hardware, "_cpu_facts", lambda: f"vendor_id\t: {vendor}")
+    assert hardware.has_fast_bf16() is is_fast
+    assert resolve_precision("auto") == (torch.bfloat16 if is_fast else torch.float32)
+
+
 @pytest.mark.skipif(os.environ.get("ONEDNN_MAX_CPU_ISA") != "AVX2", reason="a run of `make test-avx2` alone")
 def test_the_simulated_processor_has_avx2_alone() -> None:
     assert torch.backends.cpu.get_cpu_capability() == "AVX2"
