@@ -20,7 +20,7 @@ from rag.runtime.chat import chat_frame
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.generative.causal import PLAIN_END, Causal, causal_limit
 from readers.generative.constrained import span_rule
-from readers.llm.prompt import Completion, Reply, quoting_messages, to_result
+from readers.llm.prompt import Completion, Reply, to_result
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings, as_given, best_ranked, failed
 from readers.protocols import ReadResult, check_request
 from readers.spans import find_span
@@ -168,9 +168,10 @@ class LocalModel:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A question, the numbers of the passages shown with it, these, and the messages that ask it."""
+    """A question, its place, the numbers of the passages shown with it, these, the messages that ask it."""
 
     number: int
+    question: str
     shown: list[int]
     passages: list[Passage]
     messages: list[dict[str, str]]
@@ -227,13 +228,13 @@ class LocalReader(LanguageModelReader):
         scores: Sequence[Sequence[float]],
     ) -> Iterator[list[_Job]]:
         """The questions that have passages, in batches."""
-        ask, part = quoting_messages if self.settings.quote else None, list[_Job]()
+        part: list[_Job] = []
         for number, (question, own, given) in enumerate(zip(questions, passages, scores, strict=True)):
             shown = best_ranked(given, self.settings)
             if not shown:
                 continue
-            shown, messages = self.shown(question, own, shown, **({"ask": ask} if ask else {}))
-            part.append(_Job(number, shown, [own[place] for place in shown], messages))
+            shown, messages = self.shown(question, own, shown)
+            part.append(_Job(number, question, shown, [own[place] for place in shown], messages))
             if len(part) == self.settings.batch:
                 yield part
                 part = []
@@ -259,7 +260,8 @@ class LocalReader(LanguageModelReader):
 
     def _stated(self, job: _Job, made: Sequence[Completion]) -> ReadResult | ReaderError:
         try:
-            return self.understood(made[0] if made else Completion(""), job.passages, job.shown)
+            said = made[0] if made else Completion("")
+            return self.understood(job.question, said, job.passages, job.shown)
         except ReaderError as error:
             return error
 

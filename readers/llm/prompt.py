@@ -42,6 +42,8 @@ _PREFIX = re.compile(
     r"(?: to the question)?(?: is:?|:)\s*",
     re.IGNORECASE,
 )
+_LISTED = re.compile(r"^(?:1[.)]|[-*•])\s+")
+_COPULA = re.compile(r"\b(?:is|was|are|were)\b:?\s+(?:(?:\w+\s+)?by\s+)?(?=\S)", re.IGNORECASE)
 _SUPPORTED_SHARE = 0.5  # of an answer's words, below which the passages do not say it
 _DOUBT = 0.2  # of the model's confidence that an unsupported answer keeps
 
@@ -87,7 +89,7 @@ def grounded_messages(question: str, passages: Sequence[Passage]) -> list[dict[s
 
 
 def quoting_messages(question: str, passages: Sequence[Passage]) -> list[dict[str, str]]:
-    """The chat messages that ask for a quotation."""
+    """The chat messages that ask for a few words of the passages, and for no citations."""
     return [{"role": "system", "content": _QUOTING}, grounded_messages(question, passages)[1]]
 
 
@@ -121,6 +123,8 @@ def parse_reply(text: str) -> Reply:
             return _reply(value["answer"], value.get("passages"))
         start = text.find("{", start + 1)
     words = " ".join(text.replace("```", " ").replace("**", "").split())
+    if _LISTED.match(text):  # of a list its first entry
+        words = _LISTED.sub("", " ".join(text.splitlines()[0].replace("**", "").split()))
     if (bare := _BARE.search(words)) is not None:  # the object without braces, or cut off behind its answer
         numbers = re.findall(r"\d+", words[bare.end() :])
         return _reply(json.loads(f'"{bare[1]}"', strict=False), numbers)
@@ -134,6 +138,24 @@ def parse_reply(text: str) -> Reply:
     if (quoted := _QUOTED.match(words)) is not None:
         words = quoted[1]
     return _reply(words.strip('"“” '), numbers)
+
+
+def without_question(answer: str, question: str) -> str:
+    """An answer without a beginning that only repeats the question; as it is where there is none.
+
+    Example:
+        >>> without_question("The capital of Norway is Oslo", "what is norway's capital")
+        'Oslo'
+        >>> without_question('"Love Is All" was written by Glover', "who wrote love is all")
+        'Glover'
+        >>> without_question("The king is dead", "who lives")
+        'The king is dead'
+    """
+    for verb in reversed(list(_COPULA.finditer(answer))):
+        before = answer[: verb.start()]
+        if re.search(r"\w", before) and share_of_words(before, [question]) == 1:
+            return answer[verb.end() :].strip('"“” ')
+    return answer
 
 
 def _reply(answer: object, passages: object) -> Reply:
@@ -158,9 +180,10 @@ def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage])
     """The reply as an answer with evidence and all its citations.
 
     Evidence is the first cited passage in which the answer stands literally; else, if the cited passages have
-    the answer's words, the first of them, without a span; else any passage in which it stands, which the
-    answer's `note` says. An answer that no passage supports keeps the first cited one as evidence and is
-    marked: `is_supported` is False and "no answer" is likelier. Without any evidence it is no answer.
+    the answer's words, the first of them, without a span; else any passage in which it stands, or, of a reply
+    that names no passage, the one that has most of its words, if that is half of them; the answer's `note`
+    says so. An answer that no passage supports keeps the first cited one as evidence and is marked:
+    `is_supported` is False and "no answer" is likelier. Without any evidence it is no answer.
 
     The confidence is the model's own probability of the reply (`exp` of the summed log-probabilities), where
     the model tells; else 0.5, which claims nothing. Neither is calibrated.
@@ -177,6 +200,10 @@ def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage])
     evidence = next((place for place in cited if spans[place] is not None), None)
     if evidence is None:
         evidence = cited[0] if cited and is_worded else next(iter([*quoting, *cited]), None)
+    if evidence is None and not reply.passages and share_of_words(reply.answer, []) == 0:  # it has words
+        shares = [share_of_words(reply.answer, [f"{p.title} {p.text}"]) for p in passages]
+        if is_quotable and (is_worded := max(shares) >= _SUPPORTED_SHARE):
+            evidence = shares.index(max(shares))
     if evidence is None:
         return ReadResult((), 1.0)
     is_supported = spans[evidence] is not None or is_worded
@@ -187,7 +214,8 @@ def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage])
         notes.append("the passages that it cites do not say it")
         probability *= _DOUBT
     elif evidence not in cited:
-        notes.append("it stands in a passage that it does not cite")
+        stands = "it stands" if spans[evidence] else "its words stand"
+        notes.append(f"{stands} in a passage that it does not cite")
     start, end = spans[evidence] or (None, None)
     answer = ReadAnswer(
         reply.answer if start is None else passages[evidence].text[start:end],

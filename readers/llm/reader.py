@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
@@ -20,8 +20,10 @@ from readers.llm.prompt import (
     MalformedReply,
     grounded_messages,
     parse_reply,
+    quoting_messages,
     to_result,
     visible_text,
+    without_question,
 )
 from readers.protocols import ReadAnswer, ReadResult, check_request
 
@@ -38,6 +40,8 @@ class LanguageModelSettings(Config):
         passages: most passages that are shown to it, the best first.
         effort: "full" shows all passages that fit, a number that many, "normal" `passages` of them.
         answer_tokens: longest reply.
+        cite: ask for JSON that names the passages; else for a few words, which is a shorter prompt and what
+            small models follow better. Evidence is then where the words stand.
         quote: only spans of the passages are answers, of a local model; else it replies as it likes.
         beams: of a local model; 1 is greedy. With `quote`, each beam is an answer.
         batch: questions that a local model reads together.
@@ -49,6 +53,7 @@ class LanguageModelSettings(Config):
     passages: int = Field(default=20, ge=1)
     effort: str = Field(default="normal", pattern=r"^(full|normal|[1-9]\d{0,3})$")
     answer_tokens: int = Field(default=128, ge=8)
+    cite: bool = True
     quote: bool = False
     beams: int = Field(default=1, ge=1, le=16)
     batch: int = Field(default=4, ge=1)
@@ -147,7 +152,7 @@ class LanguageModelReader:
                 break
             completion = self.completer.complete(messages, tokens, timeout_s=left_s)
             try:
-                return self.understood(completion, [passages[place] for place in shown], shown)
+                return self.understood(question, completion, [passages[place] for place in shown], shown)
             except ReaderError as error:
                 wrong = error
         raise wrong or ReaderError(f"{self.name}: no reply within {self.settings.timeout_s:g} s")
@@ -157,10 +162,10 @@ class LanguageModelReader:
         question: str,
         passages: Sequence[Passage],
         order: Sequence[int],
-        ask: Callable[[str, Sequence[Passage]], list[dict[str, str]]] = grounded_messages,
     ) -> tuple[list[int], list[dict[str, str]]]:
         """The places of as many passages as fit, best first, and the messages that ask about them."""
         shown = list(order)
+        ask = grounded_messages if self.settings.cite and not self.settings.quote else quoting_messages
         messages = ask(question, [passages[place] for place in shown])
         while len(shown) > 1 and not self.completer.fits(messages, self.settings.answer_tokens):
             shown.pop()
@@ -168,11 +173,12 @@ class LanguageModelReader:
         return shown, messages
 
     def understood(
-        self, completion: Completion, passages: Sequence[Passage], shown: Sequence[int]
+        self, question: str, completion: Completion, passages: Sequence[Passage], shown: Sequence[int]
     ) -> ReadResult:
         """A reply as a result.
 
         Args:
+            question: what was asked, which a reply may repeat.
             completion: the reply.
             passages: the passages that were shown.
             shown: the place of each among those given.
@@ -187,6 +193,7 @@ class LanguageModelReader:
                 f"{self.name}: malformed reply: {error}",
                 hint="use a model that follows instructions, or raise answer_tokens if the reply is cut",
             ) from error
+        reply = replace(reply, answer=without_question(reply.answer, question))
         result = to_result(reply, completion, passages)
         return replace(result, answers=tuple(as_given(answer, shown) for answer in result.answers))
 

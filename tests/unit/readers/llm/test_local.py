@@ -150,6 +150,12 @@ def test_quotations_stand_where_they_cite(llama: Path) -> None:
     assert any(len(one.answers) > 1 for one in read)
 
 
+def test_small_models_may_be_asked_without_citations(llama: Path) -> None:
+    for settings, ask in (({}, grounded_messages), ({"cite": False}, quoting_messages)):
+        _, messages = open_local(llama, precision="fp32", **settings).shown(ASKED[0], PASSAGES, [1, 0])
+        assert messages == ask(ASKED[0], PASSAGES[::-1])
+
+
 def test_effort_says_how_many_passages_are_shown(llama: Path) -> None:
     for effort, count in {"full": 30, "normal": 20, "3": 3}.items():
         settings = LanguageModelSettings(effort=effort)

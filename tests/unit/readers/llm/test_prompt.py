@@ -7,7 +7,15 @@ import math
 import pytest
 
 from rag.core.types import Passage
-from readers.llm.prompt import Completion, MalformedReply, Reply, grounded_messages, parse_reply, to_result
+from readers.llm.prompt import (
+    Completion,
+    MalformedReply,
+    Reply,
+    grounded_messages,
+    parse_reply,
+    to_result,
+    without_question,
+)
 
 PASSAGES = [
     Passage("p1", "Rhine", "The Rhine ends in the North Sea."),
@@ -48,11 +56,35 @@ def test_passages_are_numbered_from_one_and_the_question_comes_last() -> None:
         ('Answer: "Dorothy Hodgkin" (passage 2).', Reply("Dorothy Hodgkin", (2,))),
         ("The answer is not in passage 1.", Reply("", (1,))),
         ('"answer": "Dorothy Hodgkin"', Reply("Dorothy Hodgkin", ())),
+        ("1. Spain\n2. France [2]", Reply("Spain", ())),
+        ('1. The answer is: "vegetable"\n2. The answer is: "fruit"', Reply("vegetable", ())),
+        ("- The **Rhine** [1]", Reply("The Rhine", (1,))),
+        ("1.5 million", Reply("1.5 million", ())),
         ('{"answer": "the \\"Rhine\\"", "passages": [2', Reply('the "Rhine"', (2,))),
     ],
 )
 def test_replies_are_understood(text: str, expected: Reply) -> None:
     assert parse_reply(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "question", "left"),
+    [
+        (
+            "The largest number of immigrants to the United States from Latin America is Mexico",
+            "which country in latin america sends the largest number of immigrants to the united states",
+            "Mexico",
+        ),
+        ('The song "Love Is in the Air" is by Young', "who wrote the song love is in the air", "Young"),
+        ("The term for webbed toes was “syndactyly”", "what is the term for webbed toes", "syndactyly"),
+        ("It is 1,945 metres", "how high is it", "1,945 metres"),
+        ("The Alps are high", "which river is long", "The Alps are high"),
+        ("Isis", "which goddess", "Isis"),
+        ("The capital is", "what is the capital", "The capital is"),
+    ],
+)
+def test_a_beginning_that_repeats_the_question_is_left_out(answer: str, question: str, left: str) -> None:
+    assert without_question(answer, question) == left
 
 
 @pytest.mark.parametrize(
@@ -110,6 +142,16 @@ def test_an_answer_in_other_words_is_supported_by_its_words() -> None:
     [answer] = result.answers
     assert (answer.passage_index, answer.start, answer.is_supported, answer.note) == (1, None, True, "")
     assert result.no_answer_confidence == 0.0
+
+
+def test_a_sentence_that_cites_nothing_has_the_passage_of_its_words() -> None:
+    [answer] = to_result(
+        Reply("In Germany, in the Black Forest it rises", ()), Completion(""), PASSAGES
+    ).answers
+    assert (answer.passage_index, answer.start, answer.citations, answer.is_supported) == (1, None, (), True)
+    assert answer.note == "its words stand in a passage that it does not cite"
+    for other in ("It ends in the Pacific near Lima", "It is", "yes"):
+        assert to_result(Reply(other, ()), Completion(""), PASSAGES).answers == ()
 
 
 def test_every_citation_is_kept_with_its_place() -> None:
