@@ -38,7 +38,6 @@ def folders(passages: PassageStore, most: int = 200) -> list[str]:
     if paths is None:
         return []
     files = [path for path in pc.unique(paths).drop_null().to_pylist() if "://" not in path]
-    files = [path for path in pc.unique(paths).drop_null().to_pylist() if "://" not in path]
     found = {parent.as_posix() for path in files for parent in PurePath(path).parents}
     named = sorted(f"{folder}/" for folder in found if folder not in (".", "/"))
     return named if len(named) <= most else []

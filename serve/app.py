@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from rag import __version__
 from serve import chat, documents, feedback
+from serve import files as served_files
 from serve.desk import Desk
 from serve.errors import OPENAI_PATHS, add_error_handlers
 from serve.middleware import RequestContext
@@ -40,6 +41,7 @@ _PAGE_FILES = {
     "/static/swagger-ui.css": ("swagger-ui.css", "text/css"),
     "/static/swagger-ui-bundle.js": ("swagger-ui-bundle.js", "text/javascript"),
 }
+_ROUTERS = (router, chat.router, feedback.router, documents.router, served_files.router)
 
 
 def create_app(
@@ -93,10 +95,8 @@ def create_app(
         middleware=_layers(settings, desk),
     )
     app.state.desk = desk
-    app.include_router(router)
-    app.include_router(chat.router)
-    app.include_router(feedback.router)
-    app.include_router(documents.router)
+    for one in _ROUTERS:
+        app.include_router(one)
     app.router.routes.extend(_page_routes(settings))
     add_error_handlers(app)
     app.openapi = lambda: _openapi(app, settings)  # type: ignore[method-assign]
@@ -116,7 +116,7 @@ def _layers(settings: ServeSettings, desk: Desk) -> list[Middleware]:
         Middleware(
             RequestContext,
             metrics=desk.metrics,
-            routes=[*router.routes, *chat.router.routes, *feedback.router.routes, *documents.router.routes],
+            routes=[route for one in _ROUTERS for route in one.routes],
             inner=cors if settings.cors_origins else None,
         ),
         Middleware(ApiKeys, key_hashes=settings.api_keys, metrics=desk.metrics),
@@ -152,6 +152,7 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
                     {
                         "name": name,
                         "n_passages": service.n_passages if service is not None else None,
+                        "files": settings.folder_of_files(name) is not None,
                         # names of files are for those with a key
                         "folders": service.folders if service is not None and not settings.api_keys else [],
                     }

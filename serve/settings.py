@@ -52,6 +52,11 @@ class ServeSettings(BaseSettings):
         min_length=1,
         description="index to serve, may be a symbolic link; or several, each as NAME=DIR, the default first",
     )
+    files: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="folder that was indexed, whose files the server then shows to those who may ask it; of "
+        "several indexes, each as NAME=DIR",
+    )
     retriever: str = Field(
         "auto", description="kind of retriever, with options after a colon, such as hybrid:depth=500"
     )
@@ -129,21 +134,21 @@ class ServeSettings(BaseSettings):
         (), max_length=8, description="questions the web page offers to try"
     )
 
-    @field_validator("index", mode="before")
+    @field_validator("index", "files", mode="before")
     @classmethod
     def _split_index(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(re.split(rf",(?={_NAME}=)", value)) if _NAMED.fullmatch(value) else (value,)
         return (str(value),) if isinstance(value, Path) else value
 
-    @field_validator("index")
+    @field_validator("index", "files")
     @classmethod
     def _are_named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         names = [match[1] if (match := _NAMED.fullmatch(one)) else None for one in value]
         if len(value) > 1 and None in names:
             raise ValueError(f"{value[names.index(None)]!r} needs a name beside others; write NAME=DIR")
         if twice := {str(name) for name in names if names.count(name) > 1}:
-            raise ValueError(f"{', '.join(sorted(twice))} names two indexes; give each its own name")
+            raise ValueError(f"{', '.join(sorted(twice))} names two folders; give each its own name")
         return value
 
     @property
@@ -154,8 +159,18 @@ class ServeSettings(BaseSettings):
             >>> list(ServeSettings(index=("wiki=a", "news=b"), _env_file=None).indexes)
             ['wiki', 'news']
         """
-        matches = [(_NAMED.fullmatch(one), one) for one in self.index]
-        return {match[1] if match else ONLY_INDEX: Path(match[2] if match else one) for match, one in matches}
+        return {name or ONLY_INDEX: folder for name, folder in map(_named, self.index)}
+
+    def folder_of_files(self, name: str) -> Path | None:
+        """The folder with the files of an index, if they may be shown.
+
+        Example:
+            >>> settings = ServeSettings(index=("wiki=a", "news=b"), files=("news=.",), _env_file=None)
+            >>> settings.folder_of_files("wiki"), settings.folder_of_files("news")
+            (None, PosixPath('.'))
+        """
+        default = next(iter(self.indexes))
+        return {name or default: folder for name, folder in map(_named, self.files)}.get(name)
 
     def only(self, name: str) -> ServeSettings:
         """These settings with one of the indexes alone."""
@@ -210,7 +225,18 @@ class ServeSettings(BaseSettings):
                 raise ValueError(f"{name}={value} is larger than {limit}={largest}")
         if self.feedback_file is not None and not self.feedback_file.parent.is_dir():
             raise ValueError(f"feedback_file={self.feedback_file}: there is no folder for it")
+        for index, folder in map(_named, self.files):
+            if not folder.is_dir():
+                raise ValueError(f"files={folder}: there is no such folder")
+            if index is not None and index not in self.indexes:
+                raise ValueError(f"files={index}={folder}: the indexes are {', '.join(self.indexes)}")
         return self
+
+
+def _named(text: str) -> tuple[str | None, Path]:
+    """Name and folder of "NAME=DIR"; no name of "DIR"."""
+    match = _NAMED.fullmatch(text)
+    return (match[1], Path(match[2])) if match else (None, Path(text))
 
 
 def load_settings(**values: object) -> ServeSettings:

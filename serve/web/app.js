@@ -1,15 +1,16 @@
 // The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
-import { asHeader, cardsOf, inWords, isAnswered, isDoubtful, milliseconds, percent, placeOf, splitBySpans, stepOf } from "./text.js";
+import { asHeader, asPath, cardsOf, inWords, isAnswered, isDoubtful, milliseconds, percent, placeOf, splitBySpans, stepOf } from "./text.js";
 
 const MAX_RECENT = 6;
 const byId = (id) => document.getElementById(id);
 const form = byId("form"), input = byId("question"), keyInput = byId("key"), results = byId("results");
 const indexInput = byId("index");  // has options only where the server has several indexes
 const folderInput = byId("folder");  // shown only where the files of the index lie in folders
+const uploadButton = byId("upload"), uploadInput = byId("upload-files"), uploadNote = byId("upload-note");
 const recent = [];
 let running = null;  // AbortController of the request under way
-let takesFeedback = false;
-let indexes = [];  // name and number of passages of each, the default first
+let takesFeedback = false, needsKey = false;
+let indexes = [];  // of each its name, size, folders, and whether its files are served; the default first
 
 function make(tag, className, ...children) {
   const element = document.createElement(tag);
@@ -42,22 +43,33 @@ class RequestError extends Error {
   }
 }
 
-async function post(path, body, signal) {
-  const headers = { "Content-Type": "application/json" };
-  if (keyInput.value) headers["X-API-Key"] = asHeader(keyInput.value);
-  let response;
-  try {
-    response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), signal });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new RequestError({ code: "unreachable", message: "The server cannot be reached", hint: "check that it runs, then try again" });
-  }
+function keyHeaders() {
+  return keyInput.value ? { "X-API-Key": asHeader(keyInput.value) } : {};
+}
+
+async function post(path, value, signal) {
+  const isForm = value instanceof FormData;  // for which the browser sets the type
+  const headers = { ...keyHeaders(), ...(isForm ? {} : { "Content-Type": "application/json" }) };
+  return request(path, { method: "POST", headers, body: isForm ? value : JSON.stringify(value), signal });
+}
+
+async function request(path, options) {
+  const response = await fetched(path, options);
   const value = await response.json().catch((error) => {
     if (error.name === "AbortError") throw error;
     return null;
   });
   if (response.ok && value) return value;
   throw new RequestError(value?.error ?? { message: `The server answered ${response.status} in an unknown form` });
+}
+
+async function fetched(path, options) {
+  try {
+    return await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new RequestError({ code: "unreachable", message: "The server cannot be reached", hint: "check that it runs, then try again" });
+  }
 }
 
 async function ask(question) {
@@ -247,12 +259,46 @@ function passageCard(card, answered) {
   title.dir = "auto";
   const article = make(
     "article", "card", make("div", "head", title, make("span", "fine", `score ${card.score.toFixed(3)}`)),
-    text, make("p", "fine id", card.location ? placeOf(card.location) : `passage ${card.id}`),
+    text, make("p", "fine id", card.location ? place(card.location) : `passage ${card.id}`),
   );
   if (card.location) article.append(neighbours(card, text));
   article.dataset.passage = card.id;
   article.tabIndex = -1;
   return article;
+}
+
+// Where a passage stands: a link to the file, if the server shows the files of this index.
+function place(where) {
+  if (!chosenIndex()?.files || where.path.includes("://")) return placeOf(where);
+  const link = make("a", "", placeOf(where));
+  const index = indexInput.value ? `?index=${encodeURIComponent(indexInput.value)}` : "";
+  link.href = `/v1/files/${asPath(where.path)}${index}`;
+  link.target = "_blank";
+  link.rel = "noopener";
+  if (needsKey) {  // a link cannot send the key
+    link.download = where.path.split("/").at(-1);
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      download(link);
+    });
+  }
+  return link;
+}
+
+async function download(link) {
+  try {
+    const response = await fetched(link.href, { headers: keyHeaders() });
+    if (!response.ok) throw new RequestError((await response.json()).error);
+    const copy = make("a");
+    copy.href = URL.createObjectURL(await response.blob());
+    copy.download = link.download;
+    copy.click();
+    setTimeout(() => URL.revokeObjectURL(copy.href), 60_000);
+    announce(`${link.download} is downloaded`);
+  } catch (error) {
+    link.after(make("span", "", ` – ${error.message}`));
+    announce(`Error: ${error.message}`);
+  }
 }
 
 // What stands before and after the passage in its file, loaded when it is asked for.
@@ -261,10 +307,7 @@ function neighbours(card, text) {
     more.disabled = true;
     try {
       const index = indexInput.value ? `&index=${encodeURIComponent(indexInput.value)}` : "";
-      const headers = keyInput.value ? { "X-API-Key": asHeader(keyInput.value) } : {};
-      const response = await fetch(`/v1/passages/${card.id.split("/").map(encodeURIComponent).join("/")}?around=1${index}`, { headers });
-      const value = await response.json();
-      if (!response.ok) throw new Error(value.error.message);
+      const value = await request(`/v1/passages/${asPath(card.id)}?around=1${index}`, { headers: keyHeaders() });
       text.before(...value.before.map(around));
       text.after(...value.after.map(around));
       more.remove();
@@ -324,6 +367,37 @@ function remember(question) {
   fillChips("recent", recent.slice(1));
 }
 
+// --- adding files ---------------------------------------------------------------------------------------
+
+keyInput.addEventListener("input", () => {
+  byId("upload-row").hidden = !needsKey || !keyInput.value;
+});
+
+uploadButton.addEventListener("click", () => uploadInput.click());
+
+uploadInput.addEventListener("change", async () => {
+  const sent = new FormData();
+  for (const file of uploadInput.files) sent.append("file", file);
+  if (indexInput.value) sent.append("index", indexInput.value);
+  const tell = (text) => {
+    uploadNote.textContent = text;
+    announce(text);
+  };
+  uploadButton.disabled = true;
+  tell(uploadInput.files.length === 1 ? "Adding the file …" : `Adding ${uploadInput.files.length} files …`);
+  try {
+    const { documents } = await post("/v1/documents", sent);
+    tell(`Added: ${documents.map(({ id, passages }) => `${id} (${passages} ${passages === 1 ? "passage" : "passages"})`).join(", ")}`);
+    indexes = (await (await fetch("/page.json")).json()).indexes;
+    showTagline();
+  } catch (error) {
+    tell(`Nothing was added: ${error.message}.${error.hint ? ` ${capital(error.hint)}.` : ""}`);
+  } finally {
+    uploadButton.disabled = false;
+    uploadInput.value = "";  // the same file may be chosen again
+  }
+});
+
 // --- address, keyboard, start ---------------------------------------------------------------------------
 
 function address(question) {
@@ -348,13 +422,17 @@ function fromAddress() {
   }
 }
 
+function chosenIndex() {
+  return indexes[Math.max(0, indexInput.selectedIndex)];
+}
+
 function showTagline() {
-  const size = indexes[Math.max(0, indexInput.selectedIndex)]?.n_passages;
+  const size = chosenIndex()?.n_passages;
   if (size) byId("tagline").textContent = `Answers from ${size.toLocaleString("en")} passages, each with the place in the text that says so.`;
 }
 
 function fillFolders(chosen) {
-  const folders = indexes[Math.max(0, indexInput.selectedIndex)]?.folders ?? [];
+  const folders = chosenIndex()?.folders ?? [];
   folderInput.replaceChildren(new Option("all folders", ""), ...folders.map((folder) => new Option(folder)));
   folderInput.value = folders.includes(chosen) ? chosen : "";
   byId("folder-row").hidden = folders.length === 0;
@@ -402,7 +480,8 @@ async function start() {
   try {
     const page = await (await fetch("/page.json")).json();
     fillChips("examples", page.examples);
-    byId("key-row").hidden = !page.needs_key;
+    needsKey = page.needs_key;
+    byId("key-row").hidden = !needsKey;
     takesFeedback = page.feedback;
     indexes = page.indexes;
     if (indexes.length > 1) {

@@ -27,6 +27,11 @@ export function asHeader(text) {
   return String.fromCharCode(...new TextEncoder().encode(text));
 }
 
+// An id or a path within an address: slashes stay.
+export function asPath(text) {
+  return text.split("/").map(encodeURIComponent).join("/");
+}
+
 // Where "no answer" is up to twice as likely as the answer, the answer is shown with "Perhaps".
 export function isAnswered(result) {
   return result.answers.length > 0 && 2 * result.answers[0].confidence >= result.no_answer_confidence;

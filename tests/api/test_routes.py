@@ -271,7 +271,9 @@ async def test_the_page_and_its_files_are_served_with_security_headers():
     assert page.headers["cache-control"] == "no-cache"
     assert about == {
         "examples": ["Why?"], "feedback": False, "max_question_chars": 9, "needs_key": False,
-        "indexes": [{"name": "openqa-rag", "n_passages": 4, "folders": ["guide/", "guide/setup/"]}],
+        "indexes": [
+            {"name": "openqa-rag", "n_passages": 4, "files": False, "folders": ["guide/", "guide/setup/"]}
+        ],
     }  # fmt: skip
 
 

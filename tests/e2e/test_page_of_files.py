@@ -1,19 +1,29 @@
-"""The web page over people's own files: folders, and what stands around a passage."""
+"""The web page over people's own files: folders, links, uploads, and what stands around a passage."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+import rag
 from rag.core.types import Location
+from rag.pipeline import Pipeline
 from serve.app import create_app
+from serve.settings import hash_api_key
 from tests.api.fakes import FakeService, listening, settings
 
 QUESTION = "Where does the Danube rise?"
 
 
-def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, shots, tmp_path):
+@pytest.fixture
+def page_at(driver, shots):
     from tests.e2e.page import Page
 
+    return lambda url: Page(driver, url, shots)
+
+
+def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, page_at):
     class Located(FakeService):
         """Passages that have a place in a file."""
 
@@ -29,7 +39,7 @@ def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, sh
 
     service = Located("v1")
     with listening(create_app(settings(), service)) as url:
-        page = Page(driver, url, shots)
+        page = page_at(url)
         page.complaints()
         page.open().until(lambda: page.texts("#folder option") == ["all folders", "guide/", "guide/setup/"])
         page.ask(QUESTION)
@@ -43,4 +53,76 @@ def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, sh
         page.until(lambda: page.texts(".near"))
         assert page.texts(".near")[0].startswith("The Rhine begins")
         page.shoot("folder-and-neighbours")
+        assert page.complaints() == []
+
+
+def opened(given):
+    (folder,) = given.indexes.values()
+    return Pipeline.open(folder, retriever="bm25")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A folder of files, and its index."""
+    place = tmp_path_factory.mktemp("corpus")
+    guide = place / "folder" / "my guide"
+    guide.mkdir(parents=True)
+    (guide / "rivers.md").write_text("# Rivers\n\nThe *Danube* rises in the Black Forest.\n")
+    (guide / "towns.html").write_text("<title>Towns</title><h1>Towns</h1><p>Ulm lies on it.</p>")
+    return place / "folder", rag.index(place / "folder", place / "index", retriever="bm25", threads=1)
+
+
+def test_a_source_is_a_link_to_its_file(driver, page_at, corpus):
+    folder, index = corpus
+    app = create_app(settings(index=(str(index),), files=(str(folder),)), open_service=opened)
+    with listening(app) as url:
+        page = page_at(url)
+        page.complaints()
+        page.until(lambda: app.state.desk.state == "ready", 120)
+        page.open().until(lambda: page.texts("#folder option")[1:] == ["my guide/"])
+        assert not page.is_visible("#upload")  # there are no keys
+        page.ask("Where does the Danube rise?")
+        link = page.all(".card .id a")[0]
+        assert link.text == "my guide/rivers.md"
+        page.shoot("link-to-a-file")
+        link.click()
+        driver.switch_to.window(driver.window_handles[-1])
+        page.until(lambda: "The *Danube* rises" in page.text("body"))
+        driver.close()
+        driver.switch_to.window(driver.window_handles[0])
+        assert page.complaints() == []
+
+
+def test_with_a_key_files_are_added_and_downloaded(driver, page_at, corpus, tmp_path):
+    folder, index = corpus
+    given = settings(index=(str(index),), files=(str(folder),), api_keys=(hash_api_key("admin"),))
+    app = create_app(given, open_service=opened)
+    with listening(app) as url:
+        page = page_at(url)
+        page.until(lambda: app.state.desk.state == "ready", 120)
+        page.open().until(lambda: page.is_visible("#key"))
+        assert not page.is_visible("#upload")  # there is no key yet
+        page.all("#key")[0].send_keys("admin")
+        assert page.is_visible("#upload")
+        added, empty = tmp_path / "zoo.md", tmp_path / "empty.md"
+        added.write_text("# Zoo\n\nThe giraffe is tall.\n")
+        empty.write_text("")
+        page.all("#upload-files")[0].send_keys(f"{added}")
+        page.until(lambda: page.text("#upload-note") == "Added: zoo.md (1 passage)")
+        page.until(lambda: "3 passages" in page.text("#tagline"))
+        page.ask("How tall is the giraffe?")
+        assert page.texts(".card .id")[0] == "zoo.md"
+        page.shoot("files-are-added")
+        page.all("#upload-files")[0].send_keys(f"{empty}")
+        page.until(lambda: page.text("#upload-note").startswith("Nothing was added: empty.md: empty"))
+        assert page.all("#upload")[0].is_enabled()
+        page.complaints()  # the refusal is one
+
+        driver.execute_cdp_cmd(
+            "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path / "got")}
+        )
+        page.ask("Where does the Danube rise?")
+        page.all(".card .id a")[0].click()
+        page.until(lambda: (tmp_path / "got" / "rivers.md").exists())
+        assert (tmp_path / "got" / "rivers.md").read_text() == (folder / "my guide/rivers.md").read_text()
         assert page.complaints() == []

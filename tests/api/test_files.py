@@ -1,0 +1,118 @@
+"""Files of the corpus over HTTP: those that the index was made of, and nothing else of their folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import rag
+from rag.core.errors import ConfigError
+from rag.pipeline import Pipeline
+from serve.app import create_app
+from serve.service import AnswerService
+from serve.settings import ServeSettings, hash_api_key, load_settings
+from tests import document_makers as make
+from tests.api.fakes import running, settings, until
+
+pytestmark = pytest.mark.anyio
+KEY = {"X-API-Key": "admin"}
+
+
+def opened(given: ServeSettings) -> AnswerService:
+    (folder,) = given.indexes.values()
+    return Pipeline.open(folder, retriever="bm25", reader=False)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder and its index; `later.txt` and `photo.jpg` are in the one and not in the other."""
+    place = tmp_path_factory.mktemp("files")
+    folder = place / "folder"
+    (folder / "sub").mkdir(parents=True)
+    (place / "outside.txt").write_text("A secret.")
+    (folder / "notes.md").write_text("# Rivers\n\nThe *Danube* rises.\n")
+    (folder / "sub" / "100% plan.html").write_text("<h1>Plan</h1><p>Do it.</p><script>alert(1)</script>")
+    (folder / "sheet.xlsx").write_bytes(make.workbook({"S": [["Week", "Room"], [2, 37]]}))
+    (folder / "linked.txt").write_text("Soon a link.")
+    (folder / "gone.txt").write_text("Soon gone.")
+    (folder / "photo.jpg").write_bytes(b"\xff\xd8\xff")
+    rag.index(folder, place / "index", retriever="bm25", threads=1)
+    (folder / "gone.txt").unlink()
+    (folder / "linked.txt").unlink()
+    (folder / "linked.txt").symlink_to(place / "outside.txt")
+    (folder / "later.txt").write_text("Nobody indexed this.")
+    return folder, place / "index"
+
+
+def application(made: tuple[Path, Path], **values: object):
+    folder, index = made
+    return create_app(settings(index=(str(index),), files=(str(folder),), **values), open_service=opened)
+
+
+async def test_indexed_files_are_served_as_what_browsers_may_show(made):
+    app = application(made)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+        assert (await client.get("/page.json")).json()["indexes"][0]["files"] is True
+        text = await client.get("/v1/files/notes.md")
+        assert (text.status_code, text.text) == (200, "# Rivers\n\nThe *Danube* rises.\n")
+        assert text.headers["content-type"].startswith("text/plain")
+        assert text.headers["x-content-type-options"] == "nosniff"
+        page = await client.get("/v1/files/sub/100%25%20plan.html")
+        assert "alert(1)" in page.text
+        assert page.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+        sheet = await client.get("/v1/files/sheet.xlsx")
+        assert sheet.headers["content-disposition"] == 'attachment; filename="sheet.xlsx"'
+        found = (await client.post("/v1/retrieve", json={"question": "Danube"})).json()["hits"][0]
+        assert (await client.get(f"/v1/files/{found['location']['path']}")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["later.txt", "photo.jpg", "gone.txt", "linked.txt", "../outside.txt", "%2e%2e/outside.txt",
+     "sub/%2e%2e/notes.md", "sub%2F..%2Fnotes.md", "/etc/passwd", "%2Fetc%2Fpasswd", "sub", "", "notes.md/",
+     "notes.md%00", "NOTES.md", "a" * 5000],
+)  # fmt: skip
+async def test_nothing_else_is_served(made, path: str):
+    app = application(made)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+        reply = await client.get(f"http://test/v1/files/{path}")
+        assert reply.status_code == 404, reply.text
+        assert "secret" not in reply.text
+        assert "Rivers" not in reply.text
+
+
+async def test_a_file_that_was_sent_gives_no_way_to_one_of_its_name(made, tmp_path):
+    folder, _ = made
+    index = tmp_path / "index"
+    rag.index(folder / "notes.md", index, retriever="bm25", threads=1)
+    app = application((folder, index), api_keys=(hash_api_key("admin"),))
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+        assert (await client.get("/v1/files/notes.md")).status_code == 401
+        assert (await client.get("/v1/files/notes.md", headers=KEY)).status_code == 200
+        sent = await client.post("/v1/documents", files={"f": ("later.txt", b"What I have.")}, headers=KEY)
+        assert sent.status_code == 200, sent.text
+        hit = (await client.post("/v1/retrieve", json={"question": "What I have"}, headers=KEY)).json()[
+            "hits"
+        ][0]
+        assert hit["location"]["path"] == "later.txt"
+        assert (await client.get("/v1/files/later.txt", headers=KEY)).status_code == 404
+
+
+async def test_it_is_off_unless_there_is_a_folder():
+    async with running() as client:
+        reply = await client.get("/v1/files/notes.md")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (403, "files_disabled")
+
+
+def test_folders_belong_to_indexes(tmp_path):
+    both = load_settings(index="wiki=a,news=b", files=f"news={tmp_path}")
+    assert (both.folder_of_files("wiki"), both.folder_of_files("news")) == (None, tmp_path)
+    assert load_settings(index="wiki=a,news=b", files=str(tmp_path)).folder_of_files("wiki") == tmp_path
+    with pytest.raises(ConfigError, match="there is no such folder"):
+        load_settings(files=str(tmp_path / "x"))
+    with pytest.raises(ConfigError, match="the indexes are wiki"):
+        load_settings(index="wiki=a", files=f"news={tmp_path}")
