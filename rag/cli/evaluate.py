@@ -60,6 +60,10 @@ def evaluate(
     reading: dict[str, Any],
     figures: dict[str, Any],
     ks: Annotated[str, option(help="Cut-offs of the retrieval figures.", panel="Figures")] = "1,5,20,100",
+    by: Annotated[
+        str | None,
+        option(help="Fields of the questions to break the figures down by: kind,format.", panel="Figures"),
+    ] = None,
     facts: Facts = "auto",
     sentences: Sentences = None,
     out: Annotated[
@@ -71,6 +75,7 @@ def evaluate(
     from rag.eval import api
 
     settings = {**drawn, **reading, **figures, "ks": parse_numbers(ks, "--ks"), "read": max(read, 1)}
+    settings["by"] = tuple(name for part in (by or "").split(",") if (name := part.strip()))
     if read == 0:
         opening["reads"] = False
     command = shlex.join(["rag", *sys.argv[1:]])

@@ -22,7 +22,7 @@ from rag.metrics.significance import bootstrap
 
 _BREAKDOWN_FIGURES = (
     *("em", "f1", "sp_f1", "joint_f1", "r_precision", "passage_em@2", "passage_em@20"),
-    *("path_em@1", "path_em@10", "top1", "top5", "top20"),
+    *("path_em@1", "path_em@10", "top1", "top5", "top20", "answered"),
 )
 _MAX_GROUPS = 30
 _LATENCY_PERCENTILES = (50, 90, 95, 99)

@@ -97,7 +97,7 @@ def evaluate(
     unread: Counter[str] = Counter()
     asked: Iterable[Question]
     if isinstance(questions, str | Path):
-        asked = _counting(read_questions(questions, format=format), unread)
+        asked = _counting(read_questions(questions, format=format), unread, chosen.by)
     else:
         asked = questions
     system: Pipeline | GoldReader
@@ -295,9 +295,9 @@ def fit_confidence(
     return tuning
 
 
-def _counting(questions: Iterable[Question], unread: Counter[str]) -> Iterator[Question]:
+def _counting(questions: Iterable[Question], unread: Counter[str], read: Sequence[str]) -> Iterator[Question]:
     for question in questions:
-        unread.update(question.meta.keys())
+        unread.update(name for name in question.meta if name not in read)
         yield question
 
 

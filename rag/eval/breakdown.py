@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rag.core.errors import DataError
 from rag.core.types import Passage, Question
 from rag.data.text import normalize_answer, simple_tokenize
 from rag.eval.gold import gold_keys
@@ -196,6 +197,28 @@ def question_groups(
         "training overlap": None if overlap is None else overlap.group(question),
     }
     return groups | {name: group for name, group in known.items() if group}
+
+
+def field_groups(question: Question, names: Sequence[str]) -> dict[str, str]:
+    """The question's values of these fields of its source.
+
+    Raises:
+        DataError: it has no such field.
+
+    Example:
+        >>> field_groups(Question("1", "When?", meta={"format": "pdf", "page": None}), ["format", "page"])
+        {'format': 'pdf', 'page': 'none'}
+    """
+    stated = {"kind": question.kind, "level": question.level}
+    held = {name: value for name, value in stated.items() if value} | dict(question.meta)
+    for name in names:
+        if name not in held:
+            known = ", ".join(held)
+            raise DataError(
+                f"question {question.id} has no field {name!r}, by which figures were to be broken down",
+                hint=f"its fields are {known}",
+            )
+    return {name: "none" if held[name] is None else str(held[name]) for name in names}
 
 
 def breakdown_table(

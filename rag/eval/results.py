@@ -16,6 +16,7 @@ from rag.eval.runner import METRICS_NAME, RECORDS_NAME
 from rag.metrics.significance import Interval
 
 _SHOWN = 12
+_BY_FIELD = ("em", "f1", "top1", "top5", "top20", "answered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,20 @@ class Evaluation:
             total = medians.pop("total")
             stages = ", ".join(f"{stage} {median:.0f}" for stage, median in medians.items())
             lines.append(f"{'Median ms per question':<32} {total:.0f} ({stages})")
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *self._by_fields(), *self.notes])
+
+    def _by_fields(self) -> Iterator[str]:
+        """A table of each field of the questions that the settings name, a line a value."""
+        for field_name in self.metrics["settings"].get("by", ()):
+            rows = self.metrics["breakdowns"].get(field_name, ())
+            names = [name for name in _BY_FIELD if any(name in row["figures"] for row in rows)]
+            width = max(len(text) for text in (field_name, *(row["group"] for row in rows)))
+            yield "  ".join(
+                [f"{field_name:<{width}}", f"{'n':>5}", *(f"{describe(name)[0]:<20}" for name in names)]
+            ).rstrip()
+            for row in rows:
+                shown = [f"{with_interval(row['figures'].get(name, {})):<20}" for name in names]
+                yield "  ".join([f"{row['group']:<{width}}", f"{row['n']:>5}", *shown]).rstrip()
 
 
 def load_evaluation(place: str | Path, name: str | None = None) -> Evaluation:

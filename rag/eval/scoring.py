@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag.core.types import AnswerSet, Passage, Question
-from rag.eval.breakdown import TrainingOverlap, question_groups
+from rag.eval.breakdown import TrainingOverlap, field_groups, question_groups
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import Paths, Retrieved
@@ -118,7 +118,7 @@ def score_outcomes(
             "scores": scores,
             "stage": _stage(scores, any(flags[: settings.read]), findable),
             "first_rank": first_rank,
-            "groups": groups,
+            "groups": groups | field_groups(question, settings.by),
             "hits": _hits_json(outcome, flags),
             "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
         }

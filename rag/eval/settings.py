@@ -30,6 +30,7 @@ class EvaluationSettings(Config):
         sample: evaluate a random sample of this number of questions, drawn with `seed`, in the set's order.
         gold: read the gold passages instead of searching.
         oracle: also read the gold passages, where known, to separate retrieval errors from reading errors.
+        by: fields of the questions ("kind", "format", …) by whose values the figures are also broken down.
         likelihood: also measure −log p (in nats) that a generative reader gives to the first accepted answer.
         resamples: number of bootstrap resamples.
         level: confidence level of the intervals.
@@ -50,6 +51,7 @@ class EvaluationSettings(Config):
     gold: bool = False
     oracle: bool = False
     likelihood: bool = False
+    by: tuple[str, ...] = ()
     resamples: int = 2000
     level: float = 0.95
     seed: int = Field(default=DEFAULT_SEED, ge=0)
@@ -68,7 +70,7 @@ class EvaluationSettings(Config):
 
     def to_json(self) -> dict[str, Any]:
         """Settings for `metrics.json`; newer ones only if changed, so that older results still match."""
-        usual = {"gold": False, "likelihood": False}
+        usual: dict[str, Any] = {"gold": False, "likelihood": False, "by": []}
         found = self.model_dump(mode="json")
         return {name: value for name, value in found.items() if name not in usual or value != usual[name]}
 

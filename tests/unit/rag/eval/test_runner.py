@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rag.core.files import TEMPORARY_MARK, directory_lock
 from rag.core.types import GoldPassage, Passage, Question
 from rag.eval.breakdown import TrainingOverlap
 from rag.eval.predictions import read_records
+from rag.eval.results import load_evaluation
 from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
@@ -379,3 +381,22 @@ def test_a_beir_folder_is_a_source(tmp_path: Path) -> None:
     assert first.split == "test"
     (tmp_path / "qrels" / "test.tsv").write_text("b1\td2\t1\n")
     assert QuestionSource.of_file(tmp_path).sha256 != first.sha256
+
+
+def test_figures_by_fields_of_the_questions(tmp_path: Path, finds: Any, questions: list[Question]) -> None:
+    marked = [
+        replace(question, meta={"format": "pdf" if number < 2 else None, "page": 1})
+        for number, question in enumerate(questions[:3])
+    ]
+    chosen = settings(by=("format",))
+    found = evaluate(finds, marked, tmp_path / "a", chosen, source=SOURCE)
+    rows = found["breakdowns"]["format"]
+    assert [(row["group"], row["n"]) for row in rows] == [("pdf", 2), ("none", 1)]
+    assert rows[0]["figures"]["top1"]["n"] == 2
+    assert "page" not in found["breakdowns"]
+    table = str(load_evaluation(tmp_path / "a")).splitlines()
+    [head] = [number for number, line in enumerate(table) if line.startswith("format")]
+    assert table[head + 1].split()[:2] == ["pdf", "2"]
+    assert "by" not in evaluate(finds, marked, tmp_path / "b", settings(), source=SOURCE)["settings"]
+    with pytest.raises(DataError, match=r"no field 'Format'.*\n.*format, page"):
+        evaluate(finds, marked, tmp_path / "c", settings(by=("Format",)), source=SOURCE)
