@@ -17,6 +17,7 @@ import numpy as np
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, sha256_file
 from rag.data.examples import Example, read_examples, write_examples
+from rag.metrics.significance import Interval, bootstrap
 from rag.rounds.signals import Judge, matcher_of, to_judge
 from retrievers.negatives.blocks import BlockFolder
 
@@ -32,10 +33,13 @@ class ScoreReport:
             "no passage holds an answer"; "constant" (all passages alike: nothing to learn from); "short"
             (fewer than two candidates); "unreadable" passages, which get no target.
         run: signal, reader with the hash of its weights, examples with theirs, depth; passages per second.
+        told: how well the signal tells passages that hold an answer from others of the same question, over
+            the questions that have both: "auc", and "best", how often its best passage holds one.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     run: dict[str, Any] = field(default_factory=dict)
+    told: dict[str, Interval] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """For people."""
@@ -44,6 +48,11 @@ class ScoreReport:
             f"{counts['questions']:,} questions, {counts['passages']:,} passages scored by "
             f"{self.run['signal']} of {reader['name']} ({reader['weights_sha256'][:12]})",
             *(["questions: " + self.said] if self.said else []),
+            *(
+                f"{_TOLD[name]}: {x.value:.2f} [{x.low:.2f}, {x.high:.2f}], {x.n:,} questions"
+                for name, x in self.told.items()
+                if x.n
+            ),
         ]
 
     @property
@@ -52,6 +61,10 @@ class ScoreReport:
         return ", ".join(f"{self.counts[name]:,} {why}" for name, why in _SAID.items() if self.counts[name])
 
 
+_TOLD = {
+    "auc": "AUC of passages with an answer against the others of a question",
+    "best": "the best passage holds an answer",
+}
 _SAID = {
     "without answers": "without answers",
     "no passage holds an answer": "whose passages hold no answer",
@@ -113,7 +126,9 @@ def score_examples(
                 + "candidates: write them with `rag retrieve` or `rag mine`",
             )
         write_examples(out, blocks.examples())
-        atomic_write_json(report_path(out), {"counts": dict(report.counts), **report.run})
+        report.told = dict(zip(_TOLD, bootstrap([_tells(one) for one in blocks.examples()]), strict=False))
+        told = {name: interval.to_json() for name, interval in report.told.items()}
+        atomic_write_json(report_path(out), {"counts": dict(report.counts), **report.run, **told})
         blocks.remove()
     return report
 
@@ -137,6 +152,17 @@ def score_block(
         )
         scored.append(replace(example, candidates=tuple(candidates)))
     return iter(scored)
+
+
+def _tells(example: Example) -> tuple[float, float]:
+    """AUC of the targets, ties half, and whether the best is of a passage with an answer; else NaN."""
+    scored = [c for c in example.candidates if c.target is not None] if example.answers else []
+    targets = np.array([c.target for c in scored], np.float64)
+    holds = np.array([matcher_of(example).matches(c.passage.text) for c in scored], bool)
+    if holds.all() or not holds.any():
+        return np.nan, np.nan
+    ahead = targets[holds][:, None] - targets[~holds]
+    return float((ahead > 0).mean() + (ahead == 0).mean() / 2), float(holds[targets.argmax()])
 
 
 def _count(one: Example, targets: Sequence[float], needs_answers: bool, counts: Counter[str]) -> None:

@@ -223,6 +223,26 @@ def test_a_killed_run_goes_on_and_gives_the_same_bytes(
     assert not any(c.target is not None for c in found[1].candidates)
 
 
+def test_the_report_says_how_well_a_signal_tells_passages_with_an_answer(tmp_path: Path) -> None:
+    """AUC by hand; questions whose passages all hold an answer, or none, do not count."""
+    texts = ("57 m", "so far", "it is", "57 a", "57")  # the signal is the length
+    mixed = replace(EXAMPLE, candidates=tuple(Candidate(Passage(t, "", t), "retrieved") for t in texts))
+    wrong_first = replace(mixed, candidates=mixed.candidates[1:2] + mixed.candidates[4:])
+    others = [replace(mixed, candidates=mixed.candidates[:1]), replace(mixed, answers=("Oslo",))]
+    asked = [replace(one, id=str(n)) for n, one in enumerate([mixed, wrong_first, *others])]
+    write_examples(tmp_path / "in.json", asked)
+    report = score_examples(tmp_path / "in.json", tmp_path / "out.json", Counting())
+    # 4, 4 and 2 characters against 6 and 5, then 2 against 6
+    assert [(told.value, told.n) for told in report.told.values()] == [(0.0, 2), (0.0, 2)]
+    texts = ("57 meters", "57", "river", "57 m.")  # 9, 2 and 5 against 5: ahead, behind, level
+    level = replace(mixed, candidates=tuple(Candidate(Passage(t, "", t), "retrieved") for t in texts))
+    write_examples(tmp_path / "in.json", [level])
+    report = score_examples(tmp_path / "in.json", tmp_path / "out2.json", Counting())
+    assert (report.told["auc"].value, report.told["best"].value) == (0.5, 1.0)
+    assert "others of a question: 0.50 [0.50, 0.50], 1 questions" in "\n".join(report.lines())
+    assert json.loads(report_path(tmp_path / "out2.json").read_text())["auc"]["value"] == 0.5
+
+
 def test_nothing_to_score_is_refused(tmp_path: Path) -> None:
     write_examples(tmp_path / "in.json", [replace(EXAMPLE, answers=())])
     with pytest.raises(DataError, match="of 1 questions could be scored: 1 without answers"):
