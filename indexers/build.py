@@ -12,10 +12,11 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
-from indexers.documents import DOCUMENTS_NAME, DocumentTable
+from indexers.documents import DOCUMENTS_NAME, DocumentList
 from indexers.embeddings import EmbeddingShards, encode_corpus, read_probes, save_probes
 from indexers.faiss_index import build_faiss
 from indexers.ledger import LEDGER_NAME, StageLedger
@@ -44,7 +45,7 @@ def build_index(
     encoder: PassageEncoder | TokenEncoder | None = None,
     settings: BuildSettings | None = None,
     source: Mapping[str, Any] | None = None,
-    documents: DocumentTable | None = None,
+    documents: DocumentList | None = None,
     overwrite: bool = False,
     until: Stage | None = None,
     encode: EncodesCorpus = encode_corpus,
@@ -55,7 +56,7 @@ def build_index(
         passages: what to index, already split; read lazily, and not at all if `source` says they are stored.
         source: identifies the passages (paths, sizes, split settings). Without it a rerun reads the
             passages again and compares their checksum.
-        documents: table in which the documents are listed while the passages are read (`cut_and_listed`).
+        documents: in which the documents are listed while the passages are read (`cut_and_listed`).
         until: stop after this stage; a later call continues from there. All stages if None.
         encode: encodes the passages, in this process or elsewhere.
 
@@ -169,7 +170,7 @@ def build_passages(
     place: Path,
     ledger: StageLedger,
     source: Mapping[str, Any] | None,
-    documents: DocumentTable | None = None,
+    documents: DocumentList | None = None,
 ) -> PassageStore:
     """Stage 1: store the passages."""
     directory = place / PASSAGES_DIR
@@ -191,6 +192,7 @@ def build_passages(
     iterator = iter(passages)
     with (
         PassageStoreWriter(directory) as writer,
+        documents.writing(directory / DOCUMENTS_NAME) if documents is not None else nullcontext(),
         Progress(None, "passages", "store") as progress,
     ):
         while batch := list(itertools.islice(iterator, 1024)):
@@ -198,9 +200,7 @@ def build_passages(
             progress.update(len(batch))
         if not len(writer):
             raise _nothing_to_index()
-    if documents is not None:
-        documents.write(directory / DOCUMENTS_NAME)
-    else:  # that of a build that was stopped
+    if documents is None:  # that of a build that was stopped
         (directory / DOCUMENTS_NAME).unlink(missing_ok=True)
     ledger.finish("passages", {"count": len(writer), "sha256": writer.digest})
     return PassageStore.open(directory)

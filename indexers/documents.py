@@ -9,8 +9,11 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +25,7 @@ from rag.core.types import Passage
 from rag.data.records import Document
 
 DOCUMENTS_NAME = "documents.arrow"
+_BATCH_ROWS = 65_536
 _SCHEMA = pa.schema(
     [
         ("id", pa.large_string()),
@@ -80,10 +84,10 @@ class DocumentTable:
 
     def write(self, path: Path) -> None:
         """Write the table as an Arrow file."""
-        rows = [asdict(entry) for entry in self.entries.values()]
-        columns = [pa.array([row[name] for row in rows], _SCHEMA.field(name).type) for name in _SCHEMA.names]
-        with atomic_path(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as writer:
-            writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+        listed = DocumentList()
+        with listed.writing(path):
+            for entry in self.entries.values():
+                listed.add(entry)
 
     @classmethod
     def read(cls, path: Path) -> DocumentTable:
@@ -101,6 +105,50 @@ class DocumentTable:
         return cls({entry.id: entry for entry in entries})
 
 
+class DocumentList:
+    """Documents that are listed one by one, in the order of the corpus; memory holds the last few of them.
+
+    Example:
+        >>> import tempfile
+        >>> path, listed = Path(tempfile.mkdtemp()) / DOCUMENTS_NAME, DocumentList()
+        >>> with listed.writing(path):
+        ...     listed.append("a.md", "12ab", passages=2)
+        ...     listed.append("b.md", "34cd", passages=1)
+        >>> DocumentTable.read(path).entries["b.md"].first
+        2
+    """
+
+    def __init__(self) -> None:
+        self._last: list[DocumentEntry] = []
+        self._next_row = 0
+        self._writer: Any = None
+
+    @contextmanager
+    def writing(self, path: Path) -> Iterator[None]:
+        """While the `with` block runs, documents go to a file that `DocumentTable` reads."""
+        with atomic_path(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as self._writer:
+            yield
+            self._flush()
+
+    def append(self, id: str, digest: str, *, passages: int) -> None:
+        """List a document of the corpus whose passages are the next rows."""
+        self.add(DocumentEntry(id, digest, passages, self._next_row))
+        self._next_row += passages
+
+    def add(self, entry: DocumentEntry) -> None:
+        """List a document whose rows are known."""
+        self._last.append(entry)
+        if len(self._last) >= _BATCH_ROWS and self._writer is not None:
+            self._flush()
+
+    def _flush(self) -> None:
+        values = zip(*map(attrgetter(*_SCHEMA.names), self._last), strict=True)
+        columns = list(values) or [()] * len(_SCHEMA)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
+        self._writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
+        self._last.clear()
+
+
 def record_digest(document: Document) -> str:
     """Hex digest of what a record holds."""
     held = (document.title, document.text, document.sentences)
@@ -111,10 +159,10 @@ def record_digest(document: Document) -> str:
 def cut_and_listed(
     documents: Iterable[Document],
     cut: Callable[[Document], list[Passage]],
-    table: DocumentTable,
+    listed: DocumentList,
     digests: Mapping[str, str],
 ) -> Iterator[Passage]:
-    """The passages of documents, which are entered into `table` one by one.
+    """The passages of documents, which are listed one by one.
 
     Args:
         digests: of files, by document id; those of records are computed.
@@ -122,7 +170,7 @@ def cut_and_listed(
     for document in documents:
         passages = cut(document)
         digest = digests.get(document.id, "") if document.path else record_digest(document)
-        table.append(document.id, digest, passages=len(passages))
+        listed.append(document.id, digest, passages=len(passages))
         yield from passages
 
 

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from indexers.documents import DocumentTable, cut_and_listed
+from indexers.documents import DocumentList, cut_and_listed
 from indexers.settings import BuildSettings, Stage
 from rag.config import load_config
 from rag.core.errors import ConfigError
@@ -116,7 +116,7 @@ def index(
     source = _describe(inputs, format, asdict(split_options), asdict(read_options))
     table, passages = None, split_documents(read, split_options, count_tokens)
     if split_options.ids == "document":
-        table = DocumentTable()
+        table = DocumentList()
         listed = (source or {"files": []})["files"]
         digests = {file_id(file["name"]): file["sha256"] for file in listed if "sha256" in file}
         passages = cut_and_listed(

@@ -100,9 +100,9 @@ def _build(
     place: Path, documents: Iterable[Document], encoder: PassageEncoder, settings: BuildSettings
 ) -> None:
     from indexers.build import build_index
-    from indexers.documents import DocumentTable, cut_and_listed
+    from indexers.documents import DocumentList, cut_and_listed
 
-    table = DocumentTable()
+    table = DocumentList()
     listed = cut_and_listed(documents, _cut, table, {})
     build_index(listed, place, encoder=encoder, settings=settings, documents=table)
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from indexers.build import build_index
 from indexers.changes import Change, sent_changes
-from indexers.documents import DocumentTable, cut_and_listed, record_digest
+from indexers.documents import DocumentList, cut_and_listed, record_digest
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity, FloatArray
 from indexers.settings import BuildSettings
@@ -93,7 +93,7 @@ def update(place: Path, sent: list[Document], gone: list[str]) -> None:
 
 
 def build(place: Path, documents: Iterable[Document], retriever: str) -> None:
-    table = DocumentTable()
+    table = DocumentList()
     passages = cut_and_listed(documents, cut, table, {})
     build_index(passages, place, encoder=HashEncoder(), settings=settings(retriever), documents=table)
 

@@ -13,7 +13,7 @@ import pytest
 
 from indexers.build import build_index
 from indexers.changes import Change, Kept, Put, corpus_changes
-from indexers.documents import DocumentTable, cut_and_listed, record_digest
+from indexers.documents import DocumentList, cut_and_listed, record_digest
 from indexers.index import Index
 from indexers.selected import Selection
 from indexers.settings import BuildSettings
@@ -46,7 +46,7 @@ def text(draw: random.Random) -> str:
 
 
 def build(place: Path, documents: Iterable[Document], encoder: Any, settings: BuildSettings) -> Path:
-    table = DocumentTable()
+    table = DocumentList()
     passages = cut_and_listed(documents, cut, table, {})
     return build_index(passages, place, encoder=encoder, settings=settings, documents=table)
 
