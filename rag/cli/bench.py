@@ -14,7 +14,10 @@ from rag import bench
 from rag.cli.options import command_with, parameters_of
 from rag.config import documented, parse_numbers
 
-_BENCHMARKS = ("encode", "search", "lossy", "update", "tokens", "serve", "memory", "train", "read", "scale")
+_BENCHMARKS = (
+    *("encode", "search", "lossy", "update", "tokens", "serve", "memory", "train", "read", "scale"),
+    *("corpus", "build", "growth"),
+)
 _SHORT = {"index": "-i", "questions": "-q"}
 _Json = Annotated[Path | None, typer.Option(help="Also write the figures here.")]
 

@@ -4,7 +4,10 @@ from typer.testing import CliRunner
 from rag.cli.bench import app
 from rag.core.errors import ConfigError
 
-NAMES = ("encode", "search", "lossy", "update", "tokens", "serve", "memory", "train", "read", "scale")
+NAMES = (
+    *("encode", "search", "lossy", "update", "tokens", "serve", "memory", "train", "read", "scale"),
+    *("corpus", "build", "growth"),
+)
 
 
 def test_every_benchmark_is_a_command_with_help() -> None:
