@@ -16,7 +16,7 @@ from rag.config import documented, parse_numbers
 
 _BENCHMARKS = (
     *("encode", "search", "lossy", "update", "tokens", "serve", "memory", "train", "read", "scale"),
-    *("corpus", "build", "growth"),
+    *("corpus", "build", "growth", "filter"),
 )
 _SHORT = {"index": "-i", "questions": "-q"}
 _Json = Annotated[Path | None, typer.Option(help="Also write the figures here.")]

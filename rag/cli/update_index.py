@@ -52,13 +52,14 @@ def run_updates(
         )
     setup_logging("WARNING")
     updater = _Updater(list(corpus), place, reading, encoder, precision, max_deleted_share)
+    seen = updater.signature() if watch else {}
     updater.update()
     if not watch:
         typer.echo(f'\nask it: rag ask "…" --index {place}')
         return
     typer.echo(f"watching {', '.join(corpus)}; Ctrl-C ends it", err=True)
     with suppress(KeyboardInterrupt):
-        updater.watch(interval_s)
+        updater.watch(interval_s, seen)
 
 
 class _Updater:
@@ -129,12 +130,15 @@ class _Updater:
             typer.echo(report.summary(), err=True)
         typer.echo(f"{self.place}: version {done.version}, {done}")
 
-    def watch(self, interval_s: float) -> None:
-        """Update whenever a file is another one than before, and none changes any more."""
-        updated = self._signature()
+    def watch(self, interval_s: float, updated: dict[str, tuple[int, int]]) -> None:
+        """Update whenever a file is another one than before, and none changes any more.
+
+        Args:
+            updated: the files' signature before the last update.
+        """
         while True:
             time.sleep(interval_s)
-            if (seen := self._signature()) == updated:
+            if (seen := self.signature()) == updated:
                 continue
             while (later := self._after(interval_s)) != seen:
                 seen = later
@@ -149,9 +153,9 @@ class _Updater:
 
     def _after(self, interval_s: float) -> dict[str, tuple[int, int]]:
         time.sleep(interval_s)
-        return self._signature()
+        return self.signature()
 
-    def _signature(self) -> dict[str, tuple[int, int]]:
+    def signature(self) -> dict[str, tuple[int, int]]:
         """Size and time of the last change of each file."""
         from rag.data.files.sources import find_sources
 

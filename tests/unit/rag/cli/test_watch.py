@@ -1,0 +1,114 @@
+"""`rag index FOLDER --update INDEX --watch`: an index follows its folder until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rag
+from indexers.index import Index
+from rag.cli import update_index
+from rag.core.errors import RagError
+
+READING = {"strict": False, "max_bad_share": 0.01, "format": "auto"}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> tuple[Path, Path]:
+    """A folder of three files, and its index."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("danube", "rhine", "elbe"):
+        (folder / f"{name}.md").write_text(f"# Rivers\n\nThe {name} flows.\n")
+    return folder, rag.index(folder, tmp_path / "index", retriever="bm25", threads=1)
+
+
+def found(place: Path, question: str) -> list[str]:
+    """What the index as it is on disk now finds for a word."""
+    with Index.open(place, verify="none") as index:
+        assert index.lucene is not None
+        (hits,) = index.lucene.search([question], 5)
+        return [index.passages[row].text for row, _ in hits]
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 240
+    while True:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "it did not happen in time"
+        try:
+            if condition():
+                return
+        except RagError:  # opened while the update replaced it
+            pass
+        time.sleep(0.1)
+
+
+def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(corpus: tuple[Path, Path]) -> None:
+    folder, place = corpus
+    command = [sys.executable, "-m", "rag.cli.main", "index", str(folder), "--update", str(place), "--watch"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    process = subprocess.Popen(
+        [*command, "--interval", "0.2"], env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert any("watching" in line for line in process.stderr)
+        (folder / "zoo.md").write_text("# Zoo\n\nThe giraffe eats.\n")
+        until(lambda: found(place, "giraffe") == ["The giraffe eats."], process)
+        (folder / "zoo.md").write_text("# Zoo\n\nThe giraffe sleeps.\n")
+        until(lambda: found(place, "giraffe") == ["The giraffe sleeps."], process)
+        (folder / "zoo.md").unlink()
+        until(lambda: found(place, "giraffe") == [], process)
+        assert found(place, "danube") == ["The danube flows."]
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(4)]  # the update at the start changes nothing
+        process.send_signal(signal.SIGINT)
+        printed, complaints = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, complaints
+    assert "Traceback" not in complaints
+    assert [line.partition("version ")[2].partition(", ")[2].strip() for line in lines] == [
+        "3 documents, none changed",
+        "documents: 1 added, 0 replaced, 0 deleted, 3 kept; 1 passages written",
+        "documents: 0 added, 1 replaced, 0 deleted, 3 kept; 1 passages written",
+        "documents: 0 added, 0 replaced, 1 deleted, 3 kept; 0 passages written",
+    ]
+    assert printed == ""
+    with Index.open(place, verify="deep") as index:
+        assert index.version in lines[-1]
+
+
+def test_a_change_during_the_first_update_is_not_missed(
+    corpus: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, place = corpus
+    updates, pauses = list[int](), list[float]()
+
+    def update(self: object) -> None:
+        updates.append(len(list(folder.iterdir())))
+        if len(updates) == 2:
+            raise KeyboardInterrupt
+        (folder / "late.md").write_text("It came while the first update read the others.")
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) > 20:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(update_index._Updater, "update", update)
+    monkeypatch.setattr(update_index.time, "sleep", sleep)
+    update_index.run_updates(
+        [str(folder)], place, READING, also_given=(), encoder=None, precision="auto", watch=True,
+        interval_s=0.1, max_deleted_share=0.5,
+    )  # fmt: skip
+    assert updates == [3, 4]
