@@ -14,22 +14,9 @@ from pathlib import Path, PurePosixPath
 from rag.core.errors import ConfigError, DataError
 from rag.core.optional import require
 from rag.docs.api import api_pages
-from rag.docs.pages import START, page_titles
+from rag.docs.pages import START, page_titles, read_page
 
 _PACKAGE = Path(__file__).parents[1]
-_TASKS = (
-    "tutorial",
-    "indexing",
-    "asking",
-    "serving",
-    "integrations",
-    "retriever",
-    "teaching",
-    "joint",
-    "multihop",
-    "language-models",
-)
-_LOOK_UP = ("architecture", "settings", "contributing")
 _LINK = re.compile(r"\[([^\]\n]+)\]\(([^)#:\s]+\.md)(#[^)\s]*)?\)")
 
 
@@ -108,17 +95,26 @@ def _relinked(path: Path, home: PurePosixPath, homes: dict[Path, PurePosixPath])
 
 def _navigation(pages: list[str]) -> list[dict[str, object]]:
     titles = page_titles()
-    methods = [name for name in titles if name not in {START, "evaluating", *_TASKS, *_LOOK_UP}]
 
-    def listed(names: tuple[str, ...] | list[str]) -> list[dict[str, str]]:
+    def listed(names: list[str]) -> list[dict[str, str]]:
         return [{titles[name].partition(":")[0]: f"{name}.md"} for name in names]
 
+    guides = _guides_by_heading()
     notes = [page for page in pages if page.startswith("bench/") and page != "bench/RESULTS.md"]
     return [
         {"Start": f"{START}.md"},
-        {"Tasks": listed([*_TASKS, "evaluating"])},
-        {"Methods": listed(methods)},
-        {"Look up": listed(_LOOK_UP)},
+        {"Tasks": listed(["tutorial", *guides["By task"]])},
+        {"Methods": listed(guides["By system of the literature"])},
+        {"Look up": listed(guides["To look up"])},
         {"Results": [{"Results": "bench/RESULTS.md"}, *({Path(page).stem: page} for page in notes)]},
         {"API": [{Path(page).name.removesuffix(".md"): page} for page in pages if page.startswith("api/")]},
     ]
+
+
+def _guides_by_heading() -> dict[str, list[str]]:
+    """Names of the guides that the start page links to, under each of its headings."""
+    _, *sections = re.split(r"^## ", read_page(START), flags=re.MULTILINE)
+    return {
+        section.partition("\n")[0]: [link[1] for link in re.finditer(r"\]\((\w[\w-]*)\.md\)", section)]
+        for section in sections
+    }

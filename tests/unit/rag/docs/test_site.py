@@ -56,6 +56,19 @@ def test_guides_and_public_names_are_in_it(site: Path) -> None:
     assert "Raises" in reference
 
 
+def test_menus_group_the_guides_as_the_start_page_does(site: Path) -> None:
+    start = (site / "index.html").read_text(encoding="utf-8")
+    bar = start[start.index('id="navbar-collapse"') : start.index('role="main"')]
+    menus = {
+        menu[1]: re.findall(r'href="([^"]+)\.html"', menu[2])
+        for menu in re.finditer(r'aria-expanded="false">([^<]+)</a>(.*?)</ul>', bar, re.DOTALL)
+    }
+    assert {"tutorial", "indexing", "python", "scale", "evaluating"} <= set(menus["Tasks"])
+    assert menus["Methods"][:2] == ["dpr", "ance"]
+    assert not set(menus["Tasks"]) & set(menus["Methods"])
+    assert set(page_titles()) - {"index"} <= {name for names in menus.values() for name in names}
+
+
 def test_a_folder_with_other_files_is_refused_and_kept(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(rag.RagError, match="holds other files"):

@@ -1,0 +1,64 @@
+"""Starts a headless Chromium, for the tests of the page and for pictures of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--mute-audio",
+    "--force-color-profile=srgb",
+    "--hide-scrollbars",
+    "--window-size=1100,900",
+)
+
+
+class BrowserMissing(Exception):
+    """Names the package or program that is not installed."""
+
+
+def start_browser(profile: Path) -> Any:
+    """A selenium driver; `RAG_BROWSER` and `RAG_BROWSER_DRIVER` name other programs than those on the path."""
+    browser = os.environ.get("RAG_BROWSER") or _find("chromium", "chromium-browser", "google-chrome")
+    chromedriver = os.environ.get("RAG_BROWSER_DRIVER") or _find("chromedriver")
+    try:
+        from selenium import webdriver
+    except ImportError:
+        webdriver = None
+    missing = [
+        name
+        for name, found in (
+            ("the package selenium", webdriver),
+            ("the program chromium", browser),
+            ("the program chromedriver", chromedriver),
+        )
+        if not found
+    ]
+    if missing or webdriver is None:
+        raise BrowserMissing(
+            f"a browser needs {' and '.join(missing)} (Debian: apt-get install chromium chromium-driver)"
+        )
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(browser)
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=chromedriver))
+    driver.set_page_load_timeout(60)
+    return driver
+
+
+def _find(*names: str) -> str | None:
+    return next((found for name in names if (found := shutil.which(name))), None)

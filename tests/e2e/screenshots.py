@@ -1,0 +1,69 @@
+"""Takes the pictures of the page and of a report that README and guides show: `python -m tests.e2e.screenshots`.
+
+Everything is real: the sample corpus is indexed, served and evaluated.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tempfile
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from rag.bench.server_process import ServerProcess
+from rag.sample import questions_path
+from tests.e2e.browser import start_browser
+from tests.e2e.page import Page
+
+IMAGES = Path(__file__).parents[2] / "rag" / "docs" / "images"
+MOST_BYTES = 150_000
+QUESTION = "In what city do the Blue Nile and the White Nile come together?"
+
+
+def main() -> None:
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        index, report = folder / "index", folder / "results" / "hybrid"
+        _rag("index", "sample", "--split", "none", "--retriever", "hybrid", "--out", str(index))
+        questions = ("--questions", str(questions_path()), "--split", "test")
+        _rag("evaluate", "--index", str(index), *questions, "--out", str(report))
+        driver = start_browser(folder / "profile")
+        try:
+            with ServerProcess(index) as server:
+                page = Page(driver, f"http://{server.host}:{server.port}", None)
+                page.media(width=900, height=600)
+                page.open().ask(QUESTION)
+                _take(driver, "page", page.script("return document.body.scrollHeight"))
+            driver.get((report / "report.html").as_uri())
+            _take(driver, "report", 1250)
+        finally:
+            driver.quit()
+
+
+def _rag(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "rag.cli.main", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def _take(driver: Any, name: str, height: int) -> None:
+    """The top `height` pixels, in 64 colours."""
+    clip = {"x": 0, "y": 0, "width": 900, "height": height, "scale": 1}
+    taken = driver.execute_cdp_cmd(
+        "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True, "clip": clip}
+    )
+    picture = Image.open(io.BytesIO(b64decode(taken["data"]))).convert("RGB")
+    target = IMAGES / f"{name}.png"
+    picture.quantize(64, dither=Image.Dither.NONE).save(target, optimize=True)
+    size = target.stat().st_size
+    print(f"{target.name}: {size:,} bytes")
+    if size > MOST_BYTES:
+        raise SystemExit(f"{target} has {size:,} bytes, more than {MOST_BYTES:,}: take a smaller part of the page")
+
+
+if __name__ == "__main__":
+    main()
