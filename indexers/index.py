@@ -215,7 +215,7 @@ class Index:
         total = sum(entry["size_bytes"] for entry in files.values())
         lines = [
             f"{self.directory}: version {self.version}, {len(self.passages):,} passages, "
-            f"{len(files)} files, {total / 1e6:,.1f} MB"
+            f"{total / 1e6:,.1f} MB"
         ]
         for stage in self.manifest["stages"]:
             stage_bytes = sum(e["size_bytes"] for name, e in files.items() if f"/{stage}/" in f"/{name}")

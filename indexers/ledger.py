@@ -68,9 +68,14 @@ class StageLedger:
             self._save()
             return True
         if changed := differences(known["inputs"], inputs):
+            hint = "continue with the same inputs and settings, choose another --out, or add --overwrite"
+            if changed.startswith("source.files: ") and "; " not in changed:
+                hint = (
+                    f"bring it up to date: --update {self.path.parent} in place of --out; or add --overwrite"
+                )
             raise MismatchedArtifactError(
                 f"{self.path.parent} holds a build whose stage {stage!r} has other inputs ({changed})",
-                hint="continue with the same inputs and settings, choose another --out, or add --overwrite",
+                hint=hint,
             )
         return not known["finished"]
 

@@ -147,6 +147,7 @@ def _architectures(source: str | Path) -> list[str]:
     from transformers import AutoConfig
 
     from rag.runtime.backbone import loading
+    from rag.runtime.model_files import model_folder
 
     if Path(source).is_dir() and not (Path(source) / "config.json").exists():
         raise ArtifactError(
@@ -154,6 +155,7 @@ def _architectures(source: str | Path) -> list[str]:
             hint="give a folder of `rag train …`, or of transformers' `save_pretrained`",
         )
     hint = "give " + "; or ".join(kind.describe for kind in KINDS.values())
+    folder = model_folder(source)
     with loading(f"{source}: no reader there", hint=hint):
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(folder)
     return [str(name) for name in config.architectures or ()]

@@ -7,7 +7,6 @@ writer: while a command updates it, requests wait for its lock.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,13 +27,13 @@ from rag.core.errors import ArtifactError, ConfigError, DataError, RagError, Res
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.corpus import IdSet, fault_of
-from rag.data.documents.read import documents_of_files
-from rag.data.files.sources import DOCUMENTS, ReadOptions, Source
-from rag.data.records import BadRecord, Document
+from rag.data.files.sources import ReadOptions
+from rag.data.records import Document
 from rag.data.split import split_documents
 from serve.desk import Desk
 from serve.errors import ApiError
 from serve.routes import DeskOf, error_models
+from serve.uploads import documents_of_uploads
 
 log = get_logger(__name__)
 router = APIRouter()
@@ -324,24 +323,8 @@ async def _uploaded(request: Request, desk: Desk) -> tuple[str | None, list[Docu
         if not files:
             raise ApiError(422, "invalid_request", "the form has no file", hint="curl -F file=@guide.pdf")
         contents = [(Path(str(one.filename)).name, await one.read()) for one in files]
-    found = await desk.in_thread(_converted, contents)
+    found = await desk.in_thread(documents_of_uploads, contents)
     return (index if isinstance(index, str) else None), found
-
-
-def _converted(contents: Sequence[tuple[str, bytes]]) -> list[Document]:
-    documents = []
-    with tempfile.TemporaryDirectory(prefix="rag-upload-") as folder:
-        sources = []
-        for number, (name, content) in enumerate(contents):
-            path = Path(folder) / str(number) / name
-            path.parent.mkdir()
-            path.write_bytes(content)
-            sources.append(Source(str(path), DOCUMENTS, name))
-        for source, item, _ in documents_of_files(sources, ReadOptions()):
-            if isinstance(item, BadRecord):
-                raise ApiError(422, "unreadable_file", f"{source.name}: {item.reason} ({item.detail})")
-            documents.append(item)
-    return documents
 
 
 async def _shown(writer: DocumentWriter, version: str, ids: Sequence[str]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def index(
     from rag.jobs import index as build
 
     setup_logging("WARNING")
-    report = ReadReport()
+    report, before = ReadReport(), None if overwrite else _checksum(out)
     place = build(
         corpus, out, encoder=encoder, query_encoder=query_encoder, precision=precision, pooling=pooling,
         max_length=max_length, reuse=reuse or (), until=until, overwrite=overwrite, ray=ray, report=report,
@@ -111,6 +111,8 @@ def index(
     )  # fmt: skip
     if report.total:
         typer.echo(report.summary())
+    if before is not None and before == _checksum(place):
+        typer.echo("nothing to do: the index was complete, and neither files nor settings have changed")
     if until is None:
         from indexers.index import Index
 
@@ -119,6 +121,13 @@ def index(
         typer.echo(f'\nask it: rag ask "…" --index {place}')
     else:
         typer.echo(f"stopped after {until}; the same command without --until continues")
+
+
+def _checksum(place: Path) -> str | None:
+    """That of a finished index; None where there is none."""
+    from rag.core.manifest import MANIFEST_NAME, read_manifest
+
+    return read_manifest(place).get("checksum") if (place / MANIFEST_NAME).is_file() else None
 
 
 def _missing(out: Path | None, watch: bool) -> Exception:

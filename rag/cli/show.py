@@ -59,7 +59,8 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         lines.append(f"  beware: {result['notice']}")
     for number, answer in enumerate(answers, 1):
         evidence = answer["evidence"]
-        lines.append(f"  {number}. {bold}{answer['text']}{end}  (confidence {answer['confidence']:.0%})")
+        text = " ".join(answer["text"].split())
+        lines.append(f"  {number}. {bold}{text}{end}  (confidence {answer['confidence']:.0%})")
         quoted = highlight(evidence["text"], evidence["start"], evidence["end"], colour=colour)
         title = f"{evidence['title']} · " if evidence["title"] else ""
         lines.append(f"     {dim}{title}{_place(evidence)}{end}")

@@ -115,6 +115,8 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     Example:
         >>> differences({"seed": 0, "read": {"limit": 5}}, {"seed": 0, "read": {"limit": None}})
         'read.limit: 5, now None'
+        >>> differences({"files": [{"name": "a.md"}]}, {"files": [{"name": "b.md"}]})
+        'files: 1 gone (a.md), 1 new (b.md)'
     """
     return "; ".join(_differing(found, wanted, ""))
 
@@ -125,7 +127,31 @@ def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             yield from _differing(before, after, f"{prefix}{key}.")
         elif before != after:
-            yield f"{prefix}{key}: {before!r}, now {after!r}"
+            if (files := _by_name(before)) is not None and (others := _by_name(after)) is not None:
+                yield f"{prefix}{key}: {_changed_files(files, others)}"
+            else:
+                yield f"{prefix}{key}: {before!r}, now {after!r}"
+
+
+def _by_name(value: Any) -> dict[str, Any] | None:
+    """A list of described files by their names; None if it is none."""
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) and "name" in one for one in value):
+        return None
+    return {one["name"]: one for one in value}
+
+
+def _changed_files(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    kinds = {
+        "gone": before.keys() - after.keys(),
+        "new": after.keys() - before.keys(),
+        "changed": {name for name in before.keys() & after.keys() if before[name] != after[name]},
+    }
+    shown = [
+        f"{len(names):,} {kind} ({', '.join(sorted(names)[:3])}{', …' * (len(names) > 3)})"
+        for kind, names in kinds.items()
+        if names
+    ]
+    return ", ".join(shown) or "in another order"
 
 
 def verify_files(directory: str | Path, table: Mapping[str, Mapping[str, Any]], *, deep: bool) -> None:

@@ -89,6 +89,11 @@ class Progress:
         """Units per second since this run began."""
         return (self.count - self.initial) / max(time.monotonic() - self._started, 1e-9)
 
+    def _speed(self) -> str:
+        if 0 < self.rate < 0.1:
+            return f"{1 / self.rate:,.0f} s each"
+        return f"{self.rate:,.1f} {self.unit}/s"
+
     def line(self) -> str:
         """One line of text: count, share, rate, time left."""
         parts = f"{self.label}: {self.count:,}"
@@ -96,7 +101,7 @@ class Progress:
             parts += f"/{self.total:,} {self.unit} ({100 * self.count / self.total:.0f} %)"
         else:
             parts += f" {self.unit}"
-        parts += f", {self.rate:,.1f} {self.unit}/s"
+        parts += f", {self._speed()}"
         if self.total and self.count > self.initial:
             parts += f", {format_duration((self.total - self.count) / self.rate)} left"
         return parts
@@ -108,7 +113,7 @@ class Progress:
             elapsed = format_duration(time.monotonic() - self._started)
             state = "done" if kind is None else "stopped"
             counted = f"{self.count:,} {self.unit} in {elapsed}"
-            self._write(f"{self.label}: {state}, {counted}, {self.rate:,.1f} {self.unit}/s")
+            self._write(f"{self.label}: {state}, {counted}, {self._speed()}")
 
     def _write(self, text: str) -> None:
         self._stream.write(text + "\n")

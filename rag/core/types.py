@@ -290,7 +290,7 @@ class Answer:
         return shown
 
 
-Certainty = Literal["sure", "likely", "perhaps", "none"]
+Certainty = Literal["sure", "uncertain", "perhaps", "none"]
 
 
 def certainty(first: float, none: float) -> Certainty:
@@ -301,11 +301,11 @@ def certainty(first: float, none: float) -> Certainty:
 
     Example:
         >>> certainty(0.9, 0.05), certainty(0.5, 0.1), certainty(0.3, 0.4), certainty(0.1, 0.6)
-        ('sure', 'likely', 'perhaps', 'none')
+        ('sure', 'uncertain', 'perhaps', 'none')
     """
     if none > 2 * first or first <= 0:
         return "none"
-    return "perhaps" if first < max(none, 0.4) else "likely" if first < 0.7 else "sure"
+    return "perhaps" if first < max(none, 0.4) else "uncertain" if first < 0.7 else "sure"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from inspect import signature
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
 from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_text
+from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.questions import draw_sample, questions_from, read_questions
 from rag.eval import runner
@@ -41,6 +42,7 @@ from retrievers.rerank import RerankingRetriever
 REPORT_NAME = "report.html"
 Questions = Any  # a file, or what `questions_from` takes
 _OF_READER = ("precision", "effort")
+_log = get_logger(__name__)
 _SHOWN_FIELDS = 6
 
 
@@ -97,9 +99,9 @@ def evaluate(
     unread: Counter[str] = Counter()
     asked: Iterable[Question]
     if isinstance(questions, str | Path):
-        asked = _counting(read_questions(questions, format=format), unread, chosen.by)
+        asked = _counting(_warned(read_questions(questions, format=format), chosen.by), unread, chosen.by)
     else:
-        asked = questions
+        asked = _warned(questions)
     system: Pipeline | GoldReader
     lookup = resolver = None
     if index is not None:
@@ -293,6 +295,19 @@ def fit_confidence(
     tuning = tune_confidence(pipeline, given, pipeline.reader.calibration, settings)
     save_calibrated(reader, Path(out), tuning.calibration)
     return tuning
+
+
+def _warned(questions: Iterable[Question], read: Sequence[str] = ()) -> Iterator[Question]:
+    """The questions; a warning before the first is asked if nothing can be judged in the first hundred."""
+    stream = iter(questions)
+    first = list(islice(stream, 100))
+    if first and not any(one.answers or one.gold_passage_ids or one.gold for one in first):
+        fields = sorted({name for one in first for name in one.meta if name not in read})
+        _log.warning(
+            "the first %d questions have neither answers nor gold passages, and cannot be judged%s",
+            len(first), f"; fields that are not read: {', '.join(fields)}" if fields else "",
+        )  # fmt: skip
+    return chain(first, stream)
 
 
 def _counting(questions: Iterable[Question], unread: Counter[str], read: Sequence[str]) -> Iterator[Question]:

@@ -48,9 +48,11 @@ def check_selection_split(name: str | Path, split: str | None = None) -> str | N
         raise ConfigError(f"split {split!r} is not known, expected one of {', '.join(SPLITS)}")
     named = guess_split(name)
     if "test" in (split, named):
+        why = "marked as" if split == "test" else "by its name"
         raise ConfigError(
-            f"{name} is a test set: choosing a checkpoint or a setting on it would make its figures "
+            f"{name} is {why} a test set: choosing a checkpoint or a setting on it would make its figures "
             "meaningless",
-            hint="hold out some of the training questions and choose on these",
+            hint="hold out some of the training questions and choose on these"
+            + (", or rename the file if it is none" if split != "test" else ""),
         )
     return split or named

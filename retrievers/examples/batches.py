@@ -93,6 +93,9 @@ class RetrieverBatch:
         )
 
 
+_FEW_STEPS = 10  # a run with fewer is warned of
+
+
 class Epochs:
     """Which examples every batch of a run holds: each epoch is a permutation, cut into batches of one size.
 
@@ -121,10 +124,6 @@ class Epochs:
         seed: int = 13,
     ) -> None:
         self.batch_size = min(batch_size, count)
-        if self.batch_size < batch_size:
-            get_logger(__name__).warning(
-                "batches hold %d questions, not %d: there are no more examples", count, batch_size
-            )
         self.per_epoch = count // self.batch_size
         wanted = max(1, round(epochs * self.per_epoch))
         self._length = wanted if max_batches is None else min(wanted, max_batches)
@@ -134,10 +133,20 @@ class Epochs:
     @classmethod
     def of(cls, config: Any, count: int, batch_size: int | None = None) -> Epochs:
         """Those of a run over `count` examples, by its configuration; `batch_size` replaces that in it."""
-        return cls(
-            count, batch_size or config.data.batch_size, epochs=config.optim.epochs,
-            max_batches=config.optim.max_batches, seed=config.run.seed,
+        wanted, log = batch_size or config.data.batch_size, get_logger(__name__)
+        made = cls(
+            count, wanted, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
+            seed=config.run.seed,
         )  # fmt: skip
+        if made.batch_size < wanted:
+            log.warning("batches hold %d examples, not %d: there are no more", made.batch_size, wanted)
+        if len(made) < _FEW_STEPS and config.optim.max_batches is None:
+            log.warning(
+                "%d training steps teach next to nothing; raise optim.epochs (now %g) or lower "
+                "data.batch_size (now %d), for example: --set epochs=10 --set batch_size=16",
+                len(made), config.optim.epochs, wanted,
+            )  # fmt: skip
+        return made
 
     def __len__(self) -> int:
         return self._length

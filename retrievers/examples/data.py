@@ -265,7 +265,7 @@ def _build(
     if folder is not None:
         _write(built, folder)
     get_logger(__name__).info(
-        "training set: %d questions, %d passages (%d of the corpus), %.1f tokens per passage",
+        "examples: %d questions, %d passages (%d of the corpus), %.1f tokens per passage",
         *(len(ids), len(canonical), corpus_rows, len(built.passages.values) / max(1, len(canonical))),
     )
     return built

@@ -258,7 +258,7 @@ function passageCard(card, answered) {
   const title = make("h3", "", card.title || card.id);
   title.dir = "auto";
   const article = make(
-    "article", "card", make("div", "head", title, make("span", "fine", `score ${card.score.toFixed(3)}`)),
+    "article", "card", make("div", "head", title, make("span", "fine", `search score ${card.score.toFixed(3)}`)),
     text, make("p", "fine id", card.location ? place(card.location) : `passage ${card.id}`),
   );
   if (card.location) article.append(neighbours(card, text));

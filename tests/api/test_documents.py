@@ -104,6 +104,20 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "documents_disabled")
 
 
+async def test_a_format_whose_package_is_missing_is_the_servers_fault(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "selectolax.py").write_text("raise ImportError('not there')")
+    monkeypatch.syspath_prepend(tmp_path)
+    app = application(index)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+        page = ("a.html", b"<html><body><p>Text.</p></body></html>")
+        reply = await client.post("/v1/documents", files={"file": page}, headers=KEY)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (501, "missing_package")
+    assert "openqa-rag[docs]" in reply.json()["error"]["hint"]
+
+
 async def test_two_writers_lose_nothing(index: Path) -> None:
     """The server waits while a command writes, and both find what the other wrote."""
     app = application(index, follow_updates_s=0.1)

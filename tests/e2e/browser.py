@@ -30,7 +30,7 @@ class BrowserMissing(Exception):
 
 
 def start_browser(profile: Path) -> Any:
-    """A selenium driver; `RAG_BROWSER` and `RAG_BROWSER_DRIVER` name other programs than those on the path."""
+    """A selenium driver; `RAG_BROWSER` and `RAG_BROWSER_DRIVER` name programs that are not on the path."""
     browser = os.environ.get("RAG_BROWSER") or _find("chromium", "chromium-browser", "google-chrome")
     chromedriver = os.environ.get("RAG_BROWSER_DRIVER") or _find("chromedriver")
     try:

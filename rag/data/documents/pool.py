@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rag.core.errors import MissingDependencyError
 from rag.core.log import get_logger
 from rag.data.documents.blocks import Converted, Unreadable
 from rag.data.documents.limits import Limits
@@ -38,6 +39,9 @@ def convert_files(
     Args:
         cache: folder of earlier conversions; see `convert_file`.
         processes: how many documents at a time; default: one per core, eight at most.
+
+    Raises:
+        MissingDependencyError: a converter needs a package that is not installed: no fault of the file.
     """
     n_processes = processes or min(os.cpu_count() or 1, 8)
     request = {
@@ -88,7 +92,7 @@ class _Worker:
         self._is_over = False
 
     def convert(self, request: dict[str, Any], timeout_s: float) -> Converted | Unreadable:
-        """Send one request and wait for its reply."""
+        """Send one request and wait for its reply; see `convert_files`."""
         process = self._running()
         if process is None:
             return Unreadable("stopped", "run the command again")
@@ -112,6 +116,8 @@ class _Worker:
             timer.cancel()
         if line.endswith(b"\n"):
             reply = json.loads(line)
+            if "missing" in reply:
+                raise MissingDependencyError(f"{request['path']}: {reply['missing']}", hint=reply["hint"])
             return Unreadable(**reply) if "reason" in reply else Converted.from_json(reply)
         process.kill()
         code = process.wait()

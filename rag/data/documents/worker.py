@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Any
 
-from rag.core.errors import RagError
+from rag.core.errors import MissingDependencyError, RagError
 from rag.core.files import atomic_write_bytes
 from rag.core.optional import DISTRIBUTION
 from rag.data.documents.blocks import Converted, Unreadable
@@ -53,7 +53,9 @@ def _reply(path: str, limits: Limits, encoding: str, cache: Path | None) -> dict
         return convert_file(path, limits, encoding, cache).to_json()
     except Unreadable as error:
         return {"reason": error.reason, "remedy": error.remedy, "detail": error.detail}
-    except RagError as error:  # a package that is not installed, a damaged compressed file
+    except MissingDependencyError as error:
+        return {"missing": error.message, "hint": error.hint}
+    except RagError as error:  # a damaged compressed file
         return {"reason": "cannot be read", "remedy": error.hint, "detail": error.message}
     except OSError as error:
         return {"reason": "cannot be read", "remedy": "check its permissions", "detail": error.strerror or ""}

@@ -62,7 +62,7 @@ def test_what_is_no_reader_is_said_to_be_none(tmp_path: Path) -> None:
         open_reader(encoder)
     with pytest.raises(ArtifactError, match=r"neither reader\.json nor config\.json"):
         open_reader(tmp_path)
-    with pytest.raises(ArtifactError, match="no reader there"):
+    with pytest.raises(ArtifactError, match="no such folder"):
         open_reader(tmp_path / "absent")
     (tmp_path / "reader.json").write_text(json.dumps({"kind": "oracle"}))
     with pytest.raises(ArtifactError, match="kind 'oracle', expected one of extractive"):

@@ -261,6 +261,22 @@ def test_exit_codes_are_told_apart() -> None:
     assert len(set(codes)) == len(codes)
 
 
+def test_a_changed_folder_is_named_in_a_few_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files, index = tmp_path / "files", tmp_path / "index"
+    files.mkdir()
+    for number in range(20):
+        (files / f"{number}.txt").write_text(f"Text {number}.")
+    build = ["index", str(files), "--out", str(index), "--retriever", "bm25"]
+    main_ok(build)
+    (files / "7.txt").unlink()
+    (files / "8.txt").write_text("Other text.")
+    code, _, err = _run(capsys, *build)
+    assert code == 4
+    assert "source.files: 1 gone (7.txt), 1 changed (8.txt))" in err
+    assert f"--update {index}" in err
+    assert len(err) < 500
+
+
 def test_bm25_index_from_the_sample_and_a_trec_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -268,7 +284,9 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
     questions = tmp_path / "questions.txt"
     questions.write_text("Which pigment was used in The Great Wave off Kanagawa?\n", encoding="utf-8")
     main_ok(["index", "sample", "--out", str(index), "--retriever", "bm25"])
+    assert "nothing to do" not in capsys.readouterr().out
     main_ok(["index", "sample", "--out", str(index), "--retriever", "bm25"])  # again: already complete
+    assert "nothing to do: the index was complete" in capsys.readouterr().out
     main_ok(["retrieve", "--index", str(index), "-q", str(questions), "-o", str(run), "--top-k", "3"])
     capsys.readouterr()
     first = run.read_text(encoding="utf-8").split("\n")[0].split()

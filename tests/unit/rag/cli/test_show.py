@@ -41,6 +41,12 @@ def test_control_characters_of_the_corpus_do_not_reach_the_terminal() -> None:
     assert all(char in "\t\n" or unicodedata.category(char) != "Cc" for char in shown)
 
 
+def test_an_answer_stays_in_its_line() -> None:
+    evidence = {"passage_id": "p", "title": "", "text": "two\nlines", "start": 0, "end": 9}
+    answer = {"text": "two\nlines", "confidence": 0.9, "evidence": evidence}
+    assert "  1. two lines  (confidence 90%)" in _shown(answers=[answer], no_answer_confidence=0.0)
+
+
 def test_no_answer_is_said_unless_the_answer_is_nearly_as_likely() -> None:
     shown = _shown(answers=[], no_answer_confidence=0.9)
     assert "no answer found (confidence that there is none: 90%)" in shown
@@ -48,7 +54,7 @@ def test_no_answer_is_said_unless_the_answer_is_nearly_as_likely() -> None:
     for confidence, none, line in (
         (0.2, 0.5, "no answer found (confidence that there is none: 50%)\n  best guess:"),
         (0.3, 0.5, "perhaps (confidence that there is no answer: 50%)\n  1. long"),
-        (0.6, 0.1, "likely\n  1. long"),
+        (0.6, 0.1, "uncertain\n  1. long"),
         (0.8, 0.1, "Q?\n  1. long"),
     ):
         answer = {"text": "long", "confidence": confidence, "evidence": evidence}

@@ -70,6 +70,13 @@ def test_progress_writes_rate_and_time_left_to_a_log() -> None:
     assert line.endswith("left")
 
 
+def test_progress_of_long_steps_states_their_time() -> None:
+    progress = Progress(10, "steps", "train", stream=io.StringIO())
+    progress._started -= 37
+    progress.update()
+    assert progress.line().startswith("train: 1/10 steps (10 %), 37 s each, 5m3")
+
+
 def test_progress_rate_leaves_out_what_an_earlier_run_did() -> None:
     with Progress(100, "rows", "x", initial=90, stream=io.StringIO()) as progress:
         assert progress.count == 90

@@ -19,6 +19,7 @@ from rag.docs.reference import PAGE, models, settings_page
 
 ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / "rag" / "docs"
+MOST_BYTES = 150_000  # of a picture
 PAGES = sorted(FOLDER.glob("*.md"))
 
 
@@ -57,8 +58,16 @@ def test_pages_and_what_they_link_to_ship_with_the_package() -> None:
     patterns = project["tool"]["setuptools"]["package-data"]["rag"]
     needed = {path.resolve() for path in PAGES}
     needed |= {(path.parent / link.partition("#")[0]).resolve() for path in PAGES for link in _links(path)}
-    shipped = [path.relative_to(ROOT / "rag").as_posix() for path in needed if path.suffix == ".md"]
+    shipped = [path.relative_to(ROOT / "rag").as_posix() for path in needed if path.suffix in (".md", ".png")]
     assert not [path for path in shipped if not any(fnmatch(path, pattern) for pattern in patterns)]
+
+
+def test_pictures_are_small_and_shown() -> None:
+    pictures = set((FOLDER / "images").iterdir())
+    shown = {(path.parent / link).resolve() for path in PAGES for link in _links(path)}
+    assert pictures
+    assert pictures <= shown
+    assert [path.name for path in pictures if path.stat().st_size > MOST_BYTES] == []
 
 
 def test_the_page_of_settings_says_what_the_models_say() -> None:

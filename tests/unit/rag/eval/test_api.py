@@ -60,9 +60,13 @@ def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
     assert "<html" in (tmp_path / "page.html").read_text()
 
 
-def test_questions_that_nothing_is_known_of_are_told(index: Path, tmp_path: Path) -> None:
+def test_questions_that_nothing_is_known_of_are_told(
+    index: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     bare = [Question("a", "Where does the Danube rise?"), Question("b", "Where does the Rhine end?")]
-    found = rag.evaluate(index=index, questions=bare, out=tmp_path / "bare", reader=False)
+    with caplog.at_level("WARNING"):
+        found = rag.evaluate(index=index, questions=bare, out=tmp_path / "bare", reader=False)
+    assert "the first 2 questions have neither answers nor gold passages" in caplog.text
     assert "no figures: none of 2 questions has answers" in str(found)
 
 

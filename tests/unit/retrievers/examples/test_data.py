@@ -2,6 +2,7 @@ import dataclasses
 import gzip
 import json
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from rag.data.examples import (
     read_examples,
     write_examples,
 )
+from rag.training.config import OptimConfig
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import Epochs, RetrieverBatches, TargetBatches
 from retrievers.examples.data import TrainingArrays
@@ -315,3 +317,21 @@ def test_batches_without_negatives_are_refused(tokenizer):
         RetrieverBatches(data, Epochs(len(data), 4))[0]  # the same passage for all
     with pytest.raises(ConfigError, match="4 questions cannot be shared by 8"):
         RetrieverBatches(data, Epochs(len(data), 4), mask_false_negatives=False)[0].shard(0, 8)
+
+
+def test_a_run_of_a_few_steps_is_warned_of(caplog):
+    def epochs_of(batch_size, epochs):
+        return Epochs.of(
+            SimpleNamespace(
+                data=SimpleNamespace(batch_size=batch_size), optim=OptimConfig(epochs=epochs),
+                run=SimpleNamespace(seed=1),
+            ),
+            54,
+        )  # fmt: skip
+
+    epochs_of(64, 1)
+    assert "batches hold 54 examples, not 64" in caplog.text
+    assert "1 training steps teach next to nothing; raise optim.epochs (now 1)" in caplog.text
+    caplog.clear()
+    assert len(epochs_of(16, 10)) == 30
+    assert not caplog.text

@@ -15,7 +15,7 @@ import pytest
 
 from rag.cli.main import main
 from rag.cli.show import format_answer_set
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError, DataError, MissingDependencyError
 from rag.core.types import Answer, AnswerSet, Evidence, Location, Passage
 from rag.data.corpus import read_documents
 from rag.data.documents import worker
@@ -241,6 +241,21 @@ def test_a_document_that_takes_too_long_is_named_and_the_rest_goes_on(tmp_path: 
     assert (late.reason, late.detail) == ("takes too long", "more than 20 s")
     assert isinstance(missing, Unreadable)
     assert missing.reason == "cannot be read"
+
+
+def test_a_missing_package_stops_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not the file's fault, and an index without all such files would look complete."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "selectolax.py").write_text("raise ImportError('not there')")
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.txt").write_text("Text.")
+    (tmp_path / "files" / "b.html").write_text("<html><body><p>Text.</p></body></html>")
+    with pytest.raises(
+        MissingDependencyError, match=r"b\.html: this needs the package 'selectolax'"
+    ) as caught:
+        list(read_documents(tmp_path / "files"))
+    assert "openqa-rag[docs]" in caught.value.hint
 
 
 def test_a_converter_that_dies_costs_its_document(tmp_path: Path) -> None:
