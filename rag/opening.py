@@ -49,9 +49,9 @@ class Opening:
         saved: dict[str, Any] = read_json(path) if path.is_file() else {}
         if (directory / READER_DIR).is_dir():
             saved["reader"] = str(directory / READER_DIR)
-        usual = Opening()
+        defaults = Opening()
         chosen = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        missing = {name: value for name, value in saved.items() if chosen[name] == getattr(usual, name)}
+        missing = {name: value for name, value in saved.items() if chosen[name] == getattr(defaults, name)}
         return Opening(**{**chosen, **missing})
 
     def open(self, index: Index) -> tuple[Retriever, Reader | None]:
@@ -68,7 +68,7 @@ class Opening:
             raise ConfigError(f"retriever is {retriever!r:.40}, expected a name", hint="for example hybrid")
         rerank = None if self.rerank is None else str(self.rerank)
         fused = Fusion.parse(self.fusion) if isinstance(self.fusion, str) else self.fusion
-        known = _said(reader).get("retriever") or {}
+        known = _reader_file(reader).get("retriever") or {}
         bound = None if "kind" in known else known or None
         if reader and bound is None and not self.reads:
             raise ConfigError(
@@ -161,7 +161,7 @@ def _write(source: Any, folder: Path) -> str:
     return str(source)
 
 
-def _said(reader: Any) -> Mapping[str, Any]:
+def _reader_file(reader: Any) -> Mapping[str, Any]:
     """The `reader.json` of a reader's folder, if it has one."""
     from readers.manifest import READER_FILE, read_reader_file
 

@@ -79,13 +79,9 @@ def evaluate(
     if read == 0:
         opening["reads"] = False
     command = shlex.join(["rag", *sys.argv[1:]])
-    try:
-        made = api.evaluate(
-            index, questions, out, format=format, split=split, train=train, facts=facts, sentences=sentences,
-            command=command, **opening, **settings,
-        )  # fmt: skip
-    except KeyboardInterrupt:
-        typer.echo(f"answers so far are kept in {out}: the same command continues from there", err=True)
-        raise
+    made = api.evaluate(
+        index, questions, out, format=format, split=split, train=train, facts=facts, sentences=sentences,
+        command=command, **opening, **settings,
+    )  # fmt: skip
     typer.echo(str(made))
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")

@@ -78,21 +78,18 @@ def index(
         from rag.jobs import resolve_corpus
 
         inputs, _ = resolve_corpus(corpus)
-        chosen: dict[str, Any] = {"out": out, "query_encoder": query_encoder, "max_length": max_length}
-        chosen |= {"reuse": reuse, "ray": ray}
-        chosen |= {
-            "until": until,
-            "overwrite": overwrite or None,
-            "pooling": None if pooling == "auto" else pooling,
-        }
-        usual = {name: default for name, (_, default) in {**CORPUS, **_SETTINGS}.items()}
-        of_the_index = {**documents, **settings, **chosen}
+        defaults = {name: default for name, (_, default) in {**CORPUS, **_SETTINGS}.items()}
+        defaults |= {"overwrite": False, "pooling": "auto"}
+        of_the_index: dict[str, Any] = {
+            **documents, **settings, "out": out, "query_encoder": query_encoder, "max_length": max_length,
+            "reuse": reuse, "ray": ray, "until": until, "overwrite": overwrite, "pooling": pooling,
+        }  # fmt: skip
         run_updates(
             inputs, update, documents, encoder=encoder, precision=precision, watch=watch, interval_s=interval,
             max_deleted_share=max_deleted_share,
             also_given=[
                 name for name, value in of_the_index.items()
-                if value != usual.get(name) and name not in _UPDATES_READ
+                if value != defaults.get(name) and name not in _UPDATES_READ
             ],
         )  # fmt: skip
         return

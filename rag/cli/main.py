@@ -146,6 +146,17 @@ _RENAMED = {
 }
 
 
+_RESUMABLE = ("index", "mine", "score", "train", "rounds", "evaluate")
+
+
+def _is_interrupt(stopped: SystemExit) -> bool:
+    """Whether Ctrl-C is why typer ended the command."""
+    reason: BaseException | None = stopped
+    while reason is not None and not isinstance(reason, KeyboardInterrupt):
+        reason = reason.__cause__ or reason.__context__
+    return reason is not None
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run `rag`; errors meant for the user become one message and an exit code.
 
@@ -159,6 +170,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(args=given, prog_name="rag")
     except SystemExit as stopped:
+        if given[:1] and given[0] in _RESUMABLE and _is_interrupt(stopped):
+            typer.echo("interrupted: the same command continues where it stopped", err=True)
         renamed = [name for name in _RENAMED if name in given] if stopped.code == 2 else []
         for name in renamed:
             typer.echo(f"{name} is now {_RENAMED[name]}", err=True)

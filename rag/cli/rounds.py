@@ -97,14 +97,10 @@ def rounds(
     setup_logging("INFO")
     training = {"question_encoder": from_, "threads": threads}
     training = {name: value for name, value in training.items() if value is not None}
-    try:
-        results = train_rounds(
-            recipe, index, questions, out, config=config, training=training | parse_overrides(set_ or []),
-            **settings,
-        )  # fmt: skip
-    except KeyboardInterrupt:
-        typer.echo(f"finished stages are kept in {out}: the same command continues from there", err=True)
-        raise
+    results = train_rounds(
+        recipe, index, questions, out, config=config, training=training | parse_overrides(set_ or []),
+        **settings,
+    )  # fmt: skip
     from rag.rounds.rounds import table
 
     typer.echo("\n".join(table(results, settings["figure"])))

@@ -76,9 +76,9 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         if answer.get("note"):
             lines.append(f"     {dim}beware: {answer['note']}{end}")
         for hop, step in enumerate(answer.get("path", ()), 1):
-            said = " … ".join(step["text"][at:stop] for at, stop in step.get("supporting", ()))
+            supporting = " … ".join(step["text"][at:stop] for at, stop in step.get("supporting", ()))
             lines.append(
-                f"     {dim}hop {hop}:{end} {bold}{step['title'] or step['passage_id']}{end}  {said}"
+                f"     {dim}hop {hop}:{end} {bold}{step['title'] or step['passage_id']}{end}  {supporting}"
             )
     timings = result["timings_ms"]
     reading = result.get("reading", {})

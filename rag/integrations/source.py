@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -66,17 +65,14 @@ class IndexSource:
         from rag.pipeline import Pipeline
 
         self._pipeline = Pipeline.open(index, reads=reads, **options)
-        self._lock = threading.Lock()  # a pipeline works for one thread at a time
 
     def retrieve(self, question: str, top_k: int) -> list[tuple[Passage, float]]:
         """Best passages with their scores, best first."""
-        with self._lock:
-            return [(passage, hit.score) for hit, passage in self._pipeline.retrieve(question, top_k)]
+        return [(passage, hit.score) for hit, passage in self._pipeline.retrieve(question, top_k)]
 
     def ask(self, question: str) -> Mapping[str, Any]:
         """The answers as JSON."""
-        with self._lock:
-            return self._pipeline.ask(question).to_json()
+        return self._pipeline.ask(question).to_json()
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""
@@ -161,14 +157,14 @@ class _NotFoundError(ConfigError):
 def _server_error(error: urllib.error.HTTPError, address: str) -> Exception:
     """The error that a server answered with, in its own words."""
     try:
-        told = json.load(error)["error"]
-        message, hint = f"the server at {address} answered {error.code}: {told['message']}", told["hint"]
+        reply = json.load(error)["error"]
+        message, hint = f"the server at {address} answered {error.code}: {reply['message']}", reply["hint"]
     except (ValueError, KeyError, TypeError):
         message, hint = f"{address} answered {error.code}", "give the address of a `rag serve`"
-        told = {}
+        reply = {}
     if error.code == 404:
         missing = _NotFoundError(message, hint=hint)
-        missing.code = told.get("code", "")
+        missing.code = reply.get("code", "")
         return missing
     return (ConfigError if error.code in _REFUSED else RetrievalError)(message, hint=hint)
 

@@ -120,8 +120,8 @@ class Endpoint:
                 model=self._model, prompt=text, max_tokens=1, temperature=0, echo=True, logprobs=1,
                 timeout=self._settings.timeout_s,
             )  # fmt: skip
-            told = reply.choices[0].logprobs
-            return list(zip(told.text_offset or (), told.token_logprobs or (), strict=True))
+            known = reply.choices[0].logprobs
+            return list(zip(known.text_offset or (), known.token_logprobs or (), strict=True))
         except self._openai.OpenAIError as error:
             raise self._explained(error) from error
         except (ValueError, AttributeError, IndexError, TypeError):
@@ -187,8 +187,8 @@ class Endpoint:
     def _completion(self, reply: Any) -> Completion:
         choice = reply.choices[0]
         text = choice.message.content
-        told = getattr(choice, "logprobs", None)
-        tokens = tuple((str(t.token), float(t.logprob)) for t in (told.content or ())) if told else ()
+        known = getattr(choice, "logprobs", None)
+        tokens = tuple((str(t.token), float(t.logprob)) for t in (known.content or ())) if known else ()
         if not isinstance(text, str):
             raise ReaderError(f"{self.name}: the reply holds no text", hint="choose a chat model")
         return Completion(text, tokens)
@@ -197,5 +197,5 @@ class Endpoint:
 def _pause_s(error: Exception, tries: int) -> float:
     """Before the next try: what the server asks for, else 0.5 s, 1 s, 2 s, …"""
     response = getattr(error, "response", None)
-    asked = response.headers.get("retry-after", "") if response is not None else ""
-    return float(asked) if asked.isdecimal() else 0.5 * 2 ** (tries - 1)
+    wanted = response.headers.get("retry-after", "") if response is not None else ""
+    return float(wanted) if wanted.isdecimal() else 0.5 * 2 ** (tries - 1)

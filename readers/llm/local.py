@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +120,11 @@ class LocalModel:
         memory = network.encode([[self._row(messages)] for messages in chats])
         rules = None if quoted is None else [span_rule(network, texts, max_tokens) for texts in quoted]
         made = network.generate(memory, answer_tokens=max_tokens, beams=beams, allowed=rules)
-        asked = [(row, ids) for row, answers in enumerate(made) for ids in answers]
-        if not asked:
+        pairs = [(row, ids) for row, answers in enumerate(made) for ids in answers]
+        if not pairs:
             return [[] for _ in chats]
-        labels = network.targets([ids for _, ids in asked])
-        scores = iter(network.token_log_probs(memory.rows([row for row, _ in asked]), labels).tolist())
+        labels = network.targets([ids for _, ids in pairs])
+        scores = iter(network.token_log_probs(memory.rows([row for row, _ in pairs]), labels).tolist())
         longest = max_tokens if quoted is None else max_tokens + 1
         return [[self._completion(ids, next(scores), longest) for ids in answers] for answers in made]
 
@@ -133,12 +133,12 @@ class LocalModel:
         self, chats: Sequence[Sequence[dict[str, str]]], answers: Sequence[Sequence[str]]
     ) -> list[list[float]]:
         """log p(answer | chat), in nats, of several answers of each chat, whose prompt is read once."""
-        network, asked = self.network, [(row, text) for row, told in enumerate(answers) for text in told]
+        network, pairs = self.network, [(row, text) for row, texts in enumerate(answers) for text in texts]
         memory = network.encode([[self._row(messages)] for messages in chats])
-        labels = network.targets([network.answer_ids(text) for _, text in asked])
-        found = network.token_log_probs(memory.rows([row for row, _ in asked]), labels).sum(1)
-        values = iter(found.tolist())
-        return [[next(values) for _ in told] for told in answers]
+        labels = network.targets([network.answer_ids(text) for _, text in pairs])
+        sums = network.token_log_probs(memory.rows([row for row, _ in pairs]), labels).sum(1)
+        values = iter(sums.tolist())
+        return [[next(values) for _ in texts] for texts in answers]
 
     def _completion(self, ids: Sequence[int], log_probs: Sequence[float], longest: int) -> Completion:
         ended = [self.network.end] if len(ids) < longest else []  # a reply that is cut does not end itself
@@ -198,8 +198,8 @@ class LocalReader(LanguageModelReader):
         """
         check_request(questions, passages, scores, n_best)
         found: list[ReadResult | ReaderError] = [ReadResult((), 1.0) for _ in questions]
-        for part in self._parts(questions, passages, scores):
-            for job, result in zip(part, self._answered(part), strict=True):
+        for batch in self._batches(questions, passages, scores):
+            for job, result in zip(batch, self._read_batch(batch), strict=True):
                 found[job.number] = result
         return failed(found, n_best)
 
@@ -213,55 +213,55 @@ class LocalReader(LanguageModelReader):
         """log p(answer | question, passages), in nats; see `readers.protocols.TellsLikelihood`."""
         check_request(questions, passages, scores, 1)
         found = [float("nan")] * len(questions)
-        for part in self._parts(questions, passages, scores):
-            told = self.completer.log_likelihood(
-                [j.messages for j in part], [[answers[j.number]] for j in part]
+        for batch in self._batches(questions, passages, scores):
+            values = self.completer.log_likelihood(
+                [j.messages for j in batch], [[answers[j.number]] for j in batch]
             )
-            for job, [value] in zip(part, told, strict=True):
+            for job, [value] in zip(batch, values, strict=True):
                 found[job.number] = value
         return found
 
-    def _parts(
+    def _batches(
         self,
         questions: Sequence[str],
         passages: Sequence[Sequence[Passage]],
         scores: Sequence[Sequence[float]],
     ) -> Iterator[list[_Job]]:
         """The questions that have passages, in batches."""
-        part: list[_Job] = []
+        batch: list[_Job] = []
         for number, (question, own, given) in enumerate(zip(questions, passages, scores, strict=True)):
             shown = best_ranked(given, self.settings)
             if not shown:
                 continue
             shown, messages = self.shown(question, own, shown)
-            part.append(_Job(number, question, shown, [own[place] for place in shown], messages))
-            if len(part) == self.settings.batch:
-                yield part
-                part = []
-        if part:
-            yield part
+            batch.append(_Job(number, question, shown, [own[place] for place in shown], messages))
+            if len(batch) == self.settings.batch:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
 
-    def _answered(self, part: Sequence[_Job]) -> list[ReadResult | ReaderError]:
+    def _read_batch(self, batch: Sequence[_Job]) -> list[ReadResult | ReaderError]:
         settings, quoted = self.settings, None
         if settings.quote:
-            quoted = [[passage.text for passage in job.passages] for job in part]
+            quoted = [[passage.text for passage in job.passages] for job in batch]
         try:
             replies = self.completer.complete_all(
-                [job.messages for job in part], settings.answer_tokens, beams=settings.beams, quoted=quoted
+                [job.messages for job in batch], settings.answer_tokens, beams=settings.beams, quoted=quoted
             )
         except ReaderError as error:
-            if len(part) == 1:
+            if len(batch) == 1:
                 return [error]
-            return [result for job in part for result in self._answered([job])]
+            return [result for job in batch for result in self._read_batch([job])]
         return [
             self._quoted(job, made) if settings.quote else self._stated(job, made)
-            for job, made in zip(part, replies, strict=True)
+            for job, made in zip(batch, replies, strict=True)
         ]
 
     def _stated(self, job: _Job, made: Sequence[Completion]) -> ReadResult | ReaderError:
         try:
-            said = made[0] if made else Completion("")
-            return self.understood(job.question, said, job.passages, job.shown)
+            completion = made[0] if made else Completion("")
+            return self.understood(job.question, completion, job.passages, job.shown)
         except ReaderError as error:
             return error
 
@@ -274,4 +274,4 @@ class LocalReader(LanguageModelReader):
             answers += [as_given(answer, job.shown) for answer in result.answers]
         distinct = {(answer.text, answer.passage_index): answer for answer in reversed(answers)}
         kept = sorted(distinct.values(), key=lambda answer: -answer.score)
-        return ReadResult(tuple(replace(a) for a in kept), 0.0 if kept else 1.0)
+        return ReadResult(tuple(kept), 0.0 if kept else 1.0)

@@ -38,7 +38,7 @@ def main() -> None:
                 page = Page(driver, f"http://{server.host}:{server.port}", None)
                 page.media(width=900, height=600)
                 page.open().ask(QUESTION)
-                _take(driver, "page", page.script("return document.body.scrollHeight"))
+                _take(driver, "page", page.script("return document.querySelector('footer').offsetTop - 16"))
             driver.get((report / "report.html").as_uri())
             _take(driver, "report", 1250)
         finally:

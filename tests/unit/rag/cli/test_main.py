@@ -261,6 +261,20 @@ def test_exit_codes_are_told_apart() -> None:
     assert len(set(codes)) == len(codes)
 
 
+def test_an_interrupted_command_says_how_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rag.jobs.index", interrupted)
+    code, _, err = _run(capsys, "index", "sample", "--out", str(tmp_path / "index"))
+    assert code != 0
+    assert "interrupted: the same command continues where it stopped" in err
+    _, _, err = _run(capsys, "index", "sample", "--no-such-option")
+    assert "interrupted" not in err
+
+
 def test_a_changed_folder_is_named_in_a_few_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files, index = tmp_path / "files", tmp_path / "index"
     files.mkdir()
