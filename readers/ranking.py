@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from rag.core.types import Passage
 from rag.data.text import normalize_answer
+from readers.answer_forms import answer_bounds, has_form
 from readers.extractive.inference import RowScores
 from readers.extractive.layout import Row
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import TokenizedTexts
 from readers.manifest import Calibration
 from readers.protocols import ReadAnswer, ReadResult
-from readers.spans import whole_tokens
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -49,6 +49,7 @@ class PassageRows:
         rows: windows of the pairs.
         extend: (V,) bool, tokens that continue a word, if answers are to be extended to whole words.
         polar: (questions,) bool, whether "yes" and "no" can answer the question.
+        forms: for each question the form of its answers, see `asked_form`.
     """
 
     questions: int
@@ -58,13 +59,13 @@ class PassageRows:
     rows: list[Row]
     extend: npt.NDArray[np.bool_] | None
     polar: npt.NDArray[np.bool_]
+    forms: Sequence[str]
 
     def scored(self, numbers: Sequence[int], scores: RowScores) -> ScoredPassages:
         """The rows with these numbers, and the network's scores of each."""
         rows = [self.rows[number] for number in numbers]
-        return ScoredPassages(
-            self.questions, self.pairs, self.unique, self.texts, rows, self.extend, self.polar, scores=scores
-        )
+        same = (self.questions, self.pairs, self.unique, self.texts)
+        return ScoredPassages(*same, rows, self.extend, self.polar, self.forms, scores=scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,8 @@ def rank(
 
     Args:
         retrieval: for each question the retrieval scores of its passages.
-        settings: `select`, `answer_types`, `retrieval_weight`, `score_weight`, `merge`, `null` and
-            `candidates` are read.
+        settings: `select`, `answer_types`, `retrieval_weight`, `score_weight`, `form_weight`, `merge`, `null`
+            and `candidates` are read.
     """
     mine: list[list[int]] = [[] for _ in range(scored.questions)]
     for index, row in enumerate(scored.rows):
@@ -134,6 +135,7 @@ def rank(
             continue
         worded = settings.answer_types and bool(scored.polar[question])
         candidates = _candidates(scored, chosen, place, retrieval[question], settings, worded)
+        candidates = _by_form(candidates, scored.forms[question], settings.form_weight)
         null = _null(scored, chosen, place, settings, candidates)
         read = np.unique(place)
         scores = np.asarray(retrieval[question], np.float64)[read]
@@ -189,13 +191,21 @@ def _candidates(
         if scored.extend is not None:
             first, last = _whole_words(scored.texts.tokens(unique), first, last, scored.extend)
         text = scored.unique[unique].text
-        start, end = whole_tokens(text, int(offsets[first, 0]), int(offsets[last, 1]))
+        start, end = answer_bounds(text, int(offsets[first, 0]), int(offsets[last, 1]))
         answer = text[start:end]
         start += len(answer) - len(answer.lstrip())  # SentencePiece's tokens hold the blank before a word
         answer = answer.strip()
         return CandidateAnswer(int(place[at]), start, start + len(answer), answer, 0.0)
 
     return distinct([(float(flat[i]), int(row_of[i]), int(rank_of[i])) for i in order], resolve, settings)
+
+
+def _by_form(candidates: list[CandidateAnswer], form: str, weight: float) -> list[CandidateAnswer]:
+    """The candidates in a new order: those without the form that is asked for score lower by `weight`."""
+    if not form or not weight:
+        return candidates
+    scored = [c if has_form(c.text, form) else replace(c, score=c.score - weight) for c in candidates]
+    return sorted(scored, key=lambda c: -c.score)
 
 
 def _null(

@@ -31,20 +31,6 @@ _FUNCTION_WORDS = frozenset(
     )
 )
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_]")
-_CURRENCIES, _AFTER = tuple("$€£¥"), " \n\t.,;:!?)\"'"
-_LONGEST = 200  # characters before and after a span that are looked at
-_WHOLE = regex.compile(  # signs that mean nothing in part: the first kind that fits at a place counts
-    r"""[\w.+-]+@[\w-]+(?:\.[\w-]+)+                                    # e-mail address
-    |[a-z][a-z+.-]*://[^\s<>"']*[\w/]                                  # web address
-    |(?<![\w-])--?[A-Za-z][\w-]*(?:=[^\s,;)"']*[^\s,;.)"'])?            # option of a command
-    |(?<![\w/])(?:~|\.{1,2})?(?:/[\w.+@%~-]*[\w%-]){1,}/?              # path
-    |[$€£¥]\s?\d+(?:[.,]\d+)*                                         # price
-    |(?:(?<![^\s(|:])-|\bv)?\b\d+(?:[.,:]\d+)+(?:[-+~]?[a-z]+\.?\d+)?              # version, number, time
-    |(?<![^\s(|:])-\d+\b|(?<![^\s(\[`"'])\.[a-z][\w-]*            # negative number, hidden file
-    |\b\w+_\w+|\b[A-Za-z]\w*(?:(?:\.(?=[a-z_])|::|->)\w+)+(?:\(\))?     # name in code or of a file
-    """,
-    regex.VERBOSE,
-)
 
 
 def find_span(answer: str, text: str) -> tuple[int, int] | None:
@@ -71,28 +57,6 @@ def find_span(answer: str, text: str) -> tuple[int, int] | None:
     ]
     exact = (span for span in spans if text[slice(*span)] == answer)
     return next(exact, spans[0] if spans else None)
-
-
-def whole_tokens(text: str, start: int, end: int) -> tuple[int, int]:
-    """Extend a span over options, versions, prices, paths, addresses and names in code that it would cut.
-
-    Example:
-        >>> text = "Give --no-cache-dir, or write to help@example.org."
-        >>> [text[slice(*whole_tokens(text, at, at + 5))] for at in map(text.index, ("cache", "example"))]
-        ['--no-cache-dir', 'help@example.org']
-    """
-    before, after = text[max(0, start - 2) : start], text[end : end + 2]
-    if not (before[-1:].strip(" \n\t(\"'") or before[:1] in _CURRENCIES or after.strip(_AFTER)):
-        return start, end  # nearly always
-    first = max((text.rfind(blank, 0, start) for blank in " \n\t"), default=-1) + 1
-    last = min((place for blank in " \n\t" if (place := text.find(blank, end)) >= 0), default=len(text))
-    first, last = max(first - 2, start - _LONGEST, 0), min(last, end + _LONGEST)
-    for token in _WHOLE.finditer(text, first, last):  # a price may have a blank after its sign
-        if token.start() < start < token.end():
-            start = token.start()
-        if token.start() < end < token.end():
-            end = token.end()
-    return start, end
 
 
 def share_of_words(answer: str, texts: Iterable[str]) -> float:

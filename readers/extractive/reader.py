@@ -13,6 +13,7 @@ import torch
 from rag.core.types import Passage
 from rag.data.sentences import Spans
 from rag.runtime.hardware import resolve_device, resolve_precision
+from readers.answer_forms import asked_form
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
 from readers.extractive.inference import RowScores, map_rows, score_rows
@@ -151,7 +152,8 @@ class ExtractiveReader:
         rows = rows_of_pairs(self.layout, [(q, u) for q, _, u in pairs], asked, titles, texts)
         extend = self._continues if self.settings.words == "extend" else None
         polar = np.array([can_be_polar(question) for question in questions], bool)
-        return PassageRows(len(questions), pairs, unique, texts, rows, extend, polar)
+        forms = [asked_form(question) for question in questions]
+        return PassageRows(len(questions), pairs, unique, texts, rows, extend, polar, forms)
 
     def score_rows(self, rows: Sequence[Row], floors: npt.NDArray[np.float32] | None) -> RowScores:
         """Scores of rows; rows that the early head scores below their floor are dropped."""

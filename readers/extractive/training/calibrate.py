@@ -25,6 +25,7 @@ from readers.manifest import Calibration
 from readers.ranking import Ranked, ScoredPassages, answer_signs, confidences, likelihoods, rank
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+_FORM_WEIGHTS = (0.0, 1.0, 2.0, 3.0)
 _DEPTHS = (2, 5, 10)  # passages after which a reading may end: a confidence has to hold there too
 _EMPTY = 0.2  # of the weight of a set is on questions whose passages hold no answer
 _EMPTIED, _OF = (0, 5), 8  # questions, one in each half, also read without the passages that hold an answer
@@ -70,7 +71,8 @@ def tune(
     effort_sets: Sequence[str] = (),
     effort: str = "full",
 ) -> Tuned:
-    """Choose retrieval weight and merging by exact match, then the null rule and calibration by likelihood.
+    """Choose retrieval weight, merging and form weight by exact match, then the null rule and calibration by
+    likelihood.
 
     The network reads each question once, with all its passages. Its scores also serve as cases in which only
     the best few passages are read. Every fourth question gives one more case without the passages that hold
@@ -120,6 +122,11 @@ def tune(
             "held-out EM %.2f  merge %s, weight %.2f", 100 * value, option.merge, option.retrieval_weight
         )
     best = options[int(np.argmax(by_option))]
+    formed = [best.model_copy(update={"form_weight": weight}) for weight in _FORM_WEIGHTS]
+    by_form = [float((weights * right_first(option)).sum()) for option in formed]
+    for option, value in zip(formed, by_form, strict=True):
+        log.info("held-out EM %.2f  form weight %.1f", 100 * value, option.form_weight)
+    best = formed[int(np.argmax(by_form))]
 
     outcomes: list[tuple[ReaderSettings, float, Calibration, dict[str, float]]] = []
     for null in ("max", "mean", "min", "best"):

@@ -1,0 +1,171 @@
+"""Where an answer begins and ends in its passage, and whether it has the form that its question asks for.
+
+These are rules; nothing is learned. People's own documents have tables, lists, options and paths, where a
+reader of prose draws the wrong border, or takes a word where a number is asked for.
+"""
+
+from __future__ import annotations
+
+import regex
+
+_CURRENCIES, _AFTER = tuple("$€£¥"), " \n\t.,;:!?)\"'"
+_LONGEST = 200  # characters before and after a span that are looked at
+_WHOLE = regex.compile(  # signs that mean nothing in part: the first kind that fits at a place counts
+    r"""[\w.+-]+@[\w-]+(?:\.[\w-]+)+                                    # e-mail address
+    |[a-z][a-z+.-]*://[^\s<>"']*[\w/]                                  # web address
+    |(?<![\w-])--?[A-Za-z][\w-]*(?:=[^\s,;)"']*[^\s,;.)"'])?            # option of a command
+    |(?<![\w/])(?:~|\.{1,2})?(?:/[\w.+@%~-]*[\w%-]){1,}/?              # path
+    |[$€£¥]\s?\d+(?:[.,]\d+)*                                         # price
+    |(?:(?<![^\s(|:])-|\bv)?\b\d+(?:[.,:]\d+)+(?:[-+~]?[a-z]+\.?\d+)?              # version, number, time
+    |(?<![^\s(|:])-\d+\b|(?<![^\s(\[`"'])\.[a-z][\w-]*            # negative number, hidden file
+    |\b\w+_\w+|\b[A-Za-z]\w*(?:(?:\.(?=[a-z_])|::|->)\w+)+(?:\(\))?     # name in code or of a file
+    """,
+    regex.VERBOSE,
+)
+
+_BLANK_LINE = regex.compile(r"\n\s*\n")
+_ROW = regex.compile(r" \| |^\s*\||\|\s*$|^[^;:\n]{1,60}: [^;\n]*; [^;:\n]{1,60}: ")  # of a table
+_NEXT_CELL = regex.compile(r"; [^;:\n]{1,60}: ")
+_PART = regex.compile(r"(?=[^\n|]*\w)[^\s|](?:[^\n|]*[^\s|])?")
+_LABEL = regex.compile(r"\p{Lu}(?:(?![.;!?|]\s)[^,:\n])*")  # the name of a field or column
+_KIND = (
+    r"(?:exceptions?|class(?:es)?|functions?|methods?|options?|switch(?:es)?|flags?|variables?|director(?:y|ies)"
+    r"|folders?|files?|settings?|keys?|commands?|packages?|modules?|programs?|propert(?:y|ies)|attributes?"
+    r"|parameters?|fields?|directives?|keywords?|macros?|tools?|scripts?|arguments?)"
+)
+_QUOTED = r"""['"`‘“]\S+['"`’”]"""
+_IDENTIFIER = (
+    r"(?:--?[A-Za-z][\w=-]*|[~.]?/[\w.+@%~/*-]+|\w+/[\w./*-]*|\$?\w+_\w*|\w*[a-z][A-Z]\w*|[A-Z]{2,}\w*"
+    rf"|\w+(?:[.-]\w+)+(?:\(\))?|\w+\(\)|{_QUOTED}(?: and {_QUOTED})?)"
+)
+_NAMED = regex.compile(
+    rf"(?:the |an? )?(?:(?P<name>{_IDENTIFIER})(?:\s[a-z]+)?\s{_KIND}"
+    rf"|(?:[a-z]+ )?{_KIND}\s(?P<name>{_IDENTIFIER})|(?P<name>\S+) by default)"
+)
+_ASKS = {  # form: what questions that ask for it contain; the first that fits counts
+    "number": r"\bhow (?:many|much|long|old|far|tall|high|big|large|heavy|often|fast|deep|wide|few)\b"
+    r"|\b(?:what|which) (?:(?:is|was|are) (?:the )?)?(?:\w+ ){0,2}(?:number|percentage|year|size|length|age"
+    r"|latitude|longitude|version|score|threshold|port|limit|permissions|id)\b",
+    "person": r"\bwho(?:se|m)?\b",
+    "option": r"\b(?:which|what) (?:[\w-]+ ){0,2}(?:switch(?:es)?|options?|flags?)\b",
+    "name": r"\b(?:which|what) (?:[\w-]+ ){0,2}(?:variable|setting|property|directive|function|class"
+    r"|exception|attribute|macro|method|field|keyword)s?\b",
+    "path": r"\b(?:which|what) (?:[\w-]+ ){0,2}(?:file|directory|folder|path)\b",
+    "address": r"\b(?:which|what) (?:[\w-]+ ){0,2}(?:address|mailing list|url|link)\b"
+    r"|\bwhere do (?:i|we) (?:write|mail)\b",
+}
+_FORMS = {
+    "number": r"(?=.*(?:\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty"
+    r"|forty|fifty|hundreds?|thousands?|millions?|billions?|dozens?|half|twice|once|zero|none|several)\b))"
+    r"(?:\S+\s+){0,7}\S+",
+    "person": r"(?=.*\b\p{Lu})[^/_]+",
+    "option": r"(?:the )?[`'\"]?-.*",
+    "name": rf"(?:the )?{_IDENTIFIER}(?: \S+){{0,2}}",
+    "path": r"(?=.*(?:/|\.\w))\S+(?: \S+)?",
+    "address": r"(?=.*(?:@|\w\.\w))\S+(?: \S+)?",
+}
+_ASKED = {form: regex.compile(pattern, regex.IGNORECASE) for form, pattern in _ASKS.items()}
+_FORM = {
+    form: regex.compile(pattern, regex.DOTALL | (regex.IGNORECASE if form == "number" else 0))
+    for form, pattern in _FORMS.items()
+}
+
+
+def answer_bounds(text: str, start: int, end: int) -> tuple[int, int]:
+    """The borders of an answer that a span model marked: whole tokens of one paragraph or of one cell.
+
+    Of a span that crosses a blank line or the border of a table's cell, the first part with a word is kept.
+    Half a label before a value ("No: 4711") and the word for what an identifier is ("MAX_SIZE config key")
+    are left out.
+
+    Example:
+        >>> text = "Confirmation No: 4711\\n\\nSet the MAX_SIZE config key."
+        >>> text[slice(*answer_bounds(text, 13, 25))], text[slice(*answer_bounds(text, 27, 50))]
+        ('4711', 'MAX_SIZE')
+    """
+    start, end = one_unit(text, *whole_tokens(text, start, end))
+    start = _after_label(text, start, end)
+    named = _NAMED.fullmatch(text, start, end)
+    return named.span("name") if named else (start, end)
+
+
+def whole_tokens(text: str, start: int, end: int) -> tuple[int, int]:
+    """Extend a span over options, versions, prices, paths, addresses and names in code that it would cut.
+
+    Example:
+        >>> text = "Give --no-cache-dir, or write to help@example.org."
+        >>> [text[slice(*whole_tokens(text, at, at + 5))] for at in map(text.index, ("cache", "example"))]
+        ['--no-cache-dir', 'help@example.org']
+    """
+    before, after = text[max(0, start - 2) : start], text[end : end + 2]
+    if not (before[-1:].strip(" \n\t(\"'") or before[:1] in _CURRENCIES or after.strip(_AFTER)):
+        return start, end  # nearly always
+    first = max((text.rfind(blank, 0, start) for blank in " \n\t"), default=-1) + 1
+    last = min((place for blank in " \n\t" if (place := text.find(blank, end)) >= 0), default=len(text))
+    first, last = max(first - 2, start - _LONGEST, 0), min(last, end + _LONGEST)
+    for token in _WHOLE.finditer(text, first, last):  # a price may have a blank after its sign
+        if token.start() < start < token.end():
+            start = token.start()
+        if token.start() < end < token.end():
+            end = token.end()
+    return start, end
+
+
+def one_unit(text: str, start: int, end: int) -> tuple[int, int]:
+    """The first part of a span that has a word and crosses no blank line and no border of a table's cell.
+
+    Example:
+        >>> text = "| r | read |\\n| l | lookup |"
+        >>> text[slice(*one_unit(text, 2, 20))]
+        'r'
+    """
+    answer = text[start:end]
+    of_table = False
+    if "\n" in answer or "|" in answer or "; " in answer:
+        first, last = text.rfind("\n", 0, start) + 1, text.find("\n", end - 1)
+        lines = text[first : last if last >= 0 else len(text)].split("\n")
+        of_table = any(_ROW.search(line) for line in lines)
+    if of_table:
+        part = _PART.search(answer)
+        if part is None:
+            return start, end
+        cell = _NEXT_CELL.search(part[0])
+        return start + part.start(), start + (part.start() + cell.start() if cell else part.end())
+    blank = _BLANK_LINE.search(answer.rstrip()) if "\n" in answer else None
+    if blank is None:
+        return start, end
+    has_word = regex.search(r"\w", answer[: blank.start()])
+    return (start, start + blank.start()) if has_word else (start + blank.end(), end)
+
+
+def _after_label(text: str, start: int, end: int) -> int:
+    """Where the value begins, if the span begins inside the label of "label: value"."""
+    colon = text.find(": ", start, end)
+    if colon < 0:
+        return start
+    ends = ((text.rfind(sign, 0, colon), len(sign)) for sign in ("\n", "; ", "| "))
+    first = max((at + length for at, length in ends if at >= 0), default=0)
+    label = text[first:colon]
+    is_label = _LABEL.fullmatch(label) is not None and len(label.split()) <= 5
+    return colon + 2 if is_label and first < start else start
+
+
+def asked_form(question: str) -> str:
+    """What an answer to the question looks like, or "" where the question does not tell: "number", "person",
+    "option" (of a command), "name" (in code), "path" (of a file), or "address" (of mail or the web).
+
+    Example:
+        >>> [asked_form(q) for q in ("How long does it take?", "Which switch sorts?", "Why?")]
+        ['number', 'option', '']
+    """
+    return next((form for form, asked in _ASKED.items() if asked.search(question)), "")
+
+
+def has_form(answer: str, form: str) -> bool:
+    """Whether an answer looks as `asked_form` tells; every answer has the form "".
+
+    Example:
+        >>> has_form("--sort", "option"), has_form("sorting", "option")
+        (True, False)
+    """
+    return not form or _FORM[form].fullmatch(answer) is not None

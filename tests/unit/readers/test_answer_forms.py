@@ -1,0 +1,105 @@
+"""Answers consist of whole tokens of one unit of the text, and have the form that is asked for."""
+
+import pytest
+
+from readers.answer_forms import answer_bounds, asked_form, has_form, whole_tokens
+
+CUT = [
+    ("Use --no-cache-dir, please", "cache", "--no-cache-dir"),
+    ("pip 23.0.1 is", "23", "23.0.1"),
+    ("in 2.0-rc1 only", "2.0", "2.0-rc1"),
+    ("costs $ 1,299.50 today", "299", "$ 1,299.50"),
+    ("write to jane.doe+x@mail.example.org.", "example", "jane.doe+x@mail.example.org"),
+    ("see https://a.example.org/x?y=1.", "example", "https://a.example.org/x?y=1"),
+    ("in /etc/apt/sources.list.d/foo.list,", "apt", "/etc/apt/sources.list.d/foo.list"),
+    ("(~/.ssh/config)", "ssh", "~/.ssh/config"),
+    ("keep .newsauth there", "newsauth", ".newsauth"),
+    ("set MAX_CONTENT_LENGTH to", "CONTENT", "MAX_CONTENT_LENGTH"),
+    ("call os.path.join() now", "path", "os.path.join()"),
+    ("-16.17 degrees", "16.17", "-16.17"),
+    ("at 12:30 pm", "12", "12:30"),
+]
+WHOLE = [
+    "1990-95 ended",
+    "German-born man",
+    "and/or this",
+    "1945.Then it",
+    "km/h speed",
+    "red, white",
+    "end.The next",
+]
+
+
+@pytest.mark.parametrize(("text", "part", "whole"), CUT)
+def test_options_versions_addresses_paths_and_prices_are_not_cut(text: str, part: str, whole: str) -> None:
+    start = text.index(part)
+    assert text[slice(*whole_tokens(text, start, start + len(part)))] == whole
+
+
+@pytest.mark.parametrize("text", WHOLE)
+def test_words_of_prose_are_left_as_they_are(text: str) -> None:
+    first = len(text) - len(text.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"))
+    assert whole_tokens(text, 0, first) == (0, first)
+
+
+def test_a_long_run_without_blanks_costs_little() -> None:
+    text = "a/b-" * 50_000
+    start, end = whole_tokens(text, 100_000, 100_005)
+    assert 99_500 < start <= 100_000
+    assert 100_005 <= end < 100_500
+
+
+MARKED = [  # what a span model marked, between brackets, and the answer
+    ("Run [head -c 256 /dev/random > key\n\n• 2.13] Next", "head -c 256 /dev/random > key"),
+    ("[)\n\nMozambique]", "Mozambique"),
+    ("| Letter | Name |\n| l | lookup [|\n| r | read] |", "r"),
+    ("ID: 4; Measure: [seawall, demo\nID: 5; Measure: sandbags]", "seawall, demo"),
+    ("ID: 4; Measure: [seawall; Colour: 0.7] red", "seawall"),
+    ("listening to feedback [from the\nusers] of the site", "from the\nusers"),
+    ("Confirmation [No: BOA201] on top", "BOA201"),
+    ("played by [Star Wars: Episode IV] in 1977", "Star Wars: Episode IV"),
+    ("Set [MAX_CONTENT_LENGTH config key] to", "MAX_CONTENT_LENGTH"),
+    ("in the [/var/tmp directory] of", "/var/tmp"),
+    ("raises a [RequestEntityTooLarge exception] if", "RequestEntityTooLarge"),
+    ("give the [option --sort] twice", "--sort"),
+    ("is [-9999 by default] here", "-9999"),
+    ("the [Manhattan project] began", "Manhattan project"),
+    ("[the tar command] packs", "the tar command"),
+    ("[3.2 seconds] later", "3.2 seconds"),
+]
+
+
+@pytest.mark.parametrize(("marked", "answer"), MARKED)
+def test_borders_of_answers(marked: str, answer: str) -> None:
+    text = marked.replace("[", "").replace("]", "")
+    start, end = answer_bounds(text, marked.index("["), marked.index("]") - 1)
+    assert text[start:end].strip() == answer
+
+
+FORMS = [
+    (
+        "How many people sit on the committee?",
+        "number",
+        ["8", "eight", "up to 8 members"],
+        ["the committee", "DD"],
+    ),
+    ("What is the latitude of Tete?", "number", ["-16.17"], ["DD"]),
+    ("Who wrote it in the first place?", "person", ["Brian S. Dean"], ["the author", "su - root"]),
+    ("Which switch keeps daily archives?", "option", ["--keep-daily", "-d"], ["archives", "2015-11"]),
+    (
+        "Which environment variable holds it?",
+        "name",
+        ["RESTIC_PASSWORD", "$HOME_DIR"],
+        ["libsecret", "desktop"],
+    ),
+    ("Which file are logins taken from?", "path", ["~/.netrc", "/etc/passwd"], ["bash", "the login shell"]),
+    ("Where do I write to leave?", "address", ["a-request@b.com"], ["Sunday"]),
+    ("Why did it stop?", "", ["rain", "7"], []),
+]
+
+
+@pytest.mark.parametrize(("question", "form", "right", "wrong"), FORMS)
+def test_forms(question: str, form: str, right: list[str], wrong: list[str]) -> None:
+    assert asked_form(question) == form
+    assert all(has_form(answer, form) for answer in right)
+    assert not any(has_form(answer, form) for answer in wrong)
