@@ -1,7 +1,7 @@
 """Conversion beside other converters: time, and what of the question set's answers is left in the text.
 
 `python -m rag.bench.documents.beside DOCUMENTS PYTHON [CONVERTER …]`, where PYTHON is that of an environment
-with the other converters (markitdown, kreuzberg). Each file is converted `ROUNDS` times, after once that
+with the other converters (markitdown, kreuzberg). Each file is converted once more than is timed, which
 loads what is needed. The Markdown that the others write is cut into passages as our own text is.
 """
 
@@ -32,7 +32,7 @@ from rag.data.text import simple_tokenize
 from rag.metrics.ranking import answer_flags
 
 QUESTIONS = Path(__file__).with_name("questions.jsonl")
-ROUNDS = 3
+ROUNDS = 1
 _OURS = "openqa-rag"
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import codecs
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
 
+from rag.data.documents import tables
 from rag.data.documents.blocks import Piece, Unreadable, clean
 from rag.data.documents.markdown import front_matter
 
@@ -16,6 +18,8 @@ _DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-
 _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
 _ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+(?=\S)")
 _RULE = re.compile(r"[\s=\-_*#~+.]+\Z")
+_DRAWN = re.compile(r"\s*\|.*\|.*\|\s*\Z")  # a row of a table drawn with lines
+_BORDER = re.compile(r"\s*[|+][|+=:\s-]*[|+]\s*\Z")
 _MAX_HEADING_CHARS = 100
 _LATIN_SHARE = 0.25  # of letters beyond ASCII: more is no Western European text
 
@@ -72,6 +76,9 @@ def text(source: str) -> tuple[str, list[Piece]]:
 
 def _paragraphs(body: str) -> Iterator[Piece]:
     for group in re.split(r"\n[ \t]*(?:\n[ \t]*)+", body.strip("\n")):
+        if sum(_DRAWN.match(line) is not None for line in group.split("\n")) > 1:
+            yield from _with_table(group.split("\n"))
+            continue
         lines = [line for line in group.split("\n") if not (line.strip() and _RULE.match(line))]
         marked = group.rstrip().split("\n")
         if len(marked) >= 2 and _is_underlined(marked[0], marked[1]):
@@ -85,6 +92,34 @@ def _paragraphs(body: str) -> Iterator[Piece]:
             yield Piece("paragraph", " ".join(lines))
         else:
             yield Piece("code", "\n".join(lines))
+
+
+def _with_table(lines: Sequence[str]) -> Iterator[Piece]:
+    """A drawn table and what stands above and below it without an empty line."""
+    for is_drawn, run in groupby(lines, lambda line: bool(_DRAWN.match(line) or _BORDER.match(line))):
+        found = list(run)
+        yield from _drawn(found) if is_drawn else _paragraphs("\n".join(found))
+
+
+def _drawn(lines: Iterable[str]) -> Iterator[Piece]:
+    """Rows of a drawn table; one without its first cell goes on with the row above it. If the only border
+    within the table, or one of "=", stands below the first row, that row is the header.
+    """
+    parts, borders = [list[list[str]]()], list[str]()
+    for line in lines:
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if _BORDER.match(line):
+            if parts[-1]:
+                parts.append([])
+                borders.append(line)
+        elif parts[-1] and not cells[0] and len(cells) == len(parts[-1][-1]):
+            parts[-1][-1] = [f"{above} {cell}" for above, cell in zip(parts[-1][-1], cells, strict=True)]
+        else:
+            parts[-1].append(cells)
+    parts = [part for part in parts if part]
+    has_header = len(parts) > 1 and len(parts[0]) == 1 and (len(parts) == 2 or "=" in borders[0])
+    header = parts.pop(0)[0] if has_header else ()
+    yield from tables.rows(chain.from_iterable(parts), header)
 
 
 def _is_underlined(line: str, below: str) -> bool:
