@@ -158,7 +158,8 @@ def build_bm25(
             arguments = [
                 "-collection", "JsonCollection", "-generator", "DefaultLuceneDocumentGenerator",
                 "-input", str(source), "-index", str(target), "-threads", str(threads),
-                "-optimize", "-quiet",
+                # Anserini's own buffer is twice our heap: large corpora would end in an error.
+                "-memoryBuffer", str(max(heap_mib // 4, 16)), "-optimize", "-quiet",
             ]  # fmt: skip
             try:
                 autoclass("io.anserini.index.IndexCollection").main(arguments)

@@ -21,8 +21,8 @@ def run_growth_benchmark(figures: list[Path], passages: int = 21_015_324) -> Rep
     """What `rag bench build` would measure at a larger size, by the growth from size to size.
 
     Two laws are fitted to each figure, both with equal weight for equal relative errors: a line and a power
-    law. Lines through every two sizes show how much hangs on one of them. What is stated is the fitted line,
-    in brackets the lowest and highest of all: a range of extrapolations, no confidence interval.
+    law. Lines through every two sizes show how much hangs on one of them. What is stated is the law that fits
+    better, in brackets the lowest and highest of all: a range of extrapolations, no confidence interval.
 
     Args:
         figures: Reports of `rag bench build --json`, three or more sizes; may be given several times.
@@ -67,23 +67,27 @@ def run_growth_benchmark(figures: list[Path], passages: int = 21_015_324) -> Rep
 
 
 def extrapolated(points: Points, at: float) -> Interval:
-    """The fitted line at a size, with the lowest and highest of the line, the power law and all pairs' lines.
+    """The line or the power law at a size, whichever fits better, with the lowest and highest of both and of
+    the lines through every two points.
 
     Example:
-        >>> law = extrapolated([(1.0, 3.0), (2.0, 5.0), (4.0, 9.0)], 10.0)
-        >>> round(law.value, 6), round(law.low, 2), round(law.high, 2)
+        >>> line = extrapolated([(1.0, 3.0), (2.0, 5.0), (4.0, 9.0)], 10.0)
+        >>> round(line.value, 6), round(line.low, 2), round(line.high, 2)
         (21.0, 18.37, 21.0)
+        >>> round(extrapolated([(1.0, 3.0), (2.0, 12.0), (4.0, 48.0)], 10.0).value, 6)
+        300.0
     """
     sizes, values = np.array(points).T
-    weights = 1.0 / np.maximum(np.abs(values), 1e-12)
-    line = float(np.polyval(np.polyfit(sizes, values, 1, w=weights), at))
-    others = [line]
+    asked = np.append(sizes, at)
+    laws = [np.polyval(np.polyfit(sizes, values, 1, w=1.0 / np.maximum(np.abs(values), 1e-12)), asked)]
     if (values > 0).all():
-        others.append(float(np.exp(np.polyval(np.polyfit(np.log(sizes), np.log(values), 1), np.log(at)))))
+        laws.append(np.exp(np.polyval(np.polyfit(np.log(sizes), np.log(values), 1), np.log(asked))))
+    best = min(laws, key=lambda law: float(np.square(law[:-1] / np.maximum(values, 1e-12) - 1.0).sum()))
+    ends = [float(law[-1]) for law in laws]
     for (a, low), (b, high) in combinations(points, 2):
         if a != b:
-            others.append(low + (high - low) * (at - a) / (b - a))
-    return Interval(line, min(others), max(others), len(points))
+            ends.append(low + (high - low) * (at - a) / (b - a))
+    return Interval(float(best[-1]), min(ends), max(ends), len(points))
 
 
 def exponent(points: Points) -> float:
