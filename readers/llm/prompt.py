@@ -42,7 +42,7 @@ _PREFIX = re.compile(
     r"(?: to the question)?(?: is:?|:)\s*",
     re.IGNORECASE,
 )
-_LISTED = re.compile(r"^(?:1[.)]|[-*•])\s+")
+_LISTED = re.compile(r"^(?:(?:1[.)]|[-*•])\s+|(?=\[\d{1,4}\]\s))")  # a passage's number stays
 _COPULA = re.compile(r"\b(?:is|was|are|were)\b:?\s+(?:(?:\w+\s+)?by\s+)?(?=\S)", re.IGNORECASE)
 _SUPPORTED_SHARE = 0.5  # of an answer's words, below which the passages do not say it
 _DOUBT = 0.2  # of the model's confidence that an unsupported answer keeps
@@ -128,7 +128,7 @@ def parse_reply(text: str) -> Reply:
     if (bare := _BARE.search(words)) is not None:  # the object without braces, or cut off behind its answer
         numbers = re.findall(r"\d+", words[bare.end() :])
         return _reply(json.loads(f'"{bare[1]}"', strict=False), numbers)
-    if not words or '"answer"' in words or words.startswith(("{", "[")):
+    if not words or '"answer"' in words or re.match(r"\{|\[(?!\d{1,4}[],;])", words):
         raise MalformedReply(f"expected an answer, or a JSON object with one, found {text[:120]!r}")
     numbers = [number for found in _BRACKETED.findall(words) for number in re.findall(r"\d+", found)]
     numbers += _NAMED_PASSAGES.findall(words)

@@ -59,6 +59,7 @@ def test_passages_are_numbered_from_one_and_the_question_comes_last() -> None:
         ("1. Spain\n2. France [2]", Reply("Spain", ())),
         ('1. The answer is: "vegetable"\n2. The answer is: "fruit"', Reply("vegetable", ())),
         ("- The **Rhine** [1]", Reply("The Rhine", (1,))),
+        ("[2] The Rhine\n[3] The Elbe", Reply("The Rhine", (2,))),
         ("1.5 million", Reply("1.5 million", ())),
         ('{"answer": "the \\"Rhine\\"", "passages": [2', Reply('the "Rhine"', (2,))),
     ],
@@ -89,7 +90,16 @@ def test_a_beginning_that_repeats_the_question_is_left_out(answer: str, question
 
 @pytest.mark.parametrize(
     "text",
-    ["", "<think>so", '{"answer": ', 'Yes: {"answer": "cut o', '{"reply": "x"}', '{"answer": [["x"]]}'],
+    [
+        "",
+        "<think>so",
+        "[3 of",
+        '["x"]',
+        '{"answer": ',
+        'Yes: {"answer": "cut o',
+        '{"reply": "x"}',
+        '{"answer": [["x"]]}',
+    ],
 )
 def test_other_replies_are_malformed(text: str) -> None:
     with pytest.raises(MalformedReply):
