@@ -19,7 +19,7 @@ _INSTRUCTIONS = (
     "numbers of the passages that say so. If the passages do not say it, reply "
     '{"answer": null, "passages": []}.'
 )
-_QUOTING = "Answer the question with a few words copied from the numbered passages, and with nothing else."
+_QUOTING = "Answer the question with a few words copied from the passages, and with nothing else."
 _UNKNOWN = {"", "null", "none", "unknown", "n/a", "not in the passages", "no answer", "unanswerable"}
 _REFUSAL = re.compile(
     r"(?:i'm )?(?:sorry,? |unfortunately,? |based on the passages,? )*(?:but )?(?:"
@@ -89,8 +89,13 @@ def grounded_messages(question: str, passages: Sequence[Passage]) -> list[dict[s
 
 
 def quoting_messages(question: str, passages: Sequence[Passage]) -> list[dict[str, str]]:
-    """The chat messages that ask for a few words of the passages, and for no citations."""
-    return [{"role": "system", "content": _QUOTING}, grounded_messages(question, passages)[1]]
+    """The chat messages that ask for a few words of the passages, and for no citations.
+
+    The passages have no numbers: small models go on counting, and invent a next passage.
+    """
+    told = [f"{passage.title + ': ' if passage.title else ''}{passage.text}" for passage in passages]
+    asked = "\n\n".join([*told, f"Question: {question}"])
+    return [{"role": "system", "content": _QUOTING}, {"role": "user", "content": asked}]
 
 
 def visible_text(text: str) -> str:

@@ -13,6 +13,7 @@ from readers.llm.prompt import (
     Reply,
     grounded_messages,
     parse_reply,
+    quoting_messages,
     to_result,
     without_question,
 )
@@ -26,6 +27,15 @@ PASSAGES = [
 def test_passages_are_numbered_from_one_and_the_question_comes_last() -> None:
     text = grounded_messages("Where does the Danube rise?", PASSAGES)[-1]["content"]
     assert text.index("[1] Rhine: The Rhine") < text.index("[2] Danube:") < text.index("Question: Where")
+
+
+def test_who_need_not_cite_is_shown_no_numbers() -> None:
+    system, user = quoting_messages("Where does it rise?", PASSAGES)
+    assert "JSON" not in system["content"]
+    assert user["content"] == (
+        "Rhine: The Rhine ends in the North Sea.\n\nDanube: The Danube rises in the Black  Forest of Germany."
+        "\n\nQuestion: Where does it rise?"
+    )
 
 
 @pytest.mark.parametrize(
