@@ -82,6 +82,7 @@ def tune_confidence(
     """Ask every question and fit a shift and a slope to the logits of both confidences.
 
     A question without answers, or whose passages hold none of them, is one that the corpus does not answer.
+    Feedback that calls an answer wrong and gives no better one says nothing of the kind, and is left out.
 
     Args:
         system: opened with the reader whose calibration is `old`.
@@ -95,6 +96,7 @@ def tune_confidence(
             "this reader's confidence was never fitted",
             hint="train it with held-out or `calibrate` questions",
         )
+    questions = [one for one in questions if one.answers or one.meta.get("verdict") != "wrong"]
     if len(questions) < _LEAST:
         raise DataError(
             f"{len(questions)} questions, expected at least {_LEAST}",
