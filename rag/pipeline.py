@@ -30,7 +30,7 @@ from retrievers.fusion import Fusion
 from retrievers.protocols import PathRetriever, Retriever
 from retrievers.rerank import RerankingRetriever
 
-Found = list[tuple[Hit, Passage]]
+RankedPassages = list[tuple[Hit, Passage]]
 FilterLike = Mapping[str, Any] | Filter | None
 
 
@@ -256,17 +256,17 @@ class Pipeline:
     @overload
     def retrieve(  # type: ignore[overload-overlap]
         self, questions: str, top_k: int = 20, *, filter: FilterLike = None, timer: StageTimer | None = None
-    ) -> Found: ...
+    ) -> RankedPassages: ...
     @overload
     def retrieve(
         self, questions: Sequence[str], top_k: int = 20, *, filter: FilterLike = None,
         timer: StageTimer | None = None,
-    ) -> list[Found]: ...  # fmt: skip
+    ) -> list[RankedPassages]: ...  # fmt: skip
 
     def retrieve(
         self, questions: str | Sequence[str], top_k: int = 20, *, filter: FilterLike = None,
         timer: StageTimer | None = None,
-    ) -> Found | list[Found]:  # fmt: skip
+    ) -> RankedPassages | list[RankedPassages]:  # fmt: skip
         """Best passages, best first: of one question, or of each question of a list.
 
         Args:
@@ -283,7 +283,7 @@ class Pipeline:
     def retrieve_paths(
         self, questions: Sequence[str], top_k: int = 20, *, filter: FilterLike = None,
         timer: StageTimer | None = None,
-    ) -> tuple[list[Found], list[list[Found]]]:  # fmt: skip
+    ) -> tuple[list[RankedPassages], list[list[RankedPassages]]]:  # fmt: skip
         """The result of `retrieve`, and the paths of each question, best first, if there are any."""
         asked = check_questions(questions, top_k)
         with self._lock:
@@ -292,7 +292,7 @@ class Pipeline:
 
     def _search(
         self, questions: Sequence[str], top_k: int, timer: StageTimer, filter: FilterLike = None
-    ) -> tuple[list[Found], list[list[Found]]]:
+    ) -> tuple[list[RankedPassages], list[list[RankedPassages]]]:
         paths: list[list[Path]] = [[] for _ in questions]
         within: dict[str, Any] = {}
         if (conditions := Filter.parse(filter)) is not None:
@@ -331,7 +331,7 @@ class Pipeline:
             )
         return self.reader
 
-    def _fetch(self, hits: Sequence[Hit]) -> Found:
+    def _fetch(self, hits: Sequence[Hit]) -> RankedPassages:
         return list(zip(hits, self.index.passages.get_many([hit.row for hit in hits]), strict=True))
 
     @overload

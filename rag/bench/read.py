@@ -21,9 +21,9 @@ from rag.data.text import exact_match
 from rag.metrics.significance import bootstrap
 
 if TYPE_CHECKING:
-    from rag.pipeline import Found
+    from rag.pipeline import RankedPassages
 
-    _Read = Callable[[Sequence[str], Sequence[Found]], list[tuple[str, int | None]]]
+    _Read = Callable[[Sequence[str], Sequence[RankedPassages]], list[tuple[str, int | None]]]
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ def _ours(source: str | None, precision: str, effort: str) -> _Read:
 
     opened = open_reader(source, precision=precision, effort=effort)
 
-    def read(questions: Sequence[str], found: Sequence[Found]) -> list[tuple[str, int | None]]:
+    def read(questions: Sequence[str], found: Sequence[RankedPassages]) -> list[tuple[str, int | None]]:
         passages = [[passage for _, passage in one] for one in found]
         results = opened.read(questions, passages, [[hit.score for hit, _ in one] for one in found], n_best=1)
         return [
@@ -133,7 +133,7 @@ def _haystack(source: str | None, folder: Path, top_k: int) -> _Read:
     peer.warm_up()
     separator = f" {parts.tokenizer.sep_token} " if parts.settings.titled else " "
 
-    def read(questions: Sequence[str], found: Sequence[Found]) -> list[tuple[str, int | None]]:
+    def read(questions: Sequence[str], found: Sequence[RankedPassages]) -> list[tuple[str, int | None]]:
         answers: list[tuple[str, int | None]] = []
         for question, hits in zip(questions, found, strict=True):
             documents = [document(content=f"{passage.title}{separator}{passage.text}") for _, passage in hits]
@@ -145,7 +145,10 @@ def _haystack(source: str | None, folder: Path, top_k: int) -> _Read:
 
 
 def _measure(
-    contestants: dict[str, _Contestant], asked: Sequence[Question], found: Sequence[Found], batch_size: int
+    contestants: dict[str, _Contestant],
+    asked: Sequence[Question],
+    found: Sequence[RankedPassages],
+    batch_size: int,
 ) -> None:
     """Contestants take turns question by question, then batch by batch, every second time in reverse."""
     for one in contestants.values():  # warm up

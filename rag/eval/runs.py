@@ -14,7 +14,7 @@ from rag.data.files.results import write_paths
 from rag.data.files.tables import write_run
 from rag.data.filters import Filter
 from rag.data.text import AnswerMatcher
-from rag.pipeline import Found, Pipeline
+from rag.pipeline import Pipeline, RankedPassages
 from retrievers.protocols import PathRetriever
 
 EXTENSIONS = ("json", "jsonl", "run", "trec")
@@ -68,7 +68,7 @@ def write_results(
             hint="write .json or .run, or use --retriever multihop",
         )
 
-    def results() -> Iterator[tuple[Question, Found, list[Found]]]:
+    def results() -> Iterator[tuple[Question, RankedPassages, list[RankedPassages]]]:
         with Progress(len(questions), "questions", "retrieve") as progress:
             for start in range(0, len(questions), batch_size):
                 batch = questions[start : start + batch_size]
@@ -83,11 +83,11 @@ def write_results(
         (dpr_family.write_results if suffix == "json" else write_run)(out, examples)
 
 
-def _as_path(steps: Found) -> tuple[float, list[Passage]]:
+def _as_path(steps: RankedPassages) -> tuple[float, list[Passage]]:
     return sum(hit.score for hit, _ in steps), [passage for _, passage in steps]
 
 
-def _as_example(question: Question, found: Found, regex: bool) -> Example:
+def _as_example(question: Question, found: RankedPassages, regex: bool) -> Example:
     regex = regex or question.answers_are_regex
     matcher = AnswerMatcher(question.answers, "regex" if regex else "tokens") if question.answers else None
     candidates = (
