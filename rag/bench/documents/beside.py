@@ -1,8 +1,8 @@
 """Conversion beside other converters: time, and what of the question set's answers is left in the text.
 
 `python -m rag.bench.documents.beside DOCUMENTS PYTHON [CONVERTER …]`, where PYTHON is that of an environment
-with the other converters (markitdown, kreuzberg). Each file is converted once more than is timed, which
-loads what is needed. The Markdown that the others write is cut into passages as our own text is.
+with the other converters (markitdown, kreuzberg). The Markdown that these write is cut into passages as our
+own text is. Times are those of the processor.
 """
 
 from __future__ import annotations
@@ -65,18 +65,14 @@ def _name(documents: Path, path: Path) -> str:
 
 
 def _ours(files: Iterable[Path]) -> dict[Path, tuple[float, Converted | None]]:
-    found: dict[Path, tuple[float, Converted | None]] = {}
-    for path in files:
-        converted: list[Converted] = []
+    converted: dict[str, Converted] = {}
 
-        def run(name: str, into: list[Converted] = converted) -> str:
-            into[:] = [convert(Path(name).read_bytes(), name)]
-            return ""
+    def run(path: str) -> str:
+        converted[path] = convert(Path(path).read_bytes(), path)
+        return ""
 
-        others.timed(run, str(path), 1)
-        _, _, took = others.timed(run, str(path), ROUNDS)
-        found[path] = float(np.median(took)), next(iter(converted), None)
-    return found
+    rows = others.timed(run, map(str, files), ROUNDS)
+    return {Path(path): (float(np.median(took)), converted.get(path)) for path, _, _, took in rows}
 
 
 def _theirs(files: Sequence[Path], converter: str, python: str) -> dict[Path, tuple[float, Converted | None]]:
@@ -126,9 +122,7 @@ def _times(seconds: Mapping[str, Mapping[str, float]]) -> Table:
     columns = ["format", "files", f"{_OURS}, s"]
     for converter in list(seconds)[1:]:
         columns += [f"{converter}, s", "ratio"]
-    return Table(
-        "processor seconds for all files, median of the rounds; ratio of the sums", tuple(columns), rows
-    )
+    return Table("processor seconds for all files; ratio of the sums", tuple(columns), rows)
 
 
 def _quality(questions: Sequence[Question], passages: Mapping[str, Mapping[str, list[Passage]]]) -> Table:

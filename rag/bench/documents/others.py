@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 
 def _markitdown() -> Callable[[str], str]:
@@ -29,25 +29,40 @@ def _kreuzberg() -> Callable[[str], str]:
 CONVERTERS = {"markitdown": _markitdown, "kreuzberg": _kreuzberg}
 
 
-def timed(convert: Callable[[str], str], path: str, rounds: int) -> tuple[str, str, list[float]]:
-    """Text of a file, the error if it cannot be read, and the seconds of each round."""
-    seconds, text, error = list[float](), "", ""
-    for _ in range(rounds):
-        started = time.process_time()
-        try:
-            text = convert(path)
-        except Exception as raised:  # whatever a converter raises: it has not read the file
-            error = f"{type(raised).__name__}: {str(raised)[:200]}"
-        seconds.append(time.process_time() - started)
-    return text, error, seconds
+def timed(
+    convert: Callable[[str], str], paths: Iterable[str], rounds: int
+) -> Iterator[tuple[str, str, str, list[float]]]:
+    """Each path with its text, the error if it cannot be read, and the seconds of each round.
+
+    The first file of each ending is converted once more before, which loads what is needed.
+    """
+    loaded = set()
+    for path in paths:
+        ending = path.rpartition(".")[2]
+        if ending not in loaded:
+            loaded.add(ending)
+            _timed_once(convert, path)
+        found = [_timed_once(convert, path) for _ in range(rounds)]
+        text, error, _ = found[0]
+        yield path, text, error, [seconds for _, _, seconds in found]
+
+
+def _timed_once(convert: Callable[[str], str], path: str) -> tuple[str, str, float]:
+    started, text, error = time.process_time(), "", ""
+    try:
+        text = convert(path)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as raised:  # whatever a converter raises, panics of other languages too
+        error = f"{type(raised).__name__}: {str(raised)[:200]}"
+    return text, error, time.process_time() - started
 
 
 def main() -> None:
-    """Convert the files named on standard input, each once more than is timed, to load what is needed."""
+    """Convert the files named on standard input."""
     convert, rounds = CONVERTERS[sys.argv[1]](), int(sys.argv[2])
-    for path in sys.stdin.read().split("\n"):
-        timed(convert, path, 1)
-        print(json.dumps([path, *timed(convert, path, rounds)]), flush=True)
+    for row in timed(convert, sys.stdin.read().splitlines(), rounds):
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
