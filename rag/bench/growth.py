@@ -87,7 +87,7 @@ def extrapolated(points: Points, at: float) -> Interval:
     for (a, low), (b, high) in combinations(points, 2):
         if a != b:
             ends.append(low + (high - low) * (at - a) / (b - a))
-    return Interval(float(best[-1]), min(ends), max(ends), len(points))
+    return Interval(float(best[-1]), max(min(ends), 0.0), max(ends), len(points))  # nothing here is below 0
 
 
 def exponent(points: Points) -> float:
