@@ -148,7 +148,7 @@ class ServeSettings(BaseSettings):
         if len(value) > 1 and None in names:
             raise ValueError(f"{value[names.index(None)]!r} needs a name beside others; write NAME=DIR")
         if twice := {str(name) for name in names if names.count(name) > 1}:
-            raise ValueError(f"{', '.join(sorted(twice))} names two folders; give each its own name")
+            raise ValueError(f"{', '.join(sorted(twice))} is the name of two; give each its own")
         return value
 
     @property

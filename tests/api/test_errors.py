@@ -365,7 +365,7 @@ class TestSettings:
             ({"drain_timeout_s": "inf"}, "drain_timeout_s: Input should be a finite number"),
             ({"fusion": "best"}, "minmax:0.7,0.3"),
             ({"index": ("a", "news=b")}, "'a' needs a name beside others; write NAME=DIR"),
-            ({"index": ("news=a", "news=b")}, "news names two indexes"),
+            ({"index": ("news=a", "news=b")}, "news is the name of two"),
         ],
     )
     def test_mistakes_are_named(self, values, words):
