@@ -17,7 +17,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from indexers.index import Index
 from indexers.ledger import LEDGER_NAME
 from rag.bench.load import latency_interval
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
@@ -27,7 +26,6 @@ from rag.core.files import read_json
 from rag.core.manifest import read_manifest
 from rag.core.progress import format_seconds
 from rag.core.types import Question
-from rag.data.questions import draw_sample, read_questions
 from rag.data.text import MatchMode
 from rag.metrics.ranking import answer_flags
 from rag.metrics.significance import bootstrap
@@ -89,6 +87,8 @@ def run_build_benchmark(
         ConfigError: `out` exists already.
         ResourceError: the build or the server failed.
     """
+    from rag.data.questions import draw_sample, read_questions
+
     if out.exists():
         raise ConfigError(f"--out {out} exists", hint="name a new directory: a build is timed from its start")
     report = Report(
@@ -257,6 +257,8 @@ def _leave_cache(path: Path) -> None:
 
 def _plan(out: Path, passages: int, given: list[str], questions: int, top_k: int) -> dict[str, Any]:
     """What `rag plan` says about this index on this machine."""
+    from indexers.index import Index
+
     with Index.open(out) as index:
         sample = index.passages.get_many(range(0, passages, max(1, passages // 1000)))
     mean_bytes = sum(len((one.title + one.text).encode()) for one in sample) / len(sample)

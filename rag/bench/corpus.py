@@ -14,7 +14,6 @@ from rag.bench.report import Report, Table, format_bytes
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path
 from rag.core.progress import Progress, format_seconds
-from rag.data.corpus import read_documents
 from rag.data.sentences import split_sentences
 
 _AT_ONCE = 4096  # passages of one random generator: the memory does not grow with the corpus
@@ -48,6 +47,8 @@ def run_corpus_benchmark(
         ConfigError: there are more real passages than passages, or too few of either.
         DataError: the articles have no sentences.
     """
+    from rag.data.corpus import read_documents
+
     given = {"sentences": sentences, "real": real or []}
     named = {name: ", ".join(map(str, files)) for name, files in given.items()}
     report = Report("corpus", {**named, "passages": passages, "seed": seed})
@@ -95,6 +96,8 @@ class _Recombined:
     """Passages of random sentences; number n is the same whatever was drawn before."""
 
     def __init__(self, articles: Sequence[Path], format: str) -> None:
+        from rag.data.corpus import read_documents
+
         self._sentences: list[tuple[int, str]] = []  # number of words, text
         self._titles: list[str] = []
         bounds = [0]  # of each article's sentences

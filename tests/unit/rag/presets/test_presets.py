@@ -14,7 +14,12 @@ from retrievers.training.config import DprTrainConfig
 _PATHS = {"train": [{"questions": "train.json", "retrieved": "negatives.json"}], "out": "run"}
 _DPR_PATHS = {"train_files": ["train.json"], "out": "run"}
 _GIVEN: dict[str, Any] = {**_PATHS, **_DPR_PATHS, "index": "index"}
-_MORE = {"rag": {"generator": "bart"}, "emdr2": {"generator": "bart"}, "mdr": {"index": "index"}}
+_MORE: dict[str, dict[str, str]] = {  # by recipe or preset
+    "rag": {"generator": "bart"},
+    "emdr2": {"generator": "bart"},
+    "mdr": {"index": "index"},
+    "causal-small": {"model": "smollm2"},
+}
 _FID = {"learning_rate": 5e-5, "warmup_steps": 1000}
 _DPR = {
     "batch_size": 128, "epochs": 40, "learning_rate": 2e-5, "warmup_steps": 1237, "clip_norm": 2.0,
@@ -46,7 +51,7 @@ def _load(recipe: str, name: str) -> Any:
     config: type[Config] = getattr(import_module(module), kind)
     fields = config.model_fields
     given = {key: value for key, value in _GIVEN.items() if key in fields and fields[key].is_required()}
-    return load_config(config, name, overrides=given | _MORE.get(recipe, {}))
+    return load_config(config, name, overrides=given | _MORE.get(recipe, {}) | _MORE.get(name, {}))
 
 
 @pytest.mark.parametrize(("recipe", "name"), [(r, name) for r in RECIPES for name in preset_names(r)])

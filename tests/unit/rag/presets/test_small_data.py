@@ -17,10 +17,11 @@ from rag.config import preset_names
 from rag.core.types import Passage
 from rag.recipes import RECIPES
 from retrievers.encoders.open import load_encoder
+from tests.tiny_causal import causal_folder
 from tests.tiny_generator import tiny_generator
 from tests.tiny_reader import tiny_config, tiny_tokenizer
 
-_MODELS: dict[str, dict[str, Any]] = {  # recipe → settings that stand for its models
+_MODELS: dict[str, dict[str, Any]] = {  # recipe or preset → settings that stand for its models
     "reranker": {"question_encoder": "bert"},
     "mlm": {"mlm": {"encoder": "bert"}},
     "realm": {"mlm": {"encoder": "bert"}, "masks": "span"},
@@ -37,6 +38,7 @@ _MODELS: dict[str, dict[str, Any]] = {  # recipe → settings that stand for its
         "frozen": [],
         "stages": [{"steps": 3, "batch_size": 8, "passages": 2, "passage_tokens": 100}],
     },
+    "causal-small": {"model": "causal"},
 }
 _OWN_INDEX = ("ance", "adore", "mdr", "orqa", "realm", "rag", "emdr2", "static")
 _CORPUS = ("ict", "mlm", "realm")
@@ -54,6 +56,7 @@ def own_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     BertModel(tiny_config(max_position_embeddings=512)).save_pretrained(folder / "bert")
     tiny_tokenizer().save_pretrained(folder / "bert")
     tiny_generator(folder / "bart")
+    causal_folder(folder / "causal")
     rivers = [f"river{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(60)]
     passages = [
         Passage(f"p{n}", name, f"The {name} rises {name}born. It ends in the sea in {1900 + n}.")
@@ -94,5 +97,6 @@ def test_a_preset_begins_on_sixty_questions(
     given |= {"index": "index"} if recipe in _OWN_INDEX else {}
     given |= {} if recipe in (*_MODELS, *_OWN_INDEX) else {"question_encoder": "bert"}
     given |= {"calibrate": []} if recipe == "reader" else {}
+    models = _MODELS.get(preset, _MODELS.get(recipe, {}))
     with pytest.raises(_Reached):
-        rag.train(recipe, tmp_path / "run", config=preset, **_MODELS.get(recipe, {}), **given)
+        rag.train(recipe, tmp_path / "run", config=preset, **models, **given)

@@ -222,4 +222,4 @@ def test_the_commands_refuse_to_choose_on_a_test_set(
         Path(name).touch()
     arguments = ["--out", str(tmp_path / "r"), "--train", "train.json", "--index", "i"]
     assert exit_code("train", recipe, *arguments, "--validation", "nq-test.json") == ConfigError.exit_code
-    assert "nq-test.json is a test set" in capsys.readouterr().err
+    assert "nq-test.json is by its name a test set" in capsys.readouterr().err
