@@ -128,7 +128,7 @@ class EmbeddingWriter:
     """Writes the shards that are not there yet. One writer at a time (the caller holds the directory's lock).
 
     Args:
-        shard_rows: rows per shard; the last one may be shorter.
+        shard_rows: rows per shard, 16,384 by default; the last one may be shorter.
 
     Raises:
         MismatchedArtifactError: the directory holds shards of another encoder, size or dtype.
@@ -141,10 +141,11 @@ class EmbeddingWriter:
         rows: int,
         encoder: EncoderIdentity,
         dtype: VectorDtype = "float16",
-        shard_rows: int = _SHARD_ROWS,
+        shard_rows: int | None = None,
     ) -> None:
         self.directory = Path(directory)
-        self._header = _Header(rows, encoder.dim, dtype, shard_rows, encoder)
+        per_shard = _SHARD_ROWS if shard_rows is None else shard_rows
+        self._header = _Header(rows, encoder.dim, dtype, per_shard, encoder)
         clean_directory(self.directory)
         if (self.directory / HEADER_NAME).exists():
             self._refuse_other(_Header.read(self.directory))
@@ -191,6 +192,17 @@ class EmbeddingWriter:
         for shard in range(self._header.shards):
             if shard not in self._ledger:
                 yield (shard, *self._header.shard_range(shard))
+
+    def completed(self, write: Callable[[Callable[[int], None]], None]) -> EmbeddingShards:
+        """The embeddings after `write` has filled the missing shards, with progress shown.
+
+        Args:
+            write: calls its argument with the number of passages encoded since the last call.
+        """
+        with Progress(self._header.rows, "passages", "encode", initial=self.finished_rows) as progress:
+            write(progress.update)
+        self.sort_ledger()
+        return EmbeddingShards.open(self.directory)
 
     def write(self, shard: int, vectors: FloatArray) -> None:
         """Store the vectors (shard's rows, D) of one shard and record it; see `store_shard`."""
@@ -253,14 +265,14 @@ def encode_corpus(
         shard_rows: rows per shard, the most that a killed attempt loses; 16,384 by default.
         check: called after each shard; raises to stop the work.
     """
-    writer = EmbeddingWriter(
-        place, rows=len(passages), encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows or _SHARD_ROWS
-    )
-    with Progress(len(passages), "passages", "encode", initial=writer.finished_rows) as progress:
-        for _ in writer.write_passages(passages, encoder, progress.update):
+    rows = len(passages)
+    writer = EmbeddingWriter(place, rows=rows, encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows)
+
+    def write(done: Callable[[int], None]) -> None:
+        for _ in writer.write_passages(passages, encoder, done):
             check()
-    writer.sort_ledger()
-    return EmbeddingShards.open(place)
+
+    return writer.completed(write)
 
 
 def _ledger_line(line: dict[str, Any]) -> str:

@@ -8,12 +8,12 @@ into tasks, and only a line of the ledger comes back.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from indexers.protocols import EncoderIdentity, PassageEncoder
 from indexers.settings import VectorDtype
 from rag.core.errors import MismatchedArtifactError, RagError, ResourceError
 from rag.core.log import get_logger
-from rag.core.progress import Progress
 from rag.scale.cluster import check_nodes, code_digest, connected
 
 _ATTEMPTS = 8  # of a shard whose process dies
@@ -78,24 +77,23 @@ class ClusterEncoding:
             MismatchedArtifactError: a node has other packages, sees other files, or loads another encoder.
             ResourceError: the cluster has no CPU, or a shard's process died again and again.
         """
-        sizes = {} if shard_rows is None else {"shard_rows": shard_rows}
-        writer = EmbeddingWriter(place, rows=len(passages), encoder=encoder.identity, dtype=dtype, **sizes)
+        rows = len(passages)
+        writer = EmbeddingWriter(
+            place, rows=rows, encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows
+        )
         check_nodes(self._ray, [place / HEADER_NAME, passages.directory / HASHES_NAME])
         job = EncodingJob(
             str(place.absolute()), str(passages.directory.absolute()), encoder.identity.to_json(),
             getattr(encoder, "precision", "auto"), code_digest(),
         )  # fmt: skip
-        with Progress(len(passages), "passages", "encode", initial=writer.finished_rows) as progress:
-            self._run(job, writer, progress.update, check)
-        writer.sort_ledger()
-        return EmbeddingShards.open(place)
+        return writer.completed(partial(self._run, job, writer, check))
 
     def _run(
         self,
         job: EncodingJob,
         writer: EmbeddingWriter,
-        done: Callable[[int], None],
         check: Callable[[], None],
+        done: Callable[[int], None],
     ) -> None:
         ray = self._ray
         resources = ray.cluster_resources()
@@ -157,7 +155,7 @@ def _encode_shard(job: EncodingJob, shard: int, start: int, stop: int) -> dict[s
     return store_shard(Path(job.place), shard, encode_rows(passages, encoder, start, stop))
 
 
-@functools.lru_cache(maxsize=1)  # a process of the cluster runs task after task of one job
+@lru_cache(maxsize=1)  # a process of the cluster runs task after task of one job
 def _opened(
     passages: str, precision: str, code: str, identity: tuple[tuple[str, Any], ...]
 ) -> tuple[PassageEncoder, PassageStore]:

@@ -317,16 +317,6 @@ def test_overlap_with_training_is_broken_down(tmp_path: Path, system: Any, quest
     }
 
 
-def test_source_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "nq-dev.jsonl"
-    path.write_text("{}\n")
-    source = QuestionSource.of_file(path)
-    assert (source.name, source.split, len(source.sha256)) == ("nq-dev", "dev", 64)
-    (tmp_path / "squad").mkdir()
-    path = path.rename(tmp_path / "squad" / "dev-v1.1-a.json.gz")
-    assert QuestionSource.of_file(path).name == "squad/dev-v1.1-a"
-
-
 @pytest.mark.parametrize("change", [{"profile": "exact"}, {"ks": ()}, {"batch_size": 0}, {"unknown": 1}])
 def test_bad_settings(change: dict[str, Any]) -> None:
     with pytest.raises((ConfigError, ValueError)):
@@ -371,16 +361,6 @@ def test_a_folder_of_something_else_is_left_alone(
         evaluate(system, questions, tmp_path, settings(), source=SOURCE)
     assert (tmp_path / "report.html").read_text() == "mine"
     assert unfinished.exists()
-
-
-def test_a_beir_folder_is_a_source(tmp_path: Path) -> None:
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?"}\n')
-    (tmp_path / "qrels" / "test.tsv").write_text("b1\td1\t1\n")
-    first = QuestionSource.of_file(tmp_path)
-    assert first.split == "test"
-    (tmp_path / "qrels" / "test.tsv").write_text("b1\td2\t1\n")
-    assert QuestionSource.of_file(tmp_path).sha256 != first.sha256
 
 
 def test_figures_by_fields_of_the_questions(tmp_path: Path, finds: Any, questions: list[Question]) -> None:
