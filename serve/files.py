@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import quote
 
 from fastapi import APIRouter
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 
+from indexers.documents import DocumentEntry
 from indexers.index import Index
 from indexers.provenance import documents_of_index
 from rag.core.errors import ArtifactError
 from rag.data.documents.kinds import kind_by_name
+from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
 from serve.desk import Desk
 from serve.errors import ApiError
@@ -19,6 +22,7 @@ from serve.routes import DeskOf, error_models
 
 router = APIRouter()
 _MOST_CACHED = 8
+_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 _TEXTS = ("markdown", "rst", "text", "csv", "python", "code", "notebook")
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -30,10 +34,12 @@ _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src d
     response_class=FileResponse,
     responses=error_models(401, 403, 404, 422, 500, 503),
 )
-async def file(path: str, desk: DeskOf, index: str | None = None) -> FileResponse:
+async def file(path: str, desk: DeskOf, index: str | None = None, page: str = "") -> Response:
     """The file that a passage's location names, where the server has its folder.
 
-    PDF, HTML and text are shown by a browser, HTML without its scripts; other files are downloaded.
+    PDF, HTML and text are shown by a browser, HTML without its scripts; other files are downloaded. `page`
+    is the label of a page of a PDF: the answer redirects to it. Of a document that was sent,
+    the text is shown.
     """
     name = desk.index_name(index)
     folder = desk.settings.folder_of_files(name)
@@ -42,14 +48,21 @@ async def file(path: str, desk: DeskOf, index: str | None = None) -> FileRespons
             403, "files_disabled", "files are not served here",
             hint="set RAG_SERVE_FILES to the folder that was indexed",
         )  # fmt: skip
-    found = await _find(desk, name, folder, path)
+    document = await _document(desk, name, path)
+    if document is not None and document.sent:
+        return PlainTextResponse(await _text(desk, name, document), headers=_HEADERS)
+    found = None if document is None else await desk.in_thread(_inside, folder, path)
     if found is None:
         raise ApiError(
             404, "file_not_found", f"there is no file {path[:100]!r}", hint="it is gone, or was not indexed"
         )
+    headers = dict(_HEADERS)
     kind = kind_by_name(path)
-    headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
     if kind == "pdf":  # a sandbox would stop the browser's own viewer
+        if page:
+            number = await desk.in_thread(number_of_page, found, page)
+            query = f"?index={quote(index)}" if index else ""
+            return RedirectResponse(f"/v1/files/{quote(path)}{query}#page={number}", 303)
         return FileResponse(found, media_type="application/pdf", headers=headers)
     headers["Content-Security-Policy"] = _NO_SCRIPTS
     if kind == "html":
@@ -59,33 +72,38 @@ async def file(path: str, desk: DeskOf, index: str | None = None) -> FileRespons
     return FileResponse(found, media_type="application/octet-stream", headers=headers, filename=found.name)
 
 
-async def _find(desk: Desk, name: str, folder: Path, path: str) -> Path | None:
-    """The file, if the index was made of it and it lies in the folder, after all links are followed.
-
-    A document that was sent has no file, though one of its name may lie there.
-    """
+async def _document(desk: Desk, name: str, path: str) -> DocumentEntry | None:
+    """The document that the index made of this file, or None."""
     service = desk.require_ready(name)
     place = Path(desk.settings.indexes[name])
-    id = file_id(path)
     try:
-        if id not in await desk.in_thread(_ids_of_files, place, service.index_version):
-            return None
+        entries = await desk.in_thread(_documents, place, service.index_version)
     except ArtifactError:
         raise ApiError(
             500, "index_unusable", "the index cannot be read", hint="the server's log has the reason"
         ) from None
-    first = await desk.passage(f"{id}-0", name)
-    if first is None or first.get("location", {}).get("path") != path:
-        return None
-    return await desk.in_thread(_inside, folder, path)
+    entry = entries.get(file_id(path))
+    first = None if entry is None else await desk.passage(f"{entry.id}-0", name)
+    return entry if first is not None and first.get("location", {}).get("path") == path else None
+
+
+async def _text(desk: Desk, name: str, document: DocumentEntry) -> str:
+    """The passages of a document, each under its title where that is another than before."""
+    first = await desk.passage(f"{document.id}-0", name, around=document.passages)
+    lines, title = [], ""
+    for passage in [first, *first["after"]] if first else []:
+        if passage["title"] != title:
+            lines.append(f"# {passage['title']}")
+        lines.append(passage["text"])
+        title = passage["title"]
+    return "\n\n".join(lines) + "\n"
 
 
 @lru_cache(_MOST_CACHED)
-def _ids_of_files(place: Path, version: str) -> frozenset[str]:
-    """Ids of the documents of this version of an index that were not sent."""
+def _documents(place: Path, version: str) -> dict[str, DocumentEntry]:
+    """The documents of this version of an index by their ids."""
     with Index.open(place, verify="none") as index:
-        entries = documents_of_index(index).entries.values()
-        return frozenset(one.id for one in entries if not one.sent)
+        return dict(documents_of_index(index).entries)
 
 
 def _inside(folder: Path, path: str) -> Path | None:

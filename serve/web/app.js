@@ -271,8 +271,10 @@ function passageCard(card, answered) {
 function place(where) {
   if (!chosenIndex()?.files || where.path.includes("://")) return placeOf(where);
   const link = make("a", "", placeOf(where));
-  const index = indexInput.value ? `?index=${encodeURIComponent(indexInput.value)}` : "";
-  link.href = `/v1/files/${asPath(where.path)}${index}`;
+  const query = new URLSearchParams({
+    ...(indexInput.value && { index: indexInput.value }), ...(where.page && { page: where.page }),
+  });
+  link.href = `/v1/files/${asPath(where.path)}?${query}`;
   link.target = "_blank";
   link.rel = "noopener";
   if (needsKey) {  // a link cannot send the key

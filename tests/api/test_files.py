@@ -99,7 +99,30 @@ async def test_a_file_that_was_sent_gives_no_way_to_one_of_its_name(made, tmp_pa
             "hits"
         ][0]
         assert hit["location"]["path"] == "later.txt"
-        assert (await client.get("/v1/files/later.txt", headers=KEY)).status_code == 404
+        shown = await client.get("/v1/files/later.txt", headers=KEY)
+        assert (shown.status_code, shown.text) == (200, "# later\n\nWhat I have.\n")
+
+
+async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
+    folder, index = tmp_path / "folder", tmp_path / "index"
+    folder.mkdir()
+    pages = [
+        [(72, 750, 20, "B", name), *((72, 700 - 14 * line, 12, "F", f"All of {name}.") for line in range(9))]
+        for name in ("Preface", "First chapter", "Second chapter")
+    ]
+    (folder / "a b.pdf").write_bytes(make.pdf(pages, labels="0<</S/r>>1<</S/D>>"))
+    rag.index(folder, index, retriever="bm25", threads=1)
+    app = application((folder, index))
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+        hit = (await client.post("/v1/retrieve", json={"question": "second chapter"})).json()["hits"][0]
+        assert hit["location"]["page"] == "2"
+        reply = await client.get("/v1/files/a%20b.pdf?page=2")
+        assert (reply.status_code, reply.headers["location"]) == (303, "/v1/files/a%20b.pdf#page=3")
+        reply = await client.get("/v1/files/a%20b.pdf?page=ix")
+        assert reply.headers["location"] == "/v1/files/a%20b.pdf#page=1"
+        whole = await client.get("/v1/files/a%20b.pdf")
+        assert whole.headers["content-type"] == "application/pdf"
 
 
 async def test_it_is_off_unless_there_is_a_folder():

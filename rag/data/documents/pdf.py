@@ -13,6 +13,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from rag.core.optional import require
@@ -36,6 +39,7 @@ _MARGIN = 0.12  # of a page's height, where running heads and feet stand
 _TITLE_JUNK = re.compile(
     r"\.(docx?|rtf|tex|dvi|indd|qxd|ps|pdf|fm|html?)$|^(untitled|microsoft word|slide 1)", re.I
 )
+_one_at_a_time = Lock()
 
 
 @dataclass(slots=True)
@@ -92,7 +96,7 @@ def pdf(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ...]]
         toc = [
             (clean(mark.get_title()), mark.level + 1, _target(mark)) for mark in document.get_toc(max_depth=6)
         ]
-        labels = [document.get_page_label(number) or str(number + 1) for number in range(count)]
+        labels = _labels(document)
         title = clean(document.get_metadata_value("Title"))
     finally:
         document.close()
@@ -106,6 +110,38 @@ def pdf(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ...]]
     if not title or _TITLE_JUNK.search(title):
         title = _largest(lines)
     return title, list(_pieces(lines, labels)), tuple(notes)
+
+
+def number_of_page(path: Path, label: str) -> int:
+    """Number of the first page with this label, counted from 1; 1 without such a page or a readable PDF.
+
+    Example:
+        >>> number_of_page(Path("missing.pdf"), "xiv")
+        1
+    """
+    try:
+        labels = _labels_of_file(path, path.stat().st_mtime_ns)
+    except OSError:
+        return 1
+    return labels.index(label) + 1 if label in labels else 1
+
+
+@lru_cache(maxsize=64)
+def _labels_of_file(path: Path, _changed: int) -> list[str]:
+    library = require("pypdfium2", "docs")
+    with _one_at_a_time:
+        try:
+            document = library.PdfDocument(path)
+        except library.PdfiumError:
+            return []
+        try:
+            return _labels(document)
+        finally:
+            document.close()
+
+
+def _labels(document: Any) -> list[str]:
+    return [document.get_page_label(number) or str(number + 1) for number in range(len(document))]
 
 
 def _refuse_without_text(count: int, n_broken: int) -> None:
