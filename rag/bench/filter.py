@@ -10,6 +10,7 @@ from rag.bench.report import Goal, Report, Table, format_interval
 from rag.core.progress import format_seconds
 
 _GOAL = 1.5  # a filter may cost half of a search
+_WARM_UP = {"dense": 1, "hybrid": 2, "bm25": 20}  # rounds; Java compiles a path after some hundred questions
 
 
 def run_filter_benchmark(
@@ -46,7 +47,9 @@ def run_filter_benchmark(
                     pipeline.retrieve([text], top_k, filter=filter)
 
             timings = time_interleaved(
-                {"without": lambda: search(None), "with": lambda: search(chosen)}, rounds=rounds
+                {"without": lambda: search(None), "with": lambda: search(chosen)},
+                rounds=rounds,
+                warm_up=_WARM_UP[kind],
             )
             if chosen is not None:
                 selected = pipeline.index.select(chosen)
