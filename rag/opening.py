@@ -9,8 +9,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from indexers.build import INDEX_KIND
 from indexers.index import ENCODER_DIR, Index
@@ -25,6 +26,9 @@ from readers.paths import counts_scores
 from readers.protocols import Reader
 from retrievers.fusion import Fusion
 from retrievers.protocols import Retriever
+
+if TYPE_CHECKING:
+    from readers.extractive.likelihood import ReaderRelevance
 
 SETTINGS_FILE, READER_DIR = "pipeline.json", "reader"  # in the directory of a saved pipeline
 _OWN = "its own question encoder"
@@ -79,12 +83,10 @@ class Opening:
             bound = None
         if bound is None:
             searcher = open_retriever(
-                index, retriever, encoder=self.index_encoder, precision=precision, fusion=fused,
-                rerank=rerank,
-            )  # fmt: skip
+                index, retriever, encoder=self.index_encoder, precision=precision, fusion=fused
+            )
         else:
             from retrievers.bound import open_bound
-            from retrievers.rerank import reranked
 
             if self.index_encoder is not None or fused is not None:
                 raise ConfigError(
@@ -92,9 +94,12 @@ class Opening:
                     hint="leave them out, or choose another --retriever",
                 )
             searcher = open_bound(index, Path(str(reader)), bound, precision=precision)
-            if rerank is not None:
-                searcher = reranked(searcher, index, rerank, precision=precision)
         opened = _open_reader(reader if self.reads else False, precision, self.effort)
+        if rerank is not None:
+            from retrievers.rerank import reranked
+
+            judge = partial(_relevance_of, opened or reader or None, precision)
+            searcher = reranked(searcher, index, rerank, precision=precision, reader=judge)
         if known and counts_scores(opened):
             searched = _OWN if bound else named_kind(retriever, index)
             _check_scores(str(reader), known, searched, index)
@@ -185,6 +190,20 @@ def _check_scores(reader: str, known: Mapping[str, Any], searched: str, index: I
                 "%s was trained with scores of the encoder %s; those of %s are not comparable (%s)",
                 *(reader, encoder.name, index.directory, "; ".join(differences)),
             )
+
+
+def _relevance_of(reader: Any, precision: str, folder: str) -> ReaderRelevance:
+    """An extractive reader as a scorer of passages: that of the folder, or else `reader`."""
+    from readers.extractive.likelihood import ReaderRelevance
+    from readers.extractive.reader import ExtractiveReader
+
+    opened = _open_reader(folder or reader, precision, None)
+    if not isinstance(opened, ExtractiveReader):
+        raise ConfigError(
+            f"{folder or 'the reader'} is a {type(opened).__name__}, which cannot re-rank passages",
+            hint="name an extractive one after reader:, or re-rank with upr:DIR by a language model",
+        )
+    return ReaderRelevance(opened)
 
 
 def _open_reader(reader: Any, precision: str, effort: str | None) -> Reader | None:

@@ -21,7 +21,6 @@ from retrievers.kinds import KIND_NAMES
 from retrievers.late_interaction import LateInteractionRetriever, TokenSearchOptions
 from retrievers.multihop import STOP_FILE, HopOptions, LearnedStop, MultiHopRetriever
 from retrievers.protocols import Retriever
-from retrievers.rerank import reranked
 from retrievers.sparse import SparseRetriever
 
 if TYPE_CHECKING:
@@ -191,7 +190,6 @@ def open_retriever(
     precision: str = "auto",
     device: str = "auto",
     fusion: Fusion | None = None,
-    rerank: str | None = None,
 ) -> Retriever:
     """Open a retriever over an index.
 
@@ -202,7 +200,6 @@ def open_retriever(
         precision: "auto", "fp32" or "bf16".
         device: "auto", "cpu" or "cuda".
         fusion: method of fusing several lists; `default_fusion` for the index's encoder if None.
-        rerank: a model that re-ranks the first hits, see `parse_rerank`.
 
     Raises:
         ConfigError: unknown kind or option, the index was built without what this kind needs, or a fusion is
@@ -223,10 +220,7 @@ def open_retriever(
             f"a fusion ({fusion}) is given, but {name} retrieval has nothing to fuse",
             hint="leave it out, or use hybrid retrieval",
         )
-    made = chosen.make(Opening(index, options, encoder, precision, device, fusion))
-    if rerank is None:
-        return made
-    return reranked(made, index, rerank, precision=precision, device=device)
+    return chosen.make(Opening(index, options, encoder, precision, device, fusion))
 
 
 def over_index(retriever: Retriever, index: Index) -> Retriever:

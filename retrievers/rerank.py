@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,7 +29,8 @@ from retrievers.protocols import Passages, PathRetriever, Retriever
 # The re-ranker's scores in standard deviations; chosen on 500 training questions of SQuAD that were held out.
 DEFAULT_FUSION = Fusion("weighted", (1.0, 0.5), normalize="std")
 _log = get_logger(__name__)
-_KINDS = ("colbert", "cross-encoder", "upr")
+_READER = "reader"
+_KINDS = ("colbert", "cross-encoder", "upr", _READER)
 _PASSAGES_AT_ONCE = 3200  # passages whose token vectors are in memory together
 
 
@@ -150,10 +151,11 @@ class RerankOptions(Config):
 
 
 def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
-    """Parse a re-ranker: `FOLDER`, perhaps after `colbert:`, `cross-encoder:` or `upr:`, then options.
+    """Parse a re-ranker: `FOLDER`, perhaps after one of the kinds and a colon, then options.
 
     Returns:
-        Its kind ("" if the folder's files decide), its folder or hub name, its options.
+        Its kind ("" if the folder's files decide), its folder or hub name ("" for `reader` alone, the
+        extractive reader that answers), its options.
 
     Raises:
         ConfigError: there is no folder, or no such option.
@@ -164,12 +166,16 @@ def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
         ('colbert', 'models/colbert', 50, 'std:1,0.5')
         >>> parse_rerank("cross-encoder/ms-marco-MiniLM-L6-v2")[:2]
         ('', 'cross-encoder/ms-marco-MiniLM-L6-v2')
+        >>> parse_rerank("reader,depth=20")[:2]
+        ('reader', '')
     """
     named, _, given = text.partition(",")
     kind, colon, name = named.partition(":")
-    if not colon or kind not in _KINDS:
+    if named == _READER and not Path(named).exists():
+        kind, name = _READER, ""
+    elif not colon or kind not in _KINDS:
         kind, name = "", named
-    if not name.strip() or (name in _KINDS and not Path(name).exists()):
+    if kind != _READER and (not name.strip() or (name in _KINDS and not Path(name).exists())):
         raise ConfigError(f"rerank is {text!r}", hint=f"give a folder, perhaps after {':, '.join(_KINDS)}:")
     parts = [part for part in re.split(r",(?=[^,]*=)", given) if part]  # the value of fusion contains commas
     try:
@@ -180,13 +186,20 @@ def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
 
 
 def reranked(
-    first: Retriever, index: Index, spec: str, *, precision: str = "auto", device: str = "auto"
+    first: Retriever,
+    index: Index,
+    spec: str,
+    *,
+    precision: str = "auto",
+    device: str = "auto",
+    reader: Callable[[str], PairScorer] | None = None,
 ) -> RerankingRetriever:
     """Add re-ranking to a retriever.
 
     Args:
         first: any retriever over `index` but a multi-hop one.
         spec: the re-ranker, see `parse_rerank`.
+        reader: opens the reader of a folder as a scorer; "" is the reader that answers.
 
     Raises:
         ConfigError: `spec` cannot be understood, or the first stage finds paths.
@@ -199,42 +212,57 @@ def reranked(
             "multi-hop paths cannot be re-ranked: passages of later hops do not match the question alone",
             hint="leave out the re-ranking, or use dense, bm25 or hybrid retrieval",
         )
-    folder = model_folder(name)
-    if not kind:
-        config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-        is_cross = "SequenceClassification" in (config.get("architectures") or [""])[0]
-        kind = "cross-encoder" if is_cross else "colbert"
     stored = index.tokens if options.tokens is None else _token_vectors(options.tokens, index)
-    identity: dict[str, Any] = {"kind": kind, "name": name}
     scorer: PairScorer
-    if kind == "colbert":
-        scorer = LateInteraction(name, precision=precision, device=device, stored=stored)
-        identity["weights_sha256"] = scorer.encoder.identity.weights_sha256  # the backbone's and the head's
-        identity |= {} if scorer.stored is None else {"token_bits": scorer.stored.info["bits"]}
+    identity: dict[str, Any] = {}
+    if kind == _READER:
+        if reader is None:
+            raise ConfigError(
+                "there is no reader to re-rank with", hint="search with `rag.pipeline.Pipeline`"
+            )
+        scorer = reader(name)
+        identity = {"kind": kind, "name": scorer.name}
     else:
-        if kind == "upr":
-            from retrievers.encoders.question_likelihood import QuestionLikelihood
-
-            scorer = QuestionLikelihood.load(name, precision=precision, device=device)
-        else:
-            from retrievers.encoders.cross_encoder import CrossEncoder
-
-            scorer = CrossEncoder.load(name, precision=precision, device=device, probabilities=False)
-        identity["weights_sha256"] = weights_sha256(weight_files(folder))
+        scorer, identity = _open_scorer(kind, name, stored, precision, device)
     if options.tokens is not None and "token_bits" not in identity:
         why = (
             scorer.differences
             if isinstance(scorer, LateInteraction)
-            else [f"a re-ranker of the kind {kind} reads texts"]
+            else [f"a re-ranker of the kind {identity['kind']} reads texts"]
         )
         raise MismatchedArtifactError(
-            f"{name} cannot score the token vectors of {options.tokens}: {'; '.join(why)}",
+            f"{scorer.name} cannot score the token vectors of {options.tokens}: {'; '.join(why)}",
             hint="re-rank with the model that the index was built with, or leave tokens out",
         )
     return RerankingRetriever(
         first, index.passages, scorer, depth=options.depth, fusion=Fusion.parse(options.fusion),
         identity=identity,
     )  # fmt: skip
+
+
+def _open_scorer(
+    kind: str, name: str, stored: TokenIndex | None, precision: str, device: str
+) -> tuple[PairScorer, dict[str, Any]]:
+    """The model of a folder, and its description; the folder's files decide what it is if `kind` is empty."""
+    folder = model_folder(name)
+    if not kind:
+        config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+        is_cross = "SequenceClassification" in (config.get("architectures") or [""])[0]
+        kind = "cross-encoder" if is_cross else "colbert"
+    identity: dict[str, Any] = {"kind": kind, "name": name}
+    if kind == "colbert":
+        late = LateInteraction(name, precision=precision, device=device, stored=stored)
+        identity["weights_sha256"] = late.encoder.identity.weights_sha256  # the backbone's and the head's
+        identity |= {} if late.stored is None else {"token_bits": late.stored.info["bits"]}
+        return late, identity
+    identity["weights_sha256"] = weights_sha256(weight_files(folder))
+    if kind == "upr":
+        from retrievers.encoders.question_likelihood import QuestionLikelihood
+
+        return QuestionLikelihood.load(name, precision=precision, device=device), identity
+    from retrievers.encoders.cross_encoder import CrossEncoder
+
+    return CrossEncoder.load(name, precision=precision, device=device, probabilities=False), identity
 
 
 def _token_vectors(place: Path, searched: Index) -> TokenIndex:

@@ -65,7 +65,8 @@ class ServeSettings(BaseSettings):
     )
     rerank: str | None = Field(
         None,
-        description="folder of a ColBERT or cross-encoder that re-ranks the first hits, such as DIR,depth=50",
+        description='what re-ranks the first hits: "reader", or the folder of a ColBERT or cross-encoder, '
+        "such as DIR,depth=50",
     )
     index_encoder: str | None = Field(
         None, description="folder or hub name of the index's encoder, if it has moved"

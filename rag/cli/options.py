@@ -38,7 +38,8 @@ FusionSpec = Annotated[
 RerankSpec = Annotated[
     str | None,
     option(
-        help="ColBERT or cross-encoder folder that re-ranks: FOLDER,depth=100,fusion=std:1,0.5.", panel=SEARCH
+        help='Re-ranker: "reader", or a ColBERT or cross-encoder folder; FOLDER,depth=100,fusion=std:1,0.5.',
+        panel=SEARCH,
     ),
 ]
 IndexEncoder = Annotated[str | None, option(help="Folder of the index's encoder, if it moved.", panel=SEARCH)]

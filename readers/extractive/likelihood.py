@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from indexers.protocols import FloatArray
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
 from readers.extractive.inference import map_rows
@@ -94,6 +95,22 @@ def passage_relevance(
     best = np.full(len(scored.pairs), -np.inf)
     np.maximum.at(best, [row.group for row in scored.rows], values.astype(np.float64))
     return _by_question(best, passages)
+
+
+class ReaderRelevance:
+    """An extractive reader that scores pairs, to re-rank what is retrieved; see `passage_relevance`."""
+
+    def __init__(self, reader: ExtractiveReader) -> None:
+        self.reader, self.name = reader, reader.name
+
+    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
+        """Scores (n,) float32 of n pairs; a passage without a word has the lowest of them."""
+        if not questions:
+            return np.zeros(0, np.float32)
+        alone = passage_relevance(self.reader, questions, [[passage] for passage in passages])
+        scores = np.concatenate(alone).astype(np.float32)
+        finite = scores[np.isfinite(scores)]
+        return np.maximum(scores, finite.min() if len(finite) else 0.0)
 
 
 def _by_question(values: Floats, passages: Sequence[Sequence[Passage]]) -> list[Floats]:

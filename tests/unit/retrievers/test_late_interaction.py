@@ -22,7 +22,7 @@ from retrievers.encoders.vectors import max_sim
 from retrievers.hybrid import HybridRetriever
 from retrievers.late_interaction import LateInteractionRetriever
 from retrievers.open import open_retriever
-from retrievers.rerank import LateInteraction, RerankingRetriever
+from retrievers.rerank import LateInteraction, RerankingRetriever, reranked
 
 WORDS = ["danube", "forest", "river", "black", "title", "text", "wrote", "who", "rises", "the"]
 
@@ -75,9 +75,8 @@ def test_kinds_of_an_index_of_tokens(built: Path) -> None:
 def test_reranking_by_the_index_s_model_reads_its_vectors(tiny: Any, built: Path, tmp_path: Path) -> None:
     with Index.open(built) as index:
         model = index.encoder_identity.name if index.encoder_identity else ""
-        again = open_retriever(
-            index, "bm25", rerank=f"colbert:{model},depth=20,fusion=raw:1,0", precision="fp32"
-        )
+        spec = f"colbert:{model},depth=20,fusion=raw:1,0"
+        again = reranked(open_retriever(index, "bm25"), index, spec, precision="fp32")
         assert isinstance(again, RerankingRetriever)
         assert isinstance(again.scorer, LateInteraction)
         assert index.tokens is not None
@@ -96,7 +95,7 @@ def test_reranking_by_the_index_s_model_reads_its_vectors(tiny: Any, built: Path
             shared = [hit for hit in stored if hit.row in scores]
             np.testing.assert_allclose([h.score for h in shared], [scores[h.row] for h in shared], atol=0.1)
         tiny.late_interaction(tmp_path / "other", dim=16, seed=7)
-        other = open_retriever(index, "bm25", rerank=f"colbert:{tmp_path / 'other'}")
+        other = reranked(open_retriever(index, "bm25"), index, f"colbert:{tmp_path / 'other'}")
         assert isinstance(other, RerankingRetriever)
         assert isinstance(other.scorer, LateInteraction)
         assert other.scorer.stored is None
@@ -111,22 +110,22 @@ def test_reranking_reads_the_vectors_of_an_index_beside_the_searched_one(
     with Index.open(built) as tokens, Index.open(tmp_path / "words") as words:
         assert tokens.encoder_identity is not None
         spec = f"colbert:{tokens.encoder_identity.name},tokens={built}"
-        beside = open_retriever(words, "bm25", rerank=spec, precision="fp32")
-        within = open_retriever(tokens, "bm25", rerank=spec.split(",")[0], precision="fp32")
+        beside = reranked(open_retriever(words, "bm25"), words, spec, precision="fp32")
+        within = reranked(open_retriever(tokens, "bm25"), tokens, spec.split(",")[0], precision="fp32")
         texts = ["who wrote the text", "black river"]
         assert beside.search(texts, 8) == within.search(texts, 8)
         tiny.late_interaction(tmp_path / "other", dim=16, seed=7)
         with pytest.raises(
             MismatchedArtifactError, match=r"cannot score the token vectors .* weights_sha256"
         ):
-            open_retriever(words, "bm25", rerank=f"colbert:{tmp_path / 'other'},tokens={built}")
+            reranked(open_retriever(words, "bm25"), words, f"colbert:{tmp_path / 'other'},tokens={built}")
         with pytest.raises(ConfigError, match=r"index.type plaid"):
-            open_retriever(words, "bm25", rerank=f"{spec.split('=')[0]}={tmp_path / 'words'}")
+            reranked(open_retriever(words, "bm25"), words, f"{spec.split('=')[0]}={tmp_path / 'words'}")
     with (
         Index.open(tmp_path / "fewer") as fewer,
         pytest.raises(MismatchedArtifactError, match="other passages"),
     ):
-        open_retriever(fewer, "bm25", rerank=spec)
+        reranked(open_retriever(fewer, "bm25"), fewer, spec)
 
 
 def test_an_index_of_shorter_passages_is_reranked_by_its_own_model(built: Path, tmp_path: Path) -> None:
@@ -135,7 +134,7 @@ def test_an_index_of_shorter_passages_is_reranked_by_its_own_model(built: Path, 
     settings = BuildSettings(retriever="hybrid", index_type="plaid")
     build_index(passages(), tmp_path / "short", encoder=encoder, settings=settings)
     with Index.open(tmp_path / "short") as index:
-        again = open_retriever(index, "bm25", rerank=f"colbert:{model},tokens={tmp_path / 'short'}")
+        again = reranked(open_retriever(index, "bm25"), index, f"colbert:{model},tokens={tmp_path / 'short'}")
         assert isinstance(again, RerankingRetriever)
         assert isinstance(again.scorer, LateInteraction)
         assert again.scorer.stored is not None

@@ -16,6 +16,7 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.progress import StageTimer
 from rag.core.types import FirstStage, Hit, Passage
 from rag.pipeline import Pipeline
+from readers.extractive.likelihood import passage_relevance
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.fusion import Fusion
@@ -161,6 +162,30 @@ def test_evidence_keeps_the_first_place(folders: dict[str, Path], tmp_path: Path
     for answer in result.answers:
         shown = answer.to_json()["evidence"]
         assert before[shown["first_stage"]["rank"] - 1] == shown["passage_id"]
+
+
+def test_the_reader_that_answers_re_ranks_too(tmp_path: Path) -> None:
+    texts = ["Oslo is a city.", "\u200b", "Oslo became the capital of Norway in 1814.", "Norway has fjords."]
+    Pipeline.from_texts(texts, out=tmp_path / "index", reader=False).close()
+    question = "When did Oslo become the capital of Norway?"
+    with Pipeline.open(tmp_path / "index", rerank=f"reader,depth=4,{ALONE}", precision="fp32") as pipeline:
+        judge = pipeline.retriever
+        assert isinstance(judge, RerankingRetriever)
+        assert pipeline.identity["rerank"]["kind"] == "reader"
+        hits = pipeline.retrieve([question], 4)[0]
+        assert hits[0][1].text == texts[2]
+        alone = [float(judge.scorer.score([question], [passage])[0]) for _, passage in hits]
+        expected = passage_relevance(pipeline.reader, [question], [[passage for _, passage in hits]])[0]  # type: ignore[arg-type]
+        known = np.isfinite(expected)
+        np.testing.assert_allclose(np.array(alone)[known], expected[known], atol=1e-4)
+        best_first = sorted(expected[known], reverse=True)
+        lowest = best_first[-1]  # what the passage without a word gets
+        np.testing.assert_allclose([hit.score for hit, _ in hits], [*best_first, lowest], atol=1e-4)
+        assert pipeline.ask(question).answers[0].text == "1814"
+    searched = Pipeline.open(tmp_path / "index", reader=False, rerank="reader")
+    assert searched.retrieve([question], 1)[0][0][1].text == texts[2]
+    with pytest.raises(ConfigError, match="there is no reader"):
+        reranked(First(), INDEX, "reader")
 
 
 def test_what_cannot_judge_is_refused(tiny: Any, folders: dict[str, Path], tmp_path: Path) -> None:
