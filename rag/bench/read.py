@@ -18,7 +18,7 @@ from rag.core.optional import require
 from rag.core.progress import Progress
 from rag.core.types import Question
 from rag.data.text import exact_match
-from rag.metrics.significance import bootstrap
+from rag.metrics.significance import Interval, bootstrap, bootstrap_difference
 
 if TYPE_CHECKING:
     from rag.pipeline import RankedPassages
@@ -69,7 +69,7 @@ def run_read_benchmark(
         efforts: Efforts that the reader knows; the first is what the others are compared with.
         haystack: Read with Haystack's extractive reader, too.
         top_k: Passages of each.
-        batch_size: Questions that are read together.
+        batch_size: Questions that are read together; 1: no batches.
         precision: auto, fp32, bf16 or int8; of this reader.
 
     Raises:
@@ -153,8 +153,9 @@ def _measure(
     """Contestants take turns question by question, then batch by batch, every second time in reverse."""
     for one in contestants.values():  # warm up
         one.read([asked[0].text], found[:1])
-    with Progress(2 * len(asked), "questions", "read") as progress:
-        for size in (1, batch_size):
+    sizes = sorted({1, batch_size})
+    with Progress(len(sizes) * len(asked), "questions", "read") as progress:
+        for size in sizes:
             for turn, begin in enumerate(range(0, len(asked), size)):
                 part, hits = asked[begin : begin + size], found[begin : begin + size]
                 for one in list(contestants.values())[:: 1 if turn % 2 == 0 else -1]:
@@ -172,32 +173,38 @@ def _measure(
 
 
 def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> None:
-    base, rows = contestants[first], []
+    base, peer, rows = contestants[first], contestants.get("Haystack"), []
     for name, one in contestants.items():
-        faster = interval_of(lambda a, b, axis: a.mean(axis) / b.mean(axis), base.alone_s, one.alone_s)
-        batched = float(np.mean(base.batched_s) / np.mean(one.batched_s))
-        em = bootstrap(np.array(one.right, float))[0]
-        share = float(np.mean(one.costs) / np.mean(base.costs)) if one.costs else None
         p50, p95 = (1000 * float(np.quantile(one.alone_s, q)) for q in (0.5, 0.95))
-        report.figures[name] = {
+        faster, em = _times_faster(one, base), bootstrap(np.array(one.right, float))[0]
+        share = float(np.mean(one.costs) / np.mean(base.costs)) if one.costs else None
+        batched_ms = 1000 * float(np.mean(one.batched_s)) if one.batched_s else None
+        batched = float(np.mean(base.batched_s) / np.mean(one.batched_s)) if one.batched_s else None
+        figures: dict[str, Any] = {
             "ms": 1000 * float(np.mean(one.alone_s)), "p50_ms": p50, "p95_ms": p95,
-            "batched_ms": 1000 * float(np.mean(one.batched_s)), "faster": faster, "em": em,
+            "batched_ms": batched_ms, "faster": faster, "em": em,
             "batched_faster": batched, "token_layers": share,
         }  # fmt: skip
-        layers = "–" if share is None else f"{100 * share:.0f} %"
-        times = f"{1000 * np.mean(one.alone_s):.0f}", f"{p95:.0f}", f"{1000 * np.mean(one.batched_s):.0f}"
-        rows.append(
-            (
-                name,
-                *times,
-                format_interval(faster, 2),
-                f"{batched:.2f}",
-                layers,
-                format_interval(em, 1, factor=100),
-            )
-        )
-    columns = (
+        row = [
+            name, f"{figures['ms']:.0f}", f"{p95:.0f}", "–" if batched_ms is None else f"{batched_ms:.0f}",
+            format_interval(faster, 2), "–" if batched is None else f"{batched:.2f}",
+            "–" if share is None else f"{100 * share:.0f} %", format_interval(em, 1, factor=100),
+        ]  # fmt: skip
+        if peer is not None:
+            gain = bootstrap_difference(peer.right, one.right)
+            figures |= {"faster_than_haystack": _times_faster(one, peer), "em_gain": gain}
+            row += [format_interval(figures["faster_than_haystack"], 2)]
+            row += ["–" if one is peer else format_interval(gain, 1, factor=100)]
+        report.figures[name] = figures
+        rows.append(tuple(row))
+    columns = [
         "effort", "ms a question", "p95", "in batches", f"× {first}", "in batches", "token-layers", "EM",
-    )  # fmt: skip
+    ]  # fmt: skip
+    columns += [] if peer is None else ["× Haystack", "EM gain"]
     title = "reading [95 % bootstrap interval over questions]"
-    report.tables.append(Table(title, columns, rows))
+    report.tables.append(Table(title, tuple(columns), rows))
+
+
+def _times_faster(one: _Contestant, than: _Contestant) -> Interval:
+    """Ratio of the mean seconds of the same questions, each read alone."""
+    return interval_of(lambda a, b, axis: a.mean(axis) / b.mean(axis), than.alone_s, one.alone_s)

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import rag
+from rag.bench import read
 from rag.bench.read import run_read_benchmark
 from rag.core.errors import ConfigError, MissingDependencyError
 
 FACTS = {"Danube": "Black Forest", "Rhine": "Swiss Alps", "Elbe": "Giant Mountains"}
 
 
-def test_efforts_are_compared_on_the_same_questions(tmp_path: Path) -> None:
+def test_efforts_are_compared_on_the_same_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     passages = [f"The {river} rises in the {place}. It flows far." for river, place in FACTS.items()]
     rag.Pipeline.from_texts(passages * 4, out=tmp_path / "index", reader=False).close()
     lines = [
@@ -32,6 +33,16 @@ def test_efforts_are_compared_on_the_same_questions(tmp_path: Path) -> None:
     assert low["ms"] > 0
     assert low["batched_ms"] > 0
     assert "token-layers" in report.to_text()
+
+    monkeypatch.setattr(read, "_haystack", lambda *_: lambda asked, _: [("Swiss Alps", None)] * len(asked))
+    report = run_read_benchmark(*given, efforts=("full",), sample=3, top_k=8, batch_size=1, haystack=True)
+    full, peer = report.figures["full"], report.figures["Haystack"]
+    assert full["batched_ms"] is None
+    assert full["em_gain"].value == pytest.approx(1 / 3)
+    assert peer["em"].value == pytest.approx(1 / 3)
+    assert peer["faster"].value > 1
+    assert full["faster_than_haystack"].value * peer["faster"].value == pytest.approx(1)
+    monkeypatch.undo()
 
     with pytest.raises(ConfigError, match="frantic"):
         run_read_benchmark(*given, efforts=("frantic",), sample=1)
