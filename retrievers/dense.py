@@ -56,7 +56,7 @@ class DenseRetriever:
         *,
         timer: StageTimer | None = None,
     ) -> list[list[Hit]]:
-        """`search` with question vectors (B, D) float32 in place of texts."""
+        """`search` by question vectors (B, D) float32 instead of texts."""
         if not np.isfinite(queries).all():
             raise RetrievalError("a question vector holds NaN or infinity")
         if timer is not None and selected is None and isinstance(self.vectors, TimedVectorIndex):
@@ -80,5 +80,5 @@ def to_hits(scores: FloatArray, rows: IntArray, passages: Passages) -> list[list
 
 
 def stage(timer: StageTimer | None, name: str) -> Any:
-    """`timer(name)`, or a context that does nothing without a timer."""
+    """The context `timer(name)`; without a timer, one that does nothing."""
     return nullcontext() if timer is None else timer(name)

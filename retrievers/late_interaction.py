@@ -1,4 +1,4 @@
-"""Late interaction: search with a question's token vectors in the compressed ones of all passages."""
+"""Late interaction: search by a question's token vectors in the compressed token vectors of passages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class TokenSearchOptions(Config):
 
     Attributes:
         nprobe: cells opened for each vector of a question.
-        ndocs: passages whose centroids are all compared; None: by the number of hits and the corpus size.
+        ndocs: number of passages that are compared by the centroids of all their tokens; None: set by the
+            number of hits and the corpus size.
     """
 
     nprobe: int = Field(default=NPROBE, ge=1)
@@ -37,8 +38,8 @@ class LateInteractionRetriever:
     """Searches token vectors; scores are MaxSim.
 
     Args:
-        tokens: the passages' vectors.
-        passages: the store whose rows they are.
+        tokens: token vectors of the passages.
+        passages: the passage store, in the same order.
         encoder: encodes questions.
         options: search options.
 

@@ -137,7 +137,7 @@ class MultiHopRetriever:
         timer: StageTimer | None = None,
         selected: Selection | None = None,
     ) -> list[list[Hit]]:
-        """The list that `search_both` gives; see `Retriever.search`."""
+        """The list of passages of `search_both`; see `Retriever.search`."""
         return self.search_both(questions, top_k, timer=timer, selected=selected)[0]
 
     def search_paths(self, questions: Sequence[str], top_k: int) -> list[list[Path]]:
@@ -155,7 +155,7 @@ class MultiHopRetriever:
         """For each question a list of passages, and the paths.
 
         The list has the passages of the best paths, then the other hits of the first hop. All passages of a
-        path come together, with its score. Of a selection every passage of a path is.
+        path come together, with its score. With a selection, every passage of a path belongs to it.
         """
         if not questions:
             return [], []

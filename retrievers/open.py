@@ -224,7 +224,7 @@ def open_retriever(
 
 
 def over_index(retriever: Retriever, index: Index) -> Retriever:
-    """The same retriever, with its loaded models, over another version of its index.
+    """A retriever with the loaded models of this one, over another version of its index.
 
     Raises:
         ConfigError: it reads token vectors, which belong to one version.

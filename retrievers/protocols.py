@@ -61,7 +61,7 @@ class Retriever(Protocol):
 
 @runtime_checkable
 class PathRetriever(Retriever, Protocol):
-    """A retriever that finds passages that answer a question together."""
+    """A retriever that also finds paths: sequences of passages that together answer a question."""
 
     def search_both(
         self,

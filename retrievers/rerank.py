@@ -1,4 +1,4 @@
-"""Re-ranking: order a retriever's first hits by a slower model's scores fused with the first ones."""
+"""Re-ranking: order a retriever's first hits by a slower model's scores, fused with the retriever's."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LateInteraction:
     Args:
         name_or_path: folder or hub name of an encoder with one vector per token.
         precision, device: see `BiEncoder.load`.
-        stored: token vectors of the passages; if this model made them they are used, with their settings, and
+        stored: token vectors of the passages; if this model made them, they and their settings are used, and
             only questions are encoded.
 
     Attributes:
@@ -278,8 +278,7 @@ def _token_vectors(place: Path, searched: Index) -> TokenIndex:
 
 
 class RerankingRetriever:
-    """Re-orders another retriever's hits by the scores of a model fused with the first ones; ties by passage
-    id.
+    """Re-orders a retriever's hits by a model's scores fused with the retriever's; ties by passage id.
 
     Args:
         first: the retriever; its ranks and scores are kept in `Hit.first_stage`.

@@ -1,4 +1,4 @@
-"""An index from corpus to answers: time, memory and disk of building and serving it, beside the plan."""
+"""Time, memory and disk of building and serving an index, beside the estimates of `rag plan`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def run_build_benchmark(
         encoder: Encoder of the index.
         index_type: Type of the vector index.
         n: Questions to ask, drawn at random.
-        top_k: Passages to read, and depth at which answers are looked for.
+        top_k: Passages to read, and ranks among which an answer counts as retrieved.
         kill: Stages, separated by commas, in which the build is killed once (kill -9) and continued.
         kill_after: Seconds from the beginning of such a stage to the kill.
 

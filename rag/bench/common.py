@@ -34,7 +34,7 @@ class Timings:
         return float(np.median(self.seconds[name]))
 
     def ratio(self, name: str, peer: str) -> Interval:
-        """Time of `name` divided by that of `peer`, see `ratio`."""
+        """Time of `name` divided by the time of `peer`, with its interval; see `ratio`."""
         return ratio(self.seconds[name], self.seconds[peer])
 
     def to_json(self) -> dict[str, Any]:
@@ -82,9 +82,9 @@ def time_interleaved(
     warm_up: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timings:
-    """Run all contestants in every round, in turn, so that a slow moment of the machine hits them alike.
+    """Run all contestants in every round, in turn, so that a slow moment of the machine affects them equally.
 
-    Every second round runs them in reverse order; Python's garbage collector rests while the clock runs.
+    Every second round runs them in reverse order; Python's garbage collector is off while the clock runs.
 
     Args:
         contestants: name → the timed function.
@@ -149,7 +149,7 @@ def corpus_passages(corpus: Sequence[str | Path], *, split: str, n: int, format:
 
 @contextmanager
 def working_folder(name: str, inside: str | Path | None = None) -> Iterator[Path]:
-    """A new folder, removed afterwards, in `inside` (made if absent) or in the system's temporary place."""
+    """A new folder, removed afterwards, in `inside` (made if absent) or in the system's temporary folder."""
     if inside is not None:
         Path(inside).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"rag-{name}-", dir=inside) as holder:

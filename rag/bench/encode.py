@@ -35,17 +35,17 @@ def run_encode_benchmark(
     contestants: Sequence[str] = (),
     format: str = "auto",
 ) -> Report:
-    """Passages encoded per second beside sentence-transformers, and whether bf16 finds the same passages.
+    """Passages encoded per second beside sentence-transformers, and whether bf16 retrieves the same passages.
 
     All get the same texts (title, space, text) and the same limits of texts per batch and tokens per text.
-    Loading is not timed, tokenisation is. bf16 of the peer is `model.bfloat16()`. Agreement is measured
-    with what `precision="auto"` does: passages in bf16, questions in fp32.
+    Tokenisation is timed, loading is not. The peer in bf16 is `model.bfloat16()`. Agreement is measured as
+    `precision="auto"` encodes: passages in bf16, questions in fp32.
 
     Args:
         n: Passages to encode.
         encoder: sentence-transformers folder or hub name; default: the embedded one.
-        questions: To compare the best ten; default: the passages' first words.
-        batch_size: Most texts in a batch, for all.
+        questions: Questions whose ten best passages are compared; default: the passages' first words.
+        batch_size: Maximum texts per batch, for all contestants.
         rounds: Interleaved rounds; ratios are of medians.
         contestants: Some of: ours bf16, ours fp32, peer bf16, peer fp32; default: all that run here.
         format: Format of the corpus; auto looks at the file.

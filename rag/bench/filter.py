@@ -30,7 +30,7 @@ def run_filter_benchmark(
         questions: Question file.
         filter: Condition as in `rag ask --filter`.
         retrievers: Kinds of retrieval.
-        top_k: Results wanted.
+        top_k: Number of hits per question.
         rounds: Interleaved rounds; the ratio is of medians.
     """
     from rag.data.filters import Filter

@@ -21,8 +21,9 @@ def run_growth_benchmark(figures: list[Path], passages: int = 21_015_324) -> Rep
     """What `rag bench build` would measure at a larger size, by the growth from size to size.
 
     Two laws are fitted to each figure, both with equal weight for equal relative errors: a line and a power
-    law. Lines through every two sizes show how much hangs on one of them. What is stated is the law that fits
-    better, in brackets the lowest and highest of all: a range of extrapolations, no confidence interval.
+    law. Lines through every two sizes show how much depends on one of them. The report states the law that
+    fits better and, in brackets, the lowest and highest of all: a range of extrapolations, not a confidence
+    interval.
 
     Args:
         figures: Reports of `rag bench build --json`, three or more sizes; may be given several times.
@@ -91,7 +92,7 @@ def extrapolated(points: Points, at: float) -> Interval:
 
 
 def exponent(points: Points) -> float:
-    """Slope of the figure over the size, both logarithmic: 1 grows like the corpus, 0 not at all.
+    """Slope of log figure over log size: 1 where it grows in proportion to the corpus, 0 where not at all.
 
     Example:
         >>> round(exponent([(1.0, 3.0), (2.0, 6.0), (4.0, 12.0)]), 6)

@@ -105,7 +105,7 @@ def latency_interval(latencies_s: Sequence[float], percent: float) -> Interval:
 def stage_shares(result: LoadResult) -> dict[str, float]:
     """Mean share of each stage in a request's time, as its client sees it; "http" is the rest.
 
-    The parts of the server's `total` replace it, with "other" for what none of them covers.
+    The server's `total` is divided into its stages, with "other" for the time that no stage covers.
     """
     sums: dict[str, float] = {}
     for timings in result.timings_ms:

@@ -68,7 +68,7 @@ def compare_lossy(
     rounds: int,
     work_dir: Path | None,
 ) -> Report:
-    """Measure, and fill the report."""
+    """Measure every type and return the report."""
     from indexers.embeddings import read_probes
     from indexers.exact import FlatIndex, exact_search
     from indexers.faiss_index import build_faiss, open_dense

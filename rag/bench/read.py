@@ -59,18 +59,18 @@ def run_read_benchmark(
 ) -> Report:
     """Time and exact match of reading, by effort, and beside Haystack's reader on the same weights.
 
-    Every question is retrieved for once; then all contestants read the same passages, one after another,
-    first a question at a time, then in batches. Haystack gets the same weights in fp32, as
-    transformers loads them, the same row (question, title, text), and a batch as large as its passages.
+    Passages are retrieved once; then all contestants read the same passages, one after another, first one
+    question at a time, then in batches. Haystack gets the same weights in fp32, as transformers loads them,
+    the same input (question, title, text), and all passages of a question as one batch.
 
     Args:
         questions: File of questions with answers.
         reader: Folder of an extractive reader; default: the shipped one.
-        efforts: Efforts that the reader knows; the first is what the others are compared with.
+        efforts: Efforts that the reader knows; the others are compared with the first.
         haystack: Read with Haystack's extractive reader, too.
-        top_k: Passages of each.
-        batch_size: Questions that are read together; 1: no batches.
-        precision: auto, fp32, bf16 or int8; of this reader.
+        top_k: Passages per question.
+        batch_size: Questions per batch; 1: no batches.
+        precision: auto, fp32, bf16 or int8, for this system's reader.
 
     Raises:
         ConfigError: the reader does not know an effort, or is not an extractive one.

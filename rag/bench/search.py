@@ -65,7 +65,8 @@ def time_searches(
 ) -> Timings:
     """Seconds of one batch, searched by all in turn.
 
-    Within a round a batch is repeated, the same number of times by everyone, until the slowest takes 100 ms.
+    Within a round every contestant repeats the batch the same number of times: until the slowest takes 100
+    ms.
     """
     batches = [
         _batch(np.roll(queries, -shift, axis=0), batch_size) for shift in range(0, 4 * batch_size, batch_size)
@@ -104,7 +105,7 @@ def run_search_benchmark(
     Args:
         questions: Real queries.
         batch_sizes: Queries searched at once.
-        top_k: Results wanted.
+        top_k: Number of hits per query.
         rounds: Interleaved rounds; the ratio is of medians.
         index_encoder: Folder of the index's encoder, if it moved.
 
@@ -124,7 +125,7 @@ def time_flat(
     top_k: int,
     rounds: int,
 ) -> Report:
-    """Measure, and fill the report."""
+    """Measure both and return the report."""
     import faiss
 
     from indexers.exact import FlatIndex

@@ -42,10 +42,10 @@ def run_serve_benchmark(
         clients: Numbers of clients; each waits for its answer before it asks again.
         requests: Requests per number of clients and server, over all rounds.
         top_k: Passages to read.
-        rounds: The two servers take turns this often.
-        swaps: Then the index is opened anew this often while clients search; a request that fails ends the
-            benchmark.
-        swap_requests: Requests of /v1/retrieve meanwhile, at least.
+        rounds: Rounds; the two servers take turns in each.
+        swaps: Number of times that the index is then reopened while clients search; a request that fails ends
+            the benchmark.
+        swap_requests: Minimum number of requests to /v1/retrieve during the swaps.
 
     Raises:
         ConfigError: fewer requests than rounds times clients.

@@ -1,4 +1,4 @@
-"""A real server in a process of its own, and what the system says about that process's memory."""
+"""A real server in a separate process, and that process's memory as the operating system reports it."""
 
 from __future__ import annotations
 
@@ -171,6 +171,6 @@ def memory_of(pid: int | str = "self") -> dict[str, int]:
 
 
 def server_arguments(retriever: str, reader: str | None, precision: str) -> list[str]:
-    """Arguments of `rag serve` that name what answers."""
+    """Arguments of `rag serve` that name the index, retriever and reader."""
     given = {"--retriever": retriever, "--precision": precision, "--reader": reader}
     return [word for name, value in given.items() if value for word in (name, value)]

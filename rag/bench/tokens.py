@@ -35,7 +35,7 @@ _PASSAGES_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class StoredTokens:
-    """Token vectors that were encoded once, given out again as an encoder would.
+    """Token vectors that were encoded once and stored, in place of an encoder.
 
     Attributes:
         rows: (title, text) → passage.
@@ -72,7 +72,7 @@ class StoredTokens:
         return np.cumsum(self.lengths) - self.lengths
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
-        """Those of some passages."""
+        """The token vectors of some passages."""
         starts = self.starts
         rows = np.array([self.rows[key] for key in zip(titles, texts, strict=True)])
         parts = [self.values[starts[row] : starts[row] + self.lengths[row]] for row in rows]
@@ -114,19 +114,19 @@ def run_tokens_benchmark(
 ) -> Report:
     """Compressed token vectors against exhaustive late interaction: bytes, recall, build and search time.
 
-    Passages are encoded once; build times are without it. Search times are a question's alone, after it has
-    been encoded.
+    Build times exclude the encoding of passages, which is done once. Search times are for one question at a
+    time and exclude its encoding.
 
     Args:
-        index: An index of any kind; its passages are taken.
+        index: An index of any kind, for its passages.
         questions: File of questions with answers.
         encoder: Folder of a ColBERT model.
-        bits: Bits a number.
+        bits: Bits per number.
         nprobes: Cells opened for each vector of a question.
         top_k: Passages searched for.
-        sample: Recall is measured on at most so many.
+        sample: Maximum number of questions on which recall is measured.
         rounds: Interleaved rounds; all settings take part in each.
-        pylate: Put PyLate's index of the same vectors beside it, where PyLate is installed.
+        pylate: Also measure PyLate's index of the same vectors; PyLate must be installed.
         work_dir: Folder for temporary vectors and indexes.
 
     Raises:
@@ -163,7 +163,7 @@ def compare_tokens(
     queries: FloatArray, lengths: IntArray, bits: Sequence[int], nprobes: Sequence[int], top_k: int,
     peer: Any, rounds: int, holder: Path,
 ) -> Report:  # fmt: skip
-    """The report, filled; `peer` is PyLate's index, or None."""
+    """Measure every setting and return the report; `peer` is PyLate's index, or None."""
     from indexers.token_build import build_tokens
     from indexers.token_index import TokenIndex
 

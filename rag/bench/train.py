@@ -53,15 +53,15 @@ def run_train_benchmark(
 
     Args:
         train: Training examples of `rag mine`, or DPR's JSON.
-        batch_size: Questions a step.
-        chunk_size: Texts that go through the encoder at once, for the cached ones.
-        tokens: Longest text.
+        batch_size: Questions per step.
+        chunk_size: Texts that go through the encoder at once, for contestants with the gradient cache.
+        tokens: Maximum length of a text in tokens.
         hard_negative: Each question brings its first hard negative.
-        rounds: Measured steps of each, after one that is not measured.
+        rounds: Measured steps per contestant, after one that is not measured.
         contestants: Some of those in the table; default: all but ours fp32.
-        memory_goal_gib: Bound for the peak of ours with the cache.
+        memory_goal_gib: Bound for the peak memory of this system with the gradient cache.
         encoder: sentence-transformers folder or hub name; default: the embedded one.
-        seed: Of the order of the examples.
+        seed: Seed of the order of the examples.
 
     Raises:
         ConfigError: unknown contestant, or no rounds.

@@ -1,4 +1,4 @@
-"""One contestant of `rag bench train`, in a process of its own: takes a step when told to.
+"""One contestant of `rag bench train`, in a separate process: it takes a training step on request.
 
 Started as `python -m rag.bench.train_worker SETTINGS.json`. It prints a JSON line when it is ready, then
 answers every line on its standard input with another: loss, and the peak of its memory so far.

@@ -1,4 +1,4 @@
-"""An update of an index beside a build from nothing: time, answers, and the recall of lossy types."""
+"""Update of an index beside a full build: time, answers, and the recall of lossy types."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def run_update_benchmark(
     index_type: str = "flat",
     work_dir: Path | None = None,
 ) -> Report:
-    """Update of some documents of an index against a build of the same corpus from nothing.
+    """Update of some documents of an index, beside a full build of the same corpus.
 
-    A third of the changed documents is new, a third replaced, a third deleted; a document is one passage.
-    Both have the encoder loaded; the index has BM25. Further lossy types are updated over the same vectors.
+    A third of the changed documents is new, a third replaced, a third deleted; each document is one passage.
+    Loading the encoder is not timed; the index has BM25. Other lossy types are updated over the same vectors.
 
     Args:
         passages: size of the corpus.
@@ -51,9 +51,9 @@ def run_update_benchmark(
         index_types: lossy types whose recall is compared.
         encoder: hub name or folder; default: the one in the package.
         sample: pieces of passages that are searched for.
-        vectors: index whose vectors are taken to save time; encoding is then timed on 400 passages of the
+        vectors: index whose vectors are copied to save time; encoding is then timed on 400 passages of the
             corpus and scaled up.
-        index_type: of the index that is built and updated.
+        index_type: type of the index that is built and updated.
 
     Raises:
         DataError: the corpus has too few documents.

@@ -1,1 +1,1 @@
-"""The command line: one file a command; parse, call the library, print."""
+"""The command line: one file per command, which parses options, calls the library and prints."""

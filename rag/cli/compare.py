@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 def compare(
     results: Annotated[list[Path], typer.Argument(help="Two or more folders written by `rag evaluate`.")],
     figures: Annotated[
-        str | None, typer.Option(help="Figures to compare, by comma; default: the main ones.")
+        str | None, typer.Option(help="Figures to compare, separated by commas; default: the main ones.")
     ] = None,
     all_pairs: Annotated[
-        bool, typer.Option("--all-pairs", help="Every pair, not each with the first.")
+        bool,
+        typer.Option("--all-pairs", help="Compare every pair of systems, instead of each with the first."),
     ] = False,
     margin: Annotated[
         float | None,

@@ -18,7 +18,7 @@ def convert(
     to: Annotated[WrittenFormat, option("--to", help="Format of the target.", panel="Formats")],
     from_: Annotated[
         FileFormat | None,
-        option("--from", help="Format of the source; default: by what is in it.", panel="Formats"),
+        option("--from", help="Format of the source; default: recognised from its content.", panel="Formats"),
     ] = None,
     questions: Annotated[
         Path | None,

@@ -1,4 +1,4 @@
-"""`rag demo`: the whole path on the sample corpus, over HTTP."""
+"""`rag demo`: index the sample corpus, serve it, and ask it questions over HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUESTIONS = (
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the sample index goes.")] = Path("demo-index"),
+    out: Annotated[Path, typer.Option(help="Folder for the sample index.")] = Path("demo-index"),
     port: Annotated[int, typer.Option(help="Port of the demo server.")] = 8765,
 ) -> None:
     """Index the sample corpus, start the server, ask three questions over HTTP, stop the server."""

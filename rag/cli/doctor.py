@@ -17,7 +17,7 @@ _OPTIONAL = {"sentence-transformers": "bench"}
 
 
 def collect(*, start_java: bool) -> dict[str, Any]:
-    """Everything the command prints, as one dict; `problems` lists what must be mended."""
+    """Everything the command prints, as one dict; `problems` lists what must be repaired."""
     from indexers.lucene import java_versions
     from rag.core.optional import installed_version
     from rag.runtime.model_files import embedded_encoder_dir

@@ -25,7 +25,9 @@ from rag.eval.settings import EvaluationSettings
 FACTS = "Supporting facts (--profile hotpot)"
 Split = Annotated[
     Literal["train", "dev", "test"] | None,
-    option(help="Which part of a set the questions are, if the file name does not say.", panel=DATA),
+    option(
+        help="Split of the data set (train, dev, test), if the file name does not contain it.", panel=DATA
+    ),
 ]
 Facts = Annotated[str, option(help="auto, off, or a file of `rag tune facts`.", panel=FACTS)]
 Sentences = Annotated[
@@ -51,7 +53,7 @@ def evaluate(
     split: Split = None,
     drawn: dict[str, Any],
     train: Annotated[
-        str | None, option(help="Training questions, to report what was seen before.", panel=DATA)
+        str | None, option(help="Training questions, to report figures by overlap with them.", panel=DATA)
     ] = None,
     opening: dict[str, Any],
     read: Annotated[

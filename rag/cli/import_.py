@@ -1,4 +1,4 @@
-"""`rag import`: published checkpoints as folders of this system, without running what is in them."""
+"""`rag import`: convert published checkpoints into folders of this system, without executing their code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def import_(
         ),
     ] = None,
     index: Annotated[
-        Path | None, typer.Option("--index", "-i", help="What a RAG checkpoint's question encoder searches.")
+        Path | None,
+        typer.Option("--index", "-i", help="Index that a RAG checkpoint's question encoder is to search."),
     ] = None,
 ) -> None:
     """Convert a dense retriever, RAG or a language model; only tensors are read, nothing is executed."""

@@ -35,7 +35,8 @@ def index(
     ] = None,
     precision: Precision = "auto",
     pooling: Annotated[
-        Literal["auto", "cls", "mean"], option(help="How a vector is made of a text.", panel=_ENCODER)
+        Literal["auto", "cls", "mean"],
+        option(help="How token vectors become the vector of a text.", panel=_ENCODER),
     ] = "auto",
     max_length: Annotated[
         int | None, option(min=1, help="Most tokens per passage; default: the encoder's.", panel=_ENCODER)
@@ -60,13 +61,15 @@ def index(
     ] = False,
     update: Annotated[
         Path | None,
-        option(help="In place of --out: an index in which only what changed is replaced.", panel=_UPDATES),
+        option(
+            help="Instead of --out: an existing index in which to replace only what changed.", panel=_UPDATES
+        ),
     ] = None,
     watch: Annotated[
         bool, option("--watch", help="Go on updating whenever a file changes.", panel=_UPDATES)
     ] = False,
     interval: Annotated[
-        float, option(min=0.1, help="Seconds between two looks at the files, for --watch.", panel=_UPDATES)
+        float, option(min=0.1, help="Seconds between checks of the files, for --watch.", panel=_UPDATES)
     ] = 2.0,
     max_deleted_share: Annotated[
         float, option(min=0, max=1, help="Highest share of documents an update may delete.", panel=_UPDATES)

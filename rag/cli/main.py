@@ -186,7 +186,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(141)
     except MemoryError:
         typer.echo(
-            "error: out of memory\n  → `rag plan` says what an index needs; try a smaller --index-type",
+            "error: out of memory\n  → `rag plan` states what an index needs; try a smaller --index-type",
             err=True,
         )
         sys.exit(6)

@@ -21,7 +21,12 @@ def mcp(
     ] = None,
     top_k: Annotated[int, option(min=1, max=100, help="Results of a search.", panel=OUTPUT)] = 10,
     http: Annotated[
-        bool, option("--http", help="Streamable HTTP at /mcp, in place of standard input.", panel="Address")
+        bool,
+        option(
+            "--http",
+            help="Serve streamable HTTP at /mcp instead of standard input and output.",
+            panel="Address",
+        ),
     ] = False,
     host: Annotated[str, option(help="Address to listen on, with --http.", panel="Address")] = "127.0.0.1",
     port: Annotated[

@@ -44,7 +44,8 @@ def mine(
     ranks: Annotated[str, option(help="Ranks to take candidates from, first:last.", panel=SEARCH)] = "1:100",
     index_encoder: IndexEncoder = None,
     merge: Annotated[
-        Path | None, option(help="Another training file: write the union (second round).", panel=OUTPUT)
+        Path | None,
+        option(help="Training file of an earlier round, to be merged with the result.", panel=OUTPUT),
     ] = None,
     format: QuestionFormat = "auto",
     limit: Limit = None,
@@ -54,7 +55,7 @@ def mine(
 ) -> None:
     """Mine hard negatives; needs questions with gold passages, or with answers alone.
 
-    A killed run goes on where it was when the same command is given again.
+    Run the same command again to continue a killed run where it stopped.
     """
     from rag.core.log import setup_logging
     from rag.jobs import mine as run

@@ -1,4 +1,4 @@
-"""Options that several commands take, and commands whose options are known only when they are made."""
+"""Options that several commands share, and commands whose options are derived from a configuration."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ ReaderSpec = Annotated[
     str | None, option(help="Folder or hub name of a reader; default: the shipped one.", panel=READING)
 ]
 EffortSpec = Annotated[
-    str | None, option(help="How much is read: full, or another of the reader's own efforts.", panel=READING)
+    str | None,
+    option(help="How much the reader reads: full, or another effort that its folder defines.", panel=READING),
 ]
 Read = Annotated[int, option(min=1, help="Passages to read for each question.", panel=READING)]
 Precision = Annotated[
-    Literal["auto", "fp32", "bf16"], option(help="Arithmetic of the models.", panel="Models")
+    Literal["auto", "fp32", "bf16"], option(help="Number format in which the models compute.", panel="Models")
 ]
 RayAddress = Annotated[
     str | None,
@@ -73,7 +74,9 @@ QuestionFormat = Annotated[
     Literal["auto", choices.QuestionFormat],
     option(help="Format of --questions; auto looks at the file.", panel=DATA),
 ]
-Limit = Annotated[int | None, option(min=1, help="Only the first so many questions.", panel=DATA)]
+Limit = Annotated[
+    int | None, option(min=1, help="Use only this number of questions, from the beginning.", panel=DATA)
+]
 
 FilterSpec = Annotated[
     list[str] | None,
@@ -132,7 +135,7 @@ CORPUS: Options = {  # how documents are read and cut into passages, see `rag.jo
 
 
 def adds_options(into: str, options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command further options, which it gets as one mapping in its parameter `into`."""
+    """Add options to a command, which receives their values as one mapping in its parameter `into`."""
 
     def make(function: Callable[..., None]) -> Callable[..., None]:
         parameters = parameters_of(function)
@@ -178,7 +181,7 @@ def _bounds(field: FieldInfo) -> dict[str, Any]:
 def command_with(
     options: Options, run: Callable[..., None], *, like: Callable[..., Any], help: str
 ) -> Callable[..., None]:
-    """`run` as a command with these options, named like `like`."""
+    """Make `run` a command with these options, under the name of the function `like`."""
     usual = {name: default for name, (_, default) in options.items() if default is not REQUIRED}
 
     def command(**given: Any) -> None:

@@ -26,7 +26,7 @@ _SETTINGS = options_of(BuildSettings, "retriever", "index_type", "token_bits", "
 @adds_options("settings", _SETTINGS)
 def plan(
     *,
-    passages: Annotated[int, option(*("--passages", "-n"), min=1, help="How many passages.", panel="Index")],
+    passages: Annotated[int, option(*("--passages", "-n"), min=1, help="Number of passages.", panel="Index")],
     passage_bytes: Annotated[
         float, option(min=1, help="Mean bytes of title and text.", panel="Index")
     ] = 650.0,
@@ -39,10 +39,12 @@ def plan(
         ),
     ] = None,
     encode_per_s: Annotated[
-        float | None, option(help="Known passages/s; skips the measurement.", panel="Encoder")
+        float | None,
+        option(help="Encoding speed in passages/s, if known; skips the measurement.", panel="Encoder"),
     ] = None,
     measure: Annotated[
-        bool, option("--measure/--no-measure", help="Measure this machine.", panel="Encoder")
+        bool,
+        option("--measure/--no-measure", help="Measure the encoding speed of this machine.", panel="Encoder"),
     ] = True,
     questions: Annotated[
         int, option(min=0, help="Questions served when memory is stated.", panel=READING)
@@ -56,7 +58,7 @@ def plan(
 ) -> None:
     """State RAM, disk and time for a corpus size, encoder and index type, from rates measured here.
 
-    Training recipes are listed with their presets; --config shows what one of these needs.
+    It also lists training recipes with their presets; --config shows what one of these needs.
     """
     from indexers.plan import Rates, measure_rates
     from indexers.plan import plan as make_plan

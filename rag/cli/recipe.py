@@ -67,11 +67,11 @@ _RESUMED = "Ctrl-C or a crash loses at most a few minutes: the same command resu
 
 
 def training_command(**options: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command from a function of a recipe's checked settings; the recipe has the function's name.
+    """Make a training command from a function that takes a recipe's checked settings.
 
-    The command has the options of `_RETRIEVER` and those given here, each the annotation of a setting (or of
-    one of the former, to word its help otherwise; None leaves it out). What the function takes beside the
-    settings are options too, for itself alone.
+    The recipe has the function's name. The command has the options of `_RETRIEVER` and those given here, by
+    setting; one given here replaces that of `_RETRIEVER`, and None leaves it out. Further parameters of the
+    function become options as well, which are no settings.
     """
     kinds = {**_RETRIEVER, **options, "config": ConfigSource, "set_": Assignments, "threads": Threads}
     kinds = {name: kind for name, kind in kinds.items() if kind is not None}
@@ -110,7 +110,7 @@ def load_recipe(
 
     Args:
         flags: setting → option, for messages.
-        given: settings; None, False and empty ones are left to the other places.
+        given: settings from options; None, False and empty ones count as not given.
 
     Raises:
         ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
@@ -127,14 +127,14 @@ def load_recipe(
 
 
 def run_recipe(recipe: str, settings: Any) -> Path:
-    """Train; the folder of what was made."""
+    """Train, and return the folder of the result."""
     from rag.recipes import run
 
     return run(recipe, settings)
 
 
 def say_encoder(finished: Path) -> None:
-    """Where the encoder is and what to do with it."""
+    """Print where the encoder is and what to do with it."""
     from rag.runtime.model_files import tower_folders
     from retrievers.encoders.settings import read_settings
 

@@ -57,7 +57,9 @@ def rounds(
             panel="Rounds",
         ),
     ],
-    index: Annotated[Path, option(*("--index", "-i"), help="What the first round searches.", panel=DATA)],
+    index: Annotated[
+        Path, option(*("--index", "-i"), help="Index that the first round searches.", panel=DATA)
+    ],
     questions: Annotated[
         str,
         option(
@@ -71,7 +73,8 @@ def rounds(
     config: Annotated[
         str | None,
         option(
-            help="Of the training: file or preset; default: distill-small, colbert-small.", panel="Settings"
+            help="Training settings, a file or preset; default: distill-small or colbert-small, by recipe.",
+            panel="Settings",
         ),
     ] = None,
     set_: Assignments = None,

@@ -1,4 +1,4 @@
-"""`rag score`: a reader's verdict on every candidate of training examples."""
+"""`rag score`: score every candidate passage of training examples with a reader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ def score(
     ],
     out: Annotated[
         Path,
-        option(*("--out", "-o"), help="These with targets; a report goes beside it.", panel=OUTPUT),
+        option(
+            *("--out", "-o"),
+            help="File for the examples with scores as targets; a report is written beside it.",
+            panel=OUTPUT,
+        ),
     ],
     signal: Annotated[
         SignalName,
@@ -36,14 +40,19 @@ def score(
         option(help="Reader or cross-encoder; default: the reader in the package.", panel=READING),
     ] = None,
     read: Annotated[
-        int | None, option(min=2, help="Only a question's first candidates; default: all.", panel=READING)
+        int | None,
+        option(
+            min=2,
+            help="Number of candidates to score per question, from the first; default: all.",
+            panel=READING,
+        ),
     ] = None,
     limit: Limit = None,
     precision: Precision = "auto",
 ) -> None:
-    """Score each question's passages by what a reader makes of them; `rag train distill` learns from it.
+    """Score each question's passages with a reader; `rag train distill` learns from the scores.
 
-    A killed run goes on where it was when the same command is given again.
+    Run the same command again to continue a killed run where it stopped.
     """
     from rag.core.log import setup_logging
     from rag.rounds.scoring import score_examples

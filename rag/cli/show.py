@@ -1,4 +1,4 @@
-"""How answers look in a terminal."""
+"""Format answers for a terminal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _BOLD, _DIM, _MARK, _END = "\x1b[1m", "\x1b[2m", "\x1b[1;30;43m", "\x1b[0m"
 def highlight(
     text: str, start: int | None, end: int | None, *, colour: bool, context_chars: int = 160
 ) -> str:
-    """The span `text[start:end]` with some text around it; marked by colour, or by `[[…]]` without.
+    """The span `text[start:end]` with some text around it, marked by colour or by `[[…]]`.
 
-    Without a span it is the beginning of the text.
+    Without a span, return the beginning of the text.
 
     Example:
         >>> highlight("The Danube rises in Germany.", 20, 27, colour=False)

@@ -17,7 +17,8 @@ def split(
     *,
     reading: dict[str, Any],
     documents: Annotated[
-        int | None, option(min=1, help="Only the first so many documents; default: all.", panel=DATA)
+        int | None,
+        option(min=1, help="Number of documents to split, from the first; default: all.", panel=DATA),
     ] = None,
     out: Annotated[
         Path,

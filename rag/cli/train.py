@@ -50,7 +50,7 @@ def reader(
 ) -> None:
     """Train an extractive reader on questions with gold passages, or with retrieved ones that match answers.
 
-    Ctrl-C or a crash loses at most a few minutes: the same command goes on from the last checkpoint.
+    Ctrl-C or a crash loses at most a few minutes: the same command resumes from the last checkpoint.
     """
     sets = [{"questions": str(path)} for path in train or ()]
     if len(negatives or ()) > len(sets):
@@ -74,7 +74,7 @@ def reader(
     ),
     index=index("Passages to denoise, and for questions that come without passages."),
     top_k=Annotated[
-        int | None, option(min=1, help="Passages to retrieve for each of these; default: 20.", panel=SEARCH)
+        int | None, option(min=1, help="Passages to retrieve per question; default: 20.", panel=SEARCH)
     ],
     from_=None,
     model=Annotated[
@@ -85,7 +85,7 @@ def reader(
         str | None,
         option(
             "--warm-start",
-            help='Without one: encoder that gives the first weights; "shipped": that of the shipped reader.',
+            help='Encoder whose weights a new model starts with, without --from; or "shipped", the reader.',
             panel=TRAINING,
         ),
     ],

@@ -1,4 +1,4 @@
-"""`rag train orqa`, `mlm`, `realm`, `rag` and `emdr2`: what trains retriever and reader together."""
+"""`rag train orqa`, `mlm`, `realm`, `rag` and `emdr2`: recipes that train retriever and reader together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def orqa(
         option(help="Encoder or reader to start from; default: the embedded encoder.", panel=TRAINING),
     ] = None,
 ) -> None:
-    """Train question encoder and span reader together from answers alone; passage vectors stay (ORQA)."""
+    """Train question encoder and span reader from answers alone, over fixed passage vectors (ORQA)."""
     if reader is not None:
         settings = settings.replaced(reader={"encoder": reader})
     run_recipe("orqa", settings)
@@ -47,16 +47,18 @@ _Role = Annotated[
 
 _Marginal = Annotated[
     Literal["sequence", "token"] | None,
-    option(help="Passages are summed over for the whole answer, or at each token.", panel=TRAINING),
+    option(help="Sum over passages once for the whole answer (sequence), or at each token.", panel=TRAINING),
 ]
 _MASKS = {
     "masks": Annotated[
         Literal["salient", "random", "span"] | None,
-        option(help="What is masked; salient: names and dates.", panel=TRAINING),
+        option(help="Kind of words that are masked; salient: names and dates.", panel=TRAINING),
     ],
     "tagger": Annotated[
         str | None,
-        option(help="Token classification model that finds names; default: by looks.", panel=TRAINING),
+        option(
+            help="Token classification model that finds names; default: by capital letters.", panel=TRAINING
+        ),
     ],
 }
 
@@ -80,9 +82,9 @@ def mlm(
         ),
     ] = None,
 ) -> None:
-    """Teach an encoder to fill in masked names and dates with what its passage says, for REALM's reader.
+    """Train an encoder to predict masked names and dates from a passage beside them, as REALM's first reader.
 
-    Where there is a masked language model such as BERT, `rag train realm` can start from that at once.
+    It is not needed where `rag train realm` can start from a masked language model such as BERT.
     """
     if from_ is not None:
         settings = settings.replaced(mlm={"encoder": from_})
@@ -108,7 +110,7 @@ def realm(
     role: _Role = "both",
     ray: RayAddress = None,
 ) -> None:
-    """Train a retriever by filling in masked names and dates with what it finds (REALM).
+    """Train a retriever by predicting masked names and dates from the passages it retrieves (REALM).
 
     In two processes, start the same command twice, with --role trainer and --role refresher. Either may be
     killed at any time. Then: rag index … --encoder OUT/encoder, and rag train orqa.
@@ -149,13 +151,13 @@ _TOGETHER = {
     retriever=Annotated[
         str | None,
         option(
-            help="trained, or a fixed one (bm25, hybrid, …) with which the generator learns alone.",
+            help="trained, or a fixed retriever (bm25, hybrid, …) with which only the generator is trained.",
             panel=SEARCH,
         ),
     ],
 )
 def rag(settings: Any, role: _Role = "both", ray: RayAddress = None) -> None:
-    """Train a question encoder and a generator through the passages between them (RAG).
+    """Train a question encoder and a generator together, by the likelihood of answers (RAG).
 
     Questions and answers are enough. With --document-side reencode it is trained end to end; in two
     processes, start the same command twice, with --role trainer and --role refresher. With several GPUs:
@@ -169,7 +171,8 @@ def rag(settings: Any, role: _Role = "both", ray: RayAddress = None) -> None:
 @training_command(
     **_TOGETHER,
     objective=Annotated[
-        Literal["emdr2", "pdist", "loop", "adist"] | None, option(help="The retriever's.", panel=TRAINING)
+        Literal["emdr2", "pdist", "loop", "adist"] | None,
+        option(help="Loss that trains the retriever.", panel=TRAINING),
     ],
 )
 def emdr2(settings: Any, role: _Role = "both", ray: RayAddress = None) -> None:

@@ -1,4 +1,4 @@
-"""`rag train` dpr, ance, adore, ict, mdr, distill, static, colbert and reranker: what trains retrievers."""
+"""`rag train` dpr, ance, adore, ict, mdr, distill, static, colbert and reranker: recipes for retrievers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ance(
     ] = "both",
     ray: RayAddress = None,
 ) -> None:
-    """Train a dense retriever with negatives from its own search, renewed as it learns (ANCE).
+    """Train a dense retriever with negatives that it retrieves itself, renewed as it learns (ANCE).
 
     In two processes, start the same command twice, with --role trainer and --role refresher. Either may be
     killed at any time.
@@ -51,7 +51,7 @@ def ance(
 
 @training_command()
 def adore(settings: Any) -> None:
-    """Train the question encoder alone, against the vectors of an index that stays as it is (ADORE).
+    """Train the question encoder alone, against the fixed vectors of an index (ADORE).
 
     Afterwards OUT/index is that index for the trained encoder: nothing has to be encoded again.
     """
@@ -64,12 +64,15 @@ def adore(settings: Any) -> None:
     train=files("A built index, or files of documents", "--corpus", "--train"),
     validation=Annotated[
         Path | None,
-        option(help="Training examples to score; default: passages that are held out.", panel=DATA),
+        option(
+            help="Training examples on which to measure retrieval; default: held-out passages.",
+            panel=DATA,
+        ),
     ],
     index=_SEARCHED,
 )
 def ict(settings: Any) -> None:
-    """Train a dense retriever from passages alone: a sentence is to find where it was taken from (ICT).
+    """Train a dense retriever from passages alone: a sentence is the query for its passage (ICT).
 
     With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train ict …
     """
@@ -81,7 +84,7 @@ def ict(settings: Any) -> None:
     index=index("Its passages are the gold passages, and searched."),
 )
 def mdr(settings: Any) -> None:
-    """Train a retriever over hops: each is asked with the question and the passages found so far (MDR).
+    """Train a multi-hop retriever, which searches with the question and the passages so far (MDR).
 
     Search with it: --retriever multihop.
     """
@@ -96,7 +99,7 @@ def mdr(settings: Any) -> None:
     index=_SEARCHED,
     loss=Annotated[
         Literal["kl", "kl-per-passage", "margin"] | None,
-        option(help="Between scores and targets.", panel=TRAINING),
+        option(help="Loss between scores and targets.", panel=TRAINING),
     ],
 )
 def distill(settings: Any) -> None:
@@ -129,7 +132,7 @@ def static(settings: Any) -> None:
     index=_SEARCHED,
     loss=Annotated[
         Literal["softmax", "pairwise", "kl"] | None,
-        option(help="kl: towards the targets of `rag score`.", panel=TRAINING),
+        option(help="kl: learn the targets of `rag score`.", panel=TRAINING),
     ],
 )
 def colbert(settings: Any) -> None:

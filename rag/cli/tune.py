@@ -78,7 +78,7 @@ def fusion(
     format: QuestionFormat = "auto",
     split: Split = None,
 ) -> None:
-    """Compare how two lists of hits can be put together, for --fusion or --rerank FOLDER,fusion=…."""
+    """Compare ways to fuse two lists of hits, for --fusion or --rerank FOLDER,fusion=…."""
     from rag.config import load_config, parse_numbers
     from rag.eval.api import choose_fusion
 
@@ -94,7 +94,7 @@ def fusion(
         )
         typer.echo(f"{row.name:<18}" + "".join(f"{cell:>23}" for cell in cells) + f"   {row.p_value:.2g}")
     if tuning.left_out:
-        typer.echo(f"{tuning.left_out:,} questions are left out: nothing is known to judge them by")
+        typer.echo(f"{tuning.left_out:,} questions are left out: they have neither answers nor gold passages")
     typer.echo("the first fusion can be given as --fusion, or in --rerank FOLDER,fusion=…, to ask, serve, …")
     typer.echo("an encoder that was trained on these very questions looks better here than it is")
     typer.echo(f"all figures → {out / 'fusion.json'}")
@@ -143,15 +143,19 @@ def stop(
     out: Annotated[
         Path, option(*("--out", "-o"), help="File of the rule, for multihop:stop=FILE.", panel=OUTPUT)
     ],
-    hops: Annotated[int, option(min=2, help="Most hops of the search that it is for.", panel=SEARCH)] = 2,
+    hops: Annotated[
+        int, option(min=2, help="Maximum hops of the search that the rule is for.", panel=SEARCH)
+    ] = 2,
     lost: Annotated[
         float,
         option(
             min=0, max=1, help="Tolerated share of questions that need more and are stopped.", panel=SEARCH
         ),
     ] = 0.05,
-    limit: Annotated[int, option(min=1, help="Most questions of each set.", panel=DATA)] = 1000,
-    seed: Annotated[int, option(min=0, help="Of the draw of questions.", panel=DATA)] = DEFAULT_SEED,
+    limit: Annotated[int, option(min=1, help="Maximum number of questions per set.", panel=DATA)] = 1000,
+    seed: Annotated[
+        int, option(min=0, help="Seed of the random draw of questions.", panel=DATA)
+    ] = DEFAULT_SEED,
 ) -> None:
     """Learn which questions need no further hop, so that one-hop questions stay one-hop."""
     from retrievers.training.stop import learn_stop

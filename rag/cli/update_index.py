@@ -36,7 +36,7 @@ def run_updates(
     """Update an index once, or whenever the files change until Ctrl-C; prints what was done.
 
     Args:
-        reading: given for the options of `rag.cli.options.CORPUS`.
+        reading: values of the options in `rag.cli.options.CORPUS`.
         also_given: names of options that an update takes from the index.
 
     Raises:
@@ -47,7 +47,7 @@ def run_updates(
     if also_given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in also_given)
         raise ConfigError(
-            f"{names} cannot be given with --update, which goes on with the settings of the index",
+            f"{names} cannot be given with --update, which keeps the settings of the index",
             hint="leave it out, or build a new index with --out",
         )
     setup_logging("WARNING")

@@ -32,7 +32,7 @@ class _System(RetrievesPassages, ReadsPassages, Protocol): ...
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceFigures:
-    """How well a confidence holds.
+    """How reliable the confidence is.
 
     Attributes:
         ece: expected calibration error of the first answer's confidence.
@@ -82,7 +82,7 @@ def tune_confidence(
     """Ask every question and fit a shift and a slope to the logits of both confidences.
 
     A question without answers, or whose passages hold none of them, is one that the corpus does not answer.
-    Feedback that calls an answer wrong and gives no better one says nothing of the kind, and is left out.
+    Feedback that marks an answer wrong without correcting it is left out: the corpus may still answer it.
 
     Args:
         system: opened with the reader whose calibration is `old`.

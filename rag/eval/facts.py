@@ -1,5 +1,5 @@
-"""Supporting facts for HotpotQA's sp and joint figures: (title, sentence number) pairs out of the passages
-read.
+"""Supporting facts for HotpotQA's sp and joint figures: (title, sentence number) pairs chosen from the
+passages read.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def fusion_candidates() -> Iterator[Fusion]:
 
 @dataclass(frozen=True, slots=True)
 class FusionRow:
-    """One setting.
+    """Figures of one fusion setting.
 
     Attributes:
         name: a value of `--fusion`, or "dense alone", "bm25 alone" ("re-ranker alone", "first stage alone").

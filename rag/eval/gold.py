@@ -65,8 +65,8 @@ def is_yes_no(question: Question) -> bool:
 def gold_passages(question: Question, lookup: PassageLookup | None = None) -> list[Passage]:
     """The gold passages themselves, for reading without retrieval; empty if they are unknown.
 
-    They are those that the set quotes, of alternatives the first (the others match by string); if it quotes
-    none, `lookup` gets them by the gold ids.
+    They are the passages that the set quotes, only the first where any one of them is enough; if the set
+    quotes none, `lookup` gets them by the gold ids.
     """
     quoted = question.gold[:1] if question.gold_are_alternatives else question.gold
     found = [gold.passage for gold in quoted if gold.passage.text]
@@ -76,7 +76,7 @@ def gold_passages(question: Question, lookup: PassageLookup | None = None) -> li
 
 
 class GoldResolver:
-    """Replaces the gold ids of questions by ids of the index, and counts what did not fit.
+    """Replaces the gold ids of questions by ids of the index, and counts those that could not be replaced.
 
     Attributes:
         missing: number of questions whose gold passage is known but not in the index.

@@ -115,7 +115,7 @@ def system_name(metrics: Mapping[str, Any]) -> str:
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """Figures in reading order: answers first, then retrieval, each by rising cut-off.
+    """Figures in the order of the report: answers first, then retrieval, each by rising cut-off.
 
     Example:
         >>> ordered(["top20", "mrr", "f1", "top5", "em"])

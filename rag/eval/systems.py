@@ -1,4 +1,4 @@
-"""Systems that can be evaluated: they retrieve passages, read them, or both, as `rag.pipeline.Pipeline`."""
+"""Systems that can be evaluated: they retrieve passages, read them, or do both, as `Pipeline` does."""
 
 from __future__ import annotations
 

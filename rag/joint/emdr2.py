@@ -18,9 +18,9 @@ def train_emdr2(
 ) -> Path:
     """Train both, or resume the run that `config.out` holds: see `train_together` for what is written.
 
-    Three answers to an index that grows stale, by `document_side`: "reencode" makes it anew (`refresh`, also
-    as Atlas writes its schedule), "rerank" finds more than is read and takes the best by fresh vectors,
-    "frozen" trains questions alone.
+    `document_side` decides how an index that grows stale is dealt with: "reencode" rebuilds it (when, is set
+    by `refresh`, which also takes Atlas's notation), "rerank" retrieves more passages than are read and keeps
+    the best by fresh vectors, "frozen" trains the question side alone.
 
     Raises:
         DataError, ConfigError, MismatchedArtifactError: as `train_rag`.

@@ -1,5 +1,5 @@
-"""Where a question's passages come from while a reader learns from them: from a retriever that learns too,
-or from one that stays as it is."""
+"""Retrieval of passages while a reader learns from them: by a retriever that is trained too, or by a fixed
+one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Finder(Protocol):
         ...
 
     def find(self, questions: Sequence[Question]) -> Retrieved:
-        """The passages of questions, and their scores with their gradient where they are trained."""
+        """The passages of questions, and their scores, with gradient if the retriever is trained."""
         ...
 
     def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
@@ -55,10 +55,10 @@ class LearningFinder:
     """A bi-encoder in training, over the live index.
 
     Args:
-        config: `document_side`, `top_k` and `over_retrieve` of it.
-        retriever: encodes questions, and passages where they are trained.
-        index: whose vectors score passages that stay as they are.
-        live_index: what is searched.
+        config: gives `document_side`, `top_k` and `over_retrieve`.
+        retriever: encodes questions, and passages if the passage encoder is trained.
+        index: its vectors score the passages if the passage encoder is fixed.
+        live_index: the index that is searched.
     """
 
     def __init__(

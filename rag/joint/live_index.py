@@ -89,7 +89,7 @@ class LiveIndex:
         return [self.passages.get_many(row[row >= 0]) for row in rows]
 
     def take_up(self, generation: Generation) -> Mapping[str, float]:
-        """Replace the vectors by those that a refresher published, and return the refresher's figures.
+        """Load the vectors that a refresher published, and return the refresher's figures.
 
         Raises:
             MismatchedArtifactError: the vectors belong to another corpus.
@@ -158,7 +158,7 @@ def index_exchange(
         live_index: its vectors are replaced.
         index: index that training starts with.
         model: the encoder; its fp32 weights are the entries `retriever.…` of `master`.
-        encode: encodes the corpus at a refresh in line.
+        encode: encodes the corpus when the trainer itself refreshes the index.
     """
     return corpus_exchange(
         config, index, model, lambda: part(master.state(), "retriever"), live_index.take_up,

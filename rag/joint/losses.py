@@ -2,11 +2,11 @@ r"""Losses of joint training, given the retrieved passages.
 
 | objective | the reader's part | the retriever's part |
 |---|---|---|
-| sequence, token | −log p(y|x), marginal over passages that are read apart (RAG) | the same |
+| sequence, token | −log p(y|x), marginal over passages that are read separately (RAG) | the same |
 | emdr2 | −log p(y | x, all passages) (Fusion-in-Decoder) | −log p(y|x), marginal, the reader held fixed |
 | pdist, loop, adist | as emdr2 | KL from the reader's signal to p(z|x) |
 
-Whatever goes into the retriever's part of a fused reader is a constant to the reader's parameters.
+With a Fusion-in-Decoder reader, the retriever's part has no gradient in the reader's parameters.
 
 Source:
     Lewis et al. 2020, "Retrieval-Augmented Generation" (RAG); Sachan et al. 2021, "End-to-End Training of
@@ -45,12 +45,12 @@ SIGNALS: Mapping[str, Signal] = {
 
 @dataclass(frozen=True, slots=True)
 class JointLoss:
-    """Summed over B questions.
+    """Losses of reader and retriever, summed over B questions.
 
     Attributes:
         reader: what the reader minimises; for RAG the whole loss.
         retriever: what the retriever minimises; for RAG 0, it learns from `reader`.
-        weights: (B, K) how much each passage accounts for the answer, by this loss's own measure; detached.
+        weights: (B, K) how much each passage contributes to the answer, as this loss measures it; detached.
     """
 
     reader: Tensor
@@ -73,7 +73,7 @@ def rag_loss(
     Args:
         marginal: over sequences or tokens, see `readers.generative.marginal`.
         seq2seq: the generator.
-        rows: at least one passage a question.
+        rows: at least one passage per question.
         answers: token ids of each question's answer, without special tokens.
         scores: (B, K) of the passages, whose softmax is p(z|x); −inf behind a question's last one.
         smoothing: ε of label smoothing.
@@ -99,7 +99,7 @@ def fused_loss(
     target_temperature: float = 1.0,
     batch_tokens: int = 8192,
 ) -> JointLoss:
-    """EMDR² and its kin: the reader fuses the passages, the retriever learns how each alone would have done.
+    """EMDR² and related losses: the reader fuses the passages, the retriever learns how useful each is alone.
 
     Args:
         objective: the retriever's, see the module.

@@ -1,10 +1,10 @@
 """Train an encoder to fill in masked words with the help of a passage, for `rag train realm`.
 
-A sentence is read beside the rest of its own passage; alone, as beside the null document; and beside the
-passage that follows in the corpus, as beside most of what a search finds. What the rest is worth in nats per
-word, `utility`, is what REALM's retriever learns from: near 0 it learns noise. What the passage that
-follows is worth, `utility_after`, is to be near 0: where passages that do not help do harm, the retriever
-learns to find nothing.
+A sentence is read three times: beside the rest of its passage; alone, as beside REALM's null document; and
+beside the passage that follows in the corpus, which helps as little as most retrieved passages. `utility`,
+the gain from the rest in nats per word, is what REALM's retriever learns from: near 0 it learns noise.
+`utility_after`, the gain from the next passage, should be near 0: if useless passages do harm, the retriever
+learns to prefer the null document.
 
 Source:
     Devlin et al. 2019, "BERT", section 3.1, with the spans of Guu et al. 2020, "REALM", section 3.4.
@@ -42,7 +42,7 @@ def train_mlm(config: MlmTrainConfig) -> Path:
 
     Raises:
         DataError: the corpus has nothing to mask.
-        ConfigError: the encoder cannot be one.
+        ConfigError: the encoder cannot be a masked language model.
     """
     start = plain_encoder(config.mlm.encoder, config.out)
     resolved = config.replaced(mlm={"encoder": start})
@@ -80,7 +80,7 @@ def _method(config: MlmTrainConfig, run: Run) -> Method:
 
 
 def masked_loss(reader: MaskedReader, batch: Sequence[MaskedSentence], world: World) -> Loss:
-    """−log p of the masked words, a mean over words, then over sentences and what they are read beside."""
+    """−log p of the masked words: the mean over words, then over sentences and the texts beside them."""
     sentences = batch[world.rank :: world.size]
     if not sentences:  # fewer sentences than processes
         return Loss(next(reader.parameters()).sum() * 0.0, 0, 0, parts=_figures(torch.zeros(1, 3)))

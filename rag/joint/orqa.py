@@ -1,20 +1,20 @@
-r"""Train question encoder and span reader together, from answers alone, over an index that stays (ORQA).
+r"""Train question encoder and span reader together, from answers alone, over a fixed index (ORQA).
 
     L = −log Σ_{p in the first C, a in p} P(p|q) − log Σ_{p in the first K, spans s of p that are a} P(p, s|q)
 
     P(p|q)    = softmax over the first C passages of S(q, p)
     P(p, s|q) = softmax over all spans of the first K passages of S(q, p) + start(q, p, s) + end(q, p, s)
 
-S is the inner product of the question's vector, which is learned, and the passage's, which stays. A question
-teaches with a term only where its answer is among that term's passages.
+S is the inner product of the question's vector, which is learned, and the passage's, which is fixed. A
+question contributes to a term only if one of that term's passages contains its answer.
 
 Source:
     Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering", sections 4
     and 6.
 
 Note:
-    A span's score is the sum of two logits, as in every reader here, where the paper has a small network on
-    both ends; and answers may be regular expressions.
+    A span's score is the sum of two logits, as in every reader here; the paper has a small network over both
+    ends. Answers may also be regular expressions.
 """
 
 from __future__ import annotations

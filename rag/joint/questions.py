@@ -1,4 +1,4 @@
-"""Questions with answers, for recipes that need no gold passages: those to learn from, and those held out."""
+"""Training and held-out questions with answers, for recipes that need no gold passages."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from retrievers.training.config import ValidatedTrainConfig
 def questions_of(
     config: ValidatedTrainConfig, *, is_regex: bool | None = None
 ) -> tuple[list[Question], list[Question]]:
-    """The questions of a recipe: to learn from, and held out.
+    """The training questions and the held-out questions of a recipe.
 
     Args:
-        config: names the files, and how many are taken.
-        is_regex: whether answers are regular expressions; None: what the file says.
+        config: names the files and the number of questions.
+        is_regex: whether answers are regular expressions; None: as the file marks them.
 
     Raises:
         DataError: none is left to learn from.

@@ -1,4 +1,4 @@
-"""Train a question encoder and a generator through the passages between them (RAG)."""
+"""Train a question encoder and a generator together, by the likelihood of answers (RAG)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rag.training.refresh.processes import Role
 def train_rag(config: RagTrainConfig, *, role: Role = "both", encode: EncodesCorpus = encode_corpus) -> Path:
     """Train RAG, or resume the run that `config.out` holds: see `train_together` for what is written.
 
-    With `document_side` "reencode" it is trained end to end; with a `retriever` that stays as it is the
-    generator alone is.
+    With `document_side` "reencode" the passage encoder is trained too (end to end); with a fixed `retriever`
+    only the generator is trained.
 
     Raises:
         DataError: a file is wrong, or no question has an answer.

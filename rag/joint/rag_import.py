@@ -1,4 +1,4 @@
-"""RAG checkpoints of transformers (`facebook/rag-*`) as a reader's folder with its question encoder."""
+"""Import RAG checkpoints of transformers (`facebook/rag-*`): a reader's folder with a question encoder."""
 
 from __future__ import annotations
 

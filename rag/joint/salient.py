@@ -1,7 +1,7 @@
-"""Which words of a sentence to mask: names and dates, which say something that a passage may know, or any.
+"""Which words of a sentence to mask: names and dates, which a passage may help to predict, or any words.
 
-Dates are found by rule. Names come from a tagger: a token classification model of any kind, or, without one,
-the corpus's own titles and capitalised words.
+Rules find dates. A tagger finds names: any token classification model, or without one the titles of the
+corpus and capitalised words.
 
 Source:
     Guu et al. 2020, "REALM: Retrieval-Augmented Language Model Pre-Training", section 3.4 (salient spans),

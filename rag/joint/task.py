@@ -45,7 +45,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JointBatch:
-    """Questions by number, and the answer that each is to be taught."""
+    """The numbers of the questions in a batch, and the target answer of each."""
 
     numbers: IntArray
     answers: list[str]
@@ -71,9 +71,9 @@ class JointTask:
     """Questions with retrieved passages: their loss and figures.
 
     Args:
-        module: all that is trained, the generator inside `seq2seq` among it.
+        module: all that is trained, including the generator inside `seq2seq`.
         finder: gives passages and their scores.
-        passages: how many the index has.
+        passages: number of passages in the index.
 
     Attributes:
         watch: hooks that watch retrieval, and keep their counts in checkpoints.
@@ -125,7 +125,7 @@ class JointTask:
         return kept, targets
 
     def find_targets(self, questions: Sequence[Question]) -> None:
-        """Fix the target strings of held-out questions before training: a resumed run judges by the same."""
+        """Fix the target strings of held-out questions before training; a resumed run uses the same ones."""
         for question in questions:
             if question.answers_are_regex:
                 self._matched(question)
@@ -175,7 +175,8 @@ class JointTask:
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
         """Held-out questions: {"em", "f1"} and top-k in per cent, unsmoothed "nll" of first answers.
 
-        Of a regular expression that is the string it matches most often; where it matches none, nothing.
+        For an answer that is a regular expression, "nll" is that of the string it matches most often; a
+        question whose pattern matches nothing is left out.
         """
         training = self.module.training
         self.module.eval()

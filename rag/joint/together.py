@@ -1,8 +1,8 @@
 """Retriever and generator as one model, trained from questions and answers alone: what RAG and EMDR² share.
 
-questions → vectors → top k of the index held → their scores with gradient → generator → loss → fit → export
+questions → vectors → top k of the live index → their scores with gradient → generator → loss → fit → export
 
-The generator may also be trained alone, over what a retriever finds that stays as it is.
+The generator may also be trained alone, over the results of a fixed retriever.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def train_together(
 ) -> Path:
     """Train as `config` says, or resume the run that `config.out` holds.
 
-    Writes `reader/`, the generator with its question encoder; where passages are trained also `encoder/`,
-    both towers, and `index/`, the passages under it.
+    Writes `reader/`, the generator with its question encoder; if the passage encoder is trained, also
+    `encoder/` with both towers, and `index/`, the passages encoded by it.
 
     Args:
         reads: settings of the finished generator: how it reads several passages.
-        role: "both" refreshes in line; "trainer" leaves that to `refresh_index` in another process.
-        encode: encodes the corpus at a refresh in line.
+        role: "both" refreshes the index in this process; "trainer" leaves that to `refresh_index` in another.
+        encode: encodes the corpus at a refresh in this process.
 
     Returns:
         The folder of the finished reader, `config.out / "reader"`.
@@ -76,13 +76,13 @@ def train_together(
 def train_generator_alone(
     config: JointTrainConfig, objective: Objective, reads: Mapping[str, Any], retriever: str, scale: float
 ) -> Path:
-    """Train the generator over what a retriever of the index finds, or resume the run in `config.out`.
+    """Train the generator over the results of a fixed retriever, or resume the run in `config.out`.
 
     Writes `reader/`, the generator.
 
     Args:
         config, objective, reads: as in `train_together`.
-        retriever: its kind, see `retrievers.open`.
+        retriever: kind of the retriever, see `retrievers.open`.
         scale: factor on its scores, whose softmax is then p(z|x).
 
     Raises:

@@ -1,4 +1,4 @@
-"""Rounds of relevance-guided supervision: answers tell which retrieved passages are right.
+"""Rounds of relevance-guided supervision: passages that contain an answer count as positives.
 
 A round's folder holds `guided.json`, examples with positives and negatives of what was retrieved.
 

@@ -189,7 +189,7 @@ def _train(config: RetrieverTrainConfig) -> str:
 
 
 def table(results: Sequence[RoundResult], figure: str) -> list[str]:
-    """The rounds for people, a line each.
+    """A table of the rounds for the terminal, one line per round.
 
     Example:
         >>> first = RoundResult(0, {"top20": 40.0})

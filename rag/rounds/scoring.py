@@ -1,4 +1,4 @@
-"""Examples in, the same examples out with a reader's verdict as target of every candidate."""
+"""Add a reader's score, as a training target, to every candidate of training examples."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ScoreReport:
     told: dict[str, Interval] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The report as text, line by line."""
         counts, reader = self.counts, self.run["reader"]
         return [
             f"{counts['questions']:,} questions, {counts['passages']:,} passages scored by "

@@ -1,12 +1,12 @@
 """Signals of a reader about each passage of a question, from which a retriever can learn.
 
-| signal | of | g_i, larger is better | reader passes a question |
+| signal | of | g_i, larger is better | reader passes per question |
 |---|---|---|---|
 | attention | generative, fid | mean cross-attention score of the first decoded token | 1 |
 | attention-norm | generative, fid | attention probability × length of the value vector, all tokens | 1 |
-| likelihood | all generators | mean log p of the answer's tokens, one passage | 1, a decoding a passage |
+| likelihood | all generators | mean log p of the answer's tokens, one passage | 1, one decoding per passage |
 | question-likelihood | all generators | mean log p of the question's tokens, the passage alone | 1 |
-| leave-one-out | generative, fid | −mean log p of them without the passage | 1, a decoding a passage |
+| leave-one-out | generative, fid | −mean log p of them without the passage | 1, one decoding per passage |
 | span-likelihood | extractive | log(p of the answer's places in the passage + 0.0001) | 1, or none |
 | relevance | extractive, cross-encoder | logit of "this passage answers it" | 1 |
 
@@ -50,7 +50,7 @@ _SMALLEST = 1e-4  # probability of an answer that does not stand in a passage: a
 
 
 def to_judge(example: Example, depth: int | None = None) -> Example:
-    """The example with its first `depth` candidates, and what a generator should say as `target_answer`.
+    """The example with its first `depth` candidates and, as `target_answer`, the answer to be generated.
 
     That is the first answer. Of regular expressions it is what they match most often in these passages; ""
     if nothing is known.
@@ -200,7 +200,7 @@ class Judge:
     def open(
         cls, source: str | Path | None, signal: str, *, precision: str = "auto", device: str = "auto"
     ) -> Judge:
-        """Open what judges.
+        """Open a reader or cross-encoder as a judge.
 
         Args:
             source: a reader as `open_reader` takes it (None: the shipped one), or a cross-encoder.
@@ -239,7 +239,7 @@ class Judge:
         """For each question one number per passage, larger is better; −inf where a passage cannot be read.
 
         Raises:
-            DataError: the reader gave a number that is none.
+            DataError: the reader gave a score that is NaN or infinite.
         """
         found = self._measure(self.model, examples) if examples else []
         for one, values in zip(examples, found, strict=True):

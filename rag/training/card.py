@@ -1,4 +1,4 @@
-"""The model card of whatever was trained: what it is, data, command, settings, figures, licence."""
+"""The model card of a finished model: purpose, data, command, settings, figures, licence."""
 
 from __future__ import annotations
 

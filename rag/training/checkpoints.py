@@ -8,7 +8,7 @@ checkpoints/step-00001200/
     buffers.safetensors     the model's buffers, if it has any that are part of its state
     average.safetensors     moving average of the weights, if there is one
     hooks.safetensors       tensors of the recipe's hooks, if there are any
-    generators.safetensors  states of torch's generators, a row a process
+    generators.safetensors  states of torch's random generators, one row per process
     best.safetensors        the best weights so far, if there are any (a hard link where that is possible)
     state.json              step, counters, the best score so far
 """
@@ -105,7 +105,7 @@ def latest_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    """Their folders, oldest first; beside the process that writes them, each may vanish at any time."""
+    """Folders of the complete checkpoints, oldest first; the process that writes them may delete any."""
     return sorted(path.parent for path in folder.glob("step-*/state.json"))
 
 
@@ -168,7 +168,7 @@ def generator_states(world: World) -> dict[str, torch.Tensor]:
 
 
 def restore_generators(checkpoint: Checkpoint, world: World) -> None:
-    """Let torch's generators go on as they would have; a process that was not there goes on as the first."""
+    """Restore torch's random generators; processes that the saved run did not have get those of the first."""
     states = checkpoint.tensors("generators")
     if not states:  # of before there was such a file
         states = {"cpu": torch.tensor([checkpoint.state["torch_generator"]], dtype=torch.uint8)}
@@ -207,7 +207,7 @@ class Selection:
     def update(
         self, step: int, scores: Mapping[str, float], weights: Mapping[str, torch.Tensor], *, write: bool
     ) -> bool:
-        """Look at a validation's scores.
+        """Compare a validation's scores with the best so far, and keep the weights if they are better.
 
         Returns:
             Whether they are the best so far. A score that is not a number never is.
@@ -245,12 +245,12 @@ class Selection:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
     def keep(self, folder: Path) -> None:
-        """Put the best weights into a checkpoint's folder: those of later steps will replace `path`."""
+        """Copy the best weights into a checkpoint's folder, since later steps may overwrite `path`."""
         if self.step is not None:
             link_or_copy(self.path, folder / self.path.name)
 
     def restore(self, folder: Path) -> None:
-        """Take the best weights back that `keep` put into a checkpoint's folder.
+        """Restore the best weights that `keep` copied into a checkpoint's folder.
 
         Raises:
             IncompleteArtifactError: they are not there, and `path` holds none or those of another step.
@@ -282,10 +282,10 @@ class Selection:
             ) from error
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The state to save in a checkpoint."""
         return {"step": self.step, "score": None if self.step is None else self.score, "waited": self._waited}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state from a checkpoint."""
         self.step, self._waited = state["step"], state["waited"]
         self.score = math.nan if state["score"] is None else state["score"]

@@ -1,8 +1,8 @@
 """The processes of one training run and what they exchange.
 
 There is no wrapper around the model: every process computes its share of the gradient, and the shares are
-added in fp32 once a step, whatever number of backward passes the step took. Shares add up, nothing is
-averaged, so the sum is the gradient of the loss over the whole batch.
+added in fp32 once per step, however many backward passes the step took. Shares are summed, not averaged, so
+the sum is the gradient of the loss over the whole batch.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class World:
             dist.destroy_process_group()
 
     def refuse_several(self, why: str) -> None:
-        """Refuse to run work that must be done by a single process in several.
+        """Refuse several processes for work that a single one must do.
 
         Raises:
             ConfigError: there is more than one process.
@@ -205,10 +205,10 @@ class World:
 
 
 def check_share(count: int, processes: int, unit: str = "questions") -> None:
-    """Refuse a batch that gives some process nothing to do.
+    """Refuse a batch that is smaller than the number of processes.
 
     Raises:
-        ConfigError: it is smaller than the number of processes.
+        ConfigError: some process would have nothing to do.
     """
     if count < processes:
         raise ConfigError(

@@ -45,7 +45,7 @@ log = get_logger(__name__)
 class BatchSource(Protocol[BatchT_co]):
     """All batches of a run, by number.
 
-    Batch `number` is the same whenever it is asked for: that makes resume exact.
+    Batch `number` is the same whenever it is requested, which makes an exact resume possible.
     """
 
     def __len__(self) -> int: ...
@@ -58,8 +58,8 @@ class Loss:
     """The result of a batch's forward pass.
 
     Attributes:
-        value: the scalar to minimise; with several processes this one's share: shares add up.
-        examples: what to count, of this process.
+        value: the scalar to minimise; with several processes the share of this one, to be summed.
+        examples: number of examples of this process, for the speed in the log.
         backward: computes the gradients of `value` where that takes more than one backward pass; it is given
             a function to call after each of them. None: `value.backward()` does it.
         parts: more numbers to log, by name, such as the losses that `value` is the sum of; shares like
@@ -87,17 +87,17 @@ class Loss:
 
 
 class FitHooks:
-    """What a recipe may do inside the loop. Derive from it and replace what is needed.
+    """Hooks of a recipe inside the loop. Derive from this class and override what is needed.
 
-    What saves (`extra_state`, `extra_tensors`, `on_checkpoint`, `asks_for_checkpoint`) is called in the main
-    process only, everything else in every process.
+    The hooks that save (`extra_state`, `extra_tensors`, `on_checkpoint`, `asks_for_checkpoint`) are called in
+    the main process only, all others in every process.
     """
 
     def before_step(self, step: int) -> None:
-        """Called before step `step` (from 0) asks for its batches: the place to exchange negatives."""
+        """Called before step `step` (from 0) requests its batches: the place to exchange negatives."""
 
     def after_step(self, step: int) -> None:
-        """Called when `step` steps were taken: the place to let a momentum encoder follow."""
+        """Called after `step` steps have been taken: the place to update a momentum encoder."""
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
         """More entries for log lines and metrics records, such as an index's age; called after every step."""
@@ -122,7 +122,7 @@ class FitHooks:
         return False
 
     def on_checkpoint(self, path: Path, step: int) -> None:
-        """Called when the checkpoint of `step` is whole on disk in the folder `path`."""
+        """Called when the checkpoint of `step` is complete on disk, in the folder `path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class FitResult:
         loss: mean of the last reported steps.
         weights: fp32, by parameter name: the best, the average, or the last ones, as the settings say.
         best_step: step of the selected weights; None if nothing was selected.
-        best_score: their score.
+        best_score: score of the selected weights.
     """
 
     steps: int

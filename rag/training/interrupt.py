@@ -1,4 +1,4 @@
-"""Ctrl-C that loses nothing: the step is finished and saved first."""
+"""Ctrl-C without loss: the run ends after the current step is finished and saved."""
 
 from __future__ import annotations
 

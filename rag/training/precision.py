@@ -27,7 +27,7 @@ class MasterWeights:
         full: optional fp32 state dict to start from (otherwise the model's own weights, widened).
 
     Attributes:
-        frozen: fp32 values of parameters that are not trained, on the CPU; of `lowering` alone.
+        frozen: fp32 values of parameters that are not trained, on the CPU; only set by `lowering`.
     """
 
     @classmethod
@@ -88,14 +88,14 @@ class MasterWeights:
 
     @torch.no_grad()
     def show(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Round other values (an average, a checkpoint's) into the model; `write_back` undoes it."""
+        """Round other values (such as an average) into the model; `write_back` undoes it."""
         self._hidden = self._hidden or [parameter.clone() for parameter in self._own]
         for name, parameter in zip(self.names, self.parameters, strict=True):
             parameter.copy_(tensors[name])
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Replace the fp32 copies (a checkpoint's) and round them into the model."""
+        """Replace the fp32 copies, by those of a checkpoint, and round them into the model."""
         for name, master in zip(self.names, self.master, strict=True):
             master.copy_(tensors[name])
         self.write_back()
@@ -106,11 +106,10 @@ class MasterWeights:
         """Optimiser groups with their peak rates: decay on matrices, none on biases and norms (1-d tensors).
 
         Args:
-            rates: another peak for the parameters whose names begin with these words; the longest that fits
-                counts.
+            rates: other peaks for parameters whose names begin with these words; the longest match counts.
 
         Raises:
-            ConfigError: no parameter that is trained begins so.
+            ConfigError: no trained parameter has a name that begins with such words.
 
         Example:
             >>> model = torch.nn.ModuleDict({name: torch.nn.Linear(2, 1) for name in ("reader", "retriever")})
@@ -171,7 +170,8 @@ def _rows_with_gradient(gradient: torch.Tensor) -> torch.Tensor | None:
 class MovingAverage:
     """avg ← d·avg + (1 − d)·weights after every step, in fp32: often better than the last step's weights.
 
-    The decay d is `decay`, but at most (1 + n)/(10 + n) after n steps, so that the start is soon forgotten.
+    The decay d is `decay`, but at most (1 + n)/(10 + n) after n steps, so that the first weights soon lose
+    their influence.
     """
 
     def __init__(self, master: MasterWeights, decay: float) -> None:
@@ -180,6 +180,6 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, master: MasterWeights, step: int) -> None:
-        """Take the weights of `step` (from 1) in."""
+        """Add the weights after `step` (from 1) to the average."""
         weight = 1.0 - min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_(list(self.tensors.values()), list(master.state().values()), weight)

@@ -1,4 +1,4 @@
-"""One training run, the same for every recipe: it brings a `Method`, and all else stands here.
+"""One training run, the same for every recipe: a recipe provides a `Method`, this module does the rest.
 
 claim → model, batches, loss (the recipe's) → fit → figures → export → model card
 """
@@ -51,13 +51,13 @@ class Method:
         master: its weights in fp32, see `Run.master`.
         batches: batches of the whole run.
         loss: loss of one batch; with several processes, of this process's share.
-        export: writes what is finished, in the main process; returns the figures of what it
-            wrote, or None where those of the training run say it.
+        export: writes the finished model, in the main process; returns its figures, or None if those of the
+            training run are its figures.
         card: model card of the folder that the run returns.
-        evaluate: scores the model on held-out data, in the main process; None in all processes where nothing
-            is held out.
-        hooks: what is done inside the fit loop; see `several` for more than one.
-        facts: what the log and the model card say of the data, as name → value.
+        evaluate: scores the model on held-out data, in the main process; None in all processes if nothing is
+            held out.
+        hooks: hooks of the fit loop; see `several` for more than one.
+        facts: facts about the data for the log and the model card, as name → value.
     """
 
     model: nn.Module
@@ -111,17 +111,17 @@ def train(
     `figures.json`, what the recipe exports, and a model card for it.
 
     Args:
-        config: everything that decides the run: it is claimed as it is.
-        recipe: processes call it one after the other, the main one first, which writes what the others read.
+        config: everything that decides the run; it is stored as it is given.
+        recipe: processes call it one after the other, first the main one, which writes what the others read.
         made: the folder in `config.out` that is returned.
-        one_process: why several processes have no use; empty where they have.
-        role: where something is made anew with snapshots of the model, whether in line.
+        one_process: why the recipe cannot use several processes; empty if it can.
+        role: for recipes with a refresh, whether this process does it ("both") or another ("trainer").
 
     Returns:
         `config.out / made`.
 
     Raises:
-        DataError: an input file is wrong, or holds nothing to learn from or to be judged by.
+        DataError: an input file is wrong, or has nothing to train on or to validate with.
         ConfigError: the configuration cannot work.
         MismatchedArtifactError: `config.out` holds a run with another configuration, or of other data.
         ResourceError: another process trains there.
@@ -161,7 +161,7 @@ def train(
 
 
 def several(*hooks: FitHooks) -> FitHooks:
-    """Hooks that call several others in order; the names of what these save or log must differ."""
+    """Hooks that call several others in order; these must differ in the names of what they save and log."""
     return _Several(*hooks)
 
 

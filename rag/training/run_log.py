@@ -53,7 +53,7 @@ class RunLog:
     Args:
         step: steps taken before; later records of an interrupted run are cut off.
         state: what `state` returned at the checkpoint the run goes on from, or None.
-        writes: False keeps silent (all processes but one).
+        writes: False writes nothing (in all processes but one).
 
     Attributes:
         loss: mean loss of the last reported steps.
@@ -97,7 +97,7 @@ class RunLog:
         return self._out / "metrics.jsonl"
 
     def close(self) -> None:
-        """Draw the curves a last time."""
+        """Draw the curves one last time."""
         self.draw()
         if self._events is not None:
             self._events.close()
@@ -105,7 +105,7 @@ class RunLog:
     def count(
         self, loss: float, examples: int, tokens: int, parts: Mapping[str, float] | None = None
     ) -> None:
-        """One step more; `parts` are averaged over the steps that have them, as the loss is over all."""
+        """Count one step; `parts` are averaged over the steps that have them, the loss over all steps."""
         self._window["loss"] += loss
         self._window["steps"] += 1
         for name, value in (parts or {}).items():
@@ -118,7 +118,7 @@ class RunLog:
         self._counters["seconds"] = self._before_s + time.monotonic() - self._started
 
     def report(self, step: int, rate: float, norm: float, fields: Mapping[str, Any]) -> None:
-        """Tell about the last steps, if it is time to: every `every` steps and at the end."""
+        """Log the last steps, if it is time to: every `every` steps and at the end."""
         if step % self._every and step != self._total:
             return
         self.loss = self._window["loss"] / self._window["steps"]
@@ -140,7 +140,7 @@ class RunLog:
         self.restart_clock()
 
     def scores(self, step: int, scores: Mapping[str, float], *, note: str = "") -> None:
-        """Tell about a validation."""
+        """Log the scores of a validation."""
         self._write({"step": step, **{f"eval/{name}": value for name, value in scores.items()}})
         if self._writes:
             shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
@@ -148,12 +148,12 @@ class RunLog:
         self.draw()
 
     def restart_clock(self) -> None:
-        """Speed and time left are measured from now: validations and checkpoints are not training."""
+        """Measure speed and time left from now on, so that validations and checkpoints do not count."""
         self._pace = {"steps": 0, "examples": 0, "tokens": 0}
         self._paced = time.monotonic()
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: an interrupted run reports the same losses as one that was not."""
+        """State for a checkpoint, so that a resumed run reports the same losses as an undisturbed one."""
         loss = None if math.isnan(self.loss) else self.loss
         return {"counters": self._counters, "window": self._window, "loss": loss}
 
@@ -180,7 +180,7 @@ def draw_curves(records: Sequence[Mapping[str, Any]]) -> str:
     """One panel for every quantity of a run's records, over the steps.
 
     Args:
-        records: as in metrics.jsonl: "step", "loss", "rate", "norm", "eval/…", and whatever numbers else;
+        records: as in metrics.jsonl: "step", "loss", "rate", "norm", "eval/…", and any other numbers;
             counters are left out.
 
     Example:

@@ -51,8 +51,8 @@ class BiEncoder:
 
     Attributes:
         identity: everything that decides which vector a text gets.
-        precision: "fp32" or "bf16", what "auto" became for passages.
-        query_precision: the same for questions.
+        precision: "fp32" or "bf16" for passages, with "auto" resolved.
+        query_precision: "fp32" or "bf16" for questions.
         device: "cpu" or "cuda".
     """
 
@@ -107,9 +107,9 @@ class BiEncoder:
             device: "auto", "cpu", "cuda" or "cuda:N".
             precision: "fp32", "bf16", or "auto": bf16 for passages where the hardware multiplies it faster,
                 fp32 for questions.
-            pooling: "cls", "mean", "max", "lasttoken", or "auto": what the folder says.
-            normalize: True, False, or "auto": what the folder says.
-            max_length: tokens after which texts are cut; default: what the folder says.
+            pooling: "cls", "mean", "max", "lasttoken", or "auto": the folder's setting.
+            normalize: True, False, or "auto": the folder's setting.
+            max_length: tokens after which texts are cut; default: the folder's setting.
             query_prefix: put before every question; default: the folder's prompt.
             passage_prefix: put before every passage; default: the folder's prompt.
             layout: "pair" for `[CLS] title [SEP] text [SEP]`, or a template such as "{title} {text}".
@@ -224,14 +224,14 @@ class BiEncoder:
         return self.encode_queries([Query(question) for question in questions])
 
     def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
-        """Vectors (n, D) float32 of questions with the passages found for them so far, in order."""
+        """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in order."""
         return self._one_each(self._queries(queries))
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
-        """All vectors of passages, for an encoder that makes several a text (pooling "tokens")."""
+        """All vectors of passages, for an encoder with several vectors per text (pooling "tokens")."""
         if len(titles) != len(texts):
             raise DataError(
-                f"{len(titles)} titles for {len(texts)} texts, expected one title a text (it may be empty)"
+                f"{len(titles)} titles for {len(texts)} texts, expected one title per text (it may be empty)"
             )
         prefix = self.identity.passage_prefix
 
@@ -251,7 +251,7 @@ class BiEncoder:
         return found
 
     def question_tokens(self, questions: Sequence[str]) -> Vectors:
-        """All vectors of questions, for an encoder that makes several a text."""
+        """All vectors of questions, for an encoder with several vectors per text."""
         return self._queries([Query(question) for question in questions])
 
     def _queries(self, queries: Sequence[Query]) -> Vectors:

@@ -3,8 +3,8 @@
 Original DPR checkpoints (`.cp`), ANCE's, and any state dict with the same names are read without running
 anything in them, compared name by name with the BERT they claim to be, and written in DPR's Hugging Face
 layout. A pickle is a program: it names functions and calls them. torch's weights-only reader knows the few
-that make tensors and refuses every other name. What checkpoints hold beside their weights (an optimiser's
-state, a configuration) is given stand-ins that keep nothing.
+that make tensors and refuses every other name. Other content of checkpoints (an optimiser's state, a
+configuration) is replaced by empty objects.
 
 Source:
     Karpukhin et al. 2020; the names on both sides are those of DPR's code and of transformers'

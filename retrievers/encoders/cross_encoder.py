@@ -1,4 +1,4 @@
-"""Cross-encoders: question and passage read together; slow, and better judges than any vector."""
+"""Cross-encoders read question and passage together: slower than comparing vectors, and more accurate."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def load_pair_model(
     Raises:
         ArtifactError: no such model, it has no safetensors weights, it has more than two outputs, or, not to
             be trained, it is no cross-encoder.
-        ConfigError: the layout cannot be.
+        ConfigError: the layout is not valid for a cross-encoder.
     """
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -242,12 +242,12 @@ class CrossEncoder:
             precision: "auto", "fp32" or "bf16".
             max_length, batch_size: see `PairModel`.
             layout: a template of {title} and {text} for the passage; None is the model's own.
-            probabilities: scores are probabilities; otherwise their log-odds, which tell apart what is
-                all but sure.
+            probabilities: scores are probabilities; otherwise log-odds, which still differ between passages
+                whose probabilities are all close to 1.
 
         Raises:
             ArtifactError: no such model, it has no safetensors weights, or it has more than two outputs.
-            ConfigError: a setting cannot be.
+            ConfigError: a setting is not valid.
         """
         model = load_pair_model(name_or_path, max_length=max_length, batch_size=batch_size, layout=layout)
         where = resolve_device(device)

@@ -1,4 +1,4 @@
-"""Finished encoders on disk, as folders that others open too.
+"""Write finished encoders as folders that transformers and sentence-transformers open too.
 
 Two BERT towers that read [CLS] become DPR's layout, which transformers loads:
 
@@ -71,7 +71,7 @@ def _is_dpr(form: EncoderForm, towers: Iterable[TowerWeights]) -> bool:
 
 @contextmanager
 def replaced_folder(folder: Path) -> Iterator[Path]:
-    """A temporary sibling that takes the place of `folder`, and of what is in it, when it is whole."""
+    """A temporary folder beside `folder`, which replaces it and its content when it is complete."""
     with atomic_path(folder) as temporary:
         temporary.mkdir(parents=True)
         yield temporary

@@ -102,7 +102,7 @@ class Head(nn.Module):
             mask: (n, L), 1 on tokens.
 
         Returns:
-            One each; for the pooling "tokens" those of all tokens.
+            One vector per text; with the pooling "tokens", the vectors of all tokens.
         """
         if self.pooling == "tokens":
             kept = Vectors.of_tokens(hidden.float(), mask.bool())
@@ -112,7 +112,7 @@ class Head(nn.Module):
         return Vectors(self.finish(self.transform(pool(hidden, mask, self.pooling))))
 
     def transform(self, x: Tensor) -> Tensor:
-        """The layers, on (…, H)."""
+        """Apply the layers to (…, H)."""
         for layer in self.layers:
             x = layer(x)
         return x
@@ -183,7 +183,7 @@ def read_weight(folder: Path, name: str) -> Tensor:
 
 
 def weight_shape(layer: HeadLayer) -> tuple[int, ...]:
-    """Of a layer's weight, from the file's head alone."""
+    """Shape of a layer's weight, read from the file's header alone."""
     return _shapes(layer.folder)[layer.weight]
 
 

@@ -1,4 +1,4 @@
-"""How an encoder of one vector a token reads texts: markers, questions filled up with [MASK], punctuation."""
+"""Text settings of encoders with one vector per token: markers, [MASK] padding of questions, punctuation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Interaction:
 
     Attributes:
         query_tokens: maximum question length, marker and special tokens included; the rest is truncated.
-        expanded: shorter ones are filled up with [MASK] tokens, whose vectors count like the others.
+        expanded: pad shorter questions with [MASK] tokens, whose vectors count like the others.
         attended: all tokens see those masks; otherwise only the masks' own vectors depend on them.
         query_marker: a token of the vocabulary that follows [CLS] in questions; "" for none.
         passage_marker: the same in passages.
@@ -48,7 +48,7 @@ class Interaction:
 
     @classmethod
     def from_pylate(cls, said: Mapping[str, Any]) -> Interaction:
-        """Of a PyLate folder's `config_sentence_transformers.json`."""
+        """From a PyLate folder's `config_sentence_transformers.json`."""
         known = {name: said[key] for name, key in _PYLATE.items() if said.get(key) is not None}
         markers = {"query_marker": "[Q] ", "passage_marker": "[D] "}
         skipped = known.pop("skipped", string.punctuation)
@@ -56,7 +56,7 @@ class Interaction:
 
     @classmethod
     def from_colbert(cls, said: Mapping[str, Any]) -> Interaction:
-        """Of an original checkpoint's `artifact.metadata`."""
+        """From an original checkpoint's `artifact.metadata`."""
         return cls(
             query_tokens=int(said.get("query_maxlen") or 32),
             attended=bool(said.get("attend_to_mask_tokens")),
@@ -72,7 +72,7 @@ class Interaction:
         }
 
     def describe(self) -> str:
-        """In words; two encoders that agree in it and in their weights make the same vectors."""
+        """A description; two encoders with equal descriptions and weights make the same vectors."""
         seen = "" if self.attended else "not "
         filled = f", filled with masks that are {seen}seen" if self.expanded else ""
         skipped = f" without {''.join(self.skipped)}" if self.skipped else ""
@@ -91,14 +91,14 @@ _PYLATE = {
 
 
 class TokenRules:
-    """An `Interaction` in the token ids of one tokenizer.
+    """An `Interaction` expressed in the token ids of one tokenizer.
 
     Args:
         how: the settings.
         tokenizer: of the `tokenizers` library.
 
     Raises:
-        ConfigError: questions are to be filled up, and the tokenizer has no mask token.
+        ConfigError: questions are to be padded with masks, and the tokenizer has no mask token.
     """
 
     def __init__(self, how: Interaction, tokenizer: Any) -> None:
@@ -113,7 +113,7 @@ class TokenRules:
         mask = next((i for i in map(tokenizer.token_to_id, MASKS) if i is not None), None)
         if how.expanded and mask is None:
             raise ConfigError(
-                "the tokenizer has no mask token to fill questions up with",
+                "the tokenizer has no mask token to pad questions with",
                 hint="use an encoder that was trained with masks, or set do_query_expansion to false",
             )
         self._fill = mask if how.expanded else None
@@ -122,7 +122,7 @@ class TokenRules:
         self._skipped = torch.tensor(sorted(skipped), dtype=torch.int64)
 
     def question(self, ids: Sequence[int]) -> list[int]:
-        """A question's ids with marker, filled up."""
+        """A question's ids with marker and padding."""
         marked = _marked(ids, self.query_marker)
         if self._fill is None:
             return marked

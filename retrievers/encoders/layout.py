@@ -1,4 +1,4 @@
-"""How a passage's title and text, and a question with passages, become what an encoder reads."""
+"""How a passage's title and text, and a question with passages, become an encoder's input."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def render_queries(queries: Sequence[Query], *, prefix: str = "") -> tuple[list[
     """First and second segments of queries, in training as in search: the question behind a prefix and with
     ' for ’, and the texts of its passages, "" if there are none.
 
-    The newest passage comes first: where a query is too long, what was found first is cut.
+    The latest passage comes first: if a query is too long, the passages of the first hops are cut.
 
     Source: Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering": how their
         released code reads questions; Xiong et al. 2021, "Answering Complex Open-Domain Questions with

@@ -35,8 +35,8 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
         options: see `BiEncoder.load`; a static encoder has no precision, device or pooling to choose.
 
     Raises:
-        ConfigError: a static encoder was given a pooling or a question encoder of its own.
-        ArtifactError: nothing there is an encoder.
+        ConfigError: a pooling or a separate question encoder was given for a static encoder.
+        ArtifactError: `source` is no encoder.
     """
     if not is_source(source):
         if isinstance(getattr(source, "identity", None), EncoderIdentity):
@@ -65,7 +65,7 @@ def is_static_name(name_or_path: str | Path) -> bool:
 
 
 def tokenizer_folder(name_or_path: str | Path) -> Path:
-    """The folder with the tokenizer of an encoder of one tower, or of the passage tower.
+    """The folder with the tokenizer of an encoder, of two towers that of the passage tower.
 
     Raises:
         ArtifactError: it has no tokenizer.json.
@@ -89,13 +89,13 @@ def tokenizer_folder(name_or_path: str | Path) -> Path:
 def passage_budget(
     name_or_path: str | Path | None = None, max_length: int | None = None
 ) -> tuple[int, Callable[[str], int]]:
-    """Tokens that title and text of a passage may have together, and what counts them; loads no weights.
+    """Maximum tokens of title and text of a passage, and a function that counts tokens; loads no weights.
 
     Passages for a static encoder, which has no such limit, are measured by the embedded encoder.
 
     Args:
-        name_or_path: as for `load_encoder`; of two towers the passages' is meant.
-        max_length: the encoder's limit, if it is not to be the folder's.
+        name_or_path: as for `load_encoder`; of two towers the passage tower counts.
+        max_length: replaces the limit in the encoder's folder.
     """
     from retrievers.encoders.settings import read_settings
     from retrievers.encoders.tokenization import counting_tokens

@@ -1,4 +1,4 @@
-"""How likely a language model finds a question after reading a passage: a judge without training."""
+"""Score passages by the likelihood that a language model gives the question after them; needs no training."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class QuestionLikelihood:
     r"""Scores pairs by (1/|q|) log p(q | passage), the mean over the question's tokens.
 
     The passage and the request to write a question about it are the prompt (in the model's chat template, if
-    it has one), the question is what follows.
+    it has one), the question is the continuation.
 
     Args:
         model: causal or sequence-to-sequence model.
-        passage_tokens: longest passage; it is cut at the end.
+        passage_tokens: maximum length of a passage; longer ones are truncated.
 
     Attributes:
         name: folder or hub name.

@@ -224,7 +224,7 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
     stated = str(own["similarity_fn_name"]).lower() if own.get("similarity_fn_name") else None
     if stated not in (("maxsim", None) if several else (None, "cosine", "dot", "dot_score")):
         wanted = "MaxSim" if several else "cosine or dot"
-        raise ArtifactError(f"{folder} is compared by {stated!r}, expected {wanted}")
+        raise ArtifactError(f"{folder} compares vectors by {stated!r}, expected {wanted}")
     notes = _prefix_note(folder.name, config, query, passage)
     if stated is None and "Normalize" not in kinds and not several:
         notes += (

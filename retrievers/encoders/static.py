@@ -83,7 +83,7 @@ class StaticEncoder:
 
         Args:
             name_or_path: a folder or a Hugging Face name.
-            normalize: True, False, or "auto": what the folder says.
+            normalize: True, False, or "auto": the folder's setting.
             max_length: tokens after which texts are cut.
             query_prefix, passage_prefix: put before every question or passage; default: the folder's prompts.
             layout: a template of title and text.
@@ -175,7 +175,7 @@ class StaticEncoder:
         return copied
 
     def close(self) -> None:
-        """Nothing to end: there are no worker threads."""
+        """Do nothing: there are no worker threads to end."""
 
 
 def is_shipped(name_or_path: str | Path | None) -> bool:
@@ -209,12 +209,12 @@ def write_static(
 ) -> Path:
     """Write an encoder of unit vectors as a folder that sentence-transformers and model2vec open too.
 
-    What `folder` held before is replaced. The same vectors give the same bytes.
+    Previous content of `folder` is replaced. The same vectors give the same bytes.
 
     Args:
-        vectors: (V, D), what each token adds.
-        tokenizer: its tokenizer.json.
-        stored: type of the numbers on disk. Rows of int8 have a scale each, which model2vec calls a weight.
+        vectors: (V, D) token vectors, weights included.
+        tokenizer: content of its tokenizer.json.
+        stored: type of the numbers on disk. Each row of int8 has a scale, which model2vec calls a weight.
 
     Returns:
         `folder`.
@@ -256,7 +256,7 @@ def is_static(folder: Path) -> bool:
 
 
 def static_parts(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The folder of weights and tokenizer; whether vectors are normalised, prompts, layout and length."""
+    """A static encoder's folder of weights, normalisation, prompts, layout and length."""
     modules, config = _json(folder / "modules.json"), _json(folder / "config.json") or {}
     inner, unit = folder, bool(config.get("normalize", False)) if isinstance(config, dict) else False
     if isinstance(modules, list) and modules:

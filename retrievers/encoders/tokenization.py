@@ -20,14 +20,14 @@ from retrievers.encoders.settings import EncoderSettings
 class TextTokenizer:
     """Cuts texts into at most `settings.max_length` tokens, special tokens included.
 
-    Where every token has a vector, passages get their marker; questions theirs and their own length.
+    For encoders with one vector per token, passages and questions get their markers, questions also padding.
 
     Padding and truncation that the folder's tokenizer.json may state are replaced: they belong to other uses.
 
     Attributes:
-        cut: passages so far that were longer.
-        cut_questions: the same for questions alone.
-        question_limit: tokens of one, special tokens included.
+        cut: number of passages that were truncated so far.
+        cut_questions: number of questions that were truncated so far.
+        question_limit: maximum tokens of a question, special tokens included.
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
@@ -95,7 +95,7 @@ def _lowered(text: str, special: re.Pattern[str]) -> str:
 
 
 def token_rules(settings: EncoderSettings) -> TokenRules | None:
-    """How token ids are marked, filled up and left out; None where a text has one vector."""
+    """Rules for markers, padding and skipped tokens of late interaction; None if a text has one vector."""
     if settings.interaction is None:
         return None
     return TokenRules(settings.interaction, _load(settings.weights_dir))

@@ -1,4 +1,4 @@
-"""One encoder tower: token ids in, a text's vector or vectors out; in training, and in inference."""
+"""One encoder tower, from token ids to the vector or vectors of each text, for training and inference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TowerModel(nn.Module):
 
     Attributes:
         encoder: the bare transformers model, without BERT's pooler.
-        head: what follows its token vectors.
+        head: pooling and layers that follow the token vectors.
         folder: the model's folder, which has the tokenizer too.
         dim: size D of the vectors.
         separator: the token behind which segment 1 begins; None: all token types are 0.
@@ -74,9 +74,9 @@ class TowerModel(nn.Module):
         """Load weights in fp32.
 
         Args:
-            settings: what the folder says, after overrides.
-            projection_dim: size of a new linear layer at the end of the head; 0 keeps what the folder has.
-            projection_norm: LayerNorm behind it.
+            settings: settings of the folder, after overrides.
+            projection_dim: size of a new linear layer at the end of the head; 0 adds none.
+            projection_norm: add a LayerNorm after it.
             dropout: replaces the configuration's dropout probabilities, if given.
             device: "cpu" or "cuda:N"; decides which attention is used.
             train: in training mode, with attention and dropout that have fast backward passes.
@@ -110,7 +110,7 @@ class TowerModel(nn.Module):
         return any(parameter.requires_grad for parameter in self.parameters())
 
     def to_compute(self, dtype: torch.dtype) -> TowerModel:
-        """bf16: on a CPU the encoder's weights themselves, on a GPU autocast over fp32 weights."""
+        """Compute in `dtype`; bf16 converts the weights on a CPU, and means autocast on a GPU."""
         if next(self.encoder.parameters()).device.type == "cpu":
             self.encoder.to(dtype)
         else:

@@ -17,7 +17,7 @@ class Vectors:
 
     Attributes:
         values: (T, D).
-        lengths: (n,) int64, how many each text has; None: one each, so that T is n.
+        lengths: (n,) int64 number of vectors per text; None: one each, so that T is n.
 
     Example:
         >>> hidden = torch.arange(8.0).view(2, 2, 2)
@@ -46,7 +46,7 @@ class Vectors:
         return len(self.values) if self.lengths is None else len(self.lengths)
 
     def take(self, rows: Sequence[int]) -> Vectors:
-        """Those of some texts, in the order of `rows`."""
+        """The vectors of some texts, in the order of `rows`."""
         if self.lengths is None:
             return Vectors(self.values[list(rows)])
         parts = self.values.split(self.lengths.tolist())
@@ -76,7 +76,7 @@ def score(questions: Vectors, passages: Vectors) -> Tensor:
 
 
 def max_sim(questions: Vectors, passages: Vectors) -> Tensor:
-    r"""Late interaction: every vector of a question finds its best one in the passage, and they are added.
+    r"""Late interaction: the sum over a question's vectors of the best inner product in the passage.
 
         s(q, p) = Σ_i max_j q_i · p_j
 
@@ -84,8 +84,8 @@ def max_sim(questions: Vectors, passages: Vectors) -> Tensor:
     those of all tokens with all tokens.
 
     Args:
-        questions: B texts of one vector or more; one without vectors scores 0.
-        passages: P texts of one vector or more, each of at least one.
+        questions: vectors of B texts; a question without vectors scores 0.
+        passages: vectors of P texts, at least one vector per text.
 
     Returns:
         (B, P), differentiable in both.

@@ -1,7 +1,7 @@
-"""Token ids of many texts through a table of words seen before: most words of a text are common ones.
+"""Tokenise many texts with a table of the words seen before, since most words of a text are common ones.
 
-Looking a word up takes a tenth of the time that the tokenizer takes for it. The table is used where a
-tokenizer takes texts apart at white space and punctuation (BERT's); other tokenizers read whole texts.
+A look-up takes a tenth of the tokenizer's time for a word. The table is used for tokenizers that split texts
+at white space and punctuation (BERT's); other tokenizers read whole texts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WordCache:
     Args:
         tokenizer: without padding and truncation.
         max_length: tokens after which texts are cut.
-        most_words: number of words above which the table is begun anew.
+        most_words: number of words above which the table is emptied.
 
     Example:
         >>> from tokenizers import Tokenizer, models, normalizers, pre_tokenizers

@@ -29,15 +29,15 @@ class RetrieverBatch:
     Attributes:
         questions: token ids of this shard's questions (all B in an uncut batch).
         passages: token ids of this shard's passages (all P in an uncut batch).
-        positives: (B,) passage that answers each question; -1 where none is known, with targets only.
+        positives: (B,) the positive of each question; -1 if it has none, possible only with targets.
         ignored: (B, P) bool, passages left out of a question's denominator: the same passage as one of its
             positives, or one that holds one of its answers; never its own positive.
         drawn: (2, H) question and passage of every negative that was drawn for a question.
         examples: (B,) examples of the training set.
         first_question: position of `questions[0]` in the whole batch.
         first_passage: position of `passages[0]` in the whole batch.
-        targets: (B, P) float32, of the passages in each question's list, NaN elsewhere; None where positives
-            say what to learn.
+        targets: (B, P) float32 targets of the passages in each question's list, NaN elsewhere; None for
+            losses that learn from positives.
     """
 
     questions: list[Int32]
@@ -99,14 +99,14 @@ _FEW_STEPS = 10  # a run with fewer is warned of
 class Epochs:
     """Which examples every batch of a run holds: each epoch is a permutation, cut into batches of one size.
 
-    What is left over (fewer than one batch) rests until another epoch's permutation takes it.
+    The remainder of an epoch, less than one batch, is left out of it.
 
     Args:
-        count: examples there are.
-        batch_size: examples in a batch, over all processes; fewer if there are fewer.
+        count: number of examples.
+        batch_size: examples in a batch, over all processes; at most `count`.
         epochs: passes over the data, fractions allowed.
-        max_batches: ends the run earlier.
-        seed: of the permutations, and of all that is drawn for a batch.
+        max_batches: maximum number of batches.
+        seed: seed of the permutations, and of all that is drawn for a batch.
 
     Example:
         >>> epochs = Epochs(7, 2, epochs=2)
@@ -132,7 +132,7 @@ class Epochs:
 
     @classmethod
     def of(cls, config: Any, count: int, batch_size: int | None = None) -> Epochs:
-        """Those of a run over `count` examples, by its configuration; `batch_size` replaces that in it."""
+        """The epochs of a run over `count` examples; `batch_size` replaces that of its configuration."""
         wanted, log = batch_size or config.data.batch_size, get_logger(__name__)
         made = cls(
             count, wanted, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
@@ -176,8 +176,8 @@ class RetrieverBatches:
         data: the training set; every example has a positive.
         examples: which of them each batch holds.
         hard_negatives: number of negatives per question, drawn without replacement.
-        mask_false_negatives: see `RetrieverBatch.ignored`; off, nothing is ignored, and every question's
-            passages stand in the batch for themselves.
+        mask_false_negatives: see `RetrieverBatch.ignored`; if off, nothing is ignored, and a passage that
+            several questions bring is encoded several times.
 
     Raises:
         ConfigError: a batch would hold a single passage.
@@ -225,8 +225,8 @@ class RetrieverBatches:
         """Draw from other negatives from the next batch on.
 
         Args:
-            table: passage rows of each example, best first; where there are none the file's own stay.
-            version: of the negatives, for messages.
+            table: passage rows of each example, best first; examples without rows keep those of the file.
+            version: version of the negatives, for messages.
 
         Raises:
             DataError: a row that is not in the passage table.
@@ -286,9 +286,9 @@ class TargetBatches:
     Args:
         data: the training set; examples have targets.
         examples: which of them each batch holds.
-        per_question: most passages of a list, drawn anew at each visit; None takes all.
-        labelled: one positive is always in a question's list, drawn from those that have a target, and the
-            batch says where it is and which passages are false negatives.
+        per_question: maximum length of a list, drawn anew at each visit; None takes all passages.
+        labelled: always put a positive into a question's list, drawn from those that have a target; the batch
+            then has its `positives` and `ignored`.
 
     Raises:
         DataError: an example has fewer than two passages with a target.

@@ -22,13 +22,13 @@ def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") 
 
     Args:
         sources: one built index, whose passages are taken as they are; or files of documents of any format.
-        folder: where the passages of files are kept, cut once.
-        split: how files are cut, see `SplitOptions`.
+        folder: where the passages of files are stored.
+        split: how files are split, see `SplitOptions`.
 
     Raises:
-        DataError: a source is missing, or holds nothing.
-        ConfigError: an index beside something else.
-        ArtifactError: the index is not whole.
+        DataError: a source is missing or empty.
+        ConfigError: an index was given together with other sources.
+        ArtifactError: the index is incomplete.
     """
     if missing := [path for path in sources if not path.exists()]:
         raise DataError(f"{missing[0]}: no such file or folder", hint="give an index, or files of documents")

@@ -1,4 +1,4 @@
-"""The training set as arrays: questions, deduplicated passages, who is positive and negative for whom."""
+"""The training set as arrays: questions, deduplicated passages, positives and negatives of each question."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ _UNMATCHABLE = frozenset({"yes", "no", "noanswer"})
 
 
 def matchable_answers(answers: Sequence[str], mode: Literal["regex", "tokens"]) -> tuple[str, ...]:
-    """The answers that say something about a passage that holds them: words but "yes" and "no", and regular
-    expressions as they are.
+    """The answers whose occurrence in a passage means something: all but "yes" and "no", and all patterns.
 
     Example:
         >>> matchable_answers(["No", "Goethe"], "tokens")
@@ -53,24 +52,24 @@ def answer_matcher(answers: Sequence[str], mode: Literal["regex", "tokens"]) -> 
 
 @dataclass(frozen=True, slots=True)
 class TrainingArrays:
-    """Q examples over a table of N passages; nothing in it is a Python object per passage.
+    """Q examples over a table of N passages, stored as arrays without a Python object per passage.
 
-    Made by `build`. Where a corpus was given its passages come first, so that rows are those of the index.
+    Made by `build`. If a corpus was given, its passages come first, so that rows are those of the index.
 
     Attributes:
         ids: Q question ids.
         questions: Q tokenised queries: questions, and the passages that belong to the query.
         passages: N tokenised passages.
         words: N passages as word numbers of DPR's tokenisation (lower-cased, NFD, without the title), for
-            finding answers; empty rows if they were not asked for.
+            finding answers; empty rows without `match_answers`.
         answers: all answers in the same words.
         question_answers: Q lists of rows of `answers`.
         positives: Q lists of passage rows, the gold one first.
         negatives: Q lists of passage rows, hardest first.
         canonical: (N,) first row with the same title and text.
         scored: Q lists of passage rows that have a target, whatever their role.
-        targets: (T,) float32, one for each number of `scored.values`.
-        corpus_rows: how many of the N passages are the corpus.
+        targets: (T,) float32, one for each entry of `scored.values`.
+        corpus_rows: number of passages, from the first, that belong to the corpus.
     """
 
     ids: tuple[str, ...]
@@ -103,23 +102,23 @@ class TrainingArrays:
         """Tokenise everything once, streaming: of each passage only numbers are kept.
 
         Args:
-            examples: read once; not at all if `folder` holds the finished set already.
+            examples: read once; not at all if `folder` contains the finished set already.
             tokenizer: tokenizer of the encoder to train.
             corpus: passages to put first, for example an index's, so that mined rows can be used as they are.
-            match_answers: keep passages as words too, so that batches can mask passages that hold an answer.
-                Answers that are regular expressions need the texts, which are not kept: for them a question's
-                own negatives are looked through here, and left out if they match.
-            folder: where finished sets are kept, each under its key; None keeps this one in memory.
-            key: says which examples and corpus these are, for example their files' checksums. Sets made with
-                another key, tokenizer or settings are never mistaken for this one.
+            match_answers: store passages as words too, so that batches can mask passages that contain an
+                answer. Regular expressions need the texts, which are not stored: for them a question's own
+                negatives are searched here, and left out if they match.
+            folder: folder for finished sets, each under its key; None keeps this one in memory.
+            key: identifies the examples and the corpus, for example by their files' checksums. Sets made with
+                another key, tokenizer or settings are never used in place of this one.
 
         Raises:
             DataError: no examples, or `folder` without `key`.
             ArtifactError: the kept set is damaged.
 
         Note:
-            Passages are told apart by 64-bit hashes of title and text: among a million, two differ and are
-            taken for one with probability 3e-8.
+            Passages are compared by 64-bit hashes of title and text: the probability that two different ones
+            among a million have the same hash is 3e-8.
         """
         make = partial(_build, examples, tokenizer, corpus, match_answers)
         if folder is None:

@@ -141,7 +141,7 @@ def mined_hops(path: Path, *, find: PassageFinder | None = None) -> Iterator[Exa
         find: see `hop_examples`.
 
     Raises:
-        DataError: a passage is not in the corpus that `find` looks into.
+        DataError: a passage is not in the corpus that `find` searches.
     """
     first = first_record(path)
     named = first.get("id") if "positive_ctxs" in first else None
@@ -216,8 +216,9 @@ class HopEpochs(Epochs):
 class HopBatches(RetrieverBatches):
     """Batches of hops, in which the positives of a hop are steps of a path.
 
-    The first is the hop's own. The later ones are never its negatives, and the earlier ones, which its query
-    holds already, always are: also where they hold the answer, so that none is retrieved twice.
+    The first positive is the hop's passage. Passages of later hops are never its negatives. Passages of
+    earlier hops, which the query contains, always are, even if they contain the answer, so that none is
+    retrieved twice.
 
     Args:
         examples: which hops each batch holds.
@@ -245,11 +246,11 @@ class HopBatches(RetrieverBatches):
 
 
 def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ...]]:
-    """The orders in which a person could have found the passages.
+    """The orders in which the passages can follow from the question.
 
-    A passage whose title stands in the question comes before one whose title does not. Among the others, a
-    passage that names another's title comes before it. What is named by neither rule comes in any order:
-    both ways for two things that are compared.
+    A passage whose title occurs in the question comes before one whose title does not. Of two others, the one
+    that mentions the other's title comes first. Where neither rule decides, all orders are possible: for
+    example both for two things that are compared.
 
     Example:
         >>> one, other = Passage("1", "Danube", "It rises in Germany."), Passage("2", "Germany", "A state.")

@@ -15,8 +15,8 @@ _LOOKED_UP = 8  # words by which an answer is looked up; longer ones are rare, a
 
 
 def false_negatives(data: TrainingArrays, examples: Int64, rows: Int64, positives: Int64) -> BoolArray:
-    """(B, P) passages that are no negatives of a question: they are one of its positives, or hold one of its
-    answers; never `positives` (B,), the column of its own (-1: it has none)."""
+    """(B, P) bool: passages that are no negatives of a question, because they are one of its positives
+    or contain one of its answers; False in `positives` (B,), the column of its own positive, -1 if none."""
     mask = positive_mask(data, examples, rows) | answer_mask(data, examples, rows)
     known = np.flatnonzero(positives >= 0)
     mask[known, positives[known]] = False
@@ -24,7 +24,7 @@ def false_negatives(data: TrainingArrays, examples: Int64, rows: Int64, positive
 
 
 def positive_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArray:
-    """(B, P) bool: which of the passages `rows` (P,) are one of a question's positives, by title and text."""
+    """(B, P) bool: whether passage `rows` (P,) is a positive of the question, compared by title and text."""
     positives, owners = data.positives.gather(examples)
     contents, column = np.unique(data.canonical[rows], return_inverse=True)  # (U,), (P,)
     wanted = data.canonical[positives]
@@ -38,8 +38,8 @@ def positive_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArr
 def answer_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArray:
     """Which passages hold an answer of a question; the rule is `AnswerMatcher`'s "tokens".
 
-    All windows of all passages are looked up at once by their first words, for one number of words after the
-    other; what is found is then compared word by word.
+    For each answer length, all windows of all passages are looked up at once by their first words; candidates
+    are then compared word by word.
 
     Args:
         examples: (B,) questions.

@@ -24,7 +24,7 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """n sequences of whole numbers end to end: the tokens of texts, or for each question some rows.
+    """n concatenated sequences of integers: the tokens of texts, or the passage rows of questions.
 
     Attributes:
         values: (T,) int32, all sequences.
@@ -59,7 +59,7 @@ class TokenTable:
         return np.diff(self.bounds)
 
     def gather(self, rows: Int64) -> tuple[Int32, Int64]:
-        """The sequences of `rows` end to end, and for each number the position in `rows` it came from.
+        """The concatenated sequences of `rows`, and for each number the position in `rows` it came from.
 
         Example:
             >>> values, owners = TokenTable.of([[7, 8], [], [9]]).gather(np.array([2, 0]))
@@ -73,7 +73,7 @@ class TokenTable:
         return self.values[np.arange(len(owners)) + (starts - first)[owners]], owners
 
     def spread(self, places: Int64, rows: int) -> TokenTable:
-        """A table of `rows` sequences: these at `places`, which ascend, and empty ones.
+        """A table of `rows` sequences: these at `places` (ascending), all others empty.
 
         Example:
             >>> TokenTable.of([[7, 8], [9]]).spread(np.array([1, 3]), 4).lengths.tolist()
@@ -84,7 +84,7 @@ class TokenTable:
         return TokenTable(self.values, np.append(0, np.cumsum(lengths)))
 
     def replaced(self, other: TokenTable) -> TokenTable:
-        """This table with every sequence of `other`, which has as many, that is not empty in its place.
+        """This table with each sequence replaced by that of `other`, where the latter is not empty.
 
         Example:
             >>> table = TokenTable.of([[7, 8], [6], [9]]).replaced(TokenTable.of([[], [1, 2], []]))
@@ -117,7 +117,7 @@ class TokenTable:
 
 
 class TokenTableWriter:
-    """Collects sequences; with a file they go there as they come, so that memory holds their lengths only.
+    """Collects sequences; with a file they are written at once, so that only their lengths stay in memory.
 
     Args:
         path: raw int32 file for the numbers, or None to keep them in memory.
@@ -144,7 +144,7 @@ class TokenTableWriter:
                 self._file.write(values.data)
 
     def finish(self) -> TokenTable:
-        """The whole table; of a file, its numbers stay there and are mapped."""
+        """The whole table; if it was written to a file, its numbers are memory-mapped."""
         bounds = np.cumsum(np.concatenate(self._lengths))
         if self._file is None:
             return TokenTable(np.concatenate([np.zeros(0, np.int32), *self._chunks]), bounds)
@@ -175,11 +175,12 @@ class TextsToIds(Protocol):
 
 
 class RetrieverTokenizer:
-    """Questions and passages to token ids, laid out as the encoder will read them when it searches.
+    """Turns questions and passages into token ids, in the layout that the finished encoder will use.
 
     Args:
         question_settings, passage_settings: prefixes, layout and lengths in use.
-        query_tokens: longest query with passages, special tokens included; None: as questions alone.
+        query_tokens: maximum length of a query with passages, special tokens included; None: as for
+            questions.
 
     Attributes:
         question_settings, passage_settings: see there.

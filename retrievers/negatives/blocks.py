@@ -1,4 +1,4 @@
-"""Mined examples on their way: a block of questions a file, so that a killed run goes on where it was."""
+"""Intermediate results of mining, one file per block of questions, from which a killed run resumes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class BlockFolder:
 
     Args:
         folder: made if it is not there.
-        run: what decides the result: settings, index, questions.
+        run: everything that decides the result: settings, index, questions.
 
     Raises:
-        MismatchedArtifactError: the folder holds blocks of another run.
+        MismatchedArtifactError: the folder contains blocks of another run.
     """
 
     def __init__(self, folder: Path, run: Mapping[str, Any]) -> None:
@@ -57,8 +57,8 @@ class BlockFolder:
         """Write the blocks that are missing: `make` gets a block's items, and `counts` to add to.
 
         Args:
-            items: all that there are, `total` in number; `size` make a block.
-            unit, verb: for people, such as "questions" and "mine".
+            items: all items, `total` in number, `size` per block.
+            unit, verb: words for messages, such as "questions" and "mine".
         """
         done = min(total, self.finished * size)
         if done:
@@ -88,7 +88,7 @@ class BlockFolder:
                     yield example_from_json(record, "")
 
     def remove(self) -> None:
-        """Delete the folder, from the last block on: what a killed deletion leaves is still a run."""
+        """Delete the folder, last block first, so that an interrupted deletion leaves a valid run."""
         for number in reversed(range(self.finished)):
             self._counts(number).unlink()
         shutil.rmtree(self.folder)
@@ -102,8 +102,8 @@ def merge_examples(mined: Iterable[Example], other: Path, workspace: Path) -> It
 
     Args:
         mined: one set.
-        other: file of the other one.
-        workspace: folder for a temporary copy of `other` that can be read from anywhere.
+        other: file of the other set.
+        workspace: folder for a temporary copy of `other` with random access.
 
     Source: Karpukhin et al.'s second round (`biencoder-nq-adv-hn-train`): trained on first and mined
         negatives together.

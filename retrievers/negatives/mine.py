@@ -1,4 +1,4 @@
-"""Questions and a corpus to training examples: positives, and hard negatives with provenance."""
+"""Make training examples from questions and a corpus: positives, and hard negatives with provenance."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MiningReport:
     run: dict[str, Any] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """The report for people."""
+        """The report as text, line by line."""
         counts = self.counts
 
         def part(prefix: str) -> str:
@@ -89,14 +89,14 @@ def mine(
 ) -> MiningReport:
     """Write DPR's training JSON for a question set, with negatives from the index.
 
-    Memory does not grow with the questions. Every 512 questions a block is written into `OUT.mining/`; a
-    killed run that is started again goes on with the next block, and gives the same bytes.
+    Memory does not grow with the number of questions. After every 512 questions, results are saved in
+    `OUT.mining/`, from which a killed run resumes, with the same output.
 
     Args:
         index_dir: the corpus as `rag index` built it.
         questions: whatever `read_questions` reads from files.
         out: the result; `OUT.report.json` beside it says how it was made.
-        index_encoder: the index's encoder, if it is not where the index says.
+        index_encoder: the index's encoder, if it was moved.
         format: format of the question file.
         limit: number of questions, from the beginning of the set; None means all.
         sample: size of a random sample of them, drawn with the settings' seed, in the order of the set.
@@ -173,7 +173,7 @@ def mine_block(
     """Examples of one block; questions without a positive are left out and counted.
 
     Args:
-        counts: what `MiningReport.counts` says is added here.
+        counts: the counts of `MiningReport.counts`, to be added to.
     """
     passages = search.index.passages
     hits, vectors = search.search([Query(question.text) for question in questions])
@@ -229,7 +229,7 @@ def mine_hops(
 
     Args:
         hops: as `hop_examples` makes them of passages of the index.
-        counts: what `MiningReport.counts` says is added here.
+        counts: the counts of `MiningReport.counts`, to be added to.
     """
     hits, vectors = search.search([hop.query for hop in hops])
     counts["questions"] += len(hops)

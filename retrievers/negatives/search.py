@@ -21,8 +21,8 @@ class MiningSearch:
     """Searches an index for mining.
 
     Args:
-        settings: which sources are asked, how deep, and whether the model must score candidates.
-        encoder: the index's encoder, if it is not where the index says: a folder, a name, or a loaded one.
+        settings: sources, search depth, and whether the model must score candidates.
+        encoder: the index's encoder, if it was moved: a folder, a name, or a loaded one.
 
     Raises:
         ConfigError: the index was built without what the settings need.
@@ -57,7 +57,7 @@ class MiningSearch:
         self._asks_dense = "dense" in wanted
 
     def search(self, queries: Sequence[Query]) -> tuple[dict[str, list[list[Hit]]], FloatArray | None]:
-        """Hits by source, one list a query; and query vectors (B, D), if there is a model."""
+        """Hits by source, one list per query; and query vectors (B, D), if there is a model."""
         hits: dict[str, list[list[Hit]]] = {}
         if self._sparse is not None:
             texts = [" ".join([query.question, *(p.text for p in query.passages)]) for query in queries]
@@ -70,7 +70,7 @@ class MiningSearch:
         return hits, vectors
 
     def near(self, texts: Sequence[str], top_k: int) -> list[list[Hit]]:
-        """Passages like these texts, by BM25 where there is one."""
+        """Passages similar to these texts, by BM25 if the index has it."""
         searcher = self._sparse or self._dense
         assert searcher is not None
         return searcher.search(texts, top_k)

@@ -1,4 +1,4 @@
-"""From hits to hard negatives: candidates in turns by rank, filters, the choice."""
+"""From hits to hard negatives: merge the sources by rank, filter, choose."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Proposal:
 def candidates_by_rank(
     retrieved: Mapping[str, Sequence[Hit]], first_rank: int, last_rank: int
 ) -> list[Proposal]:
-    """Hits of ranks first … last of every source, in turns by rank; a passage of two sources stands once.
+    """Hits of ranks first … last of every source, interleaved by rank, each passage once.
 
     Example:
         >>> bm25, dense = [Hit(7, "g", 9.0), Hit(3, "c", 8.0)], [Hit(3, "c", 0.5)]
@@ -59,10 +59,10 @@ class NegativeFilter:
     """Removes passages that are not negatives: the positives, their copies, passages with an answer.
 
     Args:
-        matcher: finds the question's answers; None lets passages with an answer pass.
+        matcher: finds the question's answers; None keeps passages with an answer.
         positive_rows: rows of the positives.
-        positive_texts: their texts, wherever they come from.
-        removed: counts what is thrown out, by reason.
+        positive_texts: texts of the positives, of the corpus or not.
+        removed: number of removed passages by reason, to be added to.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ def below_margin(
     margin: float,
     removed: Counter[str],
 ) -> list[Proposal]:
-    """Candidates whose model score (n,) is under the positive's by a margin: s ≤ s⁺ − (1 − margin) · |s⁺|.
+    """Candidates whose model score (n,) is below the positive's by a margin: s ≤ s⁺ − (1 − margin) · |s⁺|.
 
     Source: Moreira et al. 2024, "NV-Retriever: Improving text embedding models with effective hard-negative
         mining", TopK-PercPos; the form with |s⁺| is the same for positive scores and right for negative ones.
@@ -118,7 +118,7 @@ def below_margin(
 def choose(
     passing: Sequence[tuple[Proposal, Passage]], count: int, draw: np.random.Generator | None
 ) -> list[tuple[Proposal, Passage]]:
-    """The first `count`, or (with `draw`) any `count` of them, by rank."""
+    """The first `count` candidates, or (with `draw`) a random `count` of them in the order of rank."""
     if draw is None or len(passing) <= count:
         return list(passing[:count])
     taken = np.sort(draw.permutation(len(passing))[:count])

@@ -21,14 +21,14 @@ class MiningSettings(Config):
         hops: mine for each hop of questions of up to so many gold passages, searching with the question and
             the passages before that hop; 0 mines for questions.
         first_rank, last_rank: candidates are the hits of these ranks, 1-based, both included.
-        per_question: most negatives kept of a question.
+        per_question: maximum number of negatives per question.
         pick: "top" keeps the best-ranked of those that pass, "random" any of them.
-        answer_filter: throw out passages that hold an answer.
+        answer_filter: leave out passages that contain an answer.
         regex: answers are regular expressions.
         margin: keep only passages that the model scores below this share of the positive's score; None keeps
             all.
         cross_encoder: folder or Hugging Face name of a model that reads question and passage together; None
-            does without.
+            uses no such model.
         keep_below: keep only passages whose cross-encoder probability of being relevant is below this.
         gold: "given" keeps a gold passage that is not in the corpus as positive, by its text; "corpus" takes
             positives from the corpus alone.
@@ -72,7 +72,7 @@ class MiningSettings(Config):
 
     @property
     def top_k(self) -> int:
-        """How deep searches go."""
+        """Number of hits per search."""
         return max(self.last_rank, WEAK_DEPTH if self.weak_positives else 0)
 
 
@@ -101,7 +101,7 @@ class GuidanceSettings(Config):
 
     Attributes:
         positives: rules "b,k", separated by spaces: the first b of the best k passages that hold an answer;
-            what any of them takes is a positive.
+            a passage that meets any rule is a positive.
         negatives: passages without an answer that are drawn for each positive, half of them from the first
             hundred, the others from the first thousand.
 
@@ -124,7 +124,7 @@ class GuidanceSettings(Config):
 
     @property
     def rules(self) -> tuple[tuple[int, int], ...]:
-        """The rules as pairs; none where one cannot be read.
+        """The rules as pairs; empty if one of them cannot be read.
 
         Example:
             >>> GuidanceSettings(positives="3,50 1,1000").rules

@@ -1,1 +1,1 @@
-"""Training of dense retrievers: one readable recipe a file."""
+"""Training of retrievers: one recipe per file, to be read from top to bottom."""

@@ -34,14 +34,14 @@ log = get_logger(__name__)
 def candidates(
     retrieved: IntArray, right: Sequence[frozenset[int]]
 ) -> tuple[IntArray, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """The lists that are ranked: what was retrieved, and the right passages where none of them was.
+    """The lists that are ranked: the retrieved passages, and the positives if none of them was retrieved.
 
     Args:
-        retrieved: rows (B, K), -1 where there is nothing.
-        right: right rows of each question.
+        retrieved: rows (B, K), -1 in empty places.
+        right: rows of each question's positives.
 
     Returns:
-        Rows (B, K + A), -1 in empty places, and which of them are right.
+        Rows (B, K + A), -1 in empty places, and which of them are positives.
 
     Example:
         >>> rows, relevant = candidates(np.array([[4, 2], [3, 1]]), [frozenset({2}), frozenset({9})])

@@ -1,7 +1,7 @@
 """Train a dense retriever against its own index (ANCE): the recipe, top to bottom.
 
-Trainer and refresher are two processes that meet in the folder of the run, or one process that does both in
-turn. Whichever is killed, starting it again is all there is to do.
+Trainer and refresher are two processes that share the folder of the run, or one process that does both in
+turn. A process that was killed is simply started again.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _SHOWN = (
 def train_ance(
     config: AnceTrainConfig, *, role: Role = "both", encode: EncodesCorpus = encode_corpus
 ) -> Path:
-    """Train a retriever with negatives that its own snapshots find; see `train_model`.
+    """Train a retriever with negatives that its own snapshots retrieve; see `train_model`.
 
-    Writes `snapshots/` and `negatives/` too, where it meets the refresher.
+    Also writes `snapshots/` and `negatives/`, which it shares with the refresher.
 
     Args:
-        role: "both" mines in line whenever a refresh is due; "trainer" leaves that to `refresh_negatives` in
-            another process, and takes up what it publishes without waiting, but for the first negatives if
-            the training file has none.
+        role: "both" mines in this process whenever a refresh is due; "trainer" leaves that to
+            `refresh_negatives` in another process and loads its results without waiting, except for the
+            first negatives if the training file has none.
 
     Source:
         Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text

@@ -1,19 +1,19 @@
-"""ANCE's refresher: encode the corpus with the newest snapshot, search, mine, measure, publish; again.
+"""ANCE's refresher: encode the corpus with each new snapshot, search, mine, measure and publish.
 
-    negatives/      what is mined, beside what every `CorpusRefresher` publishes:
+    negatives/      the mined negatives, beside the files that every `CorpusRefresher` publishes:
 
     negatives.values.npy, negatives.bounds.npy, negatives.json
-                    passage rows, hardest first, a list for each question
+                    passage rows, hardest first, one list per question
 
-    refresher/      vectors of the refresh at hand; a killed one goes on shard by shard
+    refresher/      vectors of the present refresh; a killed one resumes after its last finished shard
 
 Source:
     Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text Retrieval",
     section 4, figure 2; there it is the "inferencer".
 
 Note:
-    The published one measures itself on the test questions. Here held-out training questions are searched,
-    and nothing else.
+    The published refresher measures itself on the test questions; this one only on held-out training
+    questions.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ log = get_logger(__name__)
 
 
 def write_negatives(table: TokenTable, folder: Path) -> None:
-    """Put a list of passage rows for every example into `folder`."""
+    """Write a list of passage rows for every example into `folder`."""
     atomic_write_json(folder / f"{_NAME}.json", table.write(folder, _NAME))
 
 
 def read_negatives(generation: Generation, *, examples: int, key: str) -> TokenTable:
-    """Map what a `NegativesRefresher` published into memory: a list for every example, maybe empty.
+    """Map the negatives of a `NegativesRefresher` into memory: a list for every example, maybe empty.
 
     Args:
-        key: fingerprint of the examples and the corpus that the rows speak of.
+        key: fingerprint of the examples and the corpus that the rows refer to.
 
     Raises:
-        MismatchedArtifactError: it was mined for other examples or another corpus.
+        MismatchedArtifactError: they were mined for other examples or another corpus.
         ArtifactError: a file is missing or damaged.
     """
     shape = read_json(generation.path / f"{_NAME}.json")
@@ -83,7 +83,7 @@ def read_negatives(generation: Generation, *, examples: int, key: str) -> TokenT
 
 
 class NegativesRefresher(CorpusRefresher):
-    """Makes negatives out of snapshots.
+    """Mines negatives with the trainer's snapshots.
 
     Args:
         corpus: passages that are searched; their rows are what is published.
@@ -94,7 +94,7 @@ class NegativesRefresher(CorpusRefresher):
         encode: encodes the corpus.
 
     Attributes:
-        removed: candidates thrown out so far, by reason.
+        removed: number of rejected candidates so far, by reason.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class NegativesRefresher(CorpusRefresher):
         return EncodedCorpus(encoder, self.encode(place, self.passages, encoder, "float16", check=self.check))
 
     def make(self, corpus: EncodedCorpus, before: Generation | None, folder: Path) -> Mapping[str, float]:
-        """Mine for the questions whose turn it is; the others keep what they had.
+        """Mine for the questions whose turn it is; the others keep their negatives.
 
         Raises:
             DataError: not one negative was found.

@@ -1,4 +1,4 @@
-"""The bi-encoder as it is trained, one tower or two over any encoder: loaded, scored, exported."""
+"""The bi-encoder in training, one tower or two over any encoder: load, score, export."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """What decides, beside the weights, which vectors each side's texts get; both state both prefixes."""
+    """Settings that decide, with the weights, the vectors of each side's texts; both state both prefixes."""
 
     question: EncoderSettings
     passage: EncoderSettings
@@ -53,11 +53,11 @@ class BiEncoderModel(nn.Module):
 
     Attributes:
         question, passage: the towers.
-        settings: what a finished encoder's folder has to say.
+        settings: settings for the finished encoder's folder.
         dim: size D of the vectors.
-        temperature: what scores are divided by.
-        known: vectors of passages by their token ids' bytes, where the passage tower stays as it is; None
-            computes all of them at every visit.
+        temperature: number by which scores are divided.
+        known: vectors of passages by the bytes of their token ids, if the passage tower is fixed; None
+            computes vectors at every visit.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class BiEncoderModel(nn.Module):
 
     @property
     def shared(self) -> bool:
-        """Whether one tower does both."""
+        """Whether one tower encodes both questions and passages."""
         return self.question is self.passage
 
     @property
@@ -173,7 +173,7 @@ class BiEncoderModel(nn.Module):
         return self
 
     def freeze(self, side: Literal["question", "passage"]) -> BiEncoderModel:
-        """Train the other side only. Returns self.
+        """Fix this side, so that only the other is trained. Returns self.
 
         Raises:
             ConfigError: there is one tower for both.
@@ -184,7 +184,7 @@ class BiEncoderModel(nn.Module):
         return self
 
     def chunk(self, rows: int | None = None) -> tuple[int, int]:
-        """Most texts and most tokens that go through a tower at once; `rows` replaces the usual number."""
+        """Maximum texts and tokens that go through a tower at once; `rows` replaces the usual number."""
         usual, tokens = _CPU_CHUNK if self.device == "cpu" else _GPU_CHUNK
         return (usual, tokens) if rows is None else (rows, 1 << 62)
 
@@ -218,7 +218,7 @@ class BiEncoderModel(nn.Module):
         return parts.take(np.argsort([row for chunk in plan for row in chunk]).tolist())
 
     def passage_vectors(self, texts: Sequence[Int32]) -> Vectors:
-        """The vectors of one chunk of passages; with `known`, those that are not known yet become so."""
+        """The vectors of one chunk of passages; with `known`, new ones are added to it."""
         if self.known is None:
             return self.passage(texts)
         keys = [text.tobytes() for text in texts]
@@ -254,7 +254,7 @@ def load_model(config: RetrieverTrainConfig, device: str, *, freeze_passages: bo
 
 
 def encoder_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderForm:
-    """How the finished encoder reads texts: as in training, longer ones where its start reads longer ones."""
+    """Text settings of the finished encoder: those of training, or longer where its start's are."""
     settings = model.settings.passage
     source = config.model.passage_encoder or config.model.question_encoder
     started = read_settings(tower_folders(model_folder(source))[0])
@@ -274,7 +274,7 @@ def export_model(
     """Write the encoder with these weights; see `write_encoder` for the layouts.
 
     Args:
-        folder: to be written; what it held is replaced.
+        folder: folder to write; its previous content is replaced.
         model: gives configuration, tokenizers and the weights that are not in `weights`.
         weights: fp32, by the model's parameter names; empty takes the model's present ones.
         only: write this tower alone, as an encoder of its own.
@@ -302,14 +302,14 @@ def _tower_weights(tower: TowerModel, weights: Mapping[str, Tensor], prefix: str
 
 
 def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) -> ConfigT:
-    """The configuration with everything that is decided by an index whose vectors stand for passages.
+    """The configuration with all settings that follow from an index whose vectors are used for passages.
 
     Args:
-        same_encoder: an encoder that the configuration names must be the one of the index.
+        same_encoder: require that an encoder named in the configuration is that of the index.
 
     Raises:
-        ConfigError: the index has no vectors, or two towers where one is to be trained.
-        MismatchedArtifactError: its encoder is not the one it was built with any more, or not that of the
+        ConfigError: the index has no vectors, or has two towers where one shared tower is to be trained.
+        MismatchedArtifactError: the index's encoder has changed since it was built, or is not that of the
             configuration.
     """
     identity = index.encoder_identity

@@ -1,4 +1,4 @@
-"""Train a retriever of one vector a token (ColBERT), from labelled passages or towards float targets."""
+"""Train a retriever with one vector per token (ColBERT), from labelled passages or towards float targets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train_colbert(config: ColbertTrainConfig) -> Path:
         Passages that hold an answer are left out of a question's negatives (`mask_false_negatives`).
 
     Raises:
-        ConfigError: the encoder to start from keeps its token vectors' lengths, which no index does.
+        ConfigError: the encoder to start from has token vectors of any length, and indexes need unit vectors.
     """
     _check_start(config.model)
     objective = _objective(config)

@@ -101,17 +101,17 @@ class ModelConfig(Config):
         frozen: this side's tower is not trained; None trains both. With "passage" and an index, the index's
             vectors are the passages', and `out / "index"` is the index for the trained encoder.
         pooling: how token vectors become one ("pooler" is BERT's tanh layer on [CLS]), or "tokens", which
-            keeps them all; "auto" is what the folder says ("cls" where it says nothing).
-        segments: second segments get the token type 1; None is what the folder says, which is mostly no.
-        normalize: unit vectors; "auto" is what the folder says.
+            keeps them all; "auto" is the folder's setting ("cls" if it has none).
+        segments: second segments get the token type 1; None is the folder's setting, which is mostly no.
+        normalize: unit vectors; "auto" is the folder's setting.
         temperature: divides the scores in the loss; "auto" is 0.05 for one unit vector per text, else 1.
         projection_dim: size of a new linear layer in the head; 0 keeps what the folder has.
         projection_norm: add a LayerNorm after the new layer.
-        on_tokens: the head's layers act on every token, before pooling; None is what the folder says.
-        query_prefix, passage_prefix: put before every text; None is what the folder says.
-        layout: "pair" or a template of title and text; None is what the folder says.
+        on_tokens: the head's layers act on every token, before pooling; None is the folder's setting.
+        query_prefix, passage_prefix: put before every text; None is the folder's setting.
+        layout: "pair" or a template of title and text; None is the folder's setting.
         question_tokens, passage_tokens: maximum text lengths in training, special tokens included.
-        dropout: dropout rate everywhere in the encoder; None is what the folder says.
+        dropout: dropout rate everywhere in the encoder; None is the folder's setting.
         reset_layers: number of the encoder's upper layers that start with random weights. Such an encoder
             knows the language but cannot retrieve, which serves to measure the effect of training alone.
     """

@@ -12,8 +12,8 @@ from retrievers.training.recipe import contrastive_batches, train_bi_encoder
 def train_dpr(config: DprTrainConfig) -> Path:
     """Train a retriever as `config` says; see `train_model`.
 
-    Each question's positive is told from the passages of all questions in its batch, and from its own hard
-    negatives.
+    Each question's positive is contrasted with the passages of all questions in its batch, and with the
+    question's hard negatives.
 
     Source:
         Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", section 3.

@@ -1,4 +1,4 @@
-"""Scores over an index whose vectors stay as they are, and the check that it is the same to the end."""
+"""Scores over an index whose vectors are fixed, and a check that a resumed run uses the same index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def listed_scores(questions: Tensor, vectors: Tensor, places: Tensor, scale: flo
 
     Args:
         questions: (B, D).
-        vectors: (U, D) of different passages.
+        vectors: (U, D) of distinct passages.
         places: (B, K) int64 rows of `vectors`; −1 where a list is shorter, which scores −inf.
 
     Example:
@@ -44,7 +44,7 @@ def score_rows(model: BiEncoderModel, index: Index, queries: Tensor, rows: IntAr
 
 
 class FrozenIndex(FitHooks):
-    """Which index is searched, in every record."""
+    """Hooks that record the index's version in logs and checkpoints."""
 
     def __init__(self, version: str) -> None:
         self._version = version

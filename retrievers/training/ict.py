@@ -1,4 +1,4 @@
-"""Train a retriever from passages alone: a sentence is to find the passage it was taken from (ICT)."""
+"""Train a retriever from passages alone: a sentence is the query for the passage it was taken from (ICT)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def inverse_cloze(
 
     Args:
         place: in [0, 1): which of the sentences of at least `min_words` words.
-        keep: leave it in the text.
+        keep: leave the sentence in the text.
 
     Example:
         >>> inverse_cloze("It rises in the hills. Ships sail on it every day. The end.", 0.7)
@@ -60,12 +60,12 @@ def inverse_cloze(
 class IctBatches:
     """The batches of a run: `self[step]` depends on the arguments and the step alone.
 
-    Sentences are drawn and tokenised when a batch is asked for: no passage is kept between visits.
+    Sentences are drawn and tokenised when a batch is requested: no passage is kept between visits.
 
     Args:
         store: the corpus.
         held_out: rows that are never trained on, ascending.
-        examples: which of the other passages every batch holds; its seed is that of every choice.
+        examples: decides which of the other passages are in each batch; its seed decides every choice.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ def draw_pairs(
 def train_ict(config: IctTrainConfig) -> Path:
     """Train a retriever as `config` says; see `train_model`.
 
-    A random sentence of a passage is the question; the passage, mostly without it, is told from the other
-    passages of the batch, thousands by the gradient cache (`chunk_size`).
+    A random sentence of a passage is the question; the passage, mostly without it, is the positive, and the
+    other passages of the batch are negatives: thousands with the gradient cache (`chunk_size`).
 
     Raises:
         DataError: the corpus is empty, or its passages have no sentences to take.
@@ -144,9 +144,9 @@ def train_ict(config: IctTrainConfig) -> Path:
 
 
 def held_out_rows(data: HeldOutCorpusConfig, passages: int, seed: int) -> Int64:
-    """Rows of a corpus that are never trained on, in order: as many as `data` says, and `least_held_out`.
+    """Rows of a corpus that are never trained on, in order: the share in `data`, at least `least_held_out`.
 
-    A single one is not held out: it would have nothing to be told apart from.
+    A single passage is not held out: it would have no negatives.
     """
     count = 0
     if data.validation_fraction:

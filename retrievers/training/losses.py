@@ -127,7 +127,7 @@ def pairwise_loss(positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def ranknet_loss(scores: Tensor, relevant: Tensor) -> Tensor:
-    r"""RankNet over each question's list, pairs weighted by what their exchange would change.
+    r"""RankNet over each question's list; pairs are weighted by the effect of swapping them.
 
         L = mean over all pairs (i, j) with i relevant, j not, of  w_ij · log(1 + exp(−(s_i − s_j)))
         w_ij = |ρ(r_i) − ρ(r_j)|,   ρ(r) = 1/r

@@ -51,8 +51,8 @@ class PathScores:
     """Scores a model on held-out questions.
 
     Args:
-        examples: of `hop_examples`; the first hop of each question says which passages it needs.
-        most: questions at most.
+        examples: from `hop_examples`; the first hop of each question names the passages it needs.
+        most: maximum number of questions.
         index: vectors and passages to search; None takes the passages of the examples, encoded each time.
     """
 

@@ -1,4 +1,4 @@
-"""The body that the recipes of bi-encoders share; each brings its batches, its objective and its hooks.
+"""The part that the recipes of bi-encoders share; each recipe adds batches, an objective and hooks.
 
 model → data → batches → objective → export
 """
@@ -72,7 +72,7 @@ class BiEncoderRun:
         model: in its compute dtype.
         master: its weights in fp32.
         tokenizer: of both sides, as the model reads texts.
-        bank: an index whose vectors stay as they are: questions alone are learned.
+        bank: an index whose vectors are the passages'; then only the question side is trained.
     """
 
     config: RetrieverTrainConfig
@@ -96,7 +96,7 @@ class BiEncoderRun:
 
         Args:
             held_out: examples that are never trained on.
-            evaluate: scores the model on held-out questions; needed in the main process alone.
+            evaluate: scores the model on held-out questions; needed only in the main process.
             facts: for the log and the model card, as name → value.
         """
         config, model, bank = self.config, self.model, self.bank
@@ -145,12 +145,12 @@ def train_model(
 ) -> Path:
     """Train a bi-encoder, or resume the run that `config.out` holds; see `rag.training.run.train`.
 
-    Writes beside what every run writes `data/` (divided and tokenised) and `encoder/`, the finished encoder.
+    In addition to the files of every run, writes `data/` (divided and tokenised) and the finished `encoder/`.
 
     Args:
-        bank: an index whose vectors stay as they are: questions alone are learned, and `config.out / "index"`
-            is the index for the trained encoder, without a copy of the vectors where the file system allows
-            it. The configuration is that of `adopt_index`.
+        bank: an index whose vectors are the passages': only the question side is trained, and
+            `config.out / "index"` is the index for the trained encoder, without a copy of the vectors where
+            the file system allows it. The configuration must come from `adopt_index`.
         one_process, role: see `rag.training.run.train`.
 
     Returns:
@@ -182,12 +182,12 @@ def train_bi_encoder(
     Where passages are frozen and an index is given, its vectors are the passages' (`bank` of `train_model`).
 
     Args:
-        make_batches: what is learned from.
-        objective: what is minimised.
-        held_out_objective: what `nll` measures on held-out questions.
+        make_batches: makes the training batches.
+        objective: the loss.
+        held_out_objective: the loss that is reported as `nll` on held-out questions.
         corpus: an index whose passages come first in the training set, so that its rows are theirs.
-        make_hooks: what the recipe does inside the fit loop, with its examples, training set and batches.
-        facts: more for the model card, as name → value.
+        make_hooks: makes the recipe's hooks of the fit loop from its examples, training set and batches.
+        facts: further facts for the model card, as name → value.
         role: see `rag.training.run.train`.
     """
 
@@ -236,17 +236,17 @@ def encoder_card(config: RetrieverTrainConfig, form: EncoderForm) -> Card:
 
 
 def frozen_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderForm:
-    """How an encoder reads texts whose passages' vectors stay those of an index: as that was encoded."""
+    """Text settings of an encoder whose passage vectors are an index's: those it was encoded with."""
     return replace(encoder_form(config, model), max_length=config.model.passage_tokens)
 
 
 def export_frozen(
     config: RetrieverTrainConfig, index: Index, model: BiEncoderModel, weights: Mapping[str, Tensor]
 ) -> None:
-    """Write `encoder/`, and `index/`: the index for it, made anew unless it is there already.
+    """Write `encoder/`, and its index `index/` unless it exists already.
 
     Args:
-        config: as `adopt_index` gives it.
+        config: as `adopt_index` returns it.
         weights: of both towers.
     """
     folder = export_model(config.out / "encoder", model, weights, frozen_form(config, model))
@@ -267,7 +267,7 @@ def examples_key(split: ExampleSplit, index: Index) -> str:
 def known_vectors(
     index: Index, examples: Iterable[Example], tokenizer: RetrieverTokenizer
 ) -> dict[bytes, Tensor]:
-    """The index's vectors of the passages in examples that it holds, by their token ids' bytes."""
+    """The index's vectors of those passages in examples that it contains, by the bytes of their token ids."""
     assert index.embeddings is not None
     texts = CorpusTexts(index.passages)
     listed = {c.passage.text: c.passage for example in examples for c in example.candidates}

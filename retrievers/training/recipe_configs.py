@@ -201,12 +201,12 @@ class HopConfig(ContrastConfig):
     Attributes:
         batch_size: number of questions in a step, each with all its hops.
         max_hops: questions that need more are left out.
-        any_order: train on all orders of a question's passages, even where `hop_orders` finds the right one.
+        any_order: train on all orders of a question's passages, even if `hop_orders` finds the right one.
         query_tokens: maximum query length with passages, special tokens included.
         negatives: "batch" uses the other passages of the batch and trains all towers; with `frozen`
             "passage" it trains the question tower alone, on the vectors of `index` if that is given. "index"
-            uses what the question tower retrieves from `index` at that step, and trains the question tower
-            alone. Where passage vectors do not change, OUT/index is the index for the trained encoder.
+            uses the passages that the question tower retrieves from `index` at that step, and trains only the
+            question tower. If passage vectors do not change, OUT/index is the index for the trained encoder.
         depth: number of passages retrieved for each hop with negatives "index".
         queue_size: number of passage vectors of earlier batches that serve as further negatives; 0 for none.
         momentum: momentum of the copy of the passage tower that computes these; with 1 it never changes.
@@ -269,11 +269,13 @@ class MdrTrainConfig(EncodedTrainConfig):
 
 
 class RerankerDataConfig(ExamplesConfig):
-    """Data settings for lists of passages, of which one is right.
+    """Data settings for lists of passages with one positive each.
 
     Attributes:
-        hard_negatives: passages of the question's own list beside its positive, drawn anew at each visit.
-        depth: they are drawn from the first so many of the list, and held-out lists are that long.
+        hard_negatives: number of hard negatives beside each positive, drawn anew from the question's list at
+            each visit.
+        depth: number of passages, from the first of the list, to draw from; also the length of held-out
+            lists.
     """
 
     batch_size: int = Field(default=16, ge=1)
@@ -287,9 +289,9 @@ class RerankerModelConfig(Config):
 
     Attributes:
         question_encoder: an encoder, or a cross-encoder to go on from; None is the embedded all-MiniLM-L6-v2.
-        passage_tokens: longest pair in training.
-        layout: "pair" or a template of a passage's title and text; None is what the folder says.
-        dropout: None is what the folder says.
+        passage_tokens: maximum length of a pair in training.
+        layout: "pair" or a template of a passage's title and text; None is the folder's setting.
+        dropout: dropout rate; None is the folder's setting.
     """
 
     question_encoder: str | None = None
@@ -299,7 +301,7 @@ class RerankerModelConfig(Config):
 
 
 class RerankerTrainConfig(ValidatedTrainConfig):
-    """Everything `train_reranker` reads."""
+    """Settings of `rag train reranker`."""
 
     recipe: ClassVar[str] = "reranker"
     measured: ClassVar[tuple[str, ...]] = ("nll", "list_mrr", "list_top1")

@@ -1,9 +1,9 @@
-r"""Cross-encoders: question and passage read together, to put what answers before what a search found.
+r"""Train cross-encoders, which read question and passage together and re-rank the hits of a search.
 
     L = −(1/B) Σ_q log( exp s(q, p⁺) / Σ_{p ∈ {p⁺} ∪ N(q)} exp s(q, p) )
 
-with s the logit of the pair and N(q) drawn from the question's hard negatives, which are what a first stage
-puts high: what the finished model will be asked to tell apart.
+with s the logit of the pair and N(q) drawn from the question's hard negatives: the wrong passages that a
+first stage ranks high, as the finished model will meet them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Group = tuple[str, list[Passage]]
 
 @dataclass(frozen=True, slots=True)
 class GroupBatches:
-    """The batches of a run: `self[step]` depends on these and the step alone."""
+    """The batches of a run: `self[step]` depends on the fields and the step alone."""
 
     examples: Sequence[Example]
     chosen: Epochs
@@ -124,7 +124,7 @@ def list_loss(scores: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
     Args:
         scores: (P,) floating, the questions' passages one after the other, each question's positive first.
-        sizes: passages of each question, P in all.
+        sizes: number of passages of each question, P in total.
 
     Example:
         >>> round(float(list_loss(torch.zeros(5), [2, 3])), 4)  # ln 2 + ln 3

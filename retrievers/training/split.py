@@ -43,9 +43,10 @@ class ExampleSplit:
 def split_examples(config: ValidatedTrainConfig, folder: Path) -> ExampleSplit:
     """Divide the examples of `config.train_files`, and keep what is held out in `folder`.
 
-    Held out are the questions, or articles, whose place (`place_of`) is below `validation_fraction`, at least
-    the lowest `least_held_out`; or those of `validation_file`, which are left out of the training files. The
-    lowest of the rest, by the text of the question, are the sample of `train_questions`.
+    With a `validation_file`, its questions are held out, and left out of the training files. Otherwise the
+    questions or articles are held out whose hash (`place_of`) lies below `validation_fraction`, and at least
+    the `least_held_out` with the lowest hashes. The sample of `train_questions` has the lowest hashes among
+    the rest, by the text of the question.
 
     Raises:
         DataError: a file is missing or malformed, or nothing is left to train on or to validate with.

@@ -1,4 +1,4 @@
-"""Train a static encoder, a vector per token: fit the vectors of any encoder, then learn from questions."""
+"""Train a static encoder, one vector per token: fit the vectors of any encoder, then learn from questions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _AT_ONCE = 4096  # passages that are read and tokenised at once
 
 
 class TokenVectors(nn.Module):
-    """The vectors of a vocabulary; a text's is their mean, of unit length.
+    """The vectors of a vocabulary; the vector of a text is their mean, scaled to unit length.
 
     Args:
         vectors: (V, D) to start from.
@@ -62,7 +62,7 @@ class TokenVectors(nn.Module):
         self.tokens = nn.Parameter(torch.from_numpy(np.array(vectors, np.float32)))
 
     def to_compute(self, dtype: torch.dtype) -> TokenVectors:
-        """Stays fp32: there are no products that another type would make faster. Returns self."""
+        """Stay in fp32, since no matrix product would gain from another type. Returns self."""
         return self
 
     def forward(self, texts: Sequence[Int32]) -> Tensor:
@@ -118,7 +118,7 @@ def train_static(config: StaticTrainConfig) -> Path:
     """Train a static encoder as `config` says, or resume the run that `config.out` holds.
 
     The teacher's vectors of single tokens are fitted to its vectors of the index's passages
-    (`distilled_tokens`); then questions learn to find their passages among those of the batch, and sentences
+    (`distilled_tokens`); then in-batch training moves questions towards their passages, and sentences towards
     the passages that they were taken from.
 
     Returns:

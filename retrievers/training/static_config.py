@@ -13,15 +13,15 @@ from retrievers.training.config import SEARCHED, ExamplesConfig, ValidatedTrainC
 
 
 class StaticDataConfig(ExamplesConfig):
-    """What a static encoder is fitted to, and what it learns from.
+    """Data that a static encoder is fitted to and trained on.
 
     Attributes:
         batch_size: questions in a step, and sentences of the corpus.
         hard_negatives: mined passages beside each question's positive.
         mask_false_negatives: see `ContrastConfig`.
         fitted_passages: passages of the index, drawn at random, whose vectors the tokens are fitted to.
-        sentences: weight of the loss by which a sentence is to find the passage that it was taken from; 0
-            leaves sentences out, and without questions they are all there is.
+        sentences: weight of the loss in which a sentence is the query for the passage that it was taken from;
+            0 leaves sentences out; without questions only sentences are trained on.
         keep_sentence, min_words: see `IctDataConfig` and `CorpusDataConfig`.
         validation_passages: size of the pool that is searched at a validation; 0 is the whole index.
     """
@@ -43,13 +43,13 @@ class StaticModelConfig(Config):
 
     Attributes:
         dim: size of the vectors, at most the teacher's.
-        frequency_smoothing: a of the weight a / (a + p) of a token with the frequency p; a small one mutes
-            frequent tokens.
-        ridge: how strongly token vectors are held to their start while they are fitted.
+        frequency_smoothing: a in the weight a / (a + p) of a token with the frequency p; a small value gives
+            frequent tokens little weight.
+        ridge: weight of the penalty on token vectors that move from their start while they are fitted.
         fit_steps: iterations of the fit; 0 keeps the teacher's vectors of single tokens.
         temperature: divides the cosines in the loss.
         question_tokens, passage_tokens: maximum text lengths in training.
-        max_length: tokens after which the finished encoder cuts texts.
+        max_length: number of tokens after which the finished encoder truncates texts.
         stored: type of the numbers in the finished encoder's file; int8 has one scale per token.
     """
 
@@ -69,9 +69,9 @@ class StaticTrainConfig(ValidatedTrainConfig):
 
     Attributes:
         index: a built index with one vector per passage: its encoder is the teacher.
-        train_files: training examples; without any, sentences of the corpus alone are learned from.
-        corpus: what sentences are drawn from: an index, which needs no vectors, or files of documents; none
-            draws them from `index`.
+        train_files: training examples; without any, only sentences of the corpus are trained on.
+        corpus: source of the sentences: an index, which needs no vectors, or files of documents; without one
+            they come from `index`.
         data: see `StaticDataConfig`.
         model: see `StaticModelConfig`.
     """

@@ -16,7 +16,7 @@ Float64 = NDArray[np.float64]
 
 
 def principal_axes(vectors: FloatArray, dim: int) -> FloatArray:
-    """The axes (D, dim) that keep most of the inner products of vectors (n, D), strongest first.
+    """The axes (D, dim) that best preserve the inner products of vectors (n, D), strongest first.
 
     The vectors are not centred: search compares them as they are.
     """
@@ -49,12 +49,12 @@ def fit_tokens(
     steps: int,
     done: Callable[[int], None] = lambda count: None,
 ) -> FloatArray:
-    r"""Token vectors W (V, D) whose means come near the targets, by conjugate gradients from `start`.
+    r"""Fit token vectors W (V, D) whose means approximate the targets, by conjugate gradients from `start`.
 
         W = argmin ‖X W − T‖² + λ ‖W − W₀‖²
 
-    Every dimension is a system of its own with the same matrix XᵀX + λ; all are solved side by side. Tokens
-    that no passage holds stay at W₀.
+    Every dimension is a separate linear system with the same matrix XᵀX + λ; all are solved together. Tokens
+    that occur in no passage stay at W₀.
 
     Args:
         bags: X (n, V), the share of each token in each passage.
@@ -101,15 +101,15 @@ def distilled_tokens(
 ) -> FloatArray:
     """Token vectors (V, dim): the teacher's of each token alone, weighted by frequency, then fitted.
 
-    Their scale, which cosines do not see, is such that the mean squared length over the tokens of the
-    passages is 1: so one learning rate serves all teachers.
+    They are scaled so that the mean squared length over the tokens of the passages is 1: cosines do not
+    depend on the scale, but this way one learning rate suits all teachers.
 
     Args:
         teacher: the encoder that made `targets`.
         bags: (n, V) shares of the tokens of n passages.
         targets: (n, D) the teacher's vectors of these passages.
         counts: (V,) how often each token occurs in them.
-        dim: dimensions that are kept, at most D.
+        dim: number of dimensions to keep, at most D.
         smooth: a of `frequency_weights`.
         ridge, steps: of `fit_tokens`; without steps nothing is fitted.
 

@@ -53,7 +53,7 @@ def contrastive_step(
     """Forward pass and loss of a batch; `Loss.backward` computes this process's share of the gradient.
 
     Args:
-        model: the bi-encoder, of one vector a text or several; its dropout follows from torch's global
+        model: the bi-encoder, with one or several vectors per text; its dropout follows from torch's global
             generator of the main process. A side that is not trained gets no backward pass.
         batch: the whole batch, the same in every process.
         world: the processes; None: this one alone.
@@ -62,7 +62,8 @@ def contrastive_step(
         objective: what to minimise, see `Objective`.
 
     Returns:
-        The loss divided by the number of processes (shares add up), the own examples and tokens.
+        The loss divided by the number of processes (shares are summed), and this process's number of examples
+        and tokens.
 
     Raises:
         ConfigError: the batch has no negatives, or fewer questions than there are processes.

@@ -26,13 +26,13 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class StopFigures:
-    """How well the rule of one hop tells complete questions from others that it was not fitted on.
+    """How well the rule after one hop separates complete from incomplete questions, on held-out ones.
 
     Attributes:
-        hop: after which it decides.
-        complete, incomplete: questions of either kind.
-        kept: share of the complete ones that are stopped.
-        lost: share of the incomplete ones that are stopped.
+        hop: number of the hop after which the rule decides.
+        complete, incomplete: number of questions that need no further hop, and of those that do.
+        kept: share of the complete questions that are stopped.
+        lost: share of the incomplete questions that are stopped.
     """
 
     hop: int
@@ -49,7 +49,7 @@ class StopFigures:
 
 
 def hops_of(question: Question) -> int:
-    """Passages the question needs; 0 if the set does not say."""
+    """Number of passages the question needs; 0 if the set does not state it."""
     if question.gold_are_alternatives and question.gold:
         return 1
     return question.hops or len(question.gold) or len(set(question.gold_passage_ids))
@@ -66,15 +66,15 @@ def learn_stop(
 ) -> tuple[LearnedStop, list[StopFigures]]:
     """Fit a logistic decision on question vectors for each hop but the last, and measure it in five folds.
 
-    Both labels weigh the same in the fit; the bias is then moved so that few questions that need more are
-    stopped: a needless hop costs time, a missing one the answer.
+    Both labels have equal weight in the fit. The bias is then moved so that few incomplete questions are
+    stopped: a needless hop costs time, a missing one costs the answer.
 
     Args:
         files: question sets, of one and of more hops.
-        encoder: the index's encoder: its question vectors are judged.
-        hops: most hops of the search that the rule is for.
-        lost: tolerated share of the questions that need more and are stopped.
-        most: questions of each set.
+        encoder: the index's encoder, on whose question vectors the rule decides.
+        hops: maximum hops of the search that the rule is for.
+        lost: tolerated share of incomplete questions that are stopped.
+        most: maximum number of questions per set.
 
     Returns:
         The rule, and its figures on the held-out folds.

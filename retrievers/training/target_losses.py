@@ -23,10 +23,10 @@ TargetLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class ListMonitor:
-    """Watches p(z|q) over the lists of every step: how even it is, and an alarm where one passage takes all.
+    """Monitors p(z|q) over the lists of every step: entropy, and an alarm if one passage gets all the weight.
 
     Attributes:
-        entropy: of the last step, as a share of the largest possible.
+        entropy: entropy of the last step, as a share of the largest possible.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class ListMonitor:
         self._warned = False
 
     def record(self, scores: Tensor, listed: Tensor) -> None:
-        """Take note of a step's scores; the first alarm is logged."""
+        """Measure a step's scores; the first alarm is logged."""
         shown = scores.detach().float().masked_fill(~listed, float("-inf"))
         self.entropy = score_entropy(shown.cpu().numpy())
         self._steps += 1
@@ -47,7 +47,7 @@ class ListMonitor:
 def target_objective(
     loss: TargetLoss, *, nll_weight: float = 0.0, monitor: ListMonitor | None = None
 ) -> Objective:
-    """A loss over each question's list, and λ times the labelled likelihood where there are positives.
+    """A loss over each question's list, plus λ times the likelihood of labelled positives.
 
         L = L_targets + λ · L_nll
 
@@ -55,9 +55,9 @@ def target_objective(
     batch that are not ignored.
 
     Args:
-        loss: towards the targets.
+        loss: loss between scores and targets.
         nll_weight: λ.
-        monitor: sees every step's scores.
+        monitor: gets every step's scores.
     """
 
     def objective(questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
@@ -89,7 +89,7 @@ def kl_loss(
     target_temperature: float = 1.0,
     per_passage: bool = False,
 ) -> Tensor:
-    r"""Divergence of a retriever's distribution over each question's list from the one it should have.
+    r"""KL divergence of a retriever's distribution over each question's list from the target distribution.
 
         L = (1/B) Σ_b Σ_i p_bi (log p_bi − log s_bi),   p = softmax(targets / T'),  s = softmax(scores / T)
 
@@ -97,10 +97,10 @@ def kl_loss(
         scores: (B, K).
         targets: (B, K) on any scale; constants to the gradient.
         listed: (B, K) bool, which belong to a question's list; None: all.
-        temperature: T, of the scores.
-        target_temperature: T', of the targets.
+        temperature: temperature T of the scores.
+        target_temperature: temperature T' of the targets.
         per_passage: divide by the number of listed passages instead of B: the published code's reduction,
-            whose gradients are as many times smaller as lists are long.
+            whose gradients are smaller by a factor of the list length.
 
     Raises:
         DataError: a question has an empty list.
@@ -129,7 +129,7 @@ def kl_loss(
 def margin_loss(
     scores: Tensor, targets: Tensor, listed: Tensor | None = None, *, margin: float = 1.0
 ) -> Tensor:
-    r"""Every better passage of a list should score higher, the more so the better it is.
+    r"""Every better passage of a list should score higher, by γ times the difference of their targets.
 
         L = 1/M Σ_b Σ_{i,j: g_bi > g_bj} max(0, γ·(g_bi − g_bj) + s_bj − s_bi),   M such pairs
 

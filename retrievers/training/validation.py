@@ -71,7 +71,7 @@ def retrieval_scores(ranks: Sequence[int | None]) -> dict[str, float]:
 
 
 class CorpusSearch:
-    """Held-out questions, the passages they are searched among, and which of those are right.
+    """Measures retrieval of held-out questions in a pool of passages.
 
     A passage is right if it is one of the question's positives (the same text, up to white space). Where the
     corpus is cut differently from the training file, so that fewer than half of the questions have a positive
@@ -79,12 +79,12 @@ class CorpusSearch:
 
     Args:
         corpus: passage store of an index.
-        limit: search a pool of about so many passages: the right ones and a random sample; 0 searches all.
-        texts: the corpus by text, if that is known already.
+        limit: size of the pool: the right passages and a random sample; 0 searches the whole corpus.
+        texts: the corpus by text, if it was collected already.
 
     Attributes:
-        kind: "positive" or "answer": how right passages are known.
-        missing: questions whose positives are not in the corpus; they count as not found.
+        kind: "positive" or "answer": how right passages are recognised.
+        missing: number of questions whose positives are not in the corpus; they count as not retrieved.
 
     Raises:
         DataError: the corpus is empty, or has almost no positive while the questions have no answers.
@@ -154,7 +154,7 @@ class CorpusSearch:
         return self.judge(rows)
 
     def judge(self, rows: IntArray) -> dict[str, float]:
-        """Scores of rows (n, K) retrieved for `examples`, best first, -1 where there is nothing."""
+        """Scores of rows (n, K) retrieved for `examples`, best first, -1 in empty places."""
         return retrieval_scores([self._rank(number, retrieved) for number, retrieved in enumerate(rows)])
 
     def _rank(self, number: int, rows: IntArray) -> int | None:
@@ -194,7 +194,7 @@ class HeldOutScores:
     """Scores the model on held-out questions: loss, average rank, retrieval over a corpus.
 
     Raises:
-        DataError: no held-out question has what the objective is made of.
+        DataError: no held-out question has the passages that the objective needs.
     """
 
     def __init__(

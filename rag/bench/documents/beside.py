@@ -1,8 +1,8 @@
-"""Conversion beside other converters: time, and what of the question set's answers is left in the text.
+"""Conversion beside other converters: time, and the share of the question set's answers that the text keeps.
 
 `python -m rag.bench.documents.beside DOCUMENTS PYTHON [CONVERTER …]`, where PYTHON is that of an environment
-with the other converters (markitdown, kreuzberg). The Markdown that these write is cut into passages as our
-own text is. Times are those of the processor.
+with the other converters (markitdown, kreuzberg). The Markdown that these write is split into passages like
+this system's text. Times are processor times.
 """
 
 from __future__ import annotations

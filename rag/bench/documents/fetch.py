@@ -1,4 +1,4 @@
-"""The documents of the question set: `python -m rag.bench.documents.fetch OUT` lays them out in one folder.
+"""Fetch the documents of the question set into a folder: `python -m rag.bench.documents.fetch OUT`.
 
 Debian packages come through `apt-get download`, wheels and source distributions through `pip download`, each
 in the version that `sources.json` names; every document is checked against its SHA-256.

@@ -1,7 +1,7 @@
 """Another converter, run by a Python that has it: `PYTHON others.py NAME ROUNDS < list of files`.
 
-Prints a JSON line a file: its text or the error, and the processor seconds of each round. Imports nothing of
-this package.
+Prints one JSON line per file: its text or the error, and the processor seconds of each round. Imports nothing
+from this package.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def timed(
 ) -> Iterator[tuple[str, str, str, list[float]]]:
     """Each path with its text, the error if it cannot be read, and the seconds of each round.
 
-    The first file of each ending is converted once more before, which loads what is needed.
+    The first file of each extension is converted once before the clock runs, so that loading is not timed.
     """
     loaded = set()
     for path in paths:

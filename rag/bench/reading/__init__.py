@@ -1,1 +1,1 @@
-"""What the shipped reader learns from: sets divided by document, and questions made from manual pages."""
+"""Training data of the shipped reader: sets divided by document, and questions made from manual pages."""

@@ -75,11 +75,11 @@ class _Made:
 
 
 def manual_questions(path: Path, draw: random.Random, most: int) -> Iterator[dict[str, Any]]:
-    """At most `most` questions on a page, each with the part of the page around its answer as context.
+    """At most `most` questions from a page, each with the part of the page around its answer as context.
 
     Args:
         path: a gzipped manual page in roff, such as /usr/share/man/man1/ls.1.gz.
-        draw: decides wording and choice.
+        draw: random generator that chooses the answers and the wording of the questions.
     """
     command = re.sub(r"\.\d\w*(\.gz)?$", "", path.name)
     with gzip.open(path, "rt", encoding="utf-8", errors="replace") as page:

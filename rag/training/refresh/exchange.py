@@ -1,14 +1,14 @@
 """Exchange with a refresher: snapshots of the model go out, refreshed artefacts come in.
 
     snapshots/      the model at some steps, published by the trainer
-    (a payload)/    what a refresher made of them: negatives, targets, an index that the trainer holds
+    (a payload)/    results that a refresher made from them: negatives, targets, or an index
 
-Trainer and refresher are two processes that meet in these folders and never wait for each other, or one
+Trainer and refresher are two processes that share these folders and never wait for each other, or one
 process that does both in turn. Either may be killed at any moment and started again: the trainer saves a
-checkpoint whenever it has taken something up, and what a checkpoint needs is kept as long as the checkpoint.
+checkpoint whenever it has loaded a result, and a result is kept as long as a checkpoint needs it.
 
-What is exchanged is said twice: a `Refresher` builds the files of a generation out of a snapshot, and the
-trainer's `take_up` opens them. Nothing here knows what they hold.
+The content of a result is known to two places only: a `Refresher` builds its files from a snapshot, and the
+trainer's `take_up` opens them.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Drift(Protocol):
         ...
 
     def save(self, folder: Path) -> None:
-        """Measure from now on from the model as it is; what that takes is kept in a snapshot's folder."""
+        """Make the present model the reference; write what restores it into a snapshot's folder."""
         ...
 
     def load(self, folder: Path) -> None:
-        """Measure from the model as it was when this snapshot was taken."""
+        """Make the model of this snapshot the reference."""
         ...
 
 
@@ -58,16 +58,16 @@ class Exchange(FitHooks):
 
     Args:
         config: when the trainer exchanges, and how many snapshots stay beside those that checkpoints need.
-        write_snapshot: puts the model as it is now into a folder; called in the main process.
-        take_up: opens a result in every process, so that the next batch is made with it, and lets go of the
-            one before; returns figures for the log. The generation is held during the call only: what
-            stays open must be mapped or read.
-        key: says what the run is about (examples, corpus); what another key's refresher made is left alone.
-        drift: needed if the schedule asks for it.
+        write_snapshot: writes the present model into a folder; called in the main process.
+        take_up: opens a result in every process, so that the next batch is made with it, and closes the
+            previous one; returns figures for the log. The generation is safe from deletion during the call
+            only: files that are used longer must be mapped or read by then.
+        key: identifies the run's examples and corpus; results of a refresher with another key are ignored.
+        drift: needed if the schedule depends on it.
         must_wait: whether training cannot begin without a result.
-        in_line: refresh at once, in the main process, whenever a snapshot goes out; otherwise another process
-            refreshes.
-        show_steps: so long after it was taken up, a result's figures stand in the log.
+        in_line: refresh at once, in the main process, whenever a snapshot is published; otherwise another
+            process refreshes.
+        show_steps: number of steps during which the figures of a new result are logged.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Exchange(FitHooks):
         self._unanswered = 0
 
     def before_step(self, step: int) -> None:
-        """Hand over a snapshot if it is time to, take up a newer result if there is one."""
+        """Publish a snapshot if one is due, and load a newer result if there is one."""
         polls = step % self._config.poll_every_steps == 0
         if self._is_due(step, polls):
             snapshot = self._publish(step)
@@ -113,17 +113,17 @@ class Exchange(FitHooks):
             self._look_for_newer(step)
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
-        """Version and age of the artefact in use; for a while after a change, its figures."""
+        """Version and age of the result in use; for a while after a change, its figures."""
         is_new = step - self._taken_up_at <= self._show_steps
         age = {"index_version": self._version, "index_age_steps": step - self._made_at}
         return {**age, **(self._figures if is_new else {})}
 
     def asks_for_checkpoint(self) -> bool:
-        """After something was taken up: no step is ever taken again with another result."""
+        """Whether a result was just loaded: so a resumed run repeats no step with another result."""
         return self._unsaved
 
     def extra_state(self) -> Mapping[str, Any]:
-        """The artefact in use, for an exact resume."""
+        """The result in use, for an exact resume."""
         return {
             "key": self._key,
             "taken_up": self._current.version if self._current is not None else None,
@@ -133,7 +133,7 @@ class Exchange(FitHooks):
         }
 
     def on_checkpoint(self, path: Path, step: int) -> None:
-        """Let go of what only deleted checkpoints needed."""
+        """Allow results to be deleted that only deleted checkpoints needed."""
         self._unsaved = False
         saved = map(Checkpoint.open, complete_checkpoints(path.parent))
         kept = [checkpoint.state.get("hooks", {}) for checkpoint in saved]
@@ -142,10 +142,10 @@ class Exchange(FitHooks):
             self._snapshots.pin({str(state["snapshot"]) for state in kept if state.get("snapshot")})
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with what the checkpoint used; if somebody deleted that, ask for it anew.
+        """Continue with the result that the checkpoint used; if it was deleted, have it made again.
 
         Raises:
-            MismatchedArtifactError: the run began with other examples, or another corpus.
+            MismatchedArtifactError: the run was started with other examples, or another corpus.
         """
         if state.get("key", self._key) != self._key:
             raise MismatchedArtifactError(

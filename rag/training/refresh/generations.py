@@ -1,12 +1,12 @@
 """A folder of published generations: one process builds the next, others use the newest, nobody waits.
 
-    pinned.json                     versions that are not deleted, whoever asks
+    pinned.json                     versions that are never deleted
     generation-00000003/            what was built, with manifest.json; never changed afterwards
     .staging-00001500-1f0c…/        being built
 
-Whoever is killed at whatever moment, `newest` is whole: a generation is built in a staging folder, flushed,
-and only then renamed. A generation that somebody `hold`s is not deleted by `prune`, and a hold
-ends with its process, however that ends.
+Whichever process is killed at whatever moment, `newest` is complete: a generation is built in a staging
+folder, flushed, and only then renamed. `prune` does not delete a generation that a process `hold`s; a hold
+ends with its process, even if that is killed.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Generation:
 
     Attributes:
         step: step of the model it was built with.
-        version: hash of step, meta and all files, for logs and answers: what is built again to the same bytes
-            has the same version under another number.
+        version: hash of step, meta and all files, for logs and answers: a generation that is built again with
+            equal bytes has the same version under another number.
     """
 
     path: Path
@@ -63,7 +63,7 @@ class Generation:
 
 
 class Generations:
-    """The folder, for its one publisher and for any number of readers in any process.
+    """A folder of generations, for its one publisher and for any number of readers in any process.
 
     Example:
         >>> import tempfile
@@ -124,7 +124,7 @@ class Generations:
         return next(reversed(self.all()), None)
 
     def all(self, **meta: Any) -> list[Generation]:
-        """Every complete generation, oldest first; of those with these values in `meta` alone."""
+        """Every complete generation with these values in `meta`, oldest first."""
         found = []
         for path in sorted(self.directory.glob(f"{_PREFIX}*")):
             with suppress(ArtifactError, DataError):
@@ -169,14 +169,14 @@ class Generations:
 
     @property
     def pinned(self) -> frozenset[str]:
-        """Versions that `prune` spares."""
+        """Versions that `prune` never deletes."""
         path = self.directory / PINS_NAME
         return frozenset(read_json(path)) if path.exists() else frozenset()
 
     def pin(self, versions: Collection[str]) -> None:
-        """Let `prune` spare these versions from now on, and no others; any process may say so.
+        """Let `prune` keep these versions from now on, and no others; any process may call this.
 
-        A hold ends with its process, a pin does not: it is for what a killed run will need again.
+        Unlike a hold, a pin does not end with its process: it is for versions that a killed run needs again.
         """
         if frozenset(versions) != self.pinned:
             atomic_write_json(self.directory / PINS_NAME, sorted(versions))

@@ -1,11 +1,11 @@
-"""Trainer and refresher as two processes: who is which, when the trainer has finished, and signs of life.
+"""Trainer and refresher as two processes: their roles, the end of training, and heartbeats.
 
     finished.json                                       the trainer has finished
     heartbeat-trainer.json, heartbeat-refresher.json    each process writes one and reads the other's
-    refresher/                                          locked by the one who refreshes
+    refresher/                                          locked by the process that refreshes
 
-A process that was killed or stopped is named by the other within half a minute. A thread writes the beats: a
-process that evaluates or encodes for hours goes on beating, while a kill or a stop ends all its threads.
+A process that was killed or stopped is reported by the other within half a minute. A thread writes the beats,
+so they continue while a process evaluates or encodes for hours, and cease when it is killed or stopped.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ log = get_logger(__name__)
 
 @contextmanager
 def trainer_process(out: Path, world: World, role: Role) -> Iterator[None]:
-    """While a trainer works in `out`; who refreshes for it stops when it has finished, not when it fails.
+    """Context of a trainer at work in `out`; its refresher stops when training is finished, not if it fails.
 
     Raises:
-        ResourceError: it is to refresh in line, and a refresher works there.
+        ResourceError: the trainer is to refresh the index itself, and a refresher works there.
     """
     with ExitStack() as stack:
         if world.is_main:
@@ -60,11 +60,13 @@ def trainer_process(out: Path, world: World, role: Role) -> Iterator[None]:
 
 @contextmanager
 def refresher_process(config: Any) -> Iterator[Callable[[], bool]]:
-    """While a process refreshes for the trainer in `config.out`; gives a function that says whether that one
-    has finished, and raises `ResourceError` when it has fallen silent.
+    """Context of a refresher for the trainer in `config.out`.
+
+    Its value is a function that returns whether the trainer has finished, and raises `ResourceError` if the
+    trainer's heartbeats have ceased.
 
     Args:
-        config: the trainer's; has `out` and `run`.
+        config: configuration of the trainer, with `out` and `run`.
 
     Raises:
         MismatchedArtifactError: the run there has another configuration, or other data.
@@ -84,10 +86,10 @@ def refresher_process(config: Any) -> Iterator[Callable[[], bool]]:
 
 
 class Watch:
-    """Follows the beats of one side of the run in `out`; who never worked there is not missed.
+    """Follows the beats of one side of the run in `out`; a side that never started is not reported.
 
-    Looks count only if they are no more than a few beats apart: after a longer pause this process was stopped
-    itself, and whoever was stopped with it gets its time.
+    Checks count only if they are no more than a few beats apart: after a longer pause this process itself was
+    stopped, and the other, which may have been stopped with it, gets time to continue.
     """
 
     def __init__(self, out: Path, side: Side) -> None:
@@ -96,7 +98,7 @@ class Watch:
         self._heard = self._looked = time.monotonic()
 
     def silence(self) -> str:
-        """A sentence that names the process if its beats have ceased, else ""."""
+        """A sentence that names the process if its beats have ceased, otherwise ""."""
         beat, now = None, time.monotonic()
         with suppress(DataError):  # there is none
             beat = read_json(self._path)
@@ -111,16 +113,16 @@ class Watch:
         )
 
     def check(self) -> None:
-        """Refuses to wait for a process that does not beat.
+        """Refuse to wait for a process whose heartbeats have ceased.
 
         Raises:
-            ResourceError: it is named.
+            ResourceError: its beats have ceased; the message names the process.
         """
         _refuse(self.silence())
 
 
 class Heartbeat:
-    """Beats for this side while it is entered, and warns when the other side falls silent.
+    """Writes this side's beats inside a `with` block, and warns when those of the other side cease.
 
     Attributes:
         silence: see `Watch.silence`, as of the last beat.

@@ -48,7 +48,7 @@ class Refresher(ABC):
         """
 
     def check(self) -> None:
-        """Raises `RefreshStopped` if the trainer has finished."""
+        """Raise `RefreshStopped` if the trainer has finished."""
         if self._finished():
             raise RefreshStopped
 

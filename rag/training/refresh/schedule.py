@@ -1,4 +1,4 @@
-"""When to compute anew what training reads and an older version of its model made: an index, mined negatives.
+"""When to refresh what an older version of the model made for training: an index, or mined negatives.
 
 Source:
     Guu et al. 2020 (REALM): asynchronous refresh about every 500 steps; 30 times older cost 9.5 points.
@@ -21,8 +21,8 @@ class RefreshSchedule:
     """Decides whether a refresh is due; made by `parse`.
 
     Attributes:
-        intervals: (from step, every so many steps), in order of steps; the last one that has begun counts.
-        drift_above: refresh when the measured drift is larger; None measures none.
+        intervals: pairs of first step and interval in steps, in order; the last one that has begun counts.
+        drift_above: refresh when the measured drift is larger; None does not measure it.
 
     Example:
         >>> schedule = RefreshSchedule.parse("0:500,2000:2000")
@@ -40,7 +40,7 @@ class RefreshSchedule:
         """Read a schedule string.
 
         Raises:
-            ConfigError: it is none; the message says what is.
+            ConfigError: the string is not a schedule; the message states the format.
         """
         if text.strip() == "never":
             return cls()
@@ -64,7 +64,7 @@ class RefreshSchedule:
 
     @property
     def is_never(self) -> bool:
-        """Whether nothing is ever due."""
+        """Whether no refresh is ever due."""
         return not self.intervals and self.drift_above is None
 
     @property

@@ -28,10 +28,10 @@ _PROBE_STREAM = 77_003  # apart from the streams of other uses of the same seed
 
 
 def top_k_overlap(stale: IntArray, fresh: IntArray) -> float:
-    """Mean share of the fresh top-k that the stale top-k holds too; 1 means nothing changed.
+    """Mean share of the fresh top-k that is also in the stale top-k; 1 means nothing changed.
 
     Args:
-        stale: rows (n, K) found by the older version; -1 where nothing was found.
+        stale: rows (n, K) retrieved by the older version; -1 in empty places.
 
     Example:
         >>> top_k_overlap(np.array([[1, 2, 3, 4]]), np.array([[4, 3, 9, 8]]))
@@ -67,7 +67,7 @@ def score_entropy(scores: FloatArray, temperature: float = 1.0) -> float:
     1 means all retrieved documents are equally likely, 0 that one has all the weight.
 
     Args:
-        scores: (n, K); -inf where nothing was found.
+        scores: (n, K); -inf in empty places.
 
     Example:
         >>> round(score_entropy(np.zeros((2, 4))), 3), round(score_entropy(np.array([[100.0, 0.0]])), 3)
@@ -89,7 +89,7 @@ def distinct_share(rows: IntArray, documents: int) -> float:
     Near 0 the retriever has collapsed: every question gets the same documents.
 
     Args:
-        rows: (n, K); -1 where nothing was found.
+        rows: (n, K); -1 in empty places.
 
     Example:
         >>> distinct_share(np.array([[0, 1], [0, 1]]), documents=100)
@@ -106,7 +106,7 @@ def distinct_share(rows: IntArray, documents: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """Staleness of the version before a refresh, on a probe set; figures that were not measured are ideal.
+    """Staleness of the version before a refresh, on a probe set; figures not measured have their ideal value.
 
     Attributes:
         age_steps: steps between the two versions.
@@ -160,7 +160,7 @@ class Probes:
 
     Attributes:
         vectors: (m, D) float32, of passages.
-        rows: (n, K) int64, best passages of questions, -1 where nothing was found.
+        rows: (n, K) int64, best passages of questions, -1 in empty places.
     """
 
     vectors: NDArray[np.float32]
