@@ -42,6 +42,8 @@ RECALL_KS = (1, 10, 100)
 _COMPARE_ALL = 50_000  # selected rows of which every one is compared
 _LEAST_SHARE = 16  # the same where one row in this many is selected, or fewer
 _MOST_ROWS = 0.75  # share of selected rows from which a search is not repeated with more width
+_CLOSE = 0.01  # recall that is given up for speed where the target cannot be reached
+_STANDS_STILL = 0.002  # least gain in recall by twice the effort
 _log = logging.getLogger(__name__)
 
 
@@ -87,7 +89,7 @@ def build_faiss(
     """Build, tune and measure a dense index.
 
     The search settings are the cheapest whose recall@1, @10 and @100 reach `recall_target` on the probes with
-    one standard error to spare; if none does, the best of those tried are kept, with a warning.
+    one standard error to spare; if none does, the cheapest that come close to the best, with a warning.
 
     Args:
         embeddings: vectors to index; never all in memory as float32.
@@ -183,7 +185,7 @@ def _tune(
     largest over-fetch answers for all smaller ones.
     """
     depths = sorted({min(k, truth.shape[1]) for k in RECALL_KS})
-    best = (-1.0, preset.efforts[-1], preset.over_fetches[-1])
+    tried, before = list[tuple[float, int, int]](), 0.0
     for effort in preset.efforts:
         wanted = min(depths[-1] * preset.over_fetches[-1] + CANDIDATE_MARGIN, len(embeddings))
         _, candidates = index.search(probes, wanted, params=_parameters(index, effort, wanted))
@@ -197,8 +199,12 @@ def _tune(
                 worst = min(worst, float(recalls.mean() - recalls.std() / np.sqrt(len(recalls))))
             if worst >= target:
                 return {"effort": effort, "over_fetch": over_fetch}
-        best = max(best, (worst, effort, over_fetch))
-    return {"effort": best[1], "over_fetch": best[2]}
+            tried.append((worst, effort, over_fetch))
+        if worst < before + _STANDS_STILL:  # more lists bring nothing: the codes are the limit
+            break
+        before = worst
+    enough = max(tried)[0] - _CLOSE
+    return next({"effort": e, "over_fetch": o} for recall, e, o in tried if recall >= enough)
 
 
 def recall_at(index: VectorIndex, probes: FloatArray, truth: FloatArray, k: int) -> float:

@@ -178,6 +178,19 @@ def test_selected_rows_are_those_of_an_exhaustive_search_with_its_scores(
         index.search(questions, 10, Selection(np.ones(5, bool)))
 
 
+def test_where_the_target_is_out_of_reach_lists_that_bring_nothing_are_left_out(
+    float32: EmbeddingShards, tmp_path: Path
+) -> None:
+    probes = clustered(200, 7)
+    info = build_faiss(float32, tmp_path, index_type="rabitq", probes=probes, recall_target=1.0, threads=1)
+    assert info["effort"] < info["nlist"]
+    truth, _ = exact_search(float32, probes, 100)
+    everything = {**info, "effort": info["nlist"], "over_fetch": 32}
+    whole = faiss_index.FaissIndex(faiss_index._open_faiss(tmp_path, info), float32, everything)
+    for k in (1, 10, 100):
+        assert info["recall"][str(k)] >= recall_at(whole, probes, truth, k) - 0.02
+
+
 @pytest.mark.parametrize("name", INDEX_TYPES)
 def test_asking_for_more_than_there_is(tmp_path: Path, name: str) -> None:
     vectors = clustered(50, 4)
