@@ -13,7 +13,17 @@ from rag.cli.options import CORPUS, OUTPUT, Precision, RayAddress, adds_options,
 _ENCODER, _UPDATES = "Encoder", "Updates"
 _UPDATES_READ = ("format", "strict", "max_bad_share")  # options of reading that may differ in an update
 _SETTINGS = {
-    **options_of(BuildSettings, "retriever", "index_type", "token_bits", "dtype", "k1", "b", panel="Index"),
+    **options_of(
+        BuildSettings,
+        "retriever",
+        "index_type",
+        "recall_target",
+        "token_bits",
+        "dtype",
+        "k1",
+        "b",
+        panel="Index",
+    ),
     **options_of(BuildSettings, "shard_rows", "threads", "seed", panel="Build"),
 }
 
