@@ -28,6 +28,7 @@ from serve.schemas import add_limits
 from serve.security import ApiKeys, BodyLimit
 from serve.service import AnswerService, OpenService, open_pipeline
 from serve.settings import ServeSettings
+from serve.siblings import Siblings
 
 _WEB = Path(__file__).parent / "web"
 _PAGE_FILES = {
@@ -50,6 +51,8 @@ def create_app(
     *,
     open_service: OpenService = open_pipeline,
     on_load_error: Callable[[Exception], None] | None = None,
+    siblings: Siblings | None = None,
+    opens_first: bool = False,
 ) -> FastAPI:
     """The server as an ASGI application; its life span can be run once.
 
@@ -58,13 +61,15 @@ def create_app(
             others are, and `/readyz` answers 503 until that is done.
         open_service: opens one index of those in the settings, at start and at each reload.
         on_load_error: called on the event loop if the index cannot be opened at start.
+        siblings: the server's other processes.
+        opens_first: whether no connection is accepted before the index is open.
 
     Example:
         >>> app = create_app(ServeSettings())
         >>> "/v1/ask" in app.openapi()["paths"]
         True
     """
-    desk = Desk(settings, open_service, service)
+    desk = Desk(settings, open_service, service, siblings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -77,9 +82,14 @@ def create_app(
 
         tasks = [asyncio.create_task(load(), name="rag-load")]
         tasks.append(asyncio.create_task(desk.follow_updates(), name="rag-follow-updates"))
+        if opens_first:
+            await tasks[0]
+        told = await desk.listen_to_siblings()
         try:
             yield
         finally:
+            if told is not None:
+                told.close()
             for task in tasks:
                 task.cancel()
             await desk.close()

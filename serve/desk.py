@@ -27,6 +27,7 @@ from serve.errors import ApiError, shutting_down
 from serve.metrics import ServerMetrics
 from serve.service import AnswerService, OpenService, ServiceHolder, reopened
 from serve.settings import ServeSettings
+from serve.siblings import Siblings, after
 
 log = get_logger(__name__)
 State = Literal["loading", "ready", "failed", "stopping"]
@@ -60,12 +61,17 @@ class Desk:
     Args:
         open_service: opens an index at start and at each reload; runs on a thread.
         service: an open service for the default index.
+        siblings: the server's other processes, if there are any.
     """
 
     def __init__(
-        self, settings: ServeSettings, open_service: OpenService, service: AnswerService | None
+        self,
+        settings: ServeSettings,
+        open_service: OpenService,
+        service: AnswerService | None,
+        siblings: Siblings | None = None,
     ) -> None:
-        self.settings, self._open_service = settings, open_service
+        self.settings, self._open_service, self._siblings = settings, open_service, siblings
         self.holders = {name: ServiceHolder() for name in settings.indexes}
         self.default = next(iter(self.holders))
         self.metrics = ServerMetrics(queue_depth=lambda: self.batcher.depth)
@@ -123,7 +129,7 @@ class Desk:
         return given or self.default
 
     async def reload(self, name: str) -> dict[str, Any]:
-        """Open this index again in the background, then replace the one in use.
+        """Open this index again in the background, then replace the one in use; here and in all siblings.
 
         Running requests finish on the old index, which is closed after the last of them; until then both are
         in memory.
@@ -135,6 +141,17 @@ class Desk:
             raise ApiError(
                 409, "reload_in_progress", "a reload is under way already", hint="wait for its end"
             )
+        reloaded = await self._reload_here(name)
+        if failed := 0 if self._siblings is None else await self._siblings.tell("reload", name):
+            raise ApiError(
+                500,
+                "reload_failed",
+                f"{failed} of {self.settings.workers} workers could not open the index and keep theirs",
+                hint="the server's log has the reason",
+            )
+        return reloaded
+
+    async def _reload_here(self, name: str) -> dict[str, Any]:
         async with self._reload_locks[name]:
             self.require_ready(name)
             try:
@@ -154,11 +171,32 @@ class Desk:
             "n_passages": service.n_passages,
         }
 
+    async def listen_to_siblings(self) -> asyncio.Server | None:
+        """Do what the server's other processes ask for, until the result is closed; None without others."""
+        if self._siblings is None:
+            return None
+
+        async def metrics(_: str) -> bytes:
+            return self.metrics.render()
+
+        return await self._siblings.listen(
+            {"metrics": metrics, "reload": after(self._reload_here), "refresh": after(self._refresh_here)}
+        )
+
+    async def all_metrics(self) -> bytes:
+        """The metrics in Prometheus' text format, of all siblings if there are any."""
+        return self.metrics.render() if self._siblings is None else await self._siblings.metrics()
+
     async def refresh(self, name: str) -> None:
-        """Switch to the version of an index that is on disk now, with the models that are loaded.
+        """Switch to the version of an index that is on disk now, with the loaded models; all siblings do too.
 
         On failure the version in use stays, and the log has the reason.
         """
+        await self._refresh_here(name)
+        if self._siblings is not None:
+            await self._siblings.tell("refresh", name)
+
+    async def _refresh_here(self, name: str) -> None:
         async with self._reload_locks[name]:
             service = self.holders[name].current
             if service is None or self.state == "stopping":
@@ -182,7 +220,7 @@ class Desk:
                     is_new = seen.setdefault(name, changed_ns) != changed_ns
                     seen[name] = changed_ns
                     if is_new and self.state == "ready":
-                        await self.refresh(name)
+                        await self._refresh_here(name)
 
     async def _install(self, name: str, service: AnswerService) -> str | None:
         previous = await self.in_thread(self.holders[name].swap, service)

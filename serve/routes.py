@@ -203,8 +203,11 @@ async def readyz(desk: DeskOf) -> Response:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(desk: DeskOf) -> Response:
-    """Requests, latencies by stage, queue depth, batch sizes, rejected requests, and the index in use."""
-    return Response(desk.metrics.render(), media_type=desk.metrics.content_type)
+    """Requests, latencies by stage, queue depth, batch sizes, rejected requests, and the index in use.
+
+    Of several workers each has its own, with the label `worker`.
+    """
+    return Response(await desk.all_metrics(), media_type=desk.metrics.content_type)
 
 
 async def run_job(request: Request, desk: Desk, job: Job, questions: list[str]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Run the server in this process until a stop signal."""
+"""Run the server until a stop signal."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from serve.desk import Desk
 from serve.errors import ApiError
 from serve.service import OpenService, open_pipeline
 from serve.settings import ServeSettings
+from serve.siblings import Siblings
+from serve.workers import run_workers
 
 log = get_logger(__name__)
 
@@ -36,24 +38,47 @@ def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipe
     once.
 
     Args:
-        open_service: opens the index in the settings, while the server starts and at each reload.
+        open_service: opens the index in the settings, while the server starts and at each reload; several
+            workers open it as `open_pipeline` does.
 
     Raises:
-        ResourceError: the server cannot listen on the address.
+        ResourceError: the server cannot listen on the address, or its workers die.
         RagError: the index could not be opened.
     """
-    setup_logging(settings.log_level, json_lines=settings.log_json)
     listener = bind(settings.host, settings.port)
+    print(f"listening on {_url(listener)}", flush=True)
+    if settings.workers == 1:
+        serve_one(settings, listener, open_service=open_service)
+    else:
+        run_workers(settings, listener, serve_one)
+
+
+def serve_one(
+    settings: ServeSettings,
+    listener: socket.socket,
+    siblings: Siblings | None = None,
+    opens_first: bool = False,
+    *,
+    open_service: OpenService = open_pipeline,
+) -> None:
+    """Serve in this process; see `run_server`.
+
+    Args:
+        siblings: the other workers, if there are any.
+        opens_first: whether connections are accepted only when the index is open.
+    """
+    setup_logging(settings.log_level, json_lines=settings.log_json)
     failures: list[Exception] = []
 
     def stop_on(error: Exception) -> None:
         failures.append(error)
         server.should_exit = True
 
-    app = create_app(settings, open_service=open_service, on_load_error=stop_on)
+    app = create_app(
+        settings, open_service=open_service, on_load_error=stop_on, siblings=siblings, opens_first=opens_first
+    )
     server = _Server(uvicorn.Config(app, log_config=None, access_log=False, server_header=False))
     server.desk = app.state.desk
-    print(f"listening on {_url(listener)}", flush=True)
     with _signals(app, server), listener:
         asyncio.run(_serve(server, app, listener))
     for error in failures:

@@ -83,6 +83,12 @@ class ServeSettings(BaseSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 for any free one")
+    workers: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="processes that serve; each has its own models and shares the index's files",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe messages that are logged"
     )

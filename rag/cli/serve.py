@@ -24,6 +24,10 @@ def serve(
     port: Annotated[
         int | None, option(min=0, max=65535, help="Port to listen on; default 8000.", panel="Address")
     ] = None,
+    workers: Annotated[
+        int | None,
+        option(min=1, help="Processes that serve; they share the index's files. Default 1.", panel="Address"),
+    ] = None,
     ray: Annotated[
         str | None,
         option(
@@ -37,5 +41,6 @@ def serve(
     from serve.run import run_server
     from serve.settings import load_settings
 
-    given = {"index": tuple(index or ()) or None, "host": host, "port": port, "ray": ray, **opening}
+    given = {"index": tuple(index or ()) or None, "host": host, "port": port, "workers": workers, "ray": ray}
+    given |= opening
     run_server(load_settings(**{name: value for name, value in given.items() if value is not None}))
