@@ -56,7 +56,7 @@ def build_index(
         passages: what to index, already split; read lazily, and not at all if `source` says they are stored.
         source: identifies the passages (paths, sizes, split settings). Without it a rerun reads the
             passages again and compares their checksum.
-        documents: in which the documents are listed while the passages are read (`cut_and_listed`).
+        documents: list that is filled with the documents while the passages are read (`cut_and_listed`).
         until: stop after this stage; a later call continues from there. All stages if None.
         encode: encodes the passages, in this process or elsewhere.
 

@@ -1,4 +1,4 @@
-"""What changed between an index and its corpus: documents to keep, and documents to put in their place."""
+"""Changes between an index and its corpus: documents to keep, and documents to add or replace."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def corpus_changes(
 ) -> Iterator[Change]:
     """Every document of a corpus, in its order, and after these the documents that came over HTTP.
 
-    Files whose bytes are those of the last time are not converted. What is neither yielded nor sent is gone.
+    Files with unchanged bytes are not converted again. Documents of the index that are not yielded are
+    deleted.
 
     Raises:
         DataError: too many bad records, or a file that cannot be read with `options.strict`.

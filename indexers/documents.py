@@ -1,6 +1,6 @@
-"""The documents of an index: their ids, digests of what they were read from, the rows of their passages.
+"""The documents of an index: their ids, digests of their files or records, the rows of their passages.
 
-The table is kept beside the passages, so that an update reads only what changed.
+The table is stored beside the passages, so that an update reads only the documents that changed.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class DocumentEntry:
     """A document of an index.
 
     Attributes:
-        digest: hex digest of the file or the record that it was read from; "" where it is not known.
-        passages: number of passages that were cut from it.
-        first: row of the first of them, where those of all segments are numbered one after another.
+        digest: hex digest of the file or the record that it was read from; "" if it is not known.
+        passages: number of its passages.
+        first: row of its first passage, counted through all segments.
         sent: whether it came over HTTP, not from the corpus.
     """
 
@@ -125,7 +125,7 @@ class DocumentList:
 
     @contextmanager
     def writing(self, path: Path) -> Iterator[None]:
-        """While the `with` block runs, documents go to a file that `DocumentTable` reads."""
+        """Write the documents of the `with` block to a file that `DocumentTable` reads."""
         with atomic_path(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as self._writer:
             yield
             self._flush()
@@ -150,7 +150,7 @@ class DocumentList:
 
 
 def record_digest(document: Document) -> str:
-    """Hex digest of what a record holds."""
+    """Hex digest of a record's content."""
     held = (document.title, document.text, document.sentences)
     content = json.dumps([*held, document.metadata] if document.metadata else held)
     return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -162,10 +162,10 @@ def cut_and_listed(
     listed: DocumentList,
     digests: Mapping[str, str],
 ) -> Iterator[Passage]:
-    """The passages of documents, which are listed one by one.
+    """Split documents into passages, and add each document to the list.
 
     Args:
-        digests: of files, by document id; those of records are computed.
+        digests: digests of files by document id; those of records are computed.
     """
     for document in documents:
         passages = cut(document)

@@ -178,7 +178,7 @@ class EmbeddingWriter:
             self.sort_ledger()
 
     def sort_ledger(self) -> None:
-        """Write the ledger anew in the order of the shards, which may have been finished in another one."""
+        """Sort the ledger by shard, since shards may have been finished in another order."""
         lines = "".join(_ledger_line(line) for _, line in sorted(self._ledger.items()))
         atomic_write_bytes(self.directory / LEDGER_NAME, lines.encode())
 
@@ -388,9 +388,9 @@ def probe_texts(passages: PassageStore, count: int, seed: int) -> list[str]:
 def save_probes(
     directory: Path, passages: PassageStore, encoder: PassageEncoder, count: int, seed: int
 ) -> None:
-    """Keep vectors of `probe_texts`, encoded as passages without a title, beside the embeddings.
+    """Store vectors of `probe_texts`, encoded as passages without a title, beside the embeddings.
 
-    So the FAISS stage needs no encoder.
+    With them, the FAISS stage needs no encoder.
     """
     texts = probe_texts(passages, count, seed)
     vectors = encoder.encode_passages([""] * len(texts), texts)
@@ -398,7 +398,7 @@ def save_probes(
 
 
 def read_probes(embeddings: EmbeddingShards) -> FloatArray:
-    """Probes (n, D) kept beside the embeddings.
+    """Probes (n, D) stored beside the embeddings.
 
     Raises:
         ArtifactError: the file is missing or damaged.

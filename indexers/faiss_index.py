@@ -300,7 +300,7 @@ class FaissIndex:
     def widen(
         self, find: Callable[[int, int], tuple[FloatArray, IntArray]], top_k: int, width: int = 1
     ) -> tuple[FloatArray, IntArray]:
-        """What `find(number of candidates, effort)` returns at the first effort that gives enough of them."""
+        """The result of `find(number of candidates, effort)` at the first effort that gives enough."""
         wanted = min(width * top_k * self._over_fetch + CANDIDATE_MARGIN, len(self))
         # Tuned for the first hundred results: for more, further lists are searched until there are enough.
         tuned = max(RECALL_KS) * self._over_fetch + CANDIDATE_MARGIN

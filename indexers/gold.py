@@ -38,7 +38,7 @@ class StoredPassages(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoundGold:
-    """Where the gold passages of a question stand.
+    """The gold passages of a question in an index.
 
     Attributes:
         rows: rows of the gold passages, in the order of the question; of several copies of a text the one
@@ -64,7 +64,7 @@ def text_key(text: str) -> str:
 
 
 def overlap_share(one: str, other: str) -> float:
-    """Share of the shorter text's runs of five words that stand in the other, in [0, 1].
+    """Share of the shorter text's runs of five words that occur in the other, in [0, 1].
 
     Example:
         >>> overlap_share("a b c d e f", "x a b c d e y z")
@@ -79,7 +79,7 @@ class CorpusTexts:
     """Rows by text: 16 bytes per passage, made in one pass over the corpus.
 
     Args:
-        of: the key of a passage; `find` needs its text.
+        of: function that returns the key of a passage; for `find` it must be the text.
     """
 
     def __init__(self, passages: StoredPassages, of: Callable[[Passage], str] = attrgetter("text")) -> None:

@@ -164,7 +164,7 @@ class Index:
         return replace(stored.encoder, name=str(folder.resolve())) if folder.is_dir() else stored.encoder
 
     def select(self, filter: Filter) -> Selection:
-        """The rows whose passages meet a filter; those of the last filters are kept.
+        """The rows whose passages meet a filter; results of the last filters are cached.
 
         Raises:
             FilterError: no passage has a field that the filter names.
@@ -181,7 +181,7 @@ class Index:
         return folders(self.passages)
 
     def around(self, passage_id: str, count: int) -> tuple[list[Passage], list[Passage]]:
-        """The passages of the same document, at most `count` each, that stand before and after this one."""
+        """At most `count` passages before and after this one in the same document."""
         row = self.passages.row_of(passage_id)
         if row is None:
             return [], []
@@ -210,7 +210,7 @@ class Index:
             )
 
     def describe(self) -> str:
-        """What is in the index and how it was built, for people."""
+        """A text about the content of the index and how it was built."""
         files = self.manifest["files"]
         total = sum(entry["size_bytes"] for entry in files.values())
         lines = [

@@ -271,8 +271,8 @@ class LuceneIndex:
     ) -> list[list[tuple[int, float]]]:
         """Best (row, score) of each text, best first, ties by row; fewer than `top_k` if fewer match.
 
-        Of a selection Lucene scores the selected rows alone, with the statistics of all; only the
-        steps of ties differ.
+        With a selection, Lucene scores only the selected rows, with the statistics of all; only the scores of
+        tied documents differ.
 
         A text is a bag of words: none of its characters is query syntax. A text without an indexable word
         has no results. Anserini lowers the scores of tied documents by steps of 1e-6, so they stay in order.

@@ -251,7 +251,7 @@ class PassageStore:
 
     def column(self, name: str) -> pa.ChunkedArray | None:
         """All values of "id", "title", "text", "path", "page", "headings" or "metadata", mapped from the
-        disk; None if no passage has such.
+        disk; None if no passage has such a value.
         """
         reader = next(
             (it for it in (self._reader, *self._optional.values()) if name in it.schema.names), None

@@ -1,4 +1,4 @@
-"""What an index will need: disk, memory and time, stated before it is built.
+"""Estimate the disk, memory and time that an index will need, before it is built.
 
 Sizes are arithmetic over the file formats; times come from rates measured on this machine. Sizes are in
 bytes, 1 GB = 10^9 bytes.
@@ -161,7 +161,7 @@ class Plan:
         return {**asdict(self), **{name: getattr(self, name) for name in totals}}
 
     def describe(self) -> str:
-        """The figures as a table for people."""
+        """The figures as a table for the terminal."""
         kind = f"{self.index_type} × {self.dim} ({self.dtype} embeddings)" if self.dim else "BM25"
         lines = [f"{self.n_passages:,} passages, {kind}", "disk"]
         lines += [f"  {name:<22}{_gb(size)}" for name, size in self.disk_bytes.items()]
@@ -214,10 +214,12 @@ def plan(
     """
     settings, rates = settings or BuildSettings(), rates or Rates()
     if n_passages < 1 or (settings.has_encoder and dim < 1):
-        raise ConfigError(f"cannot plan for {n_passages} passages of size {dim}", hint="both are at least 1")
+        raise ConfigError(
+            f"cannot plan for {n_passages} passages of size {dim}", hint="both must be at least 1"
+        )
     for name, value in (("encode_per_s", encode_per_s), ("passage_bytes", passage_bytes)):
         if value is not None and not value > 0:
-            raise ConfigError(f"cannot plan with {name} {value}", hint="it is more than 0")
+            raise ConfigError(f"cannot plan with {name} {value}", hint="it must be above 0")
     text_bytes = n_passages * passage_bytes
     store_bytes = text_bytes + n_passages * (id_bytes + ARROW_BYTES)
     lookup_bytes = n_passages * LOOKUP_BYTES

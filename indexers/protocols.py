@@ -34,7 +34,7 @@ class EncoderIdentity:
         pooling: "cls", "mean", "pooler", …
         similarity: "dot" or "cosine"; both are searched as inner products.
         layout: how title and text are joined: "pair", or a template such as "{title} {text}".
-        interaction: for encoders with one vector per token, how they read texts, in words; else "".
+        interaction: for encoders with one vector per token, a description of how they read texts; else "".
 
     Example:
         >>> a = EncoderIdentity("tiny", "ab12", dim=4)
@@ -86,7 +86,7 @@ class EncoderIdentity:
         )
 
     def comparable(self) -> dict[str, Any]:
-        """The fields that must not change when a build continues: with known weights, the name may."""
+        """The fields that must not change when a build continues; the name may, if the weights are known."""
         return {**self.to_json(), "name": "" if self.weights_sha256 else self.name}
 
     def options(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class VectorIndex(Protocol):
 
 @runtime_checkable
 class TimedVectorIndex(VectorIndex, Protocol):
-    """A vector index of several parts, each of which takes time by itself and may be missing."""
+    """A vector index of several parts, each with its own time, of which some may not answer."""
 
     def search_timed(self, queries: FloatArray, top_k: int, timer: StageTimer) -> tuple[FloatArray, IntArray]:
         """`search`; the timer gets each part's time, and the names of parts that did not answer."""

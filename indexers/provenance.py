@@ -1,4 +1,4 @@
-"""What an index was built from: its documents, how they were cut, and the settings of its build."""
+"""How an index was built: its documents, how they were split, and the settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def documents_of_index(index: Index) -> DocumentTable:
 
 
 def split_of_index(place: Path, max_tokens: int | None = None) -> SplitOptions:
-    """How the documents of an index were cut; as usual if it was built from passages.
+    """How the documents of an index were split; the default if it was built from passages.
 
     Args:
         max_tokens: the encoder's limit, for an index that had no files so far.
@@ -43,7 +43,7 @@ def read_options_of_index(place: Path) -> ReadOptions:
     """How the corpus of an index was read.
 
     Raises:
-        ConfigError: it was built from standard input or from Python, so that there are no such options.
+        ConfigError: it was built from standard input or from Python, without such options.
     """
     source = _source(place)
     if "read" not in source:

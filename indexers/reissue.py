@@ -1,8 +1,8 @@
 """Give an index a new question encoder without encoding its passages again.
 
-An index states which encoder made it, both towers together. Where only the question tower was trained
-further, its vectors are still right, and encoding the corpus again would give equal numbers. This module
-writes a new statement instead, over hard links to the old files.
+An index states which encoder made it, both towers together. If only the question tower was trained further,
+its vectors remain valid, and encoding the corpus again would give equal numbers. This module writes a new
+manifest instead, with hard links to the old files.
 """
 
 from __future__ import annotations

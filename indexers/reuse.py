@@ -1,7 +1,7 @@
 """Take vectors of unchanged passages from an earlier index, so that only new or changed ones are encoded.
 
 A corpus that grows, shrinks or is corrected is indexed again, into a new directory, with `KnownVectors`
-around its encoder: a passage whose title and text stand in an earlier index of the same encoder takes its
+around its encoder: a passage whose title and text are in an earlier index of the same encoder gets its
 vector from there. Ids do not matter, nor the order. FAISS and Lucene are built anew, in minutes where
 encoding takes hours, and a server can then switch to the new index while it runs.
 """
@@ -37,10 +37,10 @@ _KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
 
 
 class KnownVectors:
-    """A passage encoder that looks into earlier indexes first.
+    """A passage encoder that first looks for vectors in earlier indexes.
 
     Args:
-        encoder: encodes the passages that no index holds.
+        encoder: encodes the passages that are in no earlier index.
         indexes: earlier indexes with dense retrieval; a vector comes from the first one that holds the
             passage. Their checksums are verified.
         dtype: type of the numbers to be stored: vectors rounded to float16 are not used for float32.

@@ -31,7 +31,7 @@ _SKIPPED = 64  # results fetched beyond what is asked, in place of deleted ones
 
 
 class LiveRows:
-    """The rows of an index in those of its segments.
+    """Maps the rows of an index to rows of its segments, and back.
 
     Args:
         stored: stored rows (N,) of the index's passages, in the order of the corpus.
@@ -62,12 +62,12 @@ class LiveRows:
         return len(self.stored)
 
     def of(self, segment: int, rows: IntArray) -> IntArray:
-        """Rows of the index for rows of a segment; -1 for deleted ones and for -1."""
+        """Rows of the index for rows of a segment; -1 where the row is deleted or -1."""
         offset = self.bounds[segment]
         return np.where(rows >= 0, self._live[offset + np.maximum(rows, 0)], -1)
 
     def row_of(self, stored: int) -> int:
-        """The row of the index that a stored row is; -1 for a deleted one."""
+        """The row of the index for a stored row; -1 if it is deleted."""
         return int(self._live[stored])
 
     def is_live(self, segment: int) -> np.ndarray:
@@ -171,7 +171,7 @@ class LiveEmbeddings(EmbeddingShards):
 
 
 class LiveVectors:
-    """Vector search in several segments: each is searched for what is not deleted, the best are merged."""
+    """Vector search in several segments: each is searched without its deleted rows, and hits are merged."""
 
     def __init__(self, live: LiveRows, parts: Sequence[VectorIndex]) -> None:
         self._live, self._parts, self.dim = live, parts, parts[0].dim

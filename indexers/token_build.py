@@ -70,7 +70,7 @@ def shard_files(shard: int) -> tuple[str, str, str]:
 
 
 def check_tokens(identity: EncoderIdentity, bits: int) -> None:
-    """Refuse what cannot be compressed, before anything is encoded.
+    """Check, before anything is encoded, that token vectors can be compressed.
 
     Raises:
         ConfigError: the encoder's vectors are not of unit length, or `bits` is not 1, 2 or 4.

@@ -103,7 +103,7 @@ def train_codec(sample: FloatArray, count: int, bits: int) -> TokenCodec:
 
     Args:
         sample: (S, D) unit vectors in random order.
-        count: centroids wanted; at most a quarter of the sample is taken.
+        count: number of centroids, but at most a quarter of the sample.
         bits: 1, 2 or 4 per number.
     """
     dim = sample.shape[1]
@@ -195,7 +195,7 @@ class TokenCodec:
         return vectors / norms
 
     def similarities(self, codes: NDArray[Any], packed: Bytes, query: FloatArray) -> FloatArray:
-        """Inner products (T, q) of what `decode` gives with vectors (q, D), a thousand tokens at a time."""
+        """Inner products (T, q) of decoded vectors with vectors (q, D), a thousand tokens at a time."""
         found = np.empty((len(codes), len(query)), np.float32)
         room = self._room(min(len(codes), _TOKENS_AT_ONCE))
         for start in range(0, len(codes), _TOKENS_AT_ONCE):

@@ -1,8 +1,8 @@
 """Bring an index up to date: a new segment, a new list of rows, and one small manifest, switched by rename.
 
-No file that readers use is changed: a crash leaves the old version or the new one. What an interrupted update
-had written of its segment is taken up by the next one with the same passages. Files that are not needed any
-more stay until the next update, so that a process that is opening them can finish.
+No file that readers use is changed: a crash leaves the old version or the new one. An update continues the
+segment of an interrupted one if the passages are the same. Files that are not needed any more stay until the
+next update, so that a process that is opening them can finish.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def update_index(
     """Make an index hold exactly the documents that `changes` gives, in that order.
 
     Args:
-        changes: from the documents of the index to those that it is to have.
+        changes: function from the documents of the index to those of its next version.
         encoder: opens the encoder of the index; called only if passages have to be encoded.
         max_deleted_share: highest share of the documents that may be deleted.
         merge: whether segments are merged afterwards if there are many, or much is deleted.

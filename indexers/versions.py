@@ -49,13 +49,13 @@ _log = get_logger(__name__)
 
 @dataclass(slots=True)
 class UpdateReport:
-    """What an update did.
+    """Result of an update.
 
     Attributes:
-        version: of the index afterwards.
+        version: version of the index afterwards.
         added, replaced, deleted, kept: numbers of documents.
         passages: number of passages of the documents added and replaced.
-        reused: passages of these whose vector was there already.
+        reused: number of these passages whose vector was stored already.
         merged: number of segments that were merged afterwards.
     """
 
@@ -70,7 +70,7 @@ class UpdateReport:
 
     @property
     def is_changed(self) -> bool:
-        """Whether any document is another one than before."""
+        """Whether any document has changed."""
         return bool(self.added or self.replaced or self.deleted)
 
     def __str__(self) -> str:

@@ -133,7 +133,7 @@ class Config(BaseModel):
 
 
 def explained(kind: type[BaseModel]) -> dict[str, str]:
-    """What each field of a model means: its description, else the docstring of the class that declares it.
+    """Explanation of each field of a model: its description, or the docstring of the class that declares it.
 
     Example:
         >>> explained(Config)

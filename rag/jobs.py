@@ -1,6 +1,6 @@
 """The commands as functions: `rag.index`, `rag.mine`, `rag.retrieve` and `rag.train_rounds`.
 
-The command line calls these, so that a command and its twin do the same.
+The command line calls these functions, so that a command and its function do the same.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def index(
 
 
 def resolve_corpus(corpus: Sequence[str | Path]) -> tuple[list[str], bool]:
-    """The inputs; whether they are the word "sample", which stands for the corpus in the package."""
+    """The inputs, and whether they are the sample corpus, for which the word "sample" stands."""
     inputs = [str(one) for one in corpus]
     if inputs == [SAMPLE] and not Path(SAMPLE).exists():
         from rag.sample import corpus_path
@@ -147,7 +147,7 @@ def resolve_corpus(corpus: Sequence[str | Path]) -> tuple[list[str], bool]:
 
 
 def read_and_split(given: Mapping[str, Any], **split: Any) -> tuple[ReadOptions, SplitOptions]:
-    """How documents are read and cut, by the names that `index` gives the options; `split` adds to these."""
+    """Options for reading and splitting documents, from arguments as in `index`; `split` adds to these."""
     limits = Limits(**{field: given[name] for name, field in _LIMITS.items() if name in given})
     reading = {name: given[name] for name in _READING if name in given}
     reading["metadata"] = tuple(given.get("metadata") or ())
@@ -310,15 +310,15 @@ def train_rounds(
     training: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> list[RoundResult]:
-    """Teach a retriever in rounds of searching, labelling and training: the twin of `rag rounds`.
+    """Train a retriever in rounds of searching, labelling and training: the function of `rag rounds`.
 
     Args:
         recipe: "distill": a reader scores passages; "colbert": answers tell right passages from wrong ones.
-        index: what the first round searches.
+        index: index that the first round searches.
         questions: questions with answers; gold passages are not needed.
         out: folder of the rounds, continued after its last finished stage.
-        config: of the training: a file or preset; "distill-small" or "colbert-small" by default.
-        training: settings of `rag.train` with this recipe that win over `config`.
+        config: training settings, a file or preset; "distill-small" or "colbert-small" by default.
+        training: settings of `rag.train` with this recipe, which override `config`.
         **settings: fields of `DistillRoundsConfig` or `ColbertRoundsConfig` (rounds, top_k, reader, …).
 
     Returns:

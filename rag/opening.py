@@ -1,7 +1,7 @@
-"""What `Pipeline.open` and `Pipeline.save` do: models by name, folder or in memory, and the way back to disk.
+"""Open pipelines with models given by name, folder or in memory, and save them: `Pipeline.open` and `save`.
 
-A saved pipeline is an index directory that also holds `encoder/` and `reader/`, the models' folders, where
-they neither come with the package nor from the hub, and `pipeline.json`, the settings that were given.
+A saved pipeline is an index directory that also contains `pipeline.json`, the settings that were given, and
+the models in `encoder/` and `reader/`, unless they come with the package or from the hub.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OWN = "its own question encoder"
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The arguments of `Pipeline.open` that say who searches and who reads; see there."""
+    """The arguments of `Pipeline.open` that choose retriever and reader."""
 
     retriever: str = "auto"
     index_encoder: Any = None
@@ -48,7 +48,7 @@ class Opening:
     effort: str | None = None
 
     def completed(self, directory: Path) -> Opening:
-        """With what a saved pipeline's directory says of those that are not given."""
+        """A copy in which arguments that were not given come from the saved pipeline in the directory."""
         path = directory / SETTINGS_FILE
         saved: dict[str, Any] = read_json(path) if path.is_file() else {}
         if (directory / READER_DIR).is_dir():
@@ -59,7 +59,7 @@ class Opening:
         return Opening(**{**chosen, **missing})
 
     def open(self, index: Index) -> tuple[Retriever, Reader | None]:
-        """Retriever and reader; no reader where none is wanted.
+        """Open retriever and reader; the reader is None if none is wanted.
 
         Raises:
             ArtifactError: the index belongs to another encoder, or there is no such model.
@@ -107,7 +107,7 @@ class Opening:
 
 
 def keep_encoder(encoder: Any, directory: Path) -> None:
-    """Write an encoder that was given in memory beside the index that it made, so that it can be opened."""
+    """Write an encoder that was given in memory into the index that it made, so that this can be opened."""
     if not is_source(encoder) and not hasattr(encoder, "identity") and not (directory / ENCODER_DIR).exists():
         write_model(encoder, directory / ENCODER_DIR)
 

@@ -1,4 +1,4 @@
-"""Question in, answers with evidence out: the core of Python API, command line and server."""
+"""From questions to answers with evidence: the core of Python API, command line and server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Pipeline:
     """Retrieve, read, answer with evidence.
 
     Args:
-        index: an open index; its passages are what evidence is quoted from.
+        index: an open index, from whose passages evidence is quoted.
         retriever: question → hits.
         reader: question + passages → answer spans; None for retrieval only.
 
@@ -90,9 +90,9 @@ class Pipeline:
                 False for none.
             reads: False only searches, if need be with the question encoder that the reader brings with it.
             precision: "auto", "fp32" or "bf16".
-            effort: how much is read: "full" or another of the reader's own efforts; None for its default.
-            fusion: how hybrid retrieval puts its two lists together, as `Fusion.parse` reads it.
-            rerank: folder of a ColBERT model or a cross-encoder that puts the first hits in order, as
+            effort: how much the reader reads: "full" or another of its efforts; None for its default.
+            fusion: how hybrid retrieval fuses its two lists, as `Fusion.parse` reads it.
+            rerank: folder of a ColBERT model or a cross-encoder that re-ranks the first hits, as
                 `retrievers.rerank.parse_rerank` reads it.
             verify: how thoroughly files are checked before use.
 
@@ -130,7 +130,7 @@ class Pipeline:
             titles: one title per string, if known.
             out: where the index goes; a directory that lives as long as the pipeline by default.
             retriever: what to build.
-            encoder: what makes the vectors: as `index_encoder` of `open`; the one in the package by default.
+            encoder: encoder of the passages, as `index_encoder` of `open`; by default the one in the package.
             reader: as in `open`.
             overwrite: delete what is in `out` first.
 
@@ -223,7 +223,7 @@ class Pipeline:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Who answers: retriever, encoder and reader with their weight hashes, for reports."""
+        """Description of retriever, encoder and reader with their weight hashes, for reports."""
         judging = self.retriever if isinstance(self.retriever, RerankingRetriever) else None
         first = self.retriever if judging is None else judging.first
         return {
@@ -314,7 +314,7 @@ class Pipeline:
         n_best: int,
         paths: Sequence[Sequence[Steps]] = (),
     ) -> list[AnswerSet]:
-        """Answers from passages that were found, or from paths of them; questions without any get none.
+        """Answers from retrieved passages, or from paths of them; questions without passages get none.
 
         Raises:
             ConfigError: the pipeline has no reader.
@@ -381,7 +381,7 @@ class Pipeline:
     async def aask(self, questions: Sequence[str], **options: Any) -> list[AnswerSet]: ...
 
     async def aask(self, questions: str | Sequence[str], **options: Any) -> AnswerSet | list[AnswerSet]:
-        """As `ask`, with its options, in another thread: the event loop goes on meanwhile."""
+        """Run `ask` in another thread, so that the event loop is not blocked."""
         ask: Callable[..., AnswerSet | list[AnswerSet]] = self.ask
         return await asyncio.to_thread(ask, questions, **options)
 

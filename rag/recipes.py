@@ -129,7 +129,7 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
         recipe: one of `RECIPES`.
         out: folder of the run.
         config: a preset's name or a YAML or JSON file.
-        settings: win over `config`; nested groups as mappings, or flat where the name is unique.
+        settings: override `config`; nested groups as mappings, or flat where the name is unique.
 
     Returns:
         The folder of the finished encoder or reader.
@@ -164,11 +164,11 @@ def read_config(
     overrides: Mapping[str, Any],
     flags: Mapping[str, str] | None = None,
 ) -> ConfigT:
-    """A recipe's configuration from all its places, see `load_config`.
+    """A recipe's configuration from file, options and overrides, see `load_config`.
 
     Raises:
         ConfigError: it cannot be read, is not valid, or would choose checkpoints on a test set.
-        DataError, ArtifactError: a file or folder that it names cannot be what it is to be.
+        DataError, ArtifactError: a file or folder that it names is missing or of the wrong kind.
     """
     config = load_config(kind, source, overrides=overrides, flags=flags)
     for part in (config, getattr(config, "data", None)):
@@ -184,7 +184,7 @@ def check_files(settings: Mapping[str, Any]) -> None:
     """Refuse settings that name a file, an index or a model's folder that is not there: before any work, and
     before torch is imported.
 
-    What lies in the run's folder, `settings["out"]`, may come to be later.
+    Paths in the run's folder, `settings["out"]`, may be missing, because they may be written later.
 
     Raises:
         DataError: a file does not exist; the message has the setting's name.

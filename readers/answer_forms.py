@@ -1,7 +1,7 @@
-"""Where an answer begins and ends in its passage, and whether it has the form that its question asks for.
+"""Rules for where an answer begins and ends, and whether it has the form that its question asks for.
 
-These are rules; nothing is learned. People's own documents have tables, lists, options and paths, where a
-reader of prose draws the wrong border, or takes a word where a number is asked for.
+They are for documents with tables, lists, options and paths, where a reader trained on prose marks too much
+or too little, or a word where the question asks for a number.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def answer_bounds(text: str, start: int, end: int) -> tuple[int, int]:
     """The borders of an answer that a span model marked: whole tokens of one paragraph or of one cell.
 
     Of a span that crosses a blank line or the border of a table's cell, the first part with a word is kept.
-    Half a label before a value ("No: 4711") and the word for what an identifier is ("MAX_SIZE config key")
+    A label before a value ("No: 4711") and the word that says what an identifier is ("MAX_SIZE config key")
     are left out.
 
     Example:
@@ -90,7 +90,7 @@ def answer_bounds(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def whole_tokens(text: str, start: int, end: int) -> tuple[int, int]:
-    """Extend a span over options, versions, prices, paths, addresses and names in code that it would cut.
+    """Extend a span so that it cuts no option, version, price, path, address or name in code.
 
     Example:
         >>> text = "Give --no-cache-dir, or write to help@example.org."
@@ -151,7 +151,7 @@ def _after_label(text: str, start: int, end: int) -> int:
 
 
 def asked_form(question: str) -> str:
-    """What an answer to the question looks like, or "" where the question does not tell: "number", "person",
+    """The form of answer that the question asks for, or "" if the question does not tell: "number", "person",
     "option" (of a command), "name" (in code), "path" (of a file), or "address" (of mail or the web).
 
     Example:
@@ -162,7 +162,7 @@ def asked_form(question: str) -> str:
 
 
 def has_form(answer: str, form: str) -> bool:
-    """Whether an answer looks as `asked_form` tells; every answer has the form "".
+    """Whether an answer has a form of `asked_form`; every answer has the form "".
 
     Example:
         >>> has_form("--sort", "option"), has_form("sorting", "option")

@@ -1,4 +1,4 @@
-"""Fitting what turns span scores into probabilities."""
+"""Fit the parameters that turn span scores into probabilities."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ def fit_calibration(
 
 
 def fit_chance(signs: Floats, happened: npt.NDArray[np.bool_], weights: Floats) -> tuple[float, ...]:
-    r"""Bias a and slopes b of p = σ(a + b·s) that make what happened most likely.
+    r"""Bias a and slopes b of p = σ(a + b·s) that make the observed outcomes most likely.
 
-    One temperature serves all ranks at once; this asks about one thing alone, such as the answer shown.
+    Unlike the one temperature for all candidates, this fits the probability of a single event, such as that
+    the first answer is right.
 
     Args:
         signs: (Q, n) s, such as `readers.ranking.answer_signs`.
@@ -88,7 +89,7 @@ def fit_chance(signs: Floats, happened: npt.NDArray[np.bool_], weights: Floats) 
 
 
 def fit_shift(logits: Floats, happened: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    r"""Shift a and slope b of p = σ(a + b·z) for probabilities with logits z that are already about right.
+    r"""Shift a and slope b of p = σ(a + b·z), to correct nearly calibrated probabilities with logits z.
 
     Few questions move them little: a has a normal prior around 0 with deviation 1, b around 1 with 0.3.
 

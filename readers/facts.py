@@ -1,9 +1,9 @@
-"""Supporting facts of a two-hop question: which sentences of the passages that were read say so.
+"""Supporting facts of a two-hop question: the sentences, of the passages read, that support the answer.
 
-Nothing is learned here. Two passages are chosen that together hold the rare words of the question, that name
-each other, whose titles stand in the question, and in which the reader found its answer; of these two, the
-sentences that do the same. The weights of these signs are a handful of settings, chosen on training questions
-of HotpotQA by `rag tune facts`.
+They are chosen by a rule. It chooses two passages that together contain the rare words of the question, that
+mention each other's titles, whose titles occur in the question, and in which the reader found its answer; and
+of these two, the sentences with the same signs. The weights of the signs were chosen on training questions of
+HotpotQA by `rag tune facts`.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class FactSettings(Config):
         title: weight if the question contains the passage's title.
         link: weight if one passage contains the other's title.
         coverage: weight of the share of the question's rare words that the two passages contain together.
-        path: taken off for each ln(1 + rank) of the two among the paths of a multi-hop retriever; chosen
-            later, on 291 questions of HotpotQA that no reader had learnt from.
+        path: penalty per ln(1 + rank) of the two among the paths of a multi-hop retriever; chosen later, on
+            291 questions of HotpotQA that no reader was trained on.
         sentence_answer: weight if the sentence contains the answer.
         sentence_link: weight if the sentence contains the other passage's title.
         sentence_marked: weight if the reader marked the sentence; chosen with `path`.
-        threshold: a sentence whose signs reach it is a fact, if it is not the best of its passage, which
+        threshold: weighted sum from which a sentence is a supporting fact; the best sentence of a passage
             always is. A sentence's share of rare words has the weight 1.
     """
 
@@ -76,9 +76,9 @@ class FactPassage:
 
     Attributes:
         title: title of its document.
-        sentences: its text, cut into sentences.
+        sentences: its text, split into sentences.
         score: retrieval score.
-        confidence: summed over the answers that were read in it.
+        confidence: sum of the reader's confidences in answers from this passage.
         answer_sentence: number of the sentence with the best of all answers, None if that is elsewhere.
         marked: numbers of the sentences that the reader marked.
     """
@@ -97,9 +97,10 @@ class FactSigns:
 
     Attributes:
         passages: (K, 3) scaled score, confidence, title in the question.
-        links: (K, K) whether one of the two names the other.
-        coverage: (K, K) share of the question's rare words that the two hold together.
-        ranks: (K, K) ln(1 + rank) of the path that the two make, or of the one after the last.
+        links: (K, K) whether one of the two mentions the other's title.
+        coverage: (K, K) share of the question's rare words that the two contain together.
+        ranks: (K, K) ln(1 + rank) of the path made of the two; without such a path, of the rank after the
+            last.
         titles: K titles.
         sentences: for each passage (S, 3): share of rare words, holds the answer, marked; NaN for a blank
             sentence.
@@ -121,7 +122,7 @@ def find_signs(
     """Look for all signs in the passages of one question.
 
     Args:
-        passages: K that were read.
+        passages: the K passages that were read.
         paths: numbers of the passages on each path that a retriever found, best first.
     """
     asked = _words(question)
@@ -212,7 +213,7 @@ def _name(title: str) -> list[str]:
 
 
 def is_named(title: str, text: str) -> bool:
-    """Whether a text holds a title's words one after another."""
+    """Whether a text contains the words of a title one after another."""
     return _within(_name(title), _words(text))
 
 

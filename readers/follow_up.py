@@ -1,8 +1,8 @@
-"""Follow-up questions: "and its population?" as a question that can be searched for by itself.
+"""Rewrite follow-up questions such as "and its population?" as questions that can be understood alone.
 
-The rule knows English, the last question and its answer. It looks for a pronoun ("When was she born?"), an
-ellipsis ("And Germany?", "The population?") or a bare question word ("When?"); any other question is left as
-it is.
+The rule is for English, and uses the last question and its answer. It looks for a pronoun ("When was she
+born?"), an ellipsis ("And Germany?", "The population?") or a bare question word ("When?"); any other question
+is left as it is.
 """
 
 from __future__ import annotations
@@ -211,13 +211,13 @@ def _lower(text: str) -> str:
 
 @runtime_checkable
 class Rephrases(Protocol):
-    """A reader that words a follow-up question anew itself, such as a language model."""
+    """A reader that can rewrite a follow-up question itself, such as a language model."""
 
     def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
         """The question as one that stands alone.
 
         Raises:
-            ReaderError: it cannot.
+            ReaderError: the model gives no usable question.
         """
         ...
 

@@ -18,7 +18,7 @@ SettingsT = TypeVar("SettingsT", bound=Config)
 
 
 class Calibration(Config):
-    """Temperature and null bias that turn scores into probabilities; 1 and 0 where nothing was fitted."""
+    """Temperature and null bias that turn scores into probabilities; 1 and 0 if they were not fitted."""
 
     temperature: float = Field(default=1.0, gt=0)
     null_bias: float = 0.0
@@ -32,7 +32,7 @@ class Calibration(Config):
         default=None,
         min_length=2,
         max_length=9,
-        description="the same: how likely what was read holds no answer, if the first one is wrong",
+        description="likewise: how likely there is no answer, if the first one is wrong",
     )
     questions: int = Field(default=0, ge=0, description="held-out questions it was fitted on; 0 = not fitted")
 

@@ -1,7 +1,7 @@
-"""From a name to a reader: the kinds there are, how each is recognised, and one way to open them all.
+"""Open a reader of any kind by its name.
 
-A new kind is a line in `KINDS`. What a source is, is decided by its scheme (`openai:…`), by the `kind` in a
-folder's `reader.json`, or by the architecture in its `config.json`.
+A new kind is an entry in `KINDS`. The kind of a source is recognised by its scheme (`openai:…`), by the
+`kind` in a folder's `reader.json`, or by the architecture in its `config.json`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def reader_kind(source: str | Path | None) -> str:
     """Which of `KINDS` a source is; None is the reader that ships with the package.
 
     Raises:
-        ArtifactError: nothing is there, or it is no reader: says what was found.
+        ArtifactError: there is no such source, or it is no reader; the message states what was found.
     """
     if source is None:
         return "extractive"

@@ -1,8 +1,8 @@
-"""Reading what was found as paths, and why an answer follows: hop by hop, with its supporting sentences.
+"""Read passages of multi-hop paths, and explain answers by their paths and supporting sentences.
 
-Each passage is read for itself; where it stands on its paths tells how likely it holds the answer. The
-supporting sentences are chosen by the rule of `readers.facts`, or by a reader that was taught to
-(`ReadsPaths`): it sees a path as one text, so that what one passage says of the other can decide.
+Passages are read separately; the position of a passage on its paths tells how likely it contains the answer.
+The supporting sentences are chosen by the rule of `readers.facts`, or by a reader that was trained for it
+(`ReadsPaths`): it reads a path as one text, so that it sees what one passage says about the other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEADS_ON, _NAMED = 0.6, 0.5
 
 @runtime_checkable
 class ReadsPaths(Reader, Protocol):
-    """A reader that knows what it means for passages to come from paths."""
+    """A reader that takes account of passages that come from paths."""
 
     def read(
         self,
@@ -47,13 +47,13 @@ class ReadsPaths(Reader, Protocol):
 
     @property
     def reads_paths(self) -> bool:
-        """Whether it was taught to mark sentences of joined paths."""
+        """Whether it was trained to mark sentences of joined paths."""
         ...
 
     def support(
         self, questions: Sequence[str], passages: Sequence[Passage], sentences: Sequence[Spans]
     ) -> list[npt.NDArray[np.float32]]:
-        """Logits of the sentences of one passage a question: above 0 supports the answer."""
+        """Logits of the sentences of one passage per question; above 0: the sentence supports the answer."""
         ...
 
 
@@ -100,7 +100,7 @@ def hop_scores(question: str, retrieved: Steps, paths: Sequence[Steps]) -> list[
 
         −ln(1 + rank of its best path) − 0.6·[it is not the last on that path] − 0.5·[the question names it]
 
-    A passage from which a path goes on seldom holds the answer, nor does one whose title the question names.
+    A passage that is not the last of its path seldom contains the answer, nor does one named in the question.
 
     Example:
         >>> texts = Passage("d", "Danube", "In Germany."), Passage("g", "Germany", "Its capital is Berlin.")
@@ -144,8 +144,8 @@ def read_answers(
     """Answers with evidence; timings are the caller's to add.
 
     Args:
-        reader: any; one that `ReadsPaths` goes by `hop_scores`, and may mark the sentences of each answer's
-            path.
+        reader: any reader; one that is a `ReadsPaths` gets `hop_scores`, and may mark the sentences of each
+            answer's path.
         retrieved: passages to read for each question, best first; without passages there is no answer.
         paths: paths for each question, best first; paths of one passage add nothing.
         n_best: largest number of answers per question.
@@ -275,8 +275,8 @@ def _mark(
 def with_paths(answers: AnswerSet, paths: Sequence[Steps]) -> AnswerSet:
     """Give every answer the best path that its passage is part of.
 
-    Where the reader has marked no supporting sentences, those are lit that the rule of `readers.facts` takes
-    among the sentences of neighbouring passages.
+    If the reader has marked no supporting sentences, they are chosen by the rule of `readers.facts` among the
+    sentences of neighbouring passages.
 
     Args:
         answers: answers to one question.

@@ -15,7 +15,7 @@ MAX_PASSAGE_CHARS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A passage that a reader cites, and where the answer stands in it: None where it does not."""
+    """A passage that a reader cites, and the characters of the answer in it; None if it does not occur."""
 
     passage_index: int
     start: int | None = None
@@ -24,21 +24,21 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswer:
-    """One answer and the passage it rests on.
+    """One answer and the passage that supports it.
 
     Attributes:
-        text: the answer; exactly `passages[passage_index].text[start:end]` where there is a span.
+        text: the answer; exactly `passages[passage_index].text[start:end]` if there is a span.
         score: larger is better; comparable within the question.
         confidence: calibrated probability that the answer is right, in [0, 1].
-        passage_index: index of the passage it rests on.
-        start, end: characters of that passage's text, the end exclusive; None where the answer does not stand
-            there literally ("yes", or what a generator worded itself).
-        supporting: start and end of the sentences that support it, where the reader marks them.
-        weights: how much of the answer each passage given accounts for, by Bayes' rule, where the reader says
-            so; they sum to 1.
-        citations: every passage that the reader cites, where it does.
-        is_supported: False where the passages that are cited do not say it.
-        note: what is odd about its citations, in words, or "".
+        passage_index: index of that passage.
+        start, end: characters of that passage's text, the end exclusive; None if the answer does not occur
+            there literally ("yes", or the words of a generator).
+        supporting: start and end of the sentences that support it, if the reader marks them.
+        weights: each passage's share in the answer's probability, by Bayes' rule, if the reader computes it;
+            they sum to 1.
+        citations: every passage that the reader cites, if it does.
+        is_supported: False if the cited passages do not contain the answer.
+        note: a sentence about unusual citations, or "".
     """
 
     text: str
@@ -58,8 +58,8 @@ class ReadAnswer:
 class ReadResult:
     """Answers of one question, best first, and the probability that the passages hold none.
 
-    `reading` says what it cost, where the reader counts it: "passages" that were read, "dropped" of these
-    before the end, "token_layers". `failure` says why this question could not be read; "" if it was.
+    `reading` states the cost, if the reader counts it: "passages" that were read, "dropped" of these before
+    the end, "token_layers". `failure` states why this question could not be read; "" if it was.
     """
 
     answers: tuple[ReadAnswer, ...]
@@ -70,7 +70,7 @@ class ReadResult:
 
 @runtime_checkable
 class Reader(Protocol):
-    """Anything that reads answers out of passages."""
+    """A reader: finds or generates answers from passages."""
 
     def read(
         self,
@@ -82,10 +82,10 @@ class Reader(Protocol):
         """Answer each question from its own passages.
 
         Args:
-            questions: B questions; over-long ones are cut where the reader's settings say.
+            questions: B questions; over-long ones are truncated by the reader's settings.
             passages: for each question the passages to read, in any order; maybe none.
             scores: for each passage its retrieval score (larger is better).
-            n_best: most answers to return per question.
+            n_best: maximum number of answers per question.
 
         Returns:
             B results in the order of the questions. Without passages, or with empty ones only: no answers and
@@ -112,7 +112,7 @@ class TellsLikelihood(Protocol):
 
         Args:
             questions, passages, scores: as for `Reader.read`.
-            answers: one a question.
+            answers: one per question.
 
         Returns:
             One number per question; NaN where there is nothing to read.
@@ -126,7 +126,7 @@ def check_request(
     scores: Sequence[Sequence[float]],
     n_best: int,
 ) -> None:
-    """Refuse what cannot be read.
+    """Refuse invalid arguments of `Reader.read`.
 
     Raises:
         ConfigError: if `n_best` is below 1 or the lists do not match in length.
@@ -157,7 +157,7 @@ def check_lengths(passages: Iterable[Passage]) -> None:
     """Refuse passages that are too long to read.
 
     Raises:
-        DataError: with the passage's id.
+        DataError: a passage is too long; the message states its id.
     """
     for passage in passages:
         if len(passage.text) > MAX_PASSAGE_CHARS:

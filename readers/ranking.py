@@ -43,7 +43,7 @@ class PassageRows:
     """The passages of a list of questions as rows for the network.
 
     Attributes:
-        questions: how many questions.
+        questions: number of questions.
         pairs, unique: (question, place, unique passage) triples and the unique passages.
         texts: tokens of the unique passages' texts.
         rows: windows of the pairs.
@@ -75,7 +75,7 @@ class ScoredPassages(PassageRows):
     scores: RowScores
 
     def only(self, numbers: Sequence[int]) -> ScoredPassages:
-        """The output as it would be if only the rows with these numbers had been read."""
+        """The output for the rows with these numbers alone."""
         return self.scored(numbers, self.scores.take(np.array(numbers, np.int64)))
 
 
@@ -84,10 +84,10 @@ class Ranked:
     """One question's different answers, best first, and its null score (None: the model has none).
 
     Attributes:
-        passages: how many were read for it.
-        place: how many of them have a higher retrieval score than that of the first answer.
-        relevance: passage logit of the first answer's passage; 0 for a network without such.
-        asked: tokens of the question.
+        passages: number of passages that were read.
+        place: number of these with a higher retrieval score than the first answer's passage.
+        relevance: passage logit of the first answer's passage; 0 for a network without passage logits.
+        asked: number of tokens of the question.
     """
 
     candidates: list[CandidateAnswer]
@@ -99,13 +99,13 @@ class Ranked:
 
     @property
     def scores(self) -> Floats:
-        """Of the candidates."""
+        """Scores of the candidates."""
         return np.array([candidate.score for candidate in self.candidates], np.float64)
 
     def result(
         self, probabilities: Floats, none: float, n_best: int, cost: Mapping[str, int] | None = None
     ) -> ReadResult:
-        """The best answers with their probabilities, and that of "no answer here"; 1 without any answer."""
+        """The best answers with their probabilities, and that of no answer (1 if there is none)."""
         answers = tuple(
             ReadAnswer(c.text, c.score, float(p), c.passage_index, c.start, c.end, weights=c.weights)
             for c, p in zip(self.candidates[:n_best], probabilities[:n_best], strict=True)
@@ -243,7 +243,7 @@ def retrieval_prior(scores: Sequence[float], weight: float) -> Floats:
     """−weight·ln(1 + rank) for each passage, rank 0 for the highest retrieval score; equal scores share a
     rank.
 
-    Ranks, not scores, because BM25, cosine and fused scores live on different scales.
+    Ranks are used because BM25, cosine and fused scores have different scales.
 
     Example:
         >>> retrieval_prior([0.2, 0.9, 0.2], 1.0).round(2).tolist()
@@ -321,14 +321,14 @@ def confidences(scores: Floats, null: float | None, calibration: Calibration) ->
 
 
 def likelihoods(found: Ranked, calibration: Calibration) -> tuple[Floats, float]:
-    r"""Probabilities of a question's candidates and that what was read holds no answer.
+    r"""Probabilities of a question's candidates, and the probability that the passages read hold no answer.
 
-    Those of `confidences`, but what is shown is asked about by itself where that was fitted, with σ the
-    logistic function and s `answer_signs`:
+    They are those of `confidences`, unless the calibration has fits for the first answer and for "no answer",
+    with σ the logistic function and s `answer_signs`:
 
         p_1 = σ(first · (1, s)),  p_0 = (1 − p_1)·σ(none · (1, s))
 
-    The other candidates share what these leave, none being likelier than the first.
+    The other candidates share the remaining probability, none being likelier than the first.
     """
     p, none = confidences(found.scores, found.null, calibration)
     if calibration.first is None or found.null is None or not found.candidates:
@@ -347,13 +347,13 @@ def _chance(fitted: Sequence[float], signs: Floats) -> float:
 
 
 def answer_signs(found: Ranked, p: Floats, none: float) -> Floats:
-    """What tells whether the first answer is right, (8,): ln(p_1 / Σ of the other answers), ln(p_1 / p_0),
-    the logarithms of how many passages were read, of the place of its passage among them by retrieval
-    score, from 1, and of the answer's length in characters, plus 1; the passage logit of its passage,
-    ln(p_1 / p_2), and the logarithm of the question's length in tokens.
+    """Features (8,) that predict whether the first answer is right: ln(p_1 / Σ of the other answers),
+    ln(p_1 / p_0), the logarithms of the number of passages read, of the rank of its passage by retrieval
+    score, and of the answer's length in characters plus 1; the passage logit of its passage, ln(p_1 / p_2),
+    and the logarithm of the question's length in tokens.
 
     Args:
-        p, none: of `confidences`.
+        p, none: results of `confidences`.
     """
     first, others, nothing = (max(float(x), 1e-12) for x in (p[0], p[1:].sum(), none))
     odds = np.clip(np.log([first / others, first / nothing]), -20.0, 20.0)

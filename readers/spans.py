@@ -34,10 +34,10 @@ _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_]")
 
 
 def find_span(answer: str, text: str) -> tuple[int, int] | None:
-    """Where `answer` first stands in `text` as whole words, start and end; None where it does not.
+    """Start and end of the first occurrence of `answer` in `text` as whole words; None without one.
 
-    The words and signs must be the same; white space between them does not count, nor do case and accents,
-    which models' tokenizers change ("1,000" comes back as "1 , 000"). A place spelled exactly so wins.
+    Words and punctuation must be equal; white space between them, case and accents are ignored, because
+    models' tokenizers change them ("1,000" comes back as "1 , 000"). An exact occurrence is preferred.
 
     Example:
         >>> find_span("black forest", "It rises in the Black  Forest.")
@@ -60,7 +60,7 @@ def find_span(answer: str, text: str) -> tuple[int, int] | None:
 
 
 def share_of_words(answer: str, texts: Iterable[str]) -> float:
-    """The share of the answer's words, function words aside, that stand in any of the texts; 1 without words.
+    """Share of the answer's words, without function words, that occur in any of the texts; 1 without words.
 
     Example:
         >>> share_of_words("It rises in Germany and Austria", ["It rises in Germany."])

@@ -18,7 +18,7 @@ ResultT = TypeVar("ResultT")
 
 
 class QueueFull(Exception):
-    """There is no room for the items; `retry_after_s` estimates when there will be."""
+    """The queue has no room for the items; `retry_after_s` estimates when it will."""
 
     def __init__(self, retry_after_s: float) -> None:
         super().__init__(f"the queue is full for about {retry_after_s:.1f} s")

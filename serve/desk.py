@@ -1,4 +1,4 @@
-"""The desk: accepts questions, has them answered in batches, and tracks whether the server is ready."""
+"""The desk accepts questions, has them answered in batches, and tracks whether the server is ready."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that an index was made of, to read on; off unless the server is given their folder."""
+"""Serve the files that an index was built from; off unless the server is given their folder."""
 
 from __future__ import annotations
 

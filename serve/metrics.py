@@ -71,7 +71,7 @@ class ServerMetrics:
             self.stage_seconds.labels("queue").observe(wait_s)
 
     def stages_finished(self, timings_ms: Mapping[str, float], missing: Iterable[str] = ()) -> None:
-        """Record the stages of one batch, and the parts of the index that it did without."""
+        """Record the stages of one batch, and the parts of the index that did not answer."""
         for stage, value_ms in timings_ms.items():
             if stage.startswith(SHARD):
                 self.shard_seconds.labels(stage.removeprefix(SHARD)).observe(value_ms / 1000.0)

@@ -60,7 +60,7 @@ class AnswerService(Protocol):
         """The passage with this id, or None."""
 
     def around(self, passage_id: str, count: int) -> tuple[list[Passage], list[Passage]]:
-        """At most `count` passages each that stand before and after this one in its document."""
+        """At most `count` passages before and after this one in its document."""
 
     def close(self) -> None:
         """Release files and memory."""

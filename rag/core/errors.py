@@ -28,7 +28,7 @@ def _argument(option: re.Match[str]) -> str:
 class RagError(Exception):
     """Base of all errors that are meant to be read by a user.
 
-    Both name options as commands do (`--out`). `str` names them as Python's arguments.
+    Message and hint name options as commands do (`--out`); `str` gives them as Python arguments.
 
     Args:
         message: what was found and what was expected.

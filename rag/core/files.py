@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, checksums, one writer per directory."""
+"""Files that are complete or absent: atomic writes, checksums, one writer per directory."""
 
 from __future__ import annotations
 

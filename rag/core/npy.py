@@ -1,4 +1,4 @@
-"""NumPy files: written whole, mapped into memory, never unpickled."""
+"""NumPy files: written atomically, mapped into memory, never unpickled."""
 
 from __future__ import annotations
 

@@ -88,10 +88,10 @@ class GoldPassage:
     """A gold passage as the question set quotes or names it.
 
     Attributes:
-        passage: its id is "" where the set gives none; its text is "" where the set only names it.
-        sentences: the sentences of its text as the set splits them; empty where it gives running text.
-            MuSiQue gives each paragraph as one sentence, which supports as a whole.
-        supporting: numbers of the sentences that support the answer, 0-based, as the set has them: a few in
+        passage: the passage; its id is "" if the set gives none, its text "" if the set only names it.
+        sentences: the sentences of its text as the set splits them; empty if the set gives running text.
+            MuSiQue gives each paragraph as one sentence.
+        supporting: numbers of the sentences that support the answer, 0-based, as in the set: a few in
             HotpotQA point past the last sentence.
     """
 
@@ -251,8 +251,8 @@ class Answer:
         weights: share of the answer's probability that each passage contributes, by passage id, where the
             reader computes it; they sum to 1.
         citations: the passages that a language model cites, where they are not `evidence` alone.
-        is_supported: False where the passages that are cited do not say it.
-        note: what is odd about its citations, in words, or "".
+        is_supported: False if the cited passages do not contain the answer.
+        note: a sentence about unusual citations, or "".
     """
 
     text: str
@@ -294,10 +294,10 @@ Certainty = Literal["sure", "uncertain", "perhaps", "none"]
 
 
 def certainty(first: float, none: float) -> Certainty:
-    """How an answer is presented, by its confidence and that of "no answer".
+    """How an answer is presented, by its confidence and the confidence of "no answer".
 
-    "none", so that "no answer" is presented, takes twice the confidence of the answer: where both are near,
-    the answer is shown with "perhaps".
+    It is "none" (present "no answer") only if "no answer" has twice the answer's confidence; if both are
+    close, the answer is shown with "perhaps".
 
     Example:
         >>> certainty(0.9, 0.05), certainty(0.5, 0.1), certainty(0.3, 0.4), certainty(0.1, 0.6)

@@ -1,4 +1,4 @@
-"""Questions as Python code and commands ask them, checked before a model is loaded."""
+"""Check questions from Python code and commands before a model is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a setting of reading, splitting and converting can be; light, so that a command's help can show it."""
+"""Choices of settings for reading, splitting and converting; light, so that help texts can show them."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _read(sources: Sequence[Source], options: ReadOptions, report: ReadReport) -
 def read_records(
     sources: Sequence[Source], options: ReadOptions, report: ReadReport, seen: IdSet
 ) -> Iterator[Document]:
-    """Documents of files of records; see `read_documents`."""
+    """Stream the documents of files with one record per document; see `read_documents`."""
     for source in sources:
         shown = source.path if source.path != STDIN else "stdin"
         unit = _UNITS.get(source.format, "line")
@@ -100,7 +100,7 @@ def read_records(
 def read_files(
     files: Sequence[Source], options: ReadOptions, report: ReadReport, seen: IdSet
 ) -> Iterator[Document]:
-    """Documents of files that are a document each; those that cannot be read are left out."""
+    """Stream files that are one document each; files that cannot be read are left out."""
     for source, item, notes in documents_of_files(files, options):
         report.files += 1
         if isinstance(item, Document) and not seen.add(item.id):
@@ -141,11 +141,11 @@ def fault_of(document: Document, options: ReadOptions, seen: IdSet) -> BadRecord
 
 
 def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
-    """Passages from what Python code holds.
+    """Passages from Python objects.
 
     Args:
         texts: strings, `Passage` records, or mappings with the fields of a corpus; a DataFrame or an Arrow
-            table has such rows. Their numbers are the ids of those without.
+            table has such rows. Entries without an id get their number.
         titles: one title per string.
 
     Raises:

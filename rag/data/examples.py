@@ -187,9 +187,9 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz).
-        needs: "positives": one at least; "targets": two at least that differ, of candidates in any role;
-            "passages": one at least in any role, with negatives of both kinds, skipping empty passages;
-            "questions": only the question.
+        needs: what an example must have: "positives": at least one; "targets": at least two different ones,
+            of candidates in any role; "passages": at least one in any role (negatives of both kinds are read,
+            empty passages skipped); "questions": only the question.
         quiet: do not warn about examples that are left out, because an earlier reading did.
 
     Raises:

@@ -30,7 +30,7 @@ _MOST_VALUES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What one field must hold: one of `values`, or a value within all `bounds`.
+    """Condition on one field: its value is one of `values`, or within all `bounds`.
 
     Attributes:
         values: for the field "path" they are patterns, in which `*` and `?` stand for any characters and a

@@ -1,4 +1,4 @@
-"""Question sets: every format to one `Question`, with file and line in every complaint."""
+"""Read question sets of every format as `Question` records, with file and line in every error message."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _judged(queries: Path, qrels: Path) -> Iterator[Question]:
 
 
 def questions_from(rows: Any) -> list[Question]:
-    """Questions that Python code holds: `Question` records, or mappings or a table with the fields of a file.
+    """Questions from Python objects: `Question` records, or mappings or a table with the fields of a file.
 
     Raises:
         DataError: one is something else, or has no text.

@@ -17,12 +17,12 @@ _MAX_UNREAD = 100  # files that are named in a summary
 
 
 def rows_of(given: Any, what: str, *, hint: str = "put it in a list") -> list[Any]:
-    """What Python code gives as a list, an array, a generator or a data set; of a table its rows as mappings.
+    """The rows of a list, an array, a generator or a data set; those of a table as mappings.
 
     Tables are those of pandas, polars and Arrow, whose iteration would give the columns.
 
     Args:
-        what: what is given, for messages.
+        what: name of the argument, for messages.
 
     Raises:
         DataError: it is one string, mapping, path or number.
@@ -42,7 +42,7 @@ def rows_of(given: Any, what: str, *, hint: str = "put it in a list") -> list[An
 
 
 def known(value: Any) -> Any:
-    """None for what pandas has in a cell without a value: NaN or NA."""
+    """The value, or None for pandas' markers of an empty cell: NaN or NA."""
     is_missing = type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
     return None if is_missing else value
 
@@ -114,7 +114,7 @@ class ReadReport:
         ignored: files in given folders that no reader was chosen for.
         files: how many of all records are files that are a document each.
         unread: how many of these could not be read; they never stop the reading, however large their share.
-        notes: what people should know of files that were read.
+        notes: remarks for the user about files that were read.
 
     Example:
         >>> report = ReadReport()
@@ -154,7 +154,7 @@ class ReadReport:
             self.problems.append(problem)
 
     def add_unread(self, problem: Problem) -> None:
-        """Count a file that cannot be read as a document, and keep it: people want to know each of them."""
+        """Count a file that cannot be read as a document, and keep it, because each one is reported."""
         shown, self.shown = self.shown, _MAX_UNREAD
         self.add_bad(problem)
         self.unread, self.shown = self.unread + 1, shown
@@ -189,7 +189,7 @@ class ReadReport:
 
         Args:
             at_end: whether all input was seen; before that nothing is judged under 100 records.
-            hint: what to do, where the share is no option.
+            hint: what to do, if the tolerated share cannot be changed by an option.
 
         Raises:
             DataError: the share is higher, or (at the end) no record was usable.

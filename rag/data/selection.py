@@ -1,4 +1,4 @@
-"""Which examples a recipe learns from, which it holds out, and whether enough of them can be used."""
+"""Divide examples into training and held-out ones, and check that enough of them can be used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 def place_of(text: str, seed: int) -> float:
     """Position of a text in [0, 1): uniform over texts, and determined by the seed.
 
-    Whatever is held out is what stands lowest, so that a text that occurs twice is on one side.
+    The lowest positions are held out, so that a text that occurs twice is on one side.
     """
     return hash64(f"{seed}\n{text}".encode("utf-8", "surrogatepass")) / 2**64
 
@@ -27,14 +27,15 @@ def hold_out(
     group: Callable[[Item], str],
     given: Sequence[Item] | None = None,
 ) -> tuple[list[Item], list[Item]]:
-    """Divide `items` into those to learn from and those held out, each in their order.
+    """Divide `items` into training and held-out ones, each in their order.
 
     Args:
-        count: how many groups are held out, or their share if it is below 1; 0 holds nothing out. A count
+        count: number of groups to hold out, or their share if it is below 1; 0 holds nothing out. A count
             above half of the groups becomes a fifth of them, and a share gives `least_held_out` at least.
-        seed: decides which.
-        group: the text that items share which must not be parted: a question, the title of an article.
-        given: held out instead; what shares a text with one of them is not learnt from.
+        seed: decides which groups.
+        group: returns an item's text, such as the question or the article's title; items with equal texts are
+            not separated.
+        given: held-out items to use instead; items with the same text are left out of training.
 
     Raises:
         DataError: nothing would be left to learn from.
@@ -86,12 +87,12 @@ def _wanted(count: float, groups: int) -> int:
 
 
 def check_usable(usable: int, looked_at: int, what: str, *, hint: str, few: float = 0.5) -> float:
-    """The share of a sample that a recipe can learn from; a smaller one than `few` is warned about.
+    """The share of a sample that a recipe can train on; logs a warning if it is below `few`.
 
     Args:
-        usable: how many of those `looked_at` can be used.
-        what: of which kind they are and what makes them usable: "passages have a sentence to take".
-        hint: what to do where none is.
+        usable: number of usable items among those `looked_at`.
+        what: the kind of items and what makes them usable: "passages have a sentence to take".
+        hint: what to do if none is usable.
 
     Raises:
         DataError: none is.

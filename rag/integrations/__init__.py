@@ -1,1 +1,1 @@
-"""This system within others: retrievers of LangChain, LlamaIndex and Haystack, and an MCP server."""
+"""Retriever classes for LangChain, LlamaIndex and Haystack, and an MCP server."""

@@ -18,8 +18,8 @@ class RagRetriever:
 
     Args:
         index: folder of an index, or address of a server such as `http://localhost:8000`.
-        top_k: how many documents are returned.
-        options: of `rag.integrations.source.open_source`, such as `{"retriever": "hybrid"}`.
+        top_k: number of documents to return.
+        options: options of `rag.integrations.source.open_source`, such as `{"retriever": "hybrid"}`.
     """
 
     def __init__(self, index: str, top_k: int = 10, options: dict[str, Any] | None = None) -> None:

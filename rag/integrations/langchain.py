@@ -22,8 +22,8 @@ class RagRetriever(BaseRetriever):
 
     Attributes:
         index: folder of an index, or address of a server such as `http://localhost:8000`.
-        k: how many documents are returned.
-        options: of `rag.integrations.source.open_source`, such as `{"retriever": "hybrid"}`.
+        k: number of documents to return.
+        options: options of `rag.integrations.source.open_source`, such as `{"retriever": "hybrid"}`.
     """
 
     index: str

@@ -18,8 +18,8 @@ class RagRetriever(BaseRetriever):
 
     Args:
         index: folder of an index, or address of a server such as `http://localhost:8000`.
-        similarity_top_k: how many nodes are returned.
-        options: of `rag.integrations.source.open_source`, such as `retriever="hybrid"`.
+        similarity_top_k: number of nodes to return.
+        options: options of `rag.integrations.source.open_source`, such as `retriever="hybrid"`.
     """
 
     def __init__(self, index: str, similarity_top_k: int = 10, **options: Any) -> None:

@@ -33,7 +33,7 @@ Made = TypeVar("Made")
 
 
 class SearchResult(BaseModel):
-    """A passage that was found."""
+    """A retrieved passage."""
 
     id: str
     title: str

@@ -18,7 +18,7 @@ _REFUSED = {400, 401, 403, 404, 413, 422}  # the request is wrong, not the serve
 
 
 class Source(Protocol):
-    """What an integration needs; any thread may call it."""
+    """Passages and answers for an integration; any thread may call its methods."""
 
     def retrieve(self, question: str, top_k: int) -> list[tuple[Passage, float]]:
         """Best passages with their scores, best first."""
@@ -34,7 +34,7 @@ class Source(Protocol):
 
 
 def open_source(index: str | Path, *, reads: bool = False, **options: Any) -> Source:
-    """Open an index, or turn to a running server.
+    """Open an index, or use a running server.
 
     Args:
         index: folder of an index, or address of a server such as `http://localhost:8000`.
@@ -183,7 +183,7 @@ def _web_address(passage: Passage) -> str:
 
 
 def metadata_of(passage: Passage, score: float | None = None) -> dict[str, Any]:
-    """What other systems keep beside a passage's text: title, score, and file, page and headings if known."""
+    """Metadata of a passage for other systems: title, score, and file, page and headings if known."""
     shown: dict[str, Any] = {"title": passage.title}
     if score is not None:
         shown["score"] = score

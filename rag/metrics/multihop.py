@@ -14,7 +14,7 @@ _PARTS = ("em", "f1", "prec", "recall")
 
 
 def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterable[int]) -> dict[str, float]:
-    """How much of a question's evidence is among the first k passages.
+    """Share of a question's gold passages among the first k passages.
 
     Args:
         retrieved: passage ids or titles, best first.
@@ -46,7 +46,7 @@ def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterabl
 
 
 def path_scores(paths: Sequence[Sequence[str]], gold: Sequence[str], ks: Iterable[int]) -> dict[str, float]:
-    """How well paths of passages find a question's evidence.
+    """How many of a question's gold passages are on the first k paths.
 
     Args:
         paths: ids or titles of each path's passages, the best path first.

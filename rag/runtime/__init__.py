@@ -1,1 +1,1 @@
-"""Torch helpers: hardware, precision, attention, seeds, checkpoints, schedules and the one fit loop."""
+"""Running networks: devices, precision, seeds, encoders and their attention, and fast kernels for CPUs."""

@@ -1,4 +1,4 @@
-"""Where a user's message stands in a model's chat template."""
+"""The parts of a model's chat template before and after a user's message."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _MARK = "\u2063content\u2063"  # characters that no chat template knows
 
 
 def chat_frame(tokenizer: Any, plain_end: str) -> tuple[str, str]:
-    """What a chat template puts before and after a user's message, up to where the reply begins.
+    """The text of a chat template before and after a user's message, up to where the reply begins.
 
     Args:
         tokenizer: perhaps with a chat template.
-        plain_end: what leads to the reply where there is no template, or where it says nothing there.
+        plain_end: text before the reply, for use without a template or where the template has none.
 
     Example:
         >>> class Plain:

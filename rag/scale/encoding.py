@@ -34,7 +34,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EncodingJob:
-    """What a task has to know; paths and names only.
+    """Description of the job for a task; paths and names only.
 
     Attributes:
         place: folder of the embeddings, begun by an `EmbeddingWriter`.

@@ -1,9 +1,9 @@
 """Search with the vectors of an index divided among processes of a Ray cluster, behind the usual server.
 
 Every process (an actor) opens the index on the shared disk and searches some of its shard files only, so each
-node maps a part of the vectors. The results are merged by score and row, and are those of one machine to the
-last tie. A part may have several actors, on different nodes: they take turns, and stand in for each other. A
-part whose actors are all dead or slow is left out at the deadline, and the answer says so.
+node maps a part of the vectors. The results are merged by score and row, and are the same as on one machine,
+ties included. A part may have several actors, on different nodes, which take turns and replace each other. A
+part whose actors are all dead or slow is left out at the deadline, and the answer states this.
 """
 
 from __future__ import annotations

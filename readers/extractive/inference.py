@@ -26,8 +26,8 @@ class RowScores:
         starts, ends: (R, K) int64 positions in the row, ends inclusive.
         nulls: (R,) float32 start + end logit of [CLS].
         relevances: (R,) float32 passage logits, zero for a network without passage selection.
-        words: (R, 2) float32 scores of "yes" and "no", comparable with `spans`; -inf for networks that cannot
-            answer so.
+        words: (R, 2) float32 scores of "yes" and "no", comparable with `spans`; -inf for networks without
+            these answers.
         skims: (R,) float32 score of the whole row by the early head; zero if it was not used.
     """
 
@@ -102,7 +102,7 @@ def map_rows(
     """Run all rows, longest first, in even batches of about `model.batch_tokens` tokens.
 
     Args:
-        use: called for each batch of r rows, in any order and possibly from several threads, with their
+        use: called for each batch of r rows, in any order and possibly from several threads, with the rows'
             numbers, token ids (r, L), a mask of text tokens (r, L) bool, and the logits.
         floors: see `score_rows`.
     """

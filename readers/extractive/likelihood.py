@@ -1,4 +1,4 @@
-"""Likelihood of an answer in each passage, by an extractive reader that reads passages one by one."""
+"""Likelihood of an answer in each passage, by an extractive reader that reads every passage separately."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def span_log_likelihood(
     passages: Sequence[Sequence[Passage]],
     answers: Sequence[AnswerMatcher],
 ) -> list[Floats]:
-    r"""Log-probability of the occurrences of an answer, for each passage by itself.
+    r"""Log-probability of the occurrences of an answer, for each passage separately.
 
         g_i = log Σ_{(s,e) ∈ A_i} P_start(s)·P_end(e)
 
@@ -79,7 +79,7 @@ def span_log_likelihood(
 def passage_relevance(
     reader: ExtractiveReader, questions: Sequence[str], passages: Sequence[Sequence[Passage]]
 ) -> list[Floats]:
-    """Score of each passage for holding any answer to the question.
+    """Score of each passage for containing an answer to the question, whichever it is.
 
     The passage selection logit of a reader that selects passages, else the best span's score minus that of
     "not here"; for a long passage the best window's.
@@ -104,7 +104,7 @@ class ReaderRelevance:
         self.reader, self.name = reader, reader.name
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
-        """Scores (n,) float32 of n pairs; a passage without a word has the lowest of them."""
+        """Scores (n,) float32 of n pairs; empty passages get the lowest of these scores."""
         if not questions:
             return np.zeros(0, np.float32)
         alone = passage_relevance(self.reader, questions, [[passage] for passage in passages])

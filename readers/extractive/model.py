@@ -96,7 +96,7 @@ class Heads(NamedTuple):
     facts: nn.Linear | None = None
 
     def read_out(self, hidden: torch.Tensor, first: torch.Tensor, skim: torch.Tensor | None = None) -> Logits:
-        """Apply them to (…, D) hidden states of tokens and (R, D) of [CLS]."""
+        """Apply the layers to (…, D) hidden states of tokens and (R, D) of [CLS]."""
         spans = self.spans(hidden)  # (…, 2)
         facts = None if self.facts is None else self.facts(hidden).squeeze(-1)
         if self.passage is None:

@@ -1,8 +1,8 @@
 """Read only as much as needed: passages in waves, best first, some of them through the first layers only.
 
-Nine tenths of the time of an answer goes into passages that do not change it. So a question's best passages
-are read first; if their answer is likely enough, the others are not read. In later waves the early head of
-the network, if it has one, drops unpromising passages after a few layers.
+Nine tenths of the time of an answer are spent on passages that do not change it. So a question's best
+passages are read first; if their answer is likely enough, the others are not read. In later waves the early
+head of the network, if it has one, drops unpromising passages after a few layers.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Readers that word the answer themselves: sequence-to-sequence models over one or many passages."""
+"""Readers that generate the answer: sequence-to-sequence and causal models over one or many passages."""

@@ -19,7 +19,7 @@ _MODULES = ("EncDecAttention", "encoder_attn", "crossattention")
 
 
 def passage_attention(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: AttentionKind) -> Tensor:
-    """How much the decoder attends to each passage: the first of what `attend` returns."""
+    """How much the decoder attends to each passage: the first return value of `attend`."""
     if not seq2seq.crosses:
         raise ConfigError(
             f"{type(seq2seq.model).__name__} is a decoder alone and has no cross-attention to its passages",
@@ -45,7 +45,7 @@ def attend(seq2seq: Seq2Seq, memory: Memory, labels: Tensor, kind: AttentionKind
 
     A decoder without cross-attention attends to no passage more than to another: zeros.
 
-    Tokens that are forced before every answer (BART's <s>) tell nothing of passages and do not count.
+    Tokens that are forced before every answer (BART's <s>) are left out, as they do not depend on passages.
 
     Args:
         seq2seq: in evaluation mode.

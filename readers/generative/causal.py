@@ -4,8 +4,8 @@ A prompt ends with the same few tokens for every passage, such as "Answer:" or t
 but the last of its tokens are read once; their keys and values are the memory, from which any number of
 answers is generated and scored. The last one starts the answer, as the start token of an encoder–decoder.
 
-Several passages are read together (mode "fid") as parallel windows: each prompt is read apart, at the same
-positions, and the answer, which follows the longest, attends to all of them.
+Several passages are read together (mode "fid") as parallel windows: each prompt is read separately, at the
+same positions, and the answer, whose positions follow the longest prompt, attends to all of them.
 
 Source:
     Ratner et al. 2023, "Parallel Context Windows for Large Language Models", section 2 (several passages).
@@ -42,7 +42,7 @@ def causal_layout(tokenizer: Any) -> dict[str, str]:
 
 
 class Causal(Seq2Seq):
-    """A decoder-only checkpoint that reads passages apart.
+    """A decoder-only checkpoint that reads passages separately.
 
     Args:
         model: any `AutoModelForCausalLM` that keeps keys and values, in its compute dtype and on its device.
@@ -74,7 +74,7 @@ class Causal(Seq2Seq):
         self.model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=self.pad)
 
     def encode(self, rows: Sequence[Sequence[Sequence[int]]], batch_tokens: int = 8192) -> Memory:
-        """Read every prompt apart, all but its last token, and keep its keys and values.
+        """Read every prompt separately, all but its last token, and keep its keys and values.
 
         Args:
             rows: for each question the token ids of each of its passages.
@@ -139,12 +139,12 @@ class Causal(Seq2Seq):
         return [[list(ids) for ids in answers] for answers in found]
 
     def logits(self, memory: Memory, labels: Tensor) -> Tensor:
-        """(R, T, V) float32 at least, of each label's place; teacher forcing, see `token_log_probs`."""
+        """Logits (R, T, V) for each label, float32 at least; teacher forcing, see `token_log_probs`."""
         found = self._run(memory, self.decoder_inputs(labels), self._cache(memory))
         return found if found.dtype == torch.float64 else found.float()
 
     def step_cache(self, memory: Memory, rows: Sequence[int]) -> DynamicCache:
-        """The prompts' keys and values, one for each of some rows."""
+        """Keys and values of the prompts of some rows."""
         return self._cache(memory, rows)
 
     def step(self, memory: Memory, rows: Sequence[int], inputs: Sequence[int], cache: Any) -> Tensor:
@@ -194,7 +194,7 @@ def _packed(cache: Any) -> Tensor:
 
 
 def causal_limit(model: Any) -> int:
-    """Positions that prompt and answer share."""
+    """Maximum number of positions for prompt and answer together."""
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20)
 
 

@@ -1,4 +1,4 @@
-"""Answers that may only be spans of given texts: which token may follow the beginning of one."""
+"""Restrict generated answers to spans of given texts: which tokens may follow a partial answer."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _CHARS_A_TOKEN = 8  # so many characters of a text hold as many tokens as may be
 
 
 def span_rule(network: Causal, texts: Sequence[str], answer_tokens: int) -> Allowed:
-    """The tokens with which a span of one of the texts may go on.
+    """Make a function that returns the tokens by which a partial answer remains a span of one of the texts.
 
     Spans begin where a word begins and end where one ends. Each is tokenised as an answer is, from its own
     beginning.
 
     Args:
-        network: whose answers they are.
+        network: the network that generates the answers.
         texts: the passages.
-        answer_tokens: longest span.
+        answer_tokens: maximum length of a span.
 
     Returns:
-        From a span's beginning to the tokens that may follow, the end among them where a word ends.
+        A function from the tokens so far to the tokens that may follow, including the end token after a word.
     """
     follow: dict[tuple[int, ...], set[int]] = defaultdict(set)
     blank, tokenizer = network.blank, network.tokenizer

@@ -1,4 +1,4 @@
-"""Open a sequence-to-sequence checkpoint: check that it is one, is whole, and fits its tokenizer."""
+"""Open a generative checkpoint, and check that it is complete and fits its tokenizer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load_generator(
         changes: fields of `GeneratorSettings` to replace.
 
     Returns:
-        The model, its tokenizer, and what `reader.json` says of it, or would say.
+        The model, its tokenizer, and the content of its `reader.json`, or its default.
 
     Raises:
         ArtifactError: no such checkpoint, of another kind, cut short, or with another tokenizer.
@@ -102,7 +102,7 @@ def load_seq2seq(
     Args:
         name_or_path: folder or Hugging Face name.
         dropout: replaces the configuration's dropout probabilities, if given.
-        train_on: device that it will be trained on; None: it will only read.
+        train_on: device that it will be trained on; None: only inference.
 
     Raises:
         ArtifactError: as `load_generator`.

@@ -17,8 +17,8 @@ def encode_rows(
 ) -> list[list[list[int]]]:
     """Token ids of every passage of every question; rows over `passage_tokens` are cut at their end.
 
-    A template that writes out special tokens (such as "[SEP]") has them read as such; the tokenizer frames
-    rows as it always does.
+    Special tokens that the template contains (such as "[SEP]") become these tokens; the tokenizer adds its
+    usual special tokens around rows.
     """
     asked = [_cut(tokenizer, question, settings.question_tokens) for question in questions]
     texts = [

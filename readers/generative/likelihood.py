@@ -1,4 +1,4 @@
-"""How likely an answer is from one passage alone, and how much is lost without it."""
+"""The likelihood of an answer given each passage alone, or given all passages but one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROWS_AT_ONCE = 64
 def passage_log_likelihood(seq2seq: Seq2Seq, memory: Memory, answers: Sequence[Sequence[int]]) -> Tensor:
     """Mean log-probability of the answer's tokens given each passage alone: g_i = 1/|y| log p(y | q, z_i).
 
-    The encoder is not run again: passages were encoded apart.
+    The encoder is not run again, because passages were encoded separately.
 
     Returns:
         (B, P) float32, −inf where a question has fewer passages.
@@ -41,7 +41,8 @@ def leave_one_out(seq2seq: Seq2Seq, memory: Memory, answers: Sequence[Sequence[i
 
         g_i = −1/|y| log p(y | q, {z_j : j ≠ i})
 
-    One decoder pass a passage; a question with a single passage gets 0: nothing is left to read.
+    It takes one decoder pass per passage. A question with a single passage gets 0, as nothing is left to
+    read.
 
     Returns:
         (B, P) float32, −inf where a question has fewer passages.
@@ -73,11 +74,11 @@ def read_apart(
     Args:
         apart: one row per passage.
         counts: passages of each question.
-        words: also of every other word.
+        words: also return the log-probabilities of the whole vocabulary.
 
     Returns:
-        (B, K, T) log-probabilities of the answer's tokens, 0 behind it and where a question has fewer
-        passages; (B, T) bool, its tokens; and (B, K, T, V) those of all words, or None.
+        (B, K, T) log-probabilities of the answer's tokens, 0 after its end and where a question has fewer
+        passages; (B, T) bool mask of its tokens; and (B, K, T, V) those of the whole vocabulary, or None.
     """
     labels = seq2seq.targets(answers)  # (B, T)
     asked = torch.repeat_interleave(torch.tensor(list(counts)))

@@ -2,11 +2,11 @@ r"""Marginal likelihood over several passages, each read alone: RAG-Sequence and
 
 With K passages z of a question x, p(z|x) the softmax of their scores, and an answer y of T tokens:
 
-    sequence    p(y|x) = Σ_z p(z|x) Π_t p(y_t | x, z, y_<t)      one passage tells the whole answer
+    sequence    p(y|x) = Σ_z p(z|x) Π_t p(y_t | x, z, y_<t)      the whole answer comes from one passage
     token       p(y|x) = Π_t Σ_z p(z|x) p(y_t | x, z, y_<t)      every token may come from another passage
 
-The prior p(z|x) enters once an answer, or once a token, however short the answer is and whatever it begins
-with.
+The prior p(z|x) counts once per answer ("sequence") or once per token ("token"), however short the answer is
+and whatever it begins with.
 
 Source:
     Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks", section 2.1.
@@ -57,15 +57,15 @@ def marginal_loss(
     Args:
         marginal, scores, logp: as in `answer_log_likelihood`.
         smoothing: ε.
-        everything: (B, K, T, V) log-probabilities of all words; needed for smoothing.
-        spoken: (B, T) bool, which tokens are the answer's; needed for smoothing.
+        everything: (B, K, T, V) log-probabilities of the whole vocabulary; needed for smoothing.
+        spoken: (B, T) bool mask of the answer's tokens; needed for smoothing.
 
     Source:
         Lewis et al. 2020, equation 2 and appendix D; the smoothing term is that of transformers' RAG classes.
 
     Note:
-        transformers adds log p(z|x) to the second predicted token of RAG-Sequence, and so leaves it out where
-        there is one token only; here it is never lost.
+        transformers adds log p(z|x) at the second predicted token of RAG-Sequence, and so leaves it out for
+        answers of one token; here it always counts.
     """
     loss = -answer_log_likelihood(marginal, scores, logp)
     if not smoothing:
@@ -84,13 +84,13 @@ def marginal_loss(
 
 
 def posterior(marginal: Marginal, scores: Tensor, logp: Tensor, spoken: Tensor) -> Tensor:
-    """(B, K) how much of an answer each passage accounts for; rows sum to 1.
+    """(B, K) share of each passage in an answer's probability; rows sum to 1.
 
         sequence: p(z | x, y);   token: the mean of p(z | x, y_t) over the answer's tokens
 
     Args:
         marginal, scores, logp: as in `answer_log_likelihood`.
-        spoken: (B, T) bool, which tokens are the answer's.
+        spoken: (B, T) bool mask of the answer's tokens.
 
     Source:
         Lewis et al. 2020, figure 2 (the posterior of each token).

@@ -1,7 +1,7 @@
-"""Answers by what several passages say together, each read alone: how RAG-Sequence and RAG-Token decode.
+"""Decoding of RAG-Sequence and RAG-Token: answers by their likelihood over several passages, each read alone.
 
-Every hypothesis is a whole answer: what is still open at the longest length is closed there. No score is
-divided by a length, so that what is searched for is the likeliest answer.
+Hypotheses that reach the maximum length are ended there. Scores are not divided by length, so the search is
+for the likeliest answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 128
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """An answer as token ids, log p(y|x), and how much of it each passage accounts for."""
+    """An answer as token ids, log p(y|x), and each passage's share in its probability."""
 
     ids: tuple[int, ...]
     score: float
@@ -45,14 +45,14 @@ def decode(
     """Answers of each question, best first.
 
     "token" searches with the mixture of all passages' next-token distributions. "sequence" searches passage
-    by passage. What was found is then scored under every passage ("thorough"), or counts as impossible under
-    the passages that did not find it ("fast": no further pass).
+    by passage. The answers are then scored under every passage ("thorough"), or get probability 0 under the
+    passages whose beams do not contain them ("fast": no further pass).
 
     Args:
         apart: one row per passage, question by question.
         scores: for each question (K,) scores of its passages, whose softmax is p(z|x).
         marginal: see `readers.generative.marginal`.
-        beams: kept at a time; 1 is greedy.
+        beams: number of hypotheses kept at a time; 1 is greedy.
         decoding: decoding of mode "sequence".
 
     Source:
@@ -108,12 +108,12 @@ def beam_search(
 
     Args:
         memory: one row per passage.
-        groups: rows of each.
-        priors: (M,) log p(z) of each group's.
-        allowed: for each group which tokens may follow an answer's beginning; None: any.
+        groups: rows of each group.
+        priors: (M,) log p(z) of each group's passages.
+        allowed: for each group, which tokens may follow a partial answer; None: any.
 
     Returns:
-        Answers as token ids without what begins and ends them.
+        Answers as token ids without start and end tokens.
     """
     searches = [_Group(list(rows), prior) for rows, prior in zip(groups, priors, strict=True)]
     for search, rule in zip(searches, allowed or (), strict=allowed is not None):

@@ -1,4 +1,4 @@
-"""Sequence-to-sequence models over passages: encode apart, fuse, decode by transformers' own classes."""
+"""Sequence-to-sequence models over passages: encode separately, fuse, decode by transformers' classes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Memory:
         return len(self.counts)
 
     def rows(self, chosen: Sequence[int]) -> Memory:
-        """Some of the rows, perhaps several times, without the columns that they all leave empty."""
+        """The rows with these numbers, which may repeat, without columns that are padding in all of them."""
         index = torch.tensor(list(chosen), dtype=torch.long, device=self.mask.device)
         mask = self.mask[index]
         width = int(mask.any(0).nonzero().max()) + 1 if mask.any() else 1
@@ -84,10 +84,10 @@ class Seq2Seq:
     Args:
         model: any `AutoModelForSeq2SeqLM`, in its compute dtype and on its device. Its generation settings
             are replaced: a checkpoint's lengths, penalties, beams and forbidden words were chosen for another
-            task. The first token that it forces stays, it was trained to say it.
+            task. Only a forced first token is kept, because the model was trained with it.
 
     Raises:
-        ConfigError: the tokenizer and the configuration do not say how answers begin, end and are padded.
+        ConfigError: the tokenizer and the configuration do not define start, end and padding tokens.
     """
 
     crosses = True  # has cross-attention
@@ -125,7 +125,7 @@ class Seq2Seq:
         return next(self.model.parameters()).device
 
     def encode(self, rows: Sequence[Sequence[Sequence[int]]], batch_tokens: int = 8192) -> Memory:
-        """Run the encoder over every passage apart and lay its states end to end.
+        """Run the encoder over every passage separately and concatenate its states.
 
         Args:
             rows: for each question the token ids of each of its passages.
@@ -182,12 +182,12 @@ class Seq2Seq:
         return [token for token in body if token not in (self.pad, self.start, *self.prefix)]
 
     def targets(self, answers: Sequence[Sequence[int]]) -> Tensor:
-        """(R, T) labels: each answer with what begins and ends it; −100 at padding."""
+        """(R, T) labels: each answer with its start and end tokens; −100 at padding."""
         ids, mask = self.pad_rows([[*self.prefix, *answer, self.end] for answer in answers])
         return ids.masked_fill(mask == 0, -100)
 
     def decoder_inputs(self, labels: Tensor) -> Tensor:
-        """(R, T) labels moved one to the right behind the start token."""
+        """(R, T) labels shifted one to the right, after the start token."""
         moved = labels.roll(1, 1).masked_fill(labels.roll(1, 1) == -100, self.pad)
         moved[:, 0] = self.start
         return moved
@@ -203,7 +203,7 @@ class Seq2Seq:
         return -functional.cross_entropy(logits, flat, ignore_index=-100, reduction="none").view(labels.shape)
 
     def logits(self, memory: Memory, labels: Tensor) -> Tensor:
-        """(R, T, V) float32 at least, of each label's place; teacher forcing, see `token_log_probs`."""
+        """Logits (R, T, V) for each label, float32 at least; teacher forcing, see `token_log_probs`."""
         found = self.model(
             encoder_outputs=BaseModelOutput(last_hidden_state=memory.states),
             attention_mask=memory.mask,
@@ -213,17 +213,17 @@ class Seq2Seq:
         return found if found.dtype == torch.float64 else found.float()
 
     def step_cache(self, memory: Memory, rows: Sequence[int]) -> Any:
-        """What `step` goes on from at the beginning of answers from some rows."""
+        """The cache with which `step` begins answers from some rows."""
         return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
     def step(self, memory: Memory, rows: Sequence[int], inputs: Sequence[int], cache: Any) -> Tensor:
         """(R, V) float32 log-probabilities of the next token.
 
         Args:
-            memory: all rows; they stay as wide as their keys in the cache.
-            rows: the row that each of R answers reads, perhaps several times.
-            inputs: the last token of each.
-            cache: of `step_cache`, in the order of `rows`.
+            memory: all rows, with the width of their keys in the cache.
+            rows: the row that each of R answers reads; rows may repeat.
+            inputs: the last token of each answer.
+            cache: from `step_cache`, in the order of `rows`.
         """
         chosen = list(rows)
         found = self.model(
@@ -239,12 +239,12 @@ class Seq2Seq:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
     def answer_ids(self, text: str) -> list[int]:
-        """Token ids of an answer, without special tokens; not more than the decoder has positions for."""
+        """Token ids of an answer, without special tokens, truncated to the decoder's positions."""
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])[: self._most]
 
 
 def longest_row(model: Any, side: Literal["encoder", "decoder"] = "encoder") -> int | None:
-    """Positions of a side; None where they are relative, as in T5."""
+    """Number of positions of encoder or decoder; None if they are relative, as in T5."""
     config = getattr(model.config, side, None) or model.config
     if config.model_type in ("t5", "mt5", "umt5", "longt5"):
         return None
@@ -252,7 +252,7 @@ def longest_row(model: Any, side: Literal["encoder", "decoder"] = "encoder") -> 
 
 
 def answer_limit(model: Any) -> int | None:
-    """Most tokens of an answer that the decoder has positions for, behind what begins it; None: any."""
+    """Maximum tokens of an answer after its start tokens, by the decoder's positions; None: no limit."""
     longest = longest_row(model, "decoder")
     return None if longest is None else longest - len(_prefix(model)) - 1
 

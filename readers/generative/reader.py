@@ -35,8 +35,8 @@ _DECODED_TOKENS = 65_536  # of passages, in front of the decoder at a time
 class GenerativeReader:
     """Reads with a sequence-to-sequence model: Fusion-in-Decoder, or one passage at a time.
 
-    A candidate's score is log p(answer | question, passages). "No answer" competes with the score of the
-    words that the model was trained to say then.
+    A candidate's score is log p(answer | question, passages). The score of "no answer" is that of the words
+    that the model was trained to generate in this case.
 
     Args:
         calibration: turns scores into probabilities.
@@ -98,7 +98,7 @@ class GenerativeReader:
         scores: Sequence[Sequence[float]],
         n_best: int = 5,
     ) -> list[Ranked]:
-        """Answers with scores, before calibration; without null score where "no answer" was not trained."""
+        """Answers with uncalibrated scores; no null score if the model was not trained for "no answer"."""
         check_request(questions, passages, scores, n_best)
         chosen, kept, rows = self._rows(questions, passages, scores)
         results = [Ranked([], None)] * len(questions)
@@ -128,7 +128,7 @@ class GenerativeReader:
         scores: Sequence[Sequence[float]],
         answers: Sequence[str],
     ) -> list[float]:
-        """How probable this reader finds an answer; see `TellsLikelihood`.
+        """The likelihood of given answers; see `TellsLikelihood`.
 
         Raises:
             ConfigError: the mode is "single", which has no probability of an answer over all passages.

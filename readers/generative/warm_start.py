@@ -1,4 +1,4 @@
-"""A generator from an encoder: both sides start from its layers, and the decoder may begin as a pointer."""
+"""Make a generator from an encoder: both sides get its layers, and the decoder may start as a pointer."""
 
 from __future__ import annotations
 
@@ -132,17 +132,19 @@ def _renamed(bert: dict[str, torch.Tensor], layers: int, decoder_layers: int) ->
 def start_as_pointer(seq2seq: Seq2Seq, start: Tensor, rows: Sequence[Sequence[int]]) -> None:
     r"""Set the last decoder layer so that its cross-attention points and copies, before any training.
 
-    Every head's key gets the logit of "the answer starts here" and every query asks for it; the values become
+    Every head's key becomes the logit of "the answer starts here", every query is constant, and the values
+    become
 
         W = argmin_W Σ_j ‖W·h_j − (e_j − ē)‖² + λ‖W‖²
 
-    of the encoder states h_j, in closed form: what turns a state back into the embedding e_j of its word
-    (less the mean embedding ē). The layer's feed-forward begins as nothing. All of it is trained afterwards.
+    of the encoder states h_j, in closed form: the map from a state to the embedding e_j of its word (minus
+        the mean
+    embedding ē). The layer's feed-forward part starts at zero. Everything is trained afterwards.
 
     Args:
         seq2seq: a BART that was warm-started from the encoder of an extractive reader.
         start: (D,) weights of that reader's start logit.
-        rows: token ids of some thousand tokens, laid out as they will be.
+        rows: token ids of some thousand tokens, in the layout of training.
 
     Raises:
         ArtifactError: too few tokens to fit W.

@@ -76,7 +76,7 @@ class Endpoint:
         self.name, self.parallel = f"{model} at {base_url}", settings.parallel
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
-        """True: only the endpoint knows its window, and it refuses what is too long."""
+        """True: only the endpoint knows its context window, and it refuses longer prompts."""
         return True
 
     def complete(
@@ -84,11 +84,11 @@ class Endpoint:
     ) -> Completion:
         """The reply to the messages, at temperature 0.
 
-        What passes (no connection, too many requests, a failure of the server) is tried again while there is
-        time.
+        After temporary failures (no connection, too many requests, an error of the server) it tries again
+        while there is time.
 
         Raises:
-            ReaderError: it was refused, timed out, or holds no text; says which, and what to do.
+            ReaderError: the request was refused or timed out, or the reply has no text; states what to do.
         """
         limit_s = self._settings.timeout_s if timeout_s is None else timeout_s
         ends, tries = time.monotonic() + limit_s, 0
@@ -110,10 +110,10 @@ class Endpoint:
                 raise self._explained(error) from error
 
     def echoed(self, text: str) -> list[tuple[int, float | None]]:
-        """Where each token of a text begins in it, and its log-probability, None of the first.
+        """The start of each token in a text, and its log-probability, which is None for the first.
 
         Raises:
-            ReaderError: it was refused, or the reply holds no log-probabilities.
+            ReaderError: the request was refused, or the reply has no log-probabilities.
         """
         try:
             reply = self._client.completions.create(

@@ -56,7 +56,7 @@ class LocalModel:
     Attributes:
         name: folder or hub name.
         parallel: 1: the model uses all cores by itself.
-        network: the model; a prompt is read once for all that is generated and scored behind it.
+        network: the model; it reads a prompt once for all answers that are generated and scored after it.
     """
 
     parallel = 1
@@ -81,7 +81,7 @@ class LocalModel:
     def complete(
         self, messages: Sequence[dict[str, str]], max_tokens: int, *, timeout_s: float | None = None
     ) -> Completion:
-        """The greedy continuation, with the log-probability of each token; it takes the time that it takes.
+        """The greedy continuation, with the log-probability of each token; there is no time limit.
 
         Raises:
             ReaderError: question and a single passage are longer than the model's window.
@@ -104,7 +104,7 @@ class LocalModel:
             chats: messages of each.
             max_tokens: longest reply.
             beams: hypotheses per chat; 1 is greedy.
-            quoted: for each chat the texts whose spans are the only replies there are; None: any reply.
+            quoted: for each chat, texts of which a reply must be a span; None: any reply.
 
         Raises:
             ReaderError: one is longer than the model's window.

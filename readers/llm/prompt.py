@@ -58,7 +58,7 @@ class Completion:
 
     Attributes:
         text: the reply.
-        tokens: its pieces with the log-probability of each, where the model tells.
+        tokens: its tokens with the log-probability of each, if the model returns them.
     """
 
     text: str
@@ -67,11 +67,11 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A reply, understood.
+    """A parsed reply.
 
     Attributes:
-        answer: "" for "not in the passages".
-        passages: the numbers it names, from 1, as it wrote them.
+        answer: the answer; "" for "not in the passages".
+        passages: the passage numbers that it cites, from 1, unchecked.
     """
 
     answer: str
@@ -79,7 +79,7 @@ class Reply:
 
 
 def grounded_messages(question: str, passages: Sequence[Passage]) -> list[dict[str, str]]:
-    """The chat messages that ask `question` of numbered passages."""
+    """The chat messages that ask `question` about numbered passages."""
     numbered = [
         f"[{number}] {passage.title + ': ' if passage.title else ''}{passage.text}"
         for number, passage in enumerate(passages, start=1)
@@ -89,9 +89,9 @@ def grounded_messages(question: str, passages: Sequence[Passage]) -> list[dict[s
 
 
 def quoting_messages(question: str, passages: Sequence[Passage]) -> list[dict[str, str]]:
-    """The chat messages that ask for a few words of the passages, and for no citations.
+    """The chat messages that ask for a few words of the passages, without citations.
 
-    The passages have no numbers: small models go on counting, and invent a next passage.
+    The passages have no numbers, because small models continue the numbering and invent a next passage.
     """
     told = [f"{passage.title + ': ' if passage.title else ''}{passage.text}" for passage in passages]
     asked = "\n\n".join([*told, f"Question: {question}"])
@@ -104,7 +104,7 @@ def visible_text(text: str) -> str:
 
 
 def parse_reply(text: str) -> Reply:
-    """Read a reply: the JSON object that was asked for, with text around it, or an answer in plain words.
+    """Parse a reply: the requested JSON object, perhaps with text around it, or an answer in plain words.
 
     Raises:
         MalformedReply: it is empty, or JSON without an answer or cut off.
@@ -184,14 +184,15 @@ def _reply(answer: object, passages: object) -> Reply:
 def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage]) -> ReadResult:
     """The reply as an answer with evidence and all its citations.
 
-    Evidence is the first cited passage in which the answer stands literally; else, if the cited passages have
-    the answer's words, the first of them, without a span; else any passage in which it stands, or, of a reply
-    that names no passage, the one that has most of its words, if that is half of them; the answer's `note`
-    says so. An answer that no passage supports keeps the first cited one as evidence and is marked:
-    `is_supported` is False and "no answer" is likelier. Without any evidence it is no answer.
+    Evidence is the first cited passage that contains the answer literally; otherwise, if the cited passages
+    contain the answer's words, the first of them, without a span. Otherwise it is any passage that contains
+    the answer or, if the reply cites no passage, the one that has most of its words, at least half of them;
+    the answer's `note` states this. An answer that no passage supports keeps the first cited passage as
+    evidence, with `is_supported` False and "no answer" as the likelier outcome. Without any evidence there is
+    no answer.
 
-    The confidence is the model's own probability of the reply (`exp` of the summed log-probabilities), where
-    the model tells; else 0.5, which claims nothing. Neither is calibrated.
+    The confidence is the model's probability of the reply (`exp` of the summed log-probabilities) if the
+    model returns it, otherwise 0.5. Neither is calibrated.
     """
     probability = math.exp(min(0.0, sum(p for _, p in completion.tokens))) if completion.tokens else 0.5
     if not reply.answer:

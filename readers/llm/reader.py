@@ -37,14 +37,14 @@ class LanguageModelSettings(Config):
     """Settings of a language model as a reader.
 
     Attributes:
-        passages: most passages that are shown to it, the best first.
+        passages: maximum number of passages in the prompt, the best first.
         effort: "full" shows all passages that fit, a number that many, "normal" `passages` of them.
-        answer_tokens: longest reply.
-        cite: ask for JSON that names the passages; else for a few words, which is a shorter prompt and what
-            small models follow better. Evidence is then where the words stand.
-        quote: only spans of the passages are answers, of a local model; else it replies as it likes.
-        beams: of a local model; 1 is greedy. With `quote`, each beam is an answer.
-        batch: questions that a local model reads together.
+        answer_tokens: maximum length of a reply.
+        cite: ask for JSON that cites the passages; otherwise for a few words, a shorter prompt that small
+            models follow better. Evidence is then the passage that contains the words.
+        quote: restrict the replies of a local model to spans of the passages.
+        beams: number of beams of a local model; 1 is greedy. With `quote`, each beam is an answer.
+        batch: number of questions that a local model reads together.
         timeout_s: longest time for a question at an endpoint, repetitions and pauses included.
         retries: repetitions of a failed request, with growing pauses, and of a malformed reply.
         parallel: questions that an endpoint is asked at the same time.
@@ -63,7 +63,7 @@ class LanguageModelSettings(Config):
 
 
 class Completer(Protocol):
-    """Something that continues a chat."""
+    """A model that continues a chat."""
 
     name: str
     parallel: int
@@ -71,10 +71,10 @@ class Completer(Protocol):
     def complete(
         self, messages: Sequence[dict[str, str]], max_tokens: int, *, timeout_s: float | None = None
     ) -> Completion:
-        """The reply to the messages, within `timeout_s` where the model runs elsewhere.
+        """The reply to the messages, within `timeout_s` if the model runs elsewhere.
 
         Raises:
-            ReaderError: it cannot be had; says why.
+            ReaderError: there is no reply; the message states why.
         """
         ...
 
@@ -102,8 +102,8 @@ class LanguageModelReader:
     ) -> list[ReadResult]:
         """Answer each question from its own passages; see `readers.protocols.Reader`.
 
-        A question without passages is not asked: it has no answer. A question whose reply cannot be had, or
-        cannot be understood, has a `failure`; the others are answered all the same.
+        A question without passages is not sent to the model and has no answer. A question without a reply, or
+        with one that cannot be parsed, has a `failure`; the others are still answered.
 
         Raises:
             ReaderError: not a single question could be read; the reason of the first.
@@ -123,7 +123,7 @@ class LanguageModelReader:
         """The question of a conversation as one that stands alone.
 
         Raises:
-            ReaderError: no reply can be had, or it is not a question's length.
+            ReaderError: there is no reply, or it is too long for a question.
         """
         messages = rephrase_messages(question, turns)
         reply = self.completer.complete(messages, _REPHRASE_TOKENS, timeout_s=self.settings.timeout_s)
@@ -163,7 +163,7 @@ class LanguageModelReader:
         passages: Sequence[Passage],
         order: Sequence[int],
     ) -> tuple[list[int], list[dict[str, str]]]:
-        """The places of as many passages as fit, best first, and the messages that ask about them."""
+        """The indices of as many passages as fit, best first, and the messages that ask about them."""
         shown = list(order)
         ask = grounded_messages if self.settings.cite and not self.settings.quote else quoting_messages
         messages = ask(question, [passages[place] for place in shown])
@@ -178,13 +178,13 @@ class LanguageModelReader:
         """A reply as a result.
 
         Args:
-            question: what was asked, which a reply may repeat.
+            question: the question, which a reply may repeat.
             completion: the reply.
             passages: the passages that were shown.
-            shown: the place of each among those given.
+            shown: the index of each among the given passages.
 
         Raises:
-            ReaderError: no answer is to be found in it.
+            ReaderError: the reply cannot be parsed.
         """
         try:
             reply = parse_reply(completion.text)
@@ -199,7 +199,7 @@ class LanguageModelReader:
 
 
 def best_ranked(scores: Sequence[float], settings: LanguageModelSettings) -> list[int]:
-    """Places of the passages to show, best first."""
+    """Indices of the passages to show, best first."""
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
     if settings.effort == "normal":
         return order[: settings.passages]
@@ -207,10 +207,10 @@ def best_ranked(scores: Sequence[float], settings: LanguageModelSettings) -> lis
 
 
 def failed(read: Sequence[ReadResult | ReaderError], n_best: int) -> list[ReadResult]:
-    """Results, with at most `n_best` answers; an error becomes a result that says why.
+    """Results with at most `n_best` answers; an error becomes a result that states the reason in `failure`.
 
     Raises:
-        ReaderError: there are only errors; the first.
+        ReaderError: the first error, if there are only errors.
     """
     failures = [one for one in read if isinstance(one, ReaderError)]
     if failures and len(failures) == len(read):
@@ -226,6 +226,6 @@ def failed(read: Sequence[ReadResult | ReaderError], n_best: int) -> list[ReadRe
 
 
 def as_given(answer: ReadAnswer, shown: Sequence[int]) -> ReadAnswer:
-    """Passages counted as the caller gave them, not as they were shown."""
+    """Replace indices of passages in the prompt by those of the caller's list."""
     citations = [replace(cited, passage_index=shown[cited.passage_index]) for cited in answer.citations]
     return replace(answer, passage_index=shown[answer.passage_index], citations=tuple(citations))

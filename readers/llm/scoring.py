@@ -33,7 +33,7 @@ class EndpointScorer:
         """Mean log p(token | everything before it) of each continuation's tokens, in nats.
 
         Raises:
-            ReaderError: the server refuses, or returns no log-probabilities of what it was given.
+            ReaderError: the server refuses, or returns no log-probabilities of the given text.
         """
         pairs = list(zip(prompts, continuations, strict=True))
         with ThreadPoolExecutor(self._endpoint.parallel) as pool:

@@ -1,4 +1,4 @@
-"""What every converter gives: blocks of a document, each of them a span of one clean text."""
+"""The result of every converter: blocks of a document, each of them a span of one clean text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A block as a converter reads it, its text not yet clean.
+    """A block as a converter reads it, before its text is cleaned.
 
     Attributes:
         kind: "row" is one row of a table and "item" one entry of a list; the text of "code" keeps its lines.
@@ -58,9 +58,9 @@ class Converted:
 
     Attributes:
         title: "" if the document has none.
-        text: all blocks, in reading order; what stands between two of them is line ends.
+        text: all blocks in reading order, separated by line ends.
         blocks: in order, without overlap.
-        notes: what a person should know of the conversion ("3 of 12 pages have no characters").
+        notes: remarks about the conversion for the user ("3 of 12 pages have no characters").
     """
 
     title: str
@@ -98,12 +98,12 @@ class Converted:
 
 
 class Unreadable(DataError):
-    """A file of which no document can be made.
+    """A file that cannot be converted into a document.
 
     Args:
         reason: one of a few fixed phrases ("encrypted"); files are counted by it.
         remedy: what the owner of the file can do.
-        detail: what was found, if that helps.
+        detail: details of the problem, or "".
     """
 
     def __init__(self, reason: str, remedy: str, detail: str = "") -> None:
@@ -112,9 +112,9 @@ class Unreadable(DataError):
 
 
 def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> Converted:
-    r"""Clean the pieces and put them into one text.
+    r"""Clean the pieces and join them into one text.
 
-    Rows of a table and entries of a list are lines of their own; an empty line stands between other blocks.
+    Each row of a table and each entry of a list is one line; other blocks are separated by an empty line.
 
     Raises:
         Unreadable: nothing is left.

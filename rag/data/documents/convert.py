@@ -1,4 +1,4 @@
-"""A file as a document: its format by content and by name, then its converter, within limits."""
+"""Convert a file into a document: recognise its format by content and name, then convert it within limits."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def convert(data: bytes, name: str, limits: Limits | None = None, encoding: str 
     Args:
         data: the whole file.
         name: its name, for the format.
-        encoding: of text that is neither UTF-8 nor says what it is.
+        encoding: encoding of text that is not UTF-8 and does not declare one.
 
     Raises:
-        Unreadable: it cannot be read; says why, and what to do.
+        Unreadable: it cannot be read; states why, and what to do.
 
     Example:
         >>> converted = convert(b"# Guide\n\n## Linux\n\nUse *apt*.\n", "guide.md")

@@ -1,4 +1,4 @@
-"""Headings of a PDF: the entries of its outline found in its lines, or its larger and bolder lines."""
+"""Find the headings of a PDF: the lines that its outline names, or its larger and bolder lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBERED = re.compile(r"(?:chapter|appendix|part|section)?\s*[\dA-Z]+(?:\.\d+)*
 
 
 class HeadingLine(Protocol):
-    """What is needed of a line; see `rag.data.documents.pdf.Line`."""
+    """The attributes of a line that are used here; see `rag.data.documents.pdf.Line`."""
 
     text: str
     page: int

@@ -1,4 +1,4 @@
-"""HTML and XHTML: an own walk over block elements; navigation, scripts and link targets go."""
+"""Convert HTML and XHTML by block elements, without navigation, scripts and link targets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CLOSED = re.compile(rf"<(?!(?:{_VOID})\b)([a-z][\w.:-]*)((?:\s[^<>]*)?)/>", re.
 
 
 def page(text: str) -> tuple[str, list[Piece]]:
-    """Title and pieces of a whole page: of its main part, if that is marked and has text."""
+    """Title and pieces of a whole page, or of its main part if that is marked and has text."""
     if _XHTML.match(text):  # there "<title/>" is a whole element; to HTML it opens one that never ends
         text = _CLOSED.sub(r"<\1\2></\1>", text)
     tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)

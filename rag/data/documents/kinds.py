@@ -1,4 +1,4 @@
-"""Formats of documents: what a file's name and its content say."""
+"""Recognise the format of a document by its file name and its content."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _HTML = re.compile(
 
 
 def kind_by_name(name: str) -> str | None:
-    """Format of a document by its file name; None if the name does not say one.
+    """Format of a document by its file name; None if the name is of no known format.
 
     Example:
         >>> kind_by_name("Guide.PDF"), kind_by_name("Makefile"), kind_by_name("photo.jpg")
@@ -55,7 +55,7 @@ def kind_by_name(name: str) -> str | None:
 
 
 def remedy_by_name(name: str) -> str | None:
-    """What to do about a document of a format that is not read; None if it is none.
+    """What to do about a document of a format that cannot be read; None for other files.
 
     Example:
         >>> remedy_by_name("letter.doc")
@@ -66,10 +66,10 @@ def remedy_by_name(name: str) -> str | None:
 
 
 def kind_of(data: bytes, name: str) -> str:
-    """Format of a document: what its content shows, else what its name says, else text.
+    """Format of a document by its content, otherwise by its name, otherwise text.
 
     Raises:
-        Unreadable: a format that is not read, or content that is not what the name says.
+        Unreadable: the format cannot be read, or the content does not match the name.
     """
     named = kind_by_name(name)
     if not data.strip():

@@ -1,4 +1,4 @@
-"""How much a document may cost, and archives that are opened within these limits."""
+"""Limits on the resources that a document may use, and archives that are opened within these limits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _RATIO_FROM_BYTES = 50_000_000  # below this size nothing that unpacks does harm
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one document may cost; a document over a limit is left out and named.
+    """Limits for one document; a document over a limit is left out and named.
 
     Attributes:
         max_bytes: size of the file.
         max_pages: pages of a PDF, slides, or sheets.
         max_chars: characters of its text.
         max_unpacked_bytes: maximum size of all files of an archive (DOCX, PPTX, XLSX, EPUB) together.
-        max_ratio: times that an archive may grow.
+        max_ratio: factor by which an archive may grow.
         timeout_s: wall time of its conversion.
         memory_mib: address space of the converting process.
 
@@ -59,9 +59,9 @@ class Limits:
 
 
 def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
-    """A ZIP file whose members together stay within the limits.
+    """Open a ZIP file whose members together stay within the limits.
 
-    Python's reader gives no member more bytes than the archive's directory says, so the sum holds.
+    The sizes in the archive's directory are added up; Python's reader gives no member more bytes than that.
 
     Raises:
         Unreadable: it is damaged, encrypted, or too large when unpacked.
@@ -87,7 +87,7 @@ def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
 
 
 def open_office(data: bytes, limits: Limits) -> io.BytesIO:
-    """An Office file for a library that knows the common namespaces: files of the "strict" form get these.
+    """Open an Office file; the "strict" form gets the common namespaces, which libraries know.
 
     Raises:
         Unreadable: see `open_archive`.

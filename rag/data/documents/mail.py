@@ -1,4 +1,4 @@
-"""E-mail: subject, who wrote when to whom, the message, and its attachments; mailboxes of several."""
+"""Convert e-mail: subject, sender, recipient, date, the message and its attachments; also mailboxes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def message(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
     """Title and pieces; the title is the subject.
 
     Args:
-        attached: gives the pieces of an attachment from its bytes and its file name.
+        attached: converts an attachment, given by its bytes and file name, into pieces.
 
     Raises:
         Unreadable: it has no header of an e-mail.

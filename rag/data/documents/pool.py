@@ -1,4 +1,4 @@
-"""Many documents at once, each in a process of its own that is killed when its time is over."""
+"""Convert many documents at once, each in a separate process that is killed at its time limit."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def convert_files(
     cache: Path | None = None,
     processes: int | None = None,
 ) -> Iterator[tuple[str, Converted | Unreadable]]:
-    """Convert files, in the order given; a file that cannot be read gives its reason.
+    """Convert files, in the order given; for a file that cannot be read, the result is the reason.
 
     Args:
         cache: folder of earlier conversions; see `convert_file`.
-        processes: how many documents at a time; default: one per core, eight at most.
+        processes: number of documents at a time; default: one per core, eight at most.
 
     Raises:
-        MissingDependencyError: a converter needs a package that is not installed: no fault of the file.
+        MissingDependencyError: a converter needs a package that is not installed.
     """
     n_processes = processes or min(os.cpu_count() or 1, 8)
     request = {

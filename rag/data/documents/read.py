@@ -1,4 +1,4 @@
-"""Files as documents of a corpus: ids that every format can hold, titles, and what could not be read."""
+"""Read files as documents of a corpus, with ids that every format can store, and report unreadable ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def file_id(name: str) -> str:
 def documents_of_files(
     sources: Sequence[Source], options: ReadOptions
 ) -> Iterator[tuple[Source, Document | BadRecord, tuple[str, ...]]]:
-    """Each file as a document, or why it is none; and what a person should know of it."""
+    """Each file as a document, or the reason why it cannot be read; and remarks for the user."""
     with Progress(len(sources), "files", "read") as progress:
         for source, (_, found) in zip(sources, _converted(sources, options), strict=True):
             progress.update()

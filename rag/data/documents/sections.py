@@ -1,4 +1,4 @@
-"""Passages of a document by its sections: never across a heading, within a budget of tokens."""
+"""Split a document into passages by its sections: never across a heading, within a number of tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CountTokens = Callable[[str], int]
 
 
 def estimated_tokens(text: str) -> int:
-    """About how many tokens a WordPiece tokenizer makes, where there is none to count them.
+    """Estimated number of WordPiece tokens, for use without a tokenizer.
 
     Example:
         >>> estimated_tokens("An internationalised word.")

@@ -1,4 +1,4 @@
-"""Spreadsheets and CSV files, whose tables begin anywhere: below titles and notes, several in one sheet."""
+"""Convert spreadsheets and CSV files; tables may begin anywhere, and a sheet may have several."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ Row = Sequence[str]
 def sheet(cells: Iterable[Row]) -> Iterator[Piece]:
     """The tables of a sheet: each row with the names of its columns.
 
-    Empty rows part a sheet into blocks. A table is a header and what stands below it, in this block and in
-    the next ones; what stands above a header is narrower. A short text alone above a table is its heading.
-    Where several blocks begin with the same label ("Product: tea", "Product: milk"), that line is the
-    heading of each.
+    Empty rows divide a sheet into blocks. A table is a header and the rows below it, in this block and the
+    next ones; rows above a header are narrower. A short text alone above a table is its heading. If several
+    blocks begin with the same label ("Product: tea", "Product: milk"), that line is the heading of each.
 
     Example:
         >>> cells = [["Rooms of 2024"], [], ["Week", "Room", "Who"], ["2", "37", ""], [], ["3", "38", "Ann"]]
@@ -106,7 +105,7 @@ def _is_title(block: Sequence[Row], at: int | None, following: Sequence[Row], na
 
 
 def csv_table(text: str) -> Iterator[Piece]:
-    """A file of separated values; the delimiter is the one that cuts its first lines most evenly.
+    """The tables of a CSV file; its delimiter is the one that splits the first lines most evenly.
 
     A first line such as `sep=;`, which Excel writes, names the delimiter and is no row.
     """

@@ -47,9 +47,10 @@ def grid(cells: Sequence[Sequence[str]], *, page: str = "") -> Iterator[Piece]:
 
 
 def is_header(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    """Short names of most columns, none a number but for years and counts, with other values below them.
+    """Whether a row is a header: short names for most columns, no numbers except years and counts.
 
-    All names differ, or half of them do and some stand above numbers.
+    The names must differ from the values below; all names are distinct, or half of them are and some stand
+    above numbers.
 
     Example:
         >>> is_header(["Country", "2010", "2020"], [["Norway", "4.9", "5.4"]])
@@ -88,7 +89,7 @@ def _is_numeric(cells: Sequence[Sequence[str]], column: int) -> bool:
 
 
 def is_number(text: str) -> bool:
-    """Whether it reads as one number, with thousands separators or a percent sign or without."""
+    """Whether a text is a number, with or without thousands separators and a percent sign."""
     try:
         float(text.strip().replace(",", "").rstrip("%"))
     except ValueError:

@@ -62,12 +62,12 @@ def _reply(path: str, limits: Limits, encoding: str, cache: Path | None) -> dict
 
 
 def cache_folder() -> Path:
-    """Where commands keep conversions: below `$XDG_CACHE_HOME`, or `~/.cache`."""
+    """The folder for conversions: in `$XDG_CACHE_HOME`, or `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / DISTRIBUTION / "documents"
 
 
 def convert_file(path: str, limits: Limits, encoding: str = "utf-8", cache: Path | None = None) -> Converted:
-    """Convert a file, or take over an earlier conversion of the same content.
+    """Convert a file, or return an earlier conversion of the same content.
 
     Args:
         cache: folder of earlier conversions, which gets this one.

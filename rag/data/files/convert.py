@@ -1,4 +1,4 @@
-"""Convert a file of one format into another, and say what does not fit."""
+"""Convert a file of one format into another, and report what is lost."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ConversionReport:
     """Result of a conversion.
 
     Attributes:
-        dropped: part of a record → in how many records it was lost, because the target has no place for it.
+        dropped: part of a record → number of records that lost it, because the target has no place for it.
     """
 
     records: int = 0
@@ -123,7 +123,7 @@ def convert(
     passages: Callable[[str], Passage | None] | None = None,
     strict: bool = False,
 ) -> ConversionReport:
-    """Convert, streaming; the target appears whole or not at all.
+    """Convert, streaming; the target is written atomically.
 
     Args:
         source_format: one of `FORMATS`, or "auto" to decide by `guess_format`.

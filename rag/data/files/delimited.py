@@ -91,7 +91,7 @@ def read_rows(
 ) -> Iterator[tuple[int, list[str] | BadRecord]]:
     """Rows with the number of their first line; a quoted field may hold line ends.
 
-    A stray quote does not swallow the rows after it: where the next one does not close a field by the rules,
+    A stray quote does not swallow the rows after it: if the next quote does not close a field by the rules,
     or closes a row of another length than those before, only the line with the open quote is bad.
     """
     waiting: deque[tuple[int, str | BadRecord]] = deque()

@@ -1,4 +1,4 @@
-"""Documents of every corpus format: rows of a file first, of which `DocumentFields` makes documents."""
+"""Read documents of every corpus format: rows of a file, which `DocumentFields` turns into documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a mapping with whatever field names to a document, or to a passage beside a question."""
+"""Turn a mapping with any of the usual field names into a document, or into a passage beside a question."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class DocumentFields:
     mapping without is a bad record.
 
     Attributes:
-        layout: which field became what, in words; "" until the first mapping.
+        layout: a description of the fields' roles; "" until the first mapping.
 
     Args:
-        options: field names, where the usual ones do not do.
-        name: of the source, for made-up ids.
+        options: field names that replace the usual ones.
+        name: name of the source, for generated ids.
         text_lists_are_sentences: a list in the text field holds sentences (HotpotQA) and not paragraphs.
     """
 
@@ -211,7 +211,7 @@ def plain_value(value: Any) -> Value | tuple[Value, ...]:
 
 
 def first_of(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, Any]:
-    """The first of these fields that holds something, and what it holds; (None, None) if none does."""
+    """The first of these fields that is not empty, and its value; (None, None) if all are."""
     return next(((name, record[name]) for name in names if record.get(name) not in (None, "")), (None, None))
 
 
@@ -241,7 +241,7 @@ def passage_of(value: Any) -> Passage:
 
 
 def join_sentences(sentences: Sequence[str]) -> str:
-    """Put sentences together again: with a space where neither side has one.
+    """Join sentences, with a space where neither side has one.
 
     Example:
         >>> join_sentences(["One.", " Two.", "Three."])

@@ -1,7 +1,7 @@
-"""The usual question sets brought to one shape: their official files and their copies on data-set hubs.
+"""Bring the usual question sets, as official files or as copies on data-set hubs, to one shape per set.
 
-A hub stores lists of pairs as columns, nests answers, and renames fields; what comes out looks as in the
-official file of the set (HotpotQA's pairs, SQuAD's titles), so that all later code knows one shape a set.
+A hub stores lists of pairs as columns, nests answers, and renames fields. The result has the shape of the
+set's official file (HotpotQA's pairs, SQuAD's titles), so that later code has one shape per set to read.
 """
 
 from __future__ import annotations

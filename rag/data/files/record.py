@@ -52,13 +52,13 @@ def text_lines(path: str | Path) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """Write a text file that appears whole."""
+    """Write a text file atomically."""
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
         yield file
 
 
 def write_json_list(path: Path, items: Iterable[Mapping[str, Any]]) -> int:
-    """One JSON list, an element a line; returns how many."""
+    """Write one JSON list, one element per line; returns the number of elements."""
     count = 0
     with open_text(path) as file:
         for count, item in enumerate(items, start=1):
@@ -68,7 +68,7 @@ def write_json_list(path: Path, items: Iterable[Mapping[str, Any]]) -> int:
 
 
 def write_json_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
-    """One JSON object a line."""
+    """Write JSON lines: one object per line."""
     with open_text(path) as file:
         for item in items:
             file.write(dumps(item) + "\n")
@@ -108,7 +108,7 @@ def strings(value: Any, place: str) -> tuple[str, ...]:
 
 
 def token(value: str, what: str) -> str:
-    """The value, if it can stand between blanks.
+    """The value, if it is a token of a file whose fields are separated by blanks.
 
     Raises:
         DataError: it is empty or holds white space.

@@ -18,10 +18,11 @@ from rag.data.files.record import write_json_lines
 
 
 def write_passages(path: str | Path, passages: Iterable[Passage]) -> int:
-    """Write passages to one file that is whole or absent, and return their number.
+    """Write passages to one file, atomically, and return their number.
 
-    `.jsonl` gives `{"id", "title", "text"}` a line, `.tsv` the columns `id`, `text`, `title` with a header
-    and quoting as in `psgs_w100.tsv`; `.gz` after either compresses. `rag index … --split none` reads both.
+    `.jsonl` gives one `{"id", "title", "text"}` per line, `.tsv` the columns `id`, `text`, `title` with a
+    header and quoting as in `psgs_w100.tsv`; `.gz` after either compresses. `rag index … --split none` reads
+    both.
 
     Raises:
         ConfigError: the file name has another extension.
@@ -59,7 +60,7 @@ def write_passages(path: str | Path, passages: Iterable[Passage]) -> int:
 def write_paths(
     path: str | Path, results: Iterable[tuple[Question, Sequence[tuple[float, Sequence[Passage]]]]]
 ) -> None:
-    """Write MDR's results, a question a line; the file appears whole.
+    """Write MDR's results, one question per line, atomically.
 
     Each is `{"_id", "question", "candidate_chains": [[{"id", "title", "text"}, …], …], "scores": […]}`, best
     path first; MDR's own files have neither ids nor scores.

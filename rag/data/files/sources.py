@@ -44,7 +44,7 @@ class ReadOptions:
         encoding: encoding of text files; any in which a line ends with the single byte 0x0A.
         max_bad_share: highest tolerated share of bad records, in [0, 1].
         max_document_chars: a longer document counts as bad, because it is rarely one document.
-        shown_problems: how many bad records are kept for display.
+        shown_problems: number of bad records that are kept for display.
         squad_unit: whether a SQuAD file gives one document per "paragraph" or per "article".
         limits: limits on the resources that converting one file may use.
         cache: folder that caches converted files by their content; None disables the cache.

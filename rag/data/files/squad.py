@@ -1,4 +1,4 @@
-"""SQuAD's articles, as a corpus and as questions know them."""
+"""SQuAD's articles, for corpora and for question sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SquadParagraph(NamedTuple):
         id: in a corpus: the article's title and the 0-based number.
         title: as the file writes it; see `squad_title`.
         text: None if it has none.
-        questions: as they stand there.
+        questions: its questions, as in the file.
     """
 
     id: str

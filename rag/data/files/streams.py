@@ -148,9 +148,9 @@ def parse_json(text: str) -> Any:
 
 
 def first_mark(stream: Any) -> str:
-    """The first visible character of a buffered binary stream, which stays unread.
+    """The first visible character of a buffered binary stream, without consuming it.
 
-    Only what is buffered is looked at, which is enough for any file not made to deceive.
+    Only the buffered bytes are searched, which is enough for any ordinary file.
     """
     head: bytes = stream.peek(4096)[:4096]
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1].decode("latin-1")

@@ -50,7 +50,7 @@ def _ranked(question: str, hits: list[Candidate], tag: str) -> Example:
 
 
 def write_run(path: Path, examples: Iterable[Example]) -> None:
-    """Ranks from 1 in the order given; scores are written so that they read back exactly."""
+    """Write a TREC run: ranks from 1 in the order given, scores that read back exactly."""
     with open_text(path) as file:
         for example in examples:
             question = token(example.id, "question id")

@@ -27,7 +27,7 @@ Spans = list[tuple[int, int]]
 class ReaderBatch:
     """B questions × P passages as rows of L tokens; row b·P + p is passage p of question b.
 
-    A passage has S positions: its L tokens, and where the network says them "yes" and "no".
+    A passage has S positions: its L tokens and, if the network has these outputs, "yes" and "no".
 
     Attributes:
         input_ids, attention_mask, token_type_ids: (B·P, L) int64.
@@ -36,10 +36,10 @@ class ReaderBatch:
         acceptable: (B, A) bool, False where a question has fewer than A.
         has_answer: (B,) bool; where False the acceptable "spans" are the [CLS] of every row.
         positive: (B, P) bool.
-        wanted: (B, P, L) bool, tokens of an answer, or the [CLS] of a passage that says yes or no.
-        hard: (B,) bool, whether the likeliest span alone counts.
-        ends_here, facts: (B, P, L) bool, last tokens of judged sentences, and those of supporting ones.
-        tokens: real tokens in the batch.
+        wanted: (B, P, L) bool, tokens of an answer, or [CLS] of a passage whose answer is "yes" or "no".
+        hard: (B,) bool, whether only the likeliest span counts.
+        ends_here, facts: (B, P, L) bool, last tokens of judged sentences, and last tokens of supporting ones.
+        tokens: number of tokens in the batch, without padding.
     """
 
     input_ids: torch.Tensor

@@ -1,4 +1,4 @@
-"""Choices made on held-out questions with retrieved passages: ranking settings, temperature, null bias."""
+"""Choose ranking settings, temperature and null bias on held-out questions with retrieved passages."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Case:
         number: number of the question; a question's cases are fitted or measured together.
         label: name of its question set.
         weight: weight in the fit.
-        answerable: the passages that hold an answer were among the others.
-        holds: an answer stands in one of the passages, read or not.
-        whole: everything was read, not its best passages alone.
+        answerable: False for cases from which the passages with an answer were removed.
+        holds: whether any of the passages, read or not, contains an answer.
+        whole: whether all passages were read, not only the best few.
     """
 
     found: Ranked

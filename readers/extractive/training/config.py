@@ -16,7 +16,7 @@ Normalisation = Literal["shared", "passage"]
 
 
 class TrainingSet(Config):
-    """Questions to learn from, or to calibrate on.
+    """Questions to train on, or to calibrate on.
 
     Attributes:
         questions: file of any known format; results of `rag retrieve` or FiD's files carry their passages.
@@ -24,8 +24,8 @@ class TrainingSet(Config):
         serving: file with results, for the held-out questions, of the retriever that the finished reader will
             be used with; ranking and calibration are fitted on them. None means `retrieved`, or else the
             passages of the questions.
-        positives: passages that teach an answer: the "gold" ones of the set; all that "match", whatever the
-            set says of them; "both"; or "auto": gold where a question has them, else match.
+        positives: passages that count as positives: the "gold" ones of the set; all that "match" an answer,
+            whether gold or not; "both"; or "auto": gold where a question has them, otherwise match.
         weight: how often its questions are drawn, relative to once per epoch.
         held_out: share of its articles that is held out for validation, calibration and tuning; 0: none.
         paths: train on several gold passages joined to one text (`readers.paths`), and on joined passages of
@@ -69,7 +69,7 @@ class TrainingSet(Config):
 class ReaderStage(Config):
     """A part of the run, with its own group size and text lengths.
 
-    A group is what is scored together for one question: its positive and negative passages.
+    A group is the positive and negative passages of one question, which are scored together.
 
     Attributes:
         epochs: passes over the training questions; fractions are allowed.
@@ -155,7 +155,7 @@ class ObjectiveConfig(Config):
 
     Attributes:
         spans: which spans of a question count.
-        normalisation: what the softmax is taken over.
+        normalisation: set of positions over which the softmax is taken.
         selection_weight: weight of the passage selection loss; with 0 the network has no passage logit.
         skim_weight: weight of the loss of the early head, if there is one (`skim_layer`).
         fact_weight: weight of the supporting sentence loss, computed on sets with `paths`; with 0 the reader
@@ -195,8 +195,8 @@ class ReaderTrainConfig(TrainConfig):
         calibrate: further sets on which ranking and calibration are fitted, but the network is not trained.
         test_file: questions with gold passages that the finished reader is scored on, for the card only.
         stages: parts of the run, one after the other.
-        validation_questions: how many held-out questions are scored during training.
-        calibration_questions: how many of each set ranking and calibration are fitted on.
+        validation_questions: number of held-out questions that are scored during training.
+        calibration_questions: number of questions per set on which ranking and calibration are fitted.
         effort_sets: names of the sets on which efforts are chosen (limits on how much the reader reads); all
             by default. Leave out sets whose passages rarely hold the answer: there, reading less seems to
             cost nothing.

@@ -43,15 +43,15 @@ def is_right(text: str, example: Example) -> bool:
 
 
 def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
-    """The questions of a set that have answers, with all their passages: gold ones, the set's other
-    paragraphs, which score 0, then what was retrieved.
+    """The questions of a set that have answers, with all their passages: the gold ones, the set's other
+    paragraphs with score 0, then the retrieved ones.
 
     Args:
         one: the set.
-        serving: take what the retriever that will serve found, and nothing else, where the set has that.
+        serving: take only the passages of the set's `serving` file, if it has one.
 
     Raises:
-        DataError: a file is wrong, no question is left, or `retrieved` knows fewer than half of them.
+        DataError: a file is wrong, no question is left, or `retrieved` has fewer than half of them.
     """
     questions = [q for q in map(partial(_shortened, one), read_questions(one.questions)) if _kept(q, one)]
     if not questions:
@@ -217,11 +217,11 @@ class ReaderExamples:
         sets: (Q,) set of each question.
         types: (Q,) SPAN, YES or NO.
         bounds: (Q + 1,); the pairs of question q are bounds[q]:bounds[q + 1], positives first.
-        positives: (Q,) how many of them are positive.
+        positives: (Q,) number of positive pairs per question.
         passages: (C,) passage of each pair.
         span_bounds, spans: (C + 1,) and (S, 2): first and last token of each answer in the passage's text.
         fact_bounds, facts: (C + 1,) and (F, 2): last token of each judged sentence, and 1 if it supports.
-        template: the special tokens around them.
+        template: special tokens of the rows.
     """
 
     questions: TokenizedTexts
@@ -249,16 +249,16 @@ def load_examples(
     answer_types: bool = False,
     negatives_top_k: int = 6,
 ) -> ReaderExamples:
-    """Tokenise everything once. Questions that no passage answers are left out and counted.
+    """Tokenise everything once. Questions without a passage that contains an answer are left out and counted.
 
     Args:
-        sets: with the examples of each; a set says which passages are positive.
+        sets: question sets, whose settings decide which passages are positive, with their examples.
         answer_types: keep questions whose answer is "yes" or "no".
         negatives_top_k: maximum number of passages without the answer to keep, best first.
 
     Raises:
         DataError: no question is left.
-        ArtifactError: the tokenizer frames pairs as no reader can read them.
+        ArtifactError: the tokenizer does not frame pairs as [CLS] question [SEP] text [SEP].
     """
     known: dict[tuple[str, str], int] = {}
 

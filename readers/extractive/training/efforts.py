@@ -1,4 +1,4 @@
-"""Choose ways to read less that keep most right answers, on held-out questions that were read in full."""
+"""Choose efforts, which read less but keep most right answers, on held-out questions."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class HeldOut:
     """Held-out questions that were read whole, and the reader that read them.
 
     Attributes:
-        scored: everything read, with the early head's word on every row.
-        parts: the questions of each.
-        weights: (Q,) of the questions, 1 in all.
+        scored: scores of all passages, with the early head's score of every row.
+        parts: the questions of each set.
+        weights: (Q,) weights of the questions, which sum to 1.
         settings, calibration: settings and calibration of the finished reader.
         depth: layers of the network.
     """
@@ -49,7 +49,7 @@ class HeldOut:
     def read(
         self, effort: Effort
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """(Q,) whether the first answer is right, token-layers, and confidence, if so much is read."""
+        """(Q,) whether the first answer is right, token-layers, and confidence, with this effort."""
         chosen = self.settings.model_copy(update={"efforts": {"tried": effort}, "effort": "tried"})
         right, cost, likely = [], [], []
         for everything, examples in zip(self.scored, self.parts, strict=True):
@@ -80,13 +80,13 @@ class _Outcome:
 
 
 def choose_efforts(held_out: HeldOut) -> tuple[dict[str, Effort], dict[str, float]]:
-    """For each budget the effort with most right answers.
+    """For each budget, the effort with most right answers.
 
-    Answers become right, too, because less was read: what stands far down the list is a wrong guess more
-    often than the answer that all passages before it lack.
+    Reading less can also correct answers: an answer from a passage far down the list is more often a wrong
+    guess than the answer that all earlier passages lack.
 
     Returns:
-        Efforts by name, and figures in percent: of each its share of the token-layers and of right answers.
+        Efforts by name; and for each, in percent, its share of the token-layers and of the right answers.
     """
     results = list(_outcomes(held_out))
     efforts: dict[str, Effort] = {}

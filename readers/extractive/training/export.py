@@ -1,4 +1,4 @@
-"""The finished reader on disk: fp32 for further training, int8 to ship."""
+"""Write the finished reader: fp32 for further training, int8 to ship."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:
 
 
 def add_ranges(folder: Path, examples: Sequence[Example]) -> bool:
-    """Measure the ranges of a finished reader's activations and put them beside its weights.
+    """Measure the ranges of a finished reader's activations and store them beside its weights.
 
     Args:
         examples: read with their first passages; a few hundred are enough, none of them from a test set.

@@ -33,10 +33,10 @@ _RANGE_QUESTIONS = 200  # whose passages show how large activations get
 
 
 def check_held_out(config: ReaderTrainConfig, held_out: Mapping[str, Sequence[Example]]) -> None:
-    """Refuse, before anything is learnt, what could not be calibrated afterwards.
+    """Check before training that there are enough held-out questions to calibrate on afterwards.
 
     Raises:
-        DataError: of the sets with retrieved passages a single question is held out, and there are no others.
+        DataError: only one held-out question has retrieved passages.
     """
     count = sum(len(held_out[one.label]) for one in config.train if one.serving or one.retrieved)
     if count == 1 and not config.calibrate:
@@ -51,12 +51,12 @@ def finish(
     held_out: Mapping[str, Sequence[Example]],
     settings: ReaderSettings,
 ) -> dict[str, Any]:
-    """Write `trained/` and `reader/` into `config.out`; what `measured.json` has is not measured again.
+    """Write `trained/` and `reader/` into `config.out`; figures in `measured.json` are not measured again.
 
     Args:
         weights: the trained fp32 weights by the model's names.
-        held_out: by set, questions that were not learnt from.
-        settings: what the ranking is tuned from.
+        held_out: held-out questions by set.
+        settings: settings from which the tuning of the ranking starts.
 
     Returns:
         Figures by name.
@@ -180,7 +180,7 @@ def draw(examples: Sequence[Example], count: int, config: ReaderTrainConfig, key
 def reading_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, float]:
     """EM and F1 in percent, by the official SQuAD 1.1 rules, of questions with their gold passages alone.
 
-    Questions without gold passages are read with their first few others. An answer that is missing is wrong.
+    Questions without gold passages are read with their first few other passages. A missing answer is wrong.
     """
     scores: list[tuple[float, float]] = []
     for begin in range(0, len(examples), _CHUNK):

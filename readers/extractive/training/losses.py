@@ -1,10 +1,10 @@
 r"""Losses of extractive readers: likelihood of the right spans, of the right passage, of the right region.
 
-With B questions, P passages each and S positions a passage (its tokens, and two more for "yes" and "no" where
-the network says these), P_s(t) is the softmax of the start logits over the allowed positions t and P_e(t)
-that of the end logits; each passage's [CLS] is allowed and stands for "no answer here".
+With B questions, P passages each and S positions per passage (its tokens, and two more for "yes" and "no" if
+the network has these outputs), P_s(t) is the softmax of the start logits over the allowed positions t and
+P_e(t) that of the end logits; each passage's [CLS] is allowed and stands for "no answer here".
 
-| `spans` | over what the likelihood of a question is taken |
+| `spans` | spans whose likelihood is maximised for a question |
 |---|---|
 | first | the annotated span alone |
 | passage-marginal | the sum over the right spans of one positive passage (Karpukhin et al. 2020) |
@@ -48,14 +48,14 @@ def span_loss(
 
         L = −½ log Σ_{(s,e)∈A} P_s(s)·P_e(e)        or, where `hard`, −½ log max_{(s,e)∈A} P_s(s)·P_e(e)
 
-    Which spans A holds is the objective's part of the data: one, those of a passage, or those of all.
+    Which spans are in A depends on the objective: one, those of one passage, or those of all.
 
     Args:
         start_logits, end_logits: (B, P, S) floating.
         allowed: (B, P, S) bool.
         starts, ends: (B, A) int64 positions in P·S; `acceptable` (B, A) bool marks the real ones.
         has_answer: (B,) bool; where False, A is the [CLS] of every passage of the question. None: all True.
-        hard: (B,) bool, questions of which the likeliest span alone counts. None: none.
+        hard: (B,) bool, questions for which only the likeliest span counts. None: none.
         normalisation: see the module.
 
     Returns:
@@ -116,18 +116,18 @@ def selection_loss(relevance: torch.Tensor, positive: torch.Tensor) -> torch.Ten
 def skim_loss(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     r"""−log Σ_{t wanted} softmax(logits)_t over the allowed positions of all passages of a question.
 
-    The logits are of an early layer. Their log-sum-exp over a passage, or over a block of tokens, says how
-    likely the answer stands there, so that the rest can be left out before the late layers.
+    The logits come from an early layer. Their log-sum-exp over a passage estimates whether the answer is
+    there, so that other passages can be dropped before the late layers.
 
     Args:
-        logits: (B, P, L), one a token.
+        logits: (B, P, L), one per token.
         allowed, wanted: (B, P, L) bool; a question without a wanted token does not count.
 
     Source:
         After Guan et al. 2022, "Block-Skim: Efficient Question Answering for Transformer".
 
     Note:
-        They predict blocks of 32 tokens from attention maps, each with a loss of its own.
+        The paper predicts blocks of 32 tokens from attention maps, each with a separate loss.
     """
     return marginal_loss(logits.flatten(1), allowed.flatten(1), wanted.flatten(1))
 
@@ -138,7 +138,7 @@ def fact_loss(logits: torch.Tensor, ends: torch.Tensor, facts: torch.Tensor) -> 
     Args:
         logits: (B, P, L).
         ends: (B, P, L) bool, last tokens of sentences that are judged; without any the loss is 0.
-        facts: (B, P, L) bool, those of supporting sentences.
+        facts: (B, P, L) bool, last tokens of supporting sentences.
 
     Source:
         After Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval",
@@ -156,11 +156,11 @@ def fact_loss(logits: torch.Tensor, ends: torch.Tensor, facts: torch.Tensor) -> 
 
 
 def marginal_loss(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """−log Σ_{t wanted} softmax(logits over what is allowed)_t, a mean over the questions that have one.
+    """−log Σ_{t wanted} softmax(allowed logits)_t, averaged over the questions with a wanted position.
 
     Args:
         logits: (B, N).
-        allowed, wanted: (B, N) bool; a question without anything wanted counts for nothing.
+        allowed, wanted: (B, N) bool; questions without a wanted position do not count.
     """
     floor = torch.finfo(logits.dtype).min
     logp = logits.masked_fill(~allowed, floor).log_softmax(-1)

@@ -1,5 +1,5 @@
-"""The network a run starts from, an encoder with fresh heads or a reader to go on from; and weights averaged
-with those of other readers."""
+"""The network that training starts from, an encoder with new heads or a trained reader; and averaging of
+weights with those of other readers."""
 
 from __future__ import annotations
 

@@ -16,14 +16,14 @@ class GeneratorStage(Config):
     """A part of the run.
 
     Attributes:
-        task: "questions": say an answer, given the question's passages; "denoise": say a passage, given the
-            same passage with spans of tokens masked (BART's text infilling).
+        task: "questions": generate an answer from the question's passages; "denoise": generate a passage from
+            the same passage with spans of tokens masked (BART's text infilling).
         steps: number of optimiser steps.
         batch_size: questions, or passages to restore, of one batch.
         passages: number of passages per question.
         passage_tokens: maximum input length; longer passages are truncated at the end.
-        ensure_answer: where none of the best-ranked passages holds an answer but a later one does, that one
-            takes the last place (with one passage: the best that holds the answer is read).
+        ensure_answer: if none of the best-ranked passages contains an answer but a later one does, the later
+            one takes the last place (with one passage: the best that contains the answer is read).
         no_answer_fraction: share of the questions that are read with passages without the answer alone.
         masked: share of the tokens that are masked while denoising.
     """
@@ -71,8 +71,8 @@ class GeneratorTrainConfig(TrainConfig):
             "model.shared".
         batch_tokens: tokens of passages that are encoded at a time.
         checkpoint_layers: compute activations again instead of keeping them; for large models.
-        validation_questions: held out for validation and calibration.
-        validation_passages: beside each of them; None: as many as in the last stage.
+        validation_questions: number of questions held out for validation and calibration.
+        validation_passages: passages per held-out question; None: as many as in the last stage.
     """
 
     recipe: ClassVar[str] = "generator"

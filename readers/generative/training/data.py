@@ -1,4 +1,4 @@
-"""Questions with answers and passages, from every file that holds such."""
+"""Training questions with answers and passages, merged from all files."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SHAPE = (
 def merged_examples(paths: Sequence[Path]) -> list[Example]:
     """Questions of all files; those that several files hold get the passages of all.
 
-    Positives come first, then the others as they were ranked; each says whether it holds an answer, and those
-    that a retriever found have a rank. Answers are those that a generator should give. Questions without an
-    answer or a passage are left out and counted.
+    Positives come first, then the other passages by rank. Each states whether it contains an answer, and
+    retrieved ones have a rank. Answers are those that a generator should give. Questions without an answer or
+    a passage are left out and counted.
 
     Raises:
         DataError: no such file, another shape, an answer that is not text (with its place), or no question
@@ -50,7 +50,7 @@ def merged_examples(paths: Sequence[Path]) -> list[Example]:
 
 
 def best_ranked(example: Example, count: int) -> list[Candidate]:
-    """The best `count` passages as a retriever ranked them; where none did, positives come first."""
+    """The best `count` passages by rank; if they have no ranks, positives come first."""
     ranked = [candidate for candidate in example.candidates if candidate.rank is not None]
     return sorted(ranked, key=lambda c: c.rank or 0)[:count] or list(example.candidates[:count])
 

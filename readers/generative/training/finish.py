@@ -50,13 +50,13 @@ def read_examples_with(
 def answer_scores(
     read: Sequence[Ranked], answers: Sequence[Sequence[str]], profiles: Sequence[str] = ()
 ) -> dict[str, float]:
-    """{"em", "f1", "silent"} in percent: of the best answers; of questions without any, which count as wrong.
+    """{"em", "f1", "silent"} in percent; "silent" is the share of questions left without an answer.
 
     Without beams a reader is silent wherever "no answer" is likelier than each single answer.
 
     Args:
         answers: (n,) accepted answers of each question.
-        profiles: (n,) by which rules they are compared, "squad" if not given. Patterns have no F1.
+        profiles: (n,) rules by which answers are compared, "squad" by default. Patterns have no F1.
     """
     said = [question.candidates[0].text if question.candidates else None for question in read]
     rules = profiles or ["squad"] * len(said)
@@ -129,13 +129,13 @@ def save_reader(
     *,
     add: Callable[[Path], object] = lambda _: None,
 ) -> None:
-    """Write a folder that transformers opens, with `reader.json`; it appears whole.
+    """Write a folder that transformers opens, with `reader.json`, atomically.
 
     Args:
         folder: replaced if it exists.
-        seq2seq: its model is made fp32 and given `weights`.
+        seq2seq: its model is converted to fp32 and gets `weights`.
         manifest: content of `reader.json`.
-        add: puts more into the folder before it appears.
+        add: writes further files into the folder before it is renamed.
     """
     model = seq2seq.model.float()
     set_weights(seq2seq, weights)
