@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from indexers.documents import DOCUMENTS_NAME, DocumentList
-from indexers.embeddings import EmbeddingShards, encode_corpus, read_probes, save_probes
+from indexers.embeddings import EmbeddingShards, encode_corpus
 from indexers.faiss_index import build_faiss
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
 from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
 from indexers.presets import PLAID
+from indexers.probes import read_probes, save_probes
 from indexers.protocols import EncodesCorpus, PassageEncoder
 from indexers.settings import STAGES, BuildSettings, Stage
 from indexers.token_build import TokenEncoder, build_tokens

@@ -34,8 +34,6 @@ from rag.core.progress import Progress
 
 _TEXTS_AT_ONCE = 4096
 _SHARD_ROWS = 16_384
-PROBES_NAME = "probes.npy"
-_PROBE_WORDS = 10
 HEADER_NAME, LEDGER_NAME = "embeddings.json", "ledger.jsonl"
 _log = logging.getLogger(__name__)
 
@@ -371,40 +369,3 @@ class EmbeddingShards:
         """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not copied."""
         for shard, values in enumerate(self._shards):
             yield shard * self.shard_rows, np.ascontiguousarray(values, dtype=np.float32)
-
-
-def probe_texts(passages: PassageStore, count: int, seed: int) -> list[str]:
-    """Pieces of ten words from random passages: as long as questions, and not in the index as such."""
-    generator = np.random.default_rng(seed)
-    rows = np.sort(generator.choice(len(passages), min(count, len(passages)), replace=False))
-    texts = []
-    for passage in passages.get_many(rows):
-        words = passage.text.split() or passage.title.split() or [passage.id]
-        start = int(generator.integers(0, max(len(words) - _PROBE_WORDS, 0) + 1))
-        texts.append(" ".join(words[start : start + _PROBE_WORDS]))
-    return texts
-
-
-def save_probes(
-    directory: Path, passages: PassageStore, encoder: PassageEncoder, count: int, seed: int
-) -> None:
-    """Store vectors of `probe_texts`, encoded as passages without a title, beside the embeddings.
-
-    With them, the FAISS stage needs no encoder.
-    """
-    texts = probe_texts(passages, count, seed)
-    vectors = encoder.encode_passages([""] * len(texts), texts)
-    save_npy(directory / PROBES_NAME, np.asarray(vectors, dtype=np.float32))
-
-
-def read_probes(embeddings: EmbeddingShards) -> FloatArray:
-    """Probes (n, D) stored beside the embeddings.
-
-    Raises:
-        ArtifactError: the file is missing or damaged.
-    """
-    path = embeddings.directory / PROBES_NAME
-    size_bytes = path.stat().st_size if path.exists() else 0
-    return load_npy(
-        path, dtype=np.float32, shape=((size_bytes - 128) // (4 * embeddings.dim), embeddings.dim)
-    )

@@ -249,11 +249,3 @@ def sample_rows(embeddings: EmbeddingShards, count: int, seed: int) -> FloatArra
         return embeddings.rows(np.arange(total))
     drawn = np.random.default_rng(seed).choice(total, count, replace=False, shuffle=False)
     return embeddings.rows(np.sort(drawn))
-
-
-def perturbed_probes(embeddings: EmbeddingShards, count: int, seed: int) -> FloatArray:
-    """Queries (count, D) for measuring recall without an encoder: stored vectors plus noise half as long."""
-    vectors = sample_rows(embeddings, count, seed)
-    noise = np.random.default_rng(seed + 1).standard_normal(vectors.shape).astype(np.float32)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True) / np.linalg.norm(noise, axis=1, keepdims=True)
-    return vectors + 0.5 * lengths * noise

@@ -23,12 +23,12 @@ from indexers.exact import (
     check_selected,
     exact_scores,
     exact_search,
-    perturbed_probes,
     sample_rows,
     select_best,
 )
 from indexers.ledger import read_info
 from indexers.presets import HNSW_EF_CONSTRUCTION, Preset, preset_for
+from indexers.probes import perturbed_probes
 from indexers.protocols import FloatArray, IntArray, VectorIndex
 from indexers.selected import Selection
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError

@@ -23,13 +23,13 @@ from indexers.build import (
 )
 from indexers.changes import Change, Known, Put
 from indexers.documents import DOCUMENTS_NAME, DocumentEntry, DocumentTable
-from indexers.embeddings import read_probes
 from indexers.exact import exact_search
 from indexers.faiss_index import RECALL_KS, recall_at
 from indexers.index import Index
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
 from indexers.passages import PassageStore, passages_digest
+from indexers.probes import read_probes
 from indexers.protocols import EncoderIdentity, IntArray, PassageEncoder
 from indexers.provenance import documents_of_index, settings_of_index
 from indexers.reuse import KnownVectors

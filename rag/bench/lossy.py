@@ -69,9 +69,9 @@ def compare_lossy(
     work_dir: Path | None,
 ) -> Report:
     """Measure every type and return the report."""
-    from indexers.embeddings import read_probes
     from indexers.exact import FlatIndex, exact_search
     from indexers.faiss_index import build_faiss, open_dense
+    from indexers.probes import read_probes
 
     top_k = max(RECALL_KS)
     if len(embeddings) <= top_k:

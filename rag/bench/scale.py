@@ -119,8 +119,8 @@ def _encode(
 
 
 def _search(report: Report, place: Path, ray: str, shards: Sequence[int], rounds: int) -> None:
-    from indexers.exact import perturbed_probes
     from indexers.index import Index
+    from indexers.probes import perturbed_probes
     from rag.scale.search import open_sharded
 
     rows, figures = [], {}
@@ -166,7 +166,7 @@ def _timed(
 
 def _recover(report: Report, place: Path, ray: str) -> None:
     """Kill the first process of two parts; only where it runs on this machine."""
-    from indexers.exact import perturbed_probes
+    from indexers.probes import perturbed_probes
     from rag.scale.search import open_sharded
 
     rows = []

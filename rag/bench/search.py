@@ -41,8 +41,8 @@ def open_vectors(
     Raises:
         ConfigError: the index has no dense part.
     """
-    from indexers.exact import perturbed_probes
     from indexers.index import Index
+    from indexers.probes import perturbed_probes
     from retrievers.open import open_encoder
 
     index = Index.open(index_dir)

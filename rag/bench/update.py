@@ -182,8 +182,8 @@ def _fill_times(
 
 def _compare(holder: Path, sample: int) -> dict[str, Any]:
     """How far the answers of the updated index are from those of the one built anew."""
-    from indexers.embeddings import probe_texts, read_probes
     from indexers.index import Index
+    from indexers.probes import probe_texts, read_probes
 
     with Index.open(holder / "updated") as updated, Index.open(holder / "built") as built:
         assert updated.dense is not None

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from indexers.embeddings import EmbeddingShards, encode_corpus, probe_texts
+from indexers.embeddings import EmbeddingShards, encode_corpus
 from indexers.exact import FlatIndex
 from indexers.index import Index
+from indexers.probes import probe_texts
 from indexers.protocols import EncodesCorpus, IntArray, VectorIndex
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import read_json

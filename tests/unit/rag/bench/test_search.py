@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexers.embeddings import PROBES_NAME, EmbeddingShards, EmbeddingWriter
-from indexers.exact import perturbed_probes
+from indexers.embeddings import EmbeddingShards, EmbeddingWriter
+from indexers.probes import PROBES_NAME, perturbed_probes
 from indexers.protocols import EncoderIdentity
 from rag.bench.lossy import compare_lossy
 from rag.bench.report import Report

@@ -1,0 +1,61 @@
+"""Probes: queries on which the recall of an index is measured; stored beside the embeddings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from indexers.embeddings import EmbeddingShards
+from indexers.exact import sample_rows
+from indexers.passages import PassageStore
+from indexers.protocols import FloatArray, PassageEncoder
+from rag.core.npy import load_npy, save_npy
+
+PROBES_NAME = "probes.npy"
+_PROBE_WORDS = 10
+
+
+def probe_texts(passages: PassageStore, count: int, seed: int) -> list[str]:
+    """Pieces of ten words from random passages: as long as questions, and not in the index as such."""
+    generator = np.random.default_rng(seed)
+    rows = np.sort(generator.choice(len(passages), min(count, len(passages)), replace=False))
+    texts = []
+    for passage in passages.get_many(rows):
+        words = passage.text.split() or passage.title.split() or [passage.id]
+        start = int(generator.integers(0, max(len(words) - _PROBE_WORDS, 0) + 1))
+        texts.append(" ".join(words[start : start + _PROBE_WORDS]))
+    return texts
+
+
+def save_probes(
+    directory: Path, passages: PassageStore, encoder: PassageEncoder, count: int, seed: int
+) -> None:
+    """Store vectors of `probe_texts`, encoded as passages without a title, beside the embeddings.
+
+    With them, the FAISS stage needs no encoder.
+    """
+    texts = probe_texts(passages, count, seed)
+    vectors = encoder.encode_passages([""] * len(texts), texts)
+    save_npy(directory / PROBES_NAME, np.asarray(vectors, dtype=np.float32))
+
+
+def read_probes(embeddings: EmbeddingShards) -> FloatArray:
+    """Probes (n, D) stored beside the embeddings.
+
+    Raises:
+        ArtifactError: the file is missing or damaged.
+    """
+    path = embeddings.directory / PROBES_NAME
+    size_bytes = path.stat().st_size if path.exists() else 0
+    return load_npy(
+        path, dtype=np.float32, shape=((size_bytes - 128) // (4 * embeddings.dim), embeddings.dim)
+    )
+
+
+def perturbed_probes(embeddings: EmbeddingShards, count: int, seed: int) -> FloatArray:
+    """Queries (count, D) for measuring recall without an encoder: stored vectors plus noise half as long."""
+    vectors = sample_rows(embeddings, count, seed)
+    noise = np.random.default_rng(seed + 1).standard_normal(vectors.shape).astype(np.float32)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True) / np.linalg.norm(noise, axis=1, keepdims=True)
+    return vectors + 0.5 * lengths * noise
