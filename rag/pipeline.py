@@ -23,6 +23,7 @@ from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.languages import LanguageNotices
 from rag.opening import Opening, keep_encoder, save
+from readers.bearing import answers_wanted, as_asked
 from readers.follow_up import Turn, rephrase
 from readers.paths import Steps, read_answers, with_paths
 from readers.protocols import Reader, check_lengths
@@ -366,13 +367,12 @@ class Pipeline:
             with timer("total"):
                 found, paths = self._search(batch, int(top_k), timer, filter)
                 with timer("read"):
-                    read = self.read(batch, found, n_best, paths)
+                    read = self.read(batch, found, answers_wanted(self.reader, batch, n_best), paths)
         times, missing = timer.timings_ms, tuple(timer.missing)
-        complete = [
-            replace(result, timings_ms=dict(times), notice=self._notice(text), partial=missing)
-            for text, result in zip(batch, read, strict=True)
+        results = [
+            replace(one, timings_ms=dict(times), notice=self._notice(one.question), partial=missing)
+            for one in (as_asked(self.reader, each, n_best) for each in map(with_paths, read, paths))
         ]
-        results = list(map(with_paths, complete, paths))
         return results[0] if isinstance(questions, str) else results
 
     @overload

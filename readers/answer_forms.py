@@ -64,6 +64,14 @@ _FORMS = {
     "path": r"(?=.*(?:/|\.\w))\S+(?: \S+)?",
     "address": r"(?=.*(?:@|\w\.\w))\S+(?: \S+)?",
 }
+_YES_NO = regex.compile(
+    r"\W*(?:(?:and|but|so|then|also|ok(?:ay)?|well),? )*"
+    r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|may|might|must)(?:n['’]t)?\s"
+    r"(?!(?:you|anyone|someone) (?:please |also |just )?"
+    r"(?:tell|explain|list|describe|give|show|name|help|let)\b)"
+    r"(?!.*\bor\b)",
+    regex.IGNORECASE | regex.DOTALL,
+)
 _ASKED = {form: regex.compile(pattern, regex.IGNORECASE) for form, pattern in _ASKS.items()}
 _FORM = {
     form: regex.compile(pattern, regex.DOTALL | (regex.IGNORECASE if form == "number" else 0))
@@ -169,3 +177,14 @@ def has_form(answer: str, form: str) -> bool:
         (True, False)
     """
     return not form or _FORM[form].fullmatch(answer) is not None
+
+
+def asks_yes_no(question: str) -> bool:
+    """Whether a question asks for yes or no: it opens with an auxiliary verb, and offers no choice with "or".
+
+    Example:
+        >>> asked = "Does it run on Windows?", "Was Ann or Bob first?", "Can you tell me why?", "Who is he?"
+        >>> [asks_yes_no(question) for question in asked]
+        [True, False, False, False]
+    """
+    return _YES_NO.match(question) is not None

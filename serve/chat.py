@@ -26,6 +26,7 @@ from serve.settings import ONLY_INDEX
 MODEL = ONLY_INDEX  # with several indexes, the default one
 _NO_ANSWER = "No answer found"
 _PERHAPS = "Perhaps: "
+_BEARS = "This asks for yes or no, which the reader cannot tell. The passage that bears on it"
 _UNDERSTOOD = "Question as understood: "
 _MAX_TURNS = 4  # of the conversation that a follow-up question may refer to
 _MAX_ANSWER_CHARS = 200  # a longer first line is a discourse of another model, not an answer
@@ -237,7 +238,7 @@ def _turn(question: str, reply: str) -> Turn:
     first, *others = reply.strip().splitlines() or [""]
     understood = next((line for line in others if line.startswith(_UNDERSTOOD)), None)
     answer = _MARKS.sub("", first.strip().removeprefix(_PERHAPS))
-    is_none = answer.startswith(_NO_ANSWER) or len(answer) > _MAX_ANSWER_CHARS
+    is_none = answer.startswith((_NO_ANSWER, _BEARS)) or len(answer) > _MAX_ANSWER_CHARS
     return Turn(
         question if understood is None else understood.removeprefix(_UNDERSTOOD), "" if is_none else answer
     )
@@ -272,6 +273,8 @@ def _content(result: dict[str, Any], given: str, sources: list[dict[str, Any]]) 
             f"Best guess: {_in_one_line(answers[0]['text'])}{marks} ({answers[0]['confidence']:.0%} sure)."
         )
         parts = [f"{_NO_ANSWER} in the passages ({nothing:.0%} sure of that).", guess]
+    elif result.get("kind") == "passage":
+        parts = [f"{_BEARS}{marks}:", f"> {_in_one_line(answers[0]['text'])}"]
     else:
         parts = [(_PERHAPS if level == "perhaps" else "") + _in_one_line(answers[0]["text"]) + marks]
     if answers and answers[0].get("note"):

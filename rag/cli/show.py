@@ -44,12 +44,15 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     bold, dim, end = (_BOLD, _DIM, _END) if colour else ("", "", "")
     lines = [f"{bold}{result['question']}{end}"]
     answers, none = result["answers"], result["no_answer_confidence"]
+    bears = result.get("kind") == "passage"
     if result.get("failure"):
         lines.append(f"  not read: {result['failure']}")
     elif (level := certainty(answers[0]["confidence"] if answers else 0.0, none)) == "none":
         lines.append(f"  no answer found (confidence that there is none: {none:.0%})")
         if answers:
-            lines.append(f"  {dim}best guess:{end}")
+            lines.append(f"  {dim}{'nearest passage' if bears else 'best guess'}:{end}")
+    elif bears:
+        lines.append("  this asks for yes or no, which the reader cannot tell; the passage that bears on it:")
     elif level != "sure":
         lines.append(
             f"  {level}"
@@ -60,7 +63,8 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     for number, answer in enumerate(answers, 1):
         evidence = answer["evidence"]
         text = " ".join(answer["text"].split())
-        lines.append(f"  {number}. {bold}{text}{end}  (confidence {answer['confidence']:.0%})")
+        named = "" if bears else f"{bold}{text}{end}  "
+        lines.append(f"  {number}. {named}(confidence {answer['confidence']:.0%})")
         quoted = highlight(evidence["text"], evidence["start"], evidence["end"], colour=colour)
         title = f"{evidence['title']} · " if evidence["title"] else ""
         lines.append(f"     {dim}{title}{_place(evidence)}{end}")

@@ -320,6 +320,8 @@ class AnswerSet:
         failure: why the passages could not be read; "" if they were.
         notice: a reason to doubt every answer, such as a language that the models do not know; "" if none.
         partial: parts of the index that did not answer in time: their passages were not searched.
+        kind: "answer", or "passage" where the question asks for yes or no and the reader cannot tell: then
+            each `text` is no answer, but a sentence that bears on the question, with the confidence for that.
     """
 
     question: str
@@ -331,6 +333,7 @@ class AnswerSet:
     failure: str = ""
     notice: str = ""
     partial: tuple[str, ...] = ()
+    kind: Literal["answer", "passage"] = "answer"
 
     def __repr__(self) -> str:
         best = f"{self.answers[0].text!r}, " if self.is_answered else "no answer, "
@@ -348,6 +351,7 @@ class AnswerSet:
         """The public JSON shape of the command line and the server."""
         return {
             "question": self.question,
+            **({} if self.kind == "answer" else {"kind": self.kind}),
             "answers": [answer.to_json() for answer in self.answers],
             "no_answer_confidence": self.no_answer_confidence,
             "index_version": self.index_version,

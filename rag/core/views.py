@@ -58,5 +58,7 @@ def answers_html(result: AnswerSet) -> str:
         parts.append(f"<p>not read: {escape(result.failure)}</p>")
     elif not result.is_answered:
         parts.append(f"<p>no answer found ({result.no_answer_confidence:.0%})</p>")
+    elif result.kind == "passage":
+        parts.append("<p>asks for yes or no, which the reader cannot tell; this bears on it:</p>")
     listed = "".join(f"<li>{answer_html(answer)}</li>" for answer in result.answers)
     return "".join(parts) + (f"<ol>{listed}</ol>" if listed else "")

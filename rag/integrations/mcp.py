@@ -28,6 +28,7 @@ _INSTRUCTIONS = (
     "full, and `ask` reads the best passages and answers with evidence, or states that they hold no answer."
 )
 _SCHEME = "passage://"
+_BEARS = "the question asks for yes or no, which the reader cannot tell: the evidence bears on it"
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
@@ -58,7 +59,10 @@ class Document(BaseModel):
 
 
 class Answered(BaseModel):
-    """The best answer; null where `certainty` is "none": the passages seem to hold no answer."""
+    """The best answer; null where `certainty` is "none": the passages seem to hold no answer.
+
+    It is null too where the question asks for yes or no and the reader cannot tell: the evidence bears on it.
+    """
 
     question: str
     answer: str | None
@@ -149,15 +153,17 @@ def create_mcp_server(source: Source, *, top_k: int = 10, snippet_chars: int = 3
         best = answers[0] if answers else None
         passage = source.passage(best["evidence"]["passage_id"]) if best else None
         level = certainty(best["confidence"] if best else 0.0, nothing)
+        bears = result.get("kind") == "passage"
+        notes = _BEARS if bears else "", best.get("note") if best else "", result.get("notice")
         return Answered(
             question=question,
-            answer=best["text"] if best and level != "none" else None,
+            answer=best["text"] if best and level != "none" and not bears else None,
             certainty=level,
             confidence=best["confidence"] if best else None,
             no_answer_confidence=nothing,
-            best_guess=best["text"] if best else None,
+            best_guess=best["text"] if best and not bears else None,
             evidence=document(passage) if passage else None,
-            note="; ".join(filter(None, [best.get("note") if best else "", result.get("notice")])),
+            note="; ".join(filter(None, notes)),
         )
 
     anything = ResourceSecurity(exempt_params={"passage_id"})  # ids name rows of the index, no files

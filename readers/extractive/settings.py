@@ -63,6 +63,8 @@ class ReaderSettings(Config):
         select: choose the passage by its selection logit and then a span in it (DPR), instead of the best
             span of all passages.
         answer_types: whether "yes" and "no" can be answers, for networks with these outputs.
+        yes_no: what `Pipeline.ask` gives for a question that asks for yes or no: sentences of the "passage"
+            that bear on it, or the "words" of the reader, where its yes and no can be trusted.
         skim_layer: layer of the network's early head; 0: it has none.
         efforts: named ways to read less; "full", which reads everything, always exists.
         effort: the default effort.
@@ -90,6 +92,7 @@ class ReaderSettings(Config):
     null: Literal["max", "mean", "min", "best"] = "max"
     select: bool = False
     answer_types: bool = False
+    yes_no: Literal["passage", "words"] = "passage"
     skim_layer: int = Field(default=0, ge=0)
     paths: bool = False
     words: Literal["any", "whole", "extend"] = "whole"

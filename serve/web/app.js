@@ -2,6 +2,7 @@
 import { asHeader, asPath, cardsOf, inWords, isAnswered, isDoubtful, milliseconds, percent, placeOf, splitBySpans, stepOf } from "./text.js";
 
 const MAX_RECENT = 6;
+const BEARS = "The passage that bears on this";
 const byId = (id) => document.getElementById(id);
 const form = byId("form"), input = byId("question"), keyInput = byId("key"), results = byId("results");
 const indexInput = byId("index");  // has options only where the server has several indexes
@@ -109,15 +110,15 @@ function showLoading() {
 }
 
 function showResult(result, passages, index) {
-  const answered = isAnswered(result);
+  const answered = isAnswered(result), bears = result.kind === "passage";
   const path = answered ? (result.answers[0].path ?? []).map(stepOf) : [];
   const found = result.answers.length ? cardsOf(result.answers) : passages.map(asCard);
   const cards = found.filter((card) => path.every((step) => step.id !== card.id));
   show(
-    answered ? answerPanel(result, index) : noAnswerPanel(result),
+    !answered ? noAnswerPanel(result) : bears ? bearingPanel(result) : answerPanel(result, index),
     ...(result.notice ? [make("p", "fine notice", `${capital(result.notice)}.`)] : []),
     ...(path.length ? [steps(path)] : []),
-    ...(answered && result.answers.length > 1 ? [alternatives(result.answers.slice(1))] : []),
+    ...(answered && !bears && result.answers.length > 1 ? [alternatives(result.answers.slice(1))] : []),
     ...(cards.length ? [evidence(cards, answered)] : []),
   );
   const stages = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
@@ -125,7 +126,7 @@ function showResult(result, passages, index) {
   if (result.reading?.over_limit) read.push(`${result.reading.over_limit} more left out by the limit on reading`);
   if (result.partial) read.push(`not searched: ${result.partial.join(", ")}`);
   byId("timings").textContent = [`index ${result.index_version}`, ...stages, ...read].join("  ·  ");
-  announce(answered
+  announce(answered && bears ? `${BEARS}: ${result.answers[0].text}` : answered
     ? `${isDoubtful(result) ? "Perhaps" : "Answer"}: ${result.answers[0].text}, ${percent(result.answers[0].confidence)} sure`
     : "No answer found");
 }
@@ -202,13 +203,26 @@ function thumbs(question, { text: answer, evidence: { passage_id } }, index) {
   return row;
 }
 
+// The question asks for yes or no, and the reader cannot tell.
+function bearingPanel(result) {
+  const { text, confidence: probability, evidence: { title } } = result.answers[0];
+  const quote = make("blockquote", "bearing", text);
+  quote.dir = "auto";
+  return make(
+    "div", "panel", make("h2", "eyebrow", BEARS), quote, confidence(probability),
+    ...(title ? [make("p", "fine", "from ", make("cite", "", title))] : []),
+    make("p", "fine", "The question asks for yes or no, which the reader cannot tell."),
+  );
+}
+
 function noAnswerPanel(result) {
   const panel = make(
     "div", "panel no-answer", make("h2", "answer", "No answer found"),
     make("p", "", `Most likely the passages do not say (${percent(result.no_answer_confidence)} sure of that).`),
   );
   const best = result.answers[0];
-  if (best) panel.append(make("p", "fine", "Best guess: ", make("q", "guess", best.text), ` — ${percent(best.confidence)} sure.`));
+  const guess = result.kind === "passage" ? "Nearest passage: " : "Best guess: ";
+  if (best) panel.append(make("p", "fine", guess, make("q", "guess", best.text), ` — ${percent(best.confidence)} sure.`));
   return panel;
 }
 

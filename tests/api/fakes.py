@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -61,6 +62,8 @@ KNOWN: dict[str, tuple[list[tuple[str, str, float]], float]] = {
     "Where rises what is longer than the Rhine?": ([("danube-1", "the Black Forest", 0.8)], 0.1),
     "Does the Danube cross borders?": ([("danube-1", "yes, ten", 0.8)], 0.1),  # stands nowhere
 }  # fmt: skip
+BEARING = "Does the Rhine reach the sea?"  # the reader cannot tell yes from no
+KNOWN[BEARING] = ([("rhine-1", PASSAGES[1].text.split(". ")[0] + ".", 0.6)], 0.2)
 PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
 
 
@@ -132,7 +135,8 @@ class FakeService:
                 Answer(span, 10.0 * confidence, confidence, evidence, self._path(question, evidence, ranked))
             )
         timings_ms = {"search": 1.25, "read": 20.5, "total": 21.75}
-        return AnswerSet(question, tuple(answers), no_answer, self.index_version, timings_ms)
+        result = AnswerSet(question, tuple(answers), no_answer, self.index_version, timings_ms)
+        return replace(result, kind="passage") if question == BEARING else result
 
     def _path(self, question: str, own: Evidence, ranked: list[tuple[Hit, Passage]]) -> tuple[Evidence, ...]:
         steps = []

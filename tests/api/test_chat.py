@@ -12,7 +12,7 @@ from rag.core.types import Answer, AnswerSet, Evidence, Location
 from serve.app import create_app
 from serve.chat import ChatOut
 from serve.settings import hash_api_key
-from tests.api.fakes import FakeService, listening, running, settings
+from tests.api.fakes import BEARING, FakeService, listening, running, settings
 
 QUESTION = "Where does the Danube rise?"
 MODEL = "openqa-rag"
@@ -76,6 +76,15 @@ def test_a_stream_has_the_same_text_and_sources(client: openai.OpenAI) -> None:
     assert chunks[-1].usage == whole.usage
     assert all(chunk.object == "chat.completion.chunk" for chunk in chunks)
     assert all(chunk.usage is None for chunk in complete(client, user(QUESTION), stream=True))
+
+
+def test_a_question_for_yes_or_no_gets_the_passage_that_bears_on_it(client: openai.OpenAI) -> None:
+    first = complete(client, user(BEARING))
+    lead, quote, _ = first.choices[0].message.content.split("\n\n")
+    assert lead.endswith("cannot tell. The passage that bears on it [1]:")
+    assert quote == "> The Rhine begins in the Swiss Alps and flows north to the North Sea."
+    said = {"role": "assistant", "content": first.choices[0].message.content}
+    assert complete(client, user(BEARING), said, user("And the Danube?")).question != "And the Danube?"
 
 
 def test_no_answer_is_stated_with_the_best_guess(client: openai.OpenAI) -> None:

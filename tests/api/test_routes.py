@@ -14,7 +14,7 @@ from rag.core.types import AnswerSet
 from rag.data.filters import Filter
 from serve.app import create_app
 from serve.schemas import AnswerSetOut, AskRequest, RetrieveRequest
-from tests.api.fakes import PASSAGES, FakeService, running, settings
+from tests.api.fakes import BEARING, PASSAGES, FakeService, running, settings
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
@@ -56,6 +56,15 @@ async def test_an_answer_in_the_models_own_words_has_a_passage_and_no_place():
     assert answer["evidence"]["passage_id"] == "danube-1"
     assert (answer["evidence"]["start"], answer["evidence"]["end"]) == (None, None)
     AnswerSetOut.model_validate(body, strict=True)
+
+
+async def test_a_sentence_that_bears_on_a_question_for_yes_or_no_is_named_as_such():
+    async with running(FakeService()) as client:
+        bears = (await client.post("/v1/ask", json={"question": BEARING})).json()
+        usual = (await client.post("/v1/ask", json={"question": "Where does the Danube rise?"})).json()
+    assert bears["kind"] == "passage"
+    assert "kind" not in usual
+    AnswerSetOut.model_validate(bears, strict=True)
 
 
 async def test_several_questions_are_answered_in_order():

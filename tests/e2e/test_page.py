@@ -9,7 +9,7 @@ import pytest
 from rag.data.questions import read_questions
 from serve.app import create_app
 from serve.settings import hash_api_key
-from tests.api.fakes import EVIL, FakeService, listening, settings
+from tests.api.fakes import BEARING, EVIL, FakeService, listening, settings
 
 QUESTION = "Where does the Danube rise?"
 
@@ -50,6 +50,17 @@ def test_ask_and_see_the_answer_with_its_evidence(page):
     assert "the Black Forest" in page.text("#status")
     assert page.complaints() == []
     page.shoot("answer-light")
+
+
+def test_a_question_for_yes_or_no_shows_the_passage_that_bears_on_it(page):
+    page.ask(BEARING)
+    sentence = "The Rhine begins in the Swiss Alps and flows north to the North Sea."
+    assert page.text(".panel .eyebrow") == "The passage that bears on this"
+    assert page.text(".bearing") == sentence
+    assert "which the reader cannot tell" in page.text(".panel")
+    assert page.texts("mark.best") == [sentence]
+    assert page.all(".alternatives") == page.all(".answer") == []
+    assert page.complaints() == []
 
 
 def test_a_path_is_shown_hop_by_hop_with_its_sentences_lit(page):

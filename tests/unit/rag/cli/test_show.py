@@ -59,3 +59,12 @@ def test_no_answer_is_said_unless_the_answer_is_nearly_as_likely() -> None:
     ):
         answer = {"text": "long", "confidence": confidence, "evidence": evidence}
         assert line in _shown(answers=[answer], no_answer_confidence=none)
+
+
+def test_a_question_for_yes_or_no_shows_the_passage_that_bears_on_it() -> None:
+    evidence = {"passage_id": "p", "title": "Danube", "text": "Wet. It is long.", "start": 5, "end": 16}
+    answer = {"text": "It is long.", "confidence": 0.3, "evidence": evidence}
+    shown = _shown(kind="passage", answers=[answer])
+    assert "which the reader cannot tell; the passage that bears on it:\n  1. (confidence 30%)" in shown
+    assert "Wet. [[It is long.]]" in shown
+    assert "nearest passage:" in _shown(kind="passage", answers=[answer], no_answer_confidence=0.7)

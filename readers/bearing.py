@@ -1,0 +1,83 @@
+"""Questions that ask for yes or no: what a reader of spans offers is the sentence that bears on them.
+
+A span is no answer to such a question, and the "yes" and "no" of the readers here are right no more often
+than guesses: a person has to read the passage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rag.core.types import Answer, AnswerSet
+from rag.data.sentences import sentence_spans
+from readers.answer_forms import asks_yes_no
+from readers.extractive.settings import ReaderSettings
+
+Sentence = tuple[str, int, int]  # the passage's id, start and end
+
+
+def answers_wanted(reader: object, questions: Sequence[str], n_best: int) -> int:
+    """How many answers to read for `n_best` to be shown: all candidates if they become sentences."""
+    settings = getattr(reader, "settings", None)
+    if isinstance(settings, ReaderSettings) and any(_bears(reader, question) for question in questions):
+        return max(n_best, settings.candidates)
+    return n_best
+
+
+def as_asked(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
+    """At most `n_best` answers; or sentences, if the question asks for yes or no and the reader cannot tell.
+
+    Each sentence comes once, and answers without a place are left out. The confidence that there is an answer
+    is divided among the sentences, in proportion to the sum of confidences of the spans that begin in each.
+
+    Args:
+        result: the answers to one question; for sentences, as many as `answers_wanted`.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> from rag.core.types import Evidence
+        >>> text = "It is a server. It runs on Linux only."
+        >>> place = Evidence("1", "", text, text.index("Linux"), text.index(" only"), 0.0)
+        >>> yes = Answer("yes", 2.0, 0.4, replace(place, start=None, end=None))
+        >>> answers = yes, Answer("Linux", 1.0, 0.1, place)
+        >>> result = AnswerSet("Does it run on Windows?", answers, 0.25, "v", {})
+        >>> shown = as_asked(SimpleNamespace(settings=ReaderSettings()), result, 3)
+        >>> shown.kind, [(answer.text, answer.confidence) for answer in shown.answers]
+        ('passage', [('It runs on Linux only.', 0.75)])
+    """
+    if not _bears(reader, result.question):
+        return replace(result, answers=result.answers[:n_best])
+    best: dict[Sentence, Answer] = {}
+    shares: dict[Sentence, float] = {}
+    for answer in result.answers:
+        place = _sentence(answer)
+        if place is not None:
+            best.setdefault(place, answer)
+            shares[place] = shares.get(place, 0.0) + answer.confidence
+    total = sum(shares.values()) or 1.0
+    sentences = [
+        replace(
+            best[place],
+            text=best[place].evidence.text[place[1] : place[2]],
+            confidence=(1.0 - result.no_answer_confidence) * share / total,
+            evidence=replace(best[place].evidence, start=place[1], end=place[2]),
+        )
+        for place, share in sorted(shares.items(), key=lambda item: -item[1])
+    ]
+    return replace(result, answers=tuple(sentences[:n_best]), kind="passage")
+
+
+def _bears(reader: object, question: str) -> bool:
+    settings = getattr(reader, "settings", None)
+    return isinstance(settings, ReaderSettings) and settings.yes_no == "passage" and asks_yes_no(question)
+
+
+def _sentence(answer: Answer) -> Sentence | None:
+    """The sentence in which the answer begins."""
+    evidence = answer.evidence
+    if evidence.start is None:
+        return None
+    spans = sentence_spans(evidence.text)
+    start, end = next(span for span in reversed(spans) if span[0] <= evidence.start or span is spans[0])
+    return evidence.passage_id, start, end

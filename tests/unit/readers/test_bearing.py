@@ -1,0 +1,82 @@
+"""What a reader of spans gives for a question that asks for yes or no."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import rag
+from rag.core.types import Answer, AnswerSet, Evidence
+from readers.answer_forms import asks_yes_no
+from readers.bearing import answers_wanted, as_asked
+from readers.extractive.settings import ReaderSettings
+
+TEXT = "It is a server.\n\nIt runs on Linux and on BSD. Windows is not supported."
+READER = SimpleNamespace(settings=ReaderSettings(candidates=12))
+YES_NO = "Does it run on Windows?"
+
+
+def _answers(*spans: tuple[str, float]) -> tuple[Answer, ...]:
+    places = [(text, share, TEXT.find(text)) for text, share in spans]
+    return tuple(
+        Answer(text, share, share, Evidence("1", "", TEXT, at, at + len(text), 1.0))
+        if at >= 0
+        else Answer(text, share, share, Evidence("1", "", TEXT, None, None, 1.0))
+        for text, share, at in places
+    )
+
+
+@pytest.mark.parametrize(
+    ("question", "asks"),
+    [
+        ("Is it possible to run it twice?", True),
+        ("So, doesn't it need a key?", True),
+        ("can i use it offline", True),
+        ("Is it red or blue?", False),
+        ("Could you please list the options?", False),
+        ("Which one does it support?", False),
+        ("Island names?", False),
+        ("What is supported, and is it free?", False),
+    ],
+)
+def test_what_asks_for_yes_or_no(question: str, asks: bool) -> None:
+    assert asks_yes_no(question) is asks
+
+
+def test_sentences_stand_for_the_spans_in_them() -> None:
+    given = _answers(("yes", 0.5), ("not supported", 0.1), ("Linux", 0.08), ("BSD", 0.07))
+    shown = as_asked(READER, AnswerSet(YES_NO, given, 0.2, "v", {}), 5)
+    assert shown.kind == "passage"
+    assert [answer.text for answer in shown.answers] == [
+        "It runs on Linux and on BSD.",
+        "Windows is not supported.",
+    ]
+    assert [answer.confidence for answer in shown.answers] == pytest.approx([0.8 * 0.6, 0.8 * 0.4])
+    for answer in shown.answers:
+        assert answer.evidence.text[answer.evidence.start : answer.evidence.end] == answer.text
+    assert len(as_asked(READER, AnswerSet(YES_NO, given, 0.2, "v", {}), 1).answers) == 1
+    assert as_asked(READER, AnswerSet(YES_NO, given[:1], 0.2, "v", {}), 1).answers == ()
+
+
+def test_other_questions_and_readers_that_tell_keep_their_answers() -> None:
+    given = _answers(("yes", 0.5), ("Linux", 0.1))
+    trusted = SimpleNamespace(settings=ReaderSettings(yes_no="words"))
+    for reader, question in ((READER, "What does it run on?"), (trusted, YES_NO), (object(), YES_NO)):
+        shown = as_asked(reader, AnswerSet(question, given, 0.2, "v", {}), 1)
+        assert (shown.kind, shown.answers) == ("answer", given[:1])
+        assert answers_wanted(reader, [question], 3) == 3
+    assert answers_wanted(READER, ["What does it run on?", YES_NO], 3) == 12
+
+
+def test_the_pipeline_shows_the_sentence_and_answers_other_questions_in_the_same_batch() -> None:
+    with rag.Pipeline.from_texts([TEXT, "Oslo is the capital of Norway."]) as pipeline:
+        first, second = pipeline.ask([YES_NO, "What is the capital of Norway?"], n_best=2)
+        alone = pipeline.ask("What is the capital of Norway?", n_best=2)
+    assert first.to_json()["kind"] == "passage"
+    assert {one.evidence.text for one in first.answers} == {TEXT}
+    assert all(one.text in TEXT.replace("\n", " ") and one.text.endswith(".") for one in first.answers)
+    assert "kind" not in second.to_json()
+    assert second.answers[0].text == "Oslo"
+    assert len(second.answers) == 2
+    assert [one.text for one in second.answers] == [one.text for one in alone.answers]
