@@ -209,17 +209,34 @@ class MlmConfig(Config):
     mlm_dropout: float | None = Field(default=None, ge=0, lt=1)
 
 
-class MlmTrainConfig(TrainConfig):
+class MaskedTrainConfig(TrainConfig):
+    """Settings of recipes that predict masked words.
+
+    Attributes:
+        masks: what is masked: "salient" (names and dates), "random" words or a random "span".
+        tagger: token classification model that finds names; None finds them by capital letters and by the
+            titles of the corpus.
+        mlm: settings of the masked language model.
+    """
+
+    masks: Masks = "salient"
+    tagger: str | None = None
+    mlm: MlmConfig = MlmConfig()
+
+    @model_validator(mode="after")
+    def _cross_check_masks(self) -> MaskedTrainConfig:
+        if self.tagger is not None and self.masks != "salient":
+            raise ValueError(f"a tagger has no use with masks={self.masks}")
+        return self
+
+
+class MlmTrainConfig(MaskedTrainConfig):
     """Settings of `rag train mlm`.
 
     Attributes:
         train_files: the corpus: a built index, or files of documents of any format.
-        masks: what is masked: "salient" (names and dates), "random" words or a random "span".
-        tagger: token classification model that finds names; None finds them by capital letters and by the
-            titles of the corpus.
         recurring: prefer to mask names and dates that also occur in the rest of the passage, from which they
             can be predicted.
-        mlm: settings of the masked language model.
     """
 
     recipe: ClassVar[str] = "mlm"
@@ -227,27 +244,15 @@ class MlmTrainConfig(TrainConfig):
 
     name: str = "masked-lm"
     train_files: tuple[Path, ...] = Field(min_length=1)
-    masks: Masks = "salient"
-    tagger: str | None = None
     recurring: bool = True
     data: HeldOutCorpusConfig = HeldOutCorpusConfig(batch_size=32, validation_questions=400)
-    mlm: MlmConfig = MlmConfig()
-
-    @model_validator(mode="after")
-    def _cross_check_mlm(self) -> MlmTrainConfig:
-        if self.tagger is not None and self.masks != "salient":
-            raise ValueError(f"a tagger has no use with masks={self.masks}")
-        return self
 
 
-class RealmTrainConfig(CorpusTrainConfig):
+class RealmTrainConfig(CorpusTrainConfig, MaskedTrainConfig):
     """Settings of `rag train realm`.
 
     Attributes:
         train_files: sources of the sentences: a built index, or files of documents; empty means `index`.
-        masks: what is masked: "salient" (names and dates), "random" words or a random "span".
-        tagger: token classification model that finds names; None finds them by capital letters and by the
-            titles of the corpus.
         marginal: "sequence" or "token".
         documents: K, number of passages per sentence, including the null document.
         null_document: whether the null document is one of the passages; if not, its effect is still measured.
@@ -257,27 +262,21 @@ class RealmTrainConfig(CorpusTrainConfig):
         answered_within: train only on sentences whose masked words all stand in one of this many first
             passages for the masked sentence, other than its own; 0 trains on every sentence, as the paper
             does. Four sentences are then drawn for each place in a batch.
-        mlm: settings of the masked language model.
     """
 
     recipe: ClassVar[str] = "realm"
     measured: ClassVar[tuple[str, ...]] = ()
 
     train_files: tuple[Path, ...] = ()
-    masks: Masks = "salient"
-    tagger: str | None = None
     marginal: Marginal = "sequence"
     documents: int = Field(default=8, ge=2)
     null_document: bool | Literal["auto"] = True
     answered_within: int = Field(default=0, ge=0, le=100)
     data: CorpusDataConfig = CorpusDataConfig(batch_size=16)
     model: ModelConfig = ModelConfig(question_tokens=96)
-    mlm: MlmConfig = MlmConfig()
 
     @model_validator(mode="after")
     def _cross_check_realm(self) -> RealmTrainConfig:
-        if self.tagger is not None and self.masks != "salient":
-            raise ValueError(f"a tagger has no use with masks={self.masks}")
         if self.model.question_tokens < self.mlm.sentence_tokens:
             raise ValueError(
                 f"the retriever reads question_tokens ({self.model.question_tokens}) of a sentence of up to "

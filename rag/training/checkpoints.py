@@ -130,7 +130,7 @@ def load_checkpoint(
             hint="delete this folder to resume from the one before",
         )
     weights, moments, buffers = (checkpoint.tensors(name) for name in ("weights", "optimizer", "buffers"))
-    own = _buffers(model) if buffers else {}  # a checkpoint of before they were saved has none
+    own = _buffers(model)
     for wanted, found in ((master.state(), weights), (own, buffers)):
         shapes = [{(name, tuple(tensor.shape)) for name, tensor in t.items()} for t in (wanted, found)]
         if shapes[0] != shapes[1]:
@@ -169,11 +169,11 @@ def generator_states(world: World) -> dict[str, torch.Tensor]:
 
 def restore_generators(checkpoint: Checkpoint, world: World) -> None:
     """Restore torch's random generators; processes that the saved run did not have get those of the first."""
-    states = checkpoint.tensors("generators")
-    if not states:  # of before there was such a file
-        states = {"cpu": torch.tensor([checkpoint.state["torch_generator"]], dtype=torch.uint8)}
     # a clone: torch crashes on a row of a larger tensor
-    row = {k: rows[world.rank if world.rank < len(rows) else 0].clone() for k, rows in states.items()}
+    row = {
+        k: rows[world.rank if world.rank < len(rows) else 0].clone()
+        for k, rows in checkpoint.tensors("generators").items()
+    }
     torch.set_rng_state(row["cpu"])
     if "cuda" in row and world.device.startswith("cuda"):
         torch.cuda.set_rng_state(row["cuda"], world.device)

@@ -206,8 +206,8 @@ def fit(
     if checkpoint is not None:
         load_checkpoint(checkpoint, model, master, optimizer, None if average is None else average.tensors)
         step, state = checkpoint.state["step"], checkpoint.state
-        selection.load_state(state.get("selection", selection.state()))
-        hooks.load_extra_state(state.get("hooks", {}))
+        selection.load_state(state["selection"])
+        hooks.load_extra_state(state["hooks"])
         hooks.load_extra_tensors(checkpoint.tensors("hooks"))
         restore_generators(checkpoint, world)  # last: what came before may have drawn
         if world.is_main:

@@ -12,16 +12,15 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.config import load_config
-from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.errors import ConfigError, DataError
 from rag.pipeline import Pipeline
 from rag.rounds import by_answers, rounds
 from rag.rounds.config import ColbertRoundsConfig
 from rag.rounds.rounds import RoundResult, run_rounds, table
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training import colbert
 from retrievers.training.recipe_configs import ColbertTrainConfig
 from tests.commands import exit_code
-from tests.unit.rag.rounds.test_rounds import stop_before, world
+from tests.unit.rag.rounds.test_rounds import world
 
 __all__ = ["world"]  # the fixture
 
@@ -86,25 +85,6 @@ def test_a_round_is_judged_with_what_it_is_compared_to(
     assert begun == str(tmp_path / "named/round-1/retriever/encoder")
     with pytest.raises(ConfigError, match="no bm25 part"):
         run(world, tmp_path / "dense", next_retriever="hybrid")
-
-
-def test_rounds_go_on_after_a_stop_before_any_stage(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
-    whole = run(world, tmp_path / "whole", steps=2)
-    stages = [(by_answers, "write_examples"), (colbert, "train_colbert")]
-    stop_before(monkeypatch, stages, lambda: run(world, tmp_path / "cut", steps=2))
-    assert run(world, tmp_path / "cut", steps=2) == whole
-    for name in ("found.json", "guided.json", "retriever/encoder/model.safetensors"):
-        place = Path("round-1") / name
-        assert (tmp_path / "cut" / place).read_bytes() == (tmp_path / "whole" / place).read_bytes()
-    # a second round searches with what the first one trained
-    run(world, tmp_path / "whole", steps=2, rounds=2)
-    facts = json.loads((tmp_path / "whole" / "rounds.json").read_text())["rounds"][2]["facts"]
-    assert 0 < facts["overlap"] < 1
-    with pytest.raises(MismatchedArtifactError, match="guidance"):
-        run(world, tmp_path / "cut", steps=2, guidance={"positives": "2,40"})
 
 
 def test_a_search_goes_on_after_a_stop_in_its_midst(

@@ -252,24 +252,6 @@ def test_named_parts_of_the_loss_are_averaged_into_the_log(
     assert f"loss/near {told[-1]['loss/near']:.4f}" in caplog.text
 
 
-def test_a_checkpoint_of_older_runs_is_read(tmp_path: Path) -> None:
-    """One without the entries that were added later."""
-    run(tmp_path, Batches(4), save_every_s=0.0, keep_checkpoints=9)
-    checkpoints = tmp_path / "checkpoints"
-    for number in (3, 4):
-        for file in (checkpoints / f"step-0000000{number}").iterdir():
-            file.unlink()
-        (checkpoints / f"step-0000000{number}").rmdir()
-    found = latest_checkpoint(checkpoints)
-    assert found is not None
-    (found.path / "generators.safetensors").unlink()
-    kept = {key: found.state[key] for key in ("counters", "step")}
-    kept["torch_generator"] = torch.get_rng_state().tolist()
-    (found.path / "state.json").write_text(json.dumps(kept))
-    assert run(tmp_path, Batches(4)).steps == 4
-    assert [record["step"] for record in records(tmp_path)] == [1, 2, 3, 4]
-
-
 def test_a_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
     model = linear()
     with torch.no_grad():

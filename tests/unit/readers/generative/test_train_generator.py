@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertModel
 
 from rag.cli.main import app
-from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
+from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
 from rag.runtime.cpu_training import MATH_ATTENTION, register_math_attention
 from rag.training.distributed import World
@@ -96,15 +96,6 @@ def test_the_folder_opens_in_transformers_and_says_the_same(run: tuple[Path, dic
     reader = open_reader(out, precision="fp32", mode="single", beams=1)
     [result] = reader.read(["how many b c"], [[Passage("1", "", "was 7 built has")]], [[1.0]])
     assert tokenizer.decode(said[0], skip_special_tokens=True).strip() == result.answers[0].text
-
-
-def test_a_finished_run_is_recognised_and_a_foreign_one_refused(run: tuple[Path, dict[str, Any]]) -> None:
-    _, values = run
-    before = (values["out"] / "metrics.jsonl").read_text()
-    train_generator(GeneratorTrainConfig(**{**values, "name": "renamed"}))
-    assert (values["out"] / "metrics.jsonl").read_text() == before
-    with pytest.raises(MismatchedArtifactError, match="learning_rate"):
-        train_generator(GeneratorTrainConfig(**{**values, "learning_rate": 1e-3}))
 
 
 @pytest.mark.needs_bf16

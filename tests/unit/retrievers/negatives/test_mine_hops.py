@@ -16,7 +16,6 @@ from rag.core.types import Passage, Query
 from rag.data.examples import Example, read_examples
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.hops import mined_hops, order_of
-from retrievers.negatives import mine as module
 from retrievers.negatives.mine import mine
 from retrievers.negatives.settings import MiningSettings
 from retrievers.training.mdr import split_hops, train_mdr
@@ -89,29 +88,6 @@ def test_bm25_looks_for_the_words_of_the_path_too(corpus: Path, questions: Path,
     first, second = list(read_examples(tmp_path / "out.json"))[:2]
     assert {n.source for n in first.negatives} == {"bm25"}
     assert set(ids(second)) != set(ids(first))
-
-
-def test_a_run_goes_on_hop_by_hop(
-    corpus: Path, questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = MiningSettings(hops=2, source="both", pick="random", per_question=3)
-    mine(corpus, questions, tmp_path / "whole.json", settings)
-    monkeypatch.setattr(module, "BLOCK_QUESTIONS", 3)
-    real, calls = module.mine_hops, 0
-
-    def fails_third(block: list[Example], **more: object) -> list[Example]:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return real(block, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(module, "mine_hops", fails_third)
-    with pytest.raises(KeyboardInterrupt):
-        mine(corpus, questions, tmp_path / "out.json", settings)
-    mine(corpus, questions, tmp_path / "out.json", settings)
-    assert calls == 8  # seven blocks, one of them twice
-    assert (tmp_path / "out.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
 
 
 def test_mdr_trains_on_what_was_mined(

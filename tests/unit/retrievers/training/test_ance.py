@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +17,8 @@ from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
-from rag.training.refresh.exchange import Exchange
-from rag.training.refresh.generations import Generations
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.ance import refresh_negatives, train_ance
+from retrievers.training.ance import train_ance
 from retrievers.training.config import AnceTrainConfig, DprTrainConfig
 from retrievers.training.dpr import train_dpr
 from retrievers.training.split import split_examples
@@ -126,43 +122,6 @@ def test_the_models_own_negatives_beat_the_files_under_the_published_loss(
     reached = [mrr(config, train_ance(config)) for config in (with_mined, with_files)]
     assert reached[0] > reached[1] + 5
     assert {r["index_version"] for r in records(with_files.out) if "loss" in r} == {"file"}
-
-
-def test_two_processes_meet_in_the_folder(
-    tmp_path: Path, warm: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = ance(
-        tmp_path / "run", warm, refresh="every 8", poll_every_steps=2, max_steps=24, epochs=3,
-        learning_rate=1e-3, hard_negatives=2, log_every_steps=1,
-    )  # fmt: skip
-    config.out.mkdir()
-    mining = threading.Thread(target=refresh_negatives, args=(config,))
-    mining.start()
-    # the miner may be slower than 24 small steps: the trainer is given time where a snapshot has gone out
-    wait, negatives = Exchange.before_step, Generations(config.out / "negatives")
-
-    def before_step(self: Exchange, step: int) -> None:
-        wait(self, step)
-        until = time.monotonic() + 60
-        while step == 17 and time.monotonic() < until:
-            newest = negatives.newest()
-            if newest is not None and newest.step == 16:
-                break
-            time.sleep(0.02)
-
-    monkeypatch.setattr(Exchange, "before_step", before_step)
-    finished = train_ance(config, role="trainer")
-    mining.join(60)
-    assert not mining.is_alive()
-    assert (finished / "modules.json").exists()
-    assert {snapshot.step for snapshot in Generations(config.out / "snapshots").all()} == {8, 16}
-    used = {record["step"]: record["index_version"] for record in records(config.out) if "loss" in record}
-    assert used[1] == "file"
-    last = negatives.newest()
-    assert last is not None
-    assert (used[24], last.step) == (last.version, 16)  # it trained with what the other one mined
-    ages = {record["step"]: record["index_age_steps"] for record in records(config.out) if "loss" in record}
-    assert ages[24] == 8
 
 
 def test_a_drift_schedule_refreshes_when_the_model_has_moved(

@@ -136,27 +136,6 @@ def test_a_refresh_may_mine_for_some_of_the_questions_in_turn(tmp_path: Path, co
     assert all(seen[2][example] == rows for example, rows in seen[1].items())  # taken over
 
 
-def test_encoding_goes_on_where_it_was_interrupted(
-    tmp_path: Path, corpus: PassageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("indexers.embeddings._SHARD_ROWS", 10)
-    taken, calls = snapshot(tmp_path / "run", 0), 0
-    encode = WordEncoder.encode_passages
-
-    def interrupted(self: WordEncoder, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return encode(self, titles, texts)
-
-    monkeypatch.setattr(WordEncoder, "encode_passages", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        make(tmp_path, corpus).refresh(taken, before=None)
-    make(tmp_path, corpus).refresh(taken, before=None)
-    assert calls == 3 + 2  # four shards, two were done, the third was lost
-
-
 def test_negatives_of_another_run_are_refused(tmp_path: Path, corpus: PassageStore) -> None:
     published = make(tmp_path, corpus).refresh(snapshot(tmp_path / "run", 0), before=None)
     with pytest.raises(MismatchedArtifactError, match="same configuration"):

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from pydantic import ValidationError
 
 from indexers.build import build_index
@@ -21,11 +20,8 @@ from rag.core.types import Passage
 from rag.data.examples import Candidate, write_examples
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.colbert import train_colbert
 from retrievers.training.recipe_configs import ColbertTrainConfig
-from retrievers.training.step import contrastive_step
-from tests.parity.test_exact_gradients import make_batch
 from tests.unit.retrievers.conftest import cipher_examples
 
 
@@ -77,23 +73,6 @@ def test_the_loss_falls_and_retrieval_rises(
     card = (finished / "README.md").read_text()
     assert "late interaction" in card
     assert "library_name: PyLate" in card
-
-
-def test_the_gradient_cache_changes_no_gradient(tmp_path: Path, tiny_bert: Path) -> None:
-    batch = make_batch(2, negatives=2)
-    masked = [np.append(ids, [4] * (14 - len(ids))).astype(np.int32) for ids in batch.questions]  # [MASK]
-    found = []
-    for chunk in (None, 3):
-        model = BiEncoderModel.from_folder(
-            tiny_bert, pooling="tokens", projection_dim=8, question_tokens=14, passage_tokens=32, dropout=0.0
-        )
-        loss = contrastive_step(model, replace(batch, questions=masked), None, chunk)
-        loss.compute_gradients(lambda: None)
-        found.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
-    assert found[0].keys() == found[1].keys()
-    assert found[0]["question.head.layers.0.weight"].abs().sum() > 0
-    for name, gradient in found[0].items():
-        torch.testing.assert_close(found[1][name], gradient, atol=1e-5, rtol=1e-4)
 
 
 def test_wrong_settings_are_refused(tmp_path: Path, tiny_bert: Path) -> None:

@@ -52,21 +52,6 @@ def test_one_chunk_is_never_computed_twice() -> None:
     assert len(encoder.calls) == 1
 
 
-def test_vectors_are_in_order_and_gradients_are_those_of_the_sum() -> None:
-    encoder = Encoder().eval()
-    found = encode(encoder, keep=False)
-    expected = encoder(TEXTS)
-    torch.testing.assert_close(found.vectors.values, expected.detach())
-    assert not found.vectors.values.requires_grad
-    gradient = torch.randn(5, 4)
-    expected.backward(gradient)
-    wanted = [parameter.grad.clone() for parameter in encoder.parameters() if parameter.grad is not None]
-    encoder.zero_grad()
-    found.backward(Vectors(gradient), lambda: None)
-    for parameter, value in zip(encoder.parameters(), wanted, strict=True):
-        torch.testing.assert_close(parameter.grad, value)
-
-
 def test_dropout_follows_the_seed_and_leaves_the_generator_alone() -> None:
     encoder = Encoder()
     torch.manual_seed(4)

@@ -94,31 +94,6 @@ def test_it_learns_to_find_passages_of_questions_it_never_saw(
     assert "`rag train static" in card
 
 
-def test_an_interrupted_run_ends_with_the_same_bytes(
-    tmp_path: Path, taught: tuple[Path, Path, list[Example]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index, train, _ = taught
-    settings: dict[str, Any] = {"learning_rate": 0.01, "save_every_s": 0, "max_steps": 6}
-    whole = train_static(config(tmp_path / "whole", index, train, **settings))
-    from retrievers.training import static
-
-    real, calls = static._loss, 0
-
-    def failing(*arguments: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 4:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(static, "_loss", failing)
-    with pytest.raises(KeyboardInterrupt):
-        train_static(config(tmp_path / "cut", index, train, **settings))
-    resumed = train_static(config(tmp_path / "cut", index, train, **settings))
-    name = "model.safetensors"
-    assert (resumed / name).read_bytes() == (whole / name).read_bytes()
-
-
 def test_the_corpus_alone_teaches_too(tmp_path: Path, taught: tuple[Path, Path, list[Example]]) -> None:
     index, _, _ = taught
     corpus = tmp_path / "more.jsonl"

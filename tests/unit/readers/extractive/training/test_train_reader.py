@@ -98,15 +98,6 @@ def test_questions_are_read_as_long_as_they_are_trained_on_by_default() -> None:
     assert (trained.question_tokens, trained.title_tokens) == (read.question_tokens, read.title_tokens)
 
 
-def test_a_finished_run_is_recognised_and_a_foreign_one_refused(run: tuple[Path, dict[str, Any]]) -> None:
-    _, values = run
-    before = (values["out"] / "metrics.jsonl").read_text()
-    train_reader(ReaderTrainConfig(**{**values, "name": "renamed"}))
-    assert (values["out"] / "metrics.jsonl").read_text() == before
-    with pytest.raises(MismatchedArtifactError, match="learning_rate"):
-        train_reader(ReaderTrainConfig(**{**values, "learning_rate": 1e-3}))
-
-
 @pytest.mark.parametrize(
     ("objective", "group"),
     [
