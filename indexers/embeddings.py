@@ -27,7 +27,14 @@ from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder, ReportingEncoder
 from indexers.settings import VectorDtype
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_write_bytes, atomic_write_json, clean_directory, disk_errors, sha256_file
+from rag.core.files import (
+    atomic_write_bytes,
+    atomic_write_json,
+    clean_directory,
+    disk_errors,
+    remove_temporaries,
+    sha256_file,
+)
 from rag.core.manifest import differences
 from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
@@ -199,6 +206,7 @@ class EmbeddingWriter:
         """
         with Progress(self._header.rows, "passages", "encode", initial=self.finished_rows) as progress:
             write(progress.update)
+        remove_temporaries(self.directory)  # of a node of a cluster that was killed
         self.sort_ledger()
         return EmbeddingShards.open(self.directory)
 

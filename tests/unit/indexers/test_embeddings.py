@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from indexers.embeddings import EmbeddingShards, EmbeddingWriter
 from indexers.protocols import EncoderIdentity, FloatArray
 from indexers.settings import VectorDtype
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.files import TEMPORARY_MARK
 
 WHO = EncoderIdentity("toy", "aa", dim=5)
 
@@ -130,3 +132,16 @@ def test_several_processes_share_the_missing_shards(tmp_path: Path) -> None:
         writers[0].write(shard, values[start:stop])
     found = EmbeddingShards.open(tmp_path).rows(np.arange(23))
     np.testing.assert_array_equal(found, values.astype(np.float16).astype(np.float32))
+
+
+def test_what_a_killed_node_left_is_removed_at_the_end(tmp_path: Path) -> None:
+    values = vectors(20)
+    writer = EmbeddingWriter(tmp_path, rows=20, encoder=WHO, dtype="float32", shard_rows=7)
+
+    def fill(done: Callable[[int], None]) -> None:
+        for rows in writer.write_missing(lambda start, stop: values[start:stop]):
+            done(rows)
+        (tmp_path / f".shard-00001.npy{TEMPORARY_MARK}123").write_bytes(b"half")
+
+    assert len(writer.completed(fill)) == 20
+    assert not [path for path in tmp_path.iterdir() if TEMPORARY_MARK in path.name]
