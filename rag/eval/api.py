@@ -99,9 +99,10 @@ def evaluate(
     unread: Counter[str] = Counter()
     asked: Iterable[Question]
     if isinstance(questions, str | Path):
-        asked = _counting(_warned(read_questions(questions, format=format), chosen.by), unread, chosen.by)
+        stream = _warned(read_questions(questions, format=format), chosen.by, reads=reads)
+        asked = _counting(stream, unread, chosen.by)
     else:
-        asked = _warned(questions)
+        asked = _warned(questions, reads=reads)
     system: Pipeline | GoldReader
     lookup = resolver = None
     if index is not None:
@@ -297,8 +298,12 @@ def fit_confidence(
     return tuning
 
 
-def _warned(questions: Iterable[Question], read: Sequence[str] = ()) -> Iterator[Question]:
-    """The questions; a warning before the first is asked if nothing can be judged in the first hundred."""
+def _warned(
+    questions: Iterable[Question], read: Sequence[str] = (), *, reads: bool = False
+) -> Iterator[Question]:
+    """The questions; a warning before the first is asked if nothing can be judged in the first hundred, or if
+    answers to them would be read for nothing.
+    """
     stream = iter(questions)
     first = list(islice(stream, 100))
     if first and not any(one.answers or one.gold_passage_ids or one.gold for one in first):
@@ -307,6 +312,12 @@ def _warned(questions: Iterable[Question], read: Sequence[str] = ()) -> Iterator
             "the first %d questions have neither answers nor gold passages, and cannot be judged%s",
             len(first), f"; fields that are not read: {', '.join(fields)}" if fields else "",
         )  # fmt: skip
+    elif first and reads and not any(one.answers for one in first):
+        _log.warning(
+            "the first %d questions have gold passages and no answers; unless they are to be unanswerable, "
+            "--read 0 gives the same figures much faster",
+            len(first),
+        )
     return chain(first, stream)
 
 
