@@ -23,7 +23,7 @@ from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.languages import LanguageNotices
 from rag.opening import Opening, keep_encoder, save
-from readers.bearing import answers_wanted, as_asked
+from readers.asked import answers_wanted, as_asked
 from readers.follow_up import Turn, rephrase
 from readers.paths import Steps, read_answers, with_paths
 from readers.protocols import Reader, check_lengths

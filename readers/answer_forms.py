@@ -72,6 +72,20 @@ _YES_NO = regex.compile(
     r"(?!.*\bor\b)",
     regex.IGNORECASE | regex.DOTALL,
 )
+_ONE = (
+    r"(?:is|was|do|does|did|has|series|species|basis|process|address|class|status|business|news|language)\b"
+)
+_MANY = r"(?:two|three|four|five|six|seven|eight|nine|ten|\d+|several|some|all|main|various|different)"
+_SEVERAL = regex.compile(
+    rf"\W*(?:(?:please )?(?:list|name|enumerate|give)(?: me)? (?:the|{_MANY}) (?!.*\b(?:name|number) of\b)"
+    rf"|(?:(?:in|on|at|of|for|from|to|by|with) )?(?:which|what) "
+    rf"(?:(?:are|were) (?:the|{_MANY}) |{_MANY} [a-z]+s\b"
+    rf"|(?:(?!{_ONE})[a-z-]+ ){{0,3}}(?!{_ONE})[a-z]{{3,}}(?<!s)s "
+    r"(?:are|were|do|does|did|have|has|can|may|must|should|will)\b)"
+    r"|who (?:are|were) the (?:[a-z]+ )*?[a-z]+s\b)",
+    regex.IGNORECASE,
+)
+_ITEM = regex.compile(r"\s*(?:[•▪◦‣–*+-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+\S")
 _ASKED = {form: regex.compile(pattern, regex.IGNORECASE) for form, pattern in _ASKS.items()}
 _FORM = {
     form: regex.compile(pattern, regex.DOTALL | (regex.IGNORECASE if form == "number" else 0))
@@ -188,3 +202,37 @@ def asks_yes_no(question: str) -> bool:
         [True, False, False, False]
     """
     return _YES_NO.match(question) is not None
+
+
+def asks_several(question: str) -> bool:
+    """Whether a question asks for several things: "list the …", "which two …", "what are the …".
+
+    Example:
+        >>> [asks_several(q) for q in ("Which two tools does it use?", "What are the steps?", "Who is he?")]
+        [True, True, False]
+    """
+    return _SEVERAL.match(question) is not None
+
+
+def list_around(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """The whole list of at least two entries that `text[start:end]` begins in or leads to with a colon.
+
+    Example:
+        >>> text = "It needs:\\n• a key\\n• a name\\n\\nThen start it."
+        >>> [text[slice(*list_around(text, at, at + 2))] for at in (0, 13)]
+        ['• a key\\n• a name', '• a key\\n• a name']
+    """
+    lines = list(regex.finditer(r"[^\n]*\S[^\n]*", text))
+    place = next((n for n, line in enumerate(lines) if start < line.end()), len(lines))
+    if place < len(lines) and lines[place][0].rstrip().endswith(":") and _ITEM.match(lines[place][0]) is None:
+        place += 1
+    first = last = place
+    while first > 0 and last < len(lines) and _is_item(lines, first - 1):
+        first -= 1
+    while last < len(lines) and _is_item(lines, last):
+        last += 1
+    return (lines[first].start(), lines[last - 1].end()) if last - first > 1 and last > place else None
+
+
+def _is_item(lines: list[regex.Match[str]], number: int) -> bool:
+    return _ITEM.match(lines[number][0]) is not None

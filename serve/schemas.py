@@ -223,16 +223,17 @@ _EXAMPLE = AnswerSet(
 class AnswerSetOut(BaseModel):
     """Answers to one question, best first; `no_answer_confidence` may exceed all their confidences.
 
-    `kind` is "passage" where the question asks for yes or no and the reader cannot tell: each `text` is then
-    no answer, but a sentence that bears on the question, with the confidence that it does. Otherwise it is
-    left out.
+    `kind` is "list" where the question asks for several things and the first answer is a whole list of its
+    passage, one entry a line. It is "passage" where the question asks for yes or no and the reader cannot
+    tell: each `text` is then no answer, but a sentence that bears on the question, with the confidence that
+    it does. Otherwise it is left out.
     `partial` names the parts of the index that did not answer in time; it is left out if all did.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE.to_json()]})
 
     question: str
-    kind: Literal["answer", "passage"] = "answer"
+    kind: Literal["answer", "list", "passage"] = "answer"
     answers: list[AnswerOut]
     no_answer_confidence: float
     index_version: str

@@ -320,8 +320,9 @@ class AnswerSet:
         failure: why the passages could not be read; "" if they were.
         notice: a reason to doubt every answer, such as a language that the models do not know; "" if none.
         partial: parts of the index that did not answer in time: their passages were not searched.
-        kind: "answer", or "passage" where the question asks for yes or no and the reader cannot tell: then
-            each `text` is no answer, but a sentence that bears on the question, with the confidence for that.
+        kind: "answer"; "list" where the first answer is a whole list, one entry a line; "passage" where the
+            question asks for yes or no and the reader cannot tell: then each `text` is no answer, but a
+            sentence that bears on the question, with the confidence for that.
     """
 
     question: str
@@ -333,7 +334,7 @@ class AnswerSet:
     failure: str = ""
     notice: str = ""
     partial: tuple[str, ...] = ()
-    kind: Literal["answer", "passage"] = "answer"
+    kind: Literal["answer", "list", "passage"] = "answer"
 
     def __repr__(self) -> str:
         best = f"{self.answers[0].text!r}, " if self.is_answered else "no answer, "

@@ -156,7 +156,7 @@ function showStart() {
 
 function answerPanel(result, index) {
   const best = result.answers[0];
-  const text = make("p", "answer", best.text);
+  const text = make("p", result.kind === "list" ? "answer list" : "answer", best.text);
   text.dir = "auto";
   const panel = make("div", "panel", make("h2", "eyebrow", isDoubtful(result) ? "Perhaps" : "Answer"), text, confidence(best.confidence));
   const { title, start } = best.evidence;

@@ -1,4 +1,4 @@
-"""What a reader of spans gives for a question that asks for yes or no."""
+"""What a reader of spans gives for questions that ask for a list, or for yes or no."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 import rag
 from rag.core.types import Answer, AnswerSet, Evidence
-from readers.answer_forms import asks_yes_no
-from readers.bearing import answers_wanted, as_asked
+from readers.answer_forms import asks_several, asks_yes_no, list_around
+from readers.asked import answers_wanted, as_asked
 from readers.extractive.settings import ReaderSettings
 
 TEXT = "It is a server.\n\nIt runs on Linux and on BSD. Windows is not supported."
@@ -80,3 +80,46 @@ def test_the_pipeline_shows_the_sentence_and_answers_other_questions_in_the_same
     assert second.answers[0].text == "Oslo"
     assert len(second.answers) == 2
     assert [one.text for one in second.answers] == [one.text for one in alone.answers]
+
+
+STEPS = "Before you begin, you need:\n\n1. a key,\n2. a name, and\n3. a server.\n\nThen start it."
+
+
+@pytest.mark.parametrize(
+    ("question", "asks"),
+    [
+        ("Which two tools does mtr combine?", True),
+        ("Please list the options", True),
+        ("What are the steps?", True),
+        ("which version comparison operands does it support", True),
+        ("In which cities do they live?", True),
+        ("Who were the first directors?", True),
+        ("Which process does it kill?", False),
+        ("What is the name of the files?", False),
+        ("What does it need?", False),
+        ("Give the number of files", False),
+    ],
+)
+def test_what_asks_for_several_things(question: str, asks: bool) -> None:
+    assert asks_several(question) is asks
+
+
+def test_the_list_around_a_span_ends_where_its_entries_end() -> None:
+    whole = "1. a key,\n2. a name, and\n3. a server."
+    for part in ("you need", "a key", "a server"):
+        start = STEPS.index(part)
+        found = list_around(STEPS, start, start + len(part))
+        assert found is not None
+        assert STEPS[slice(*found)] == whole
+    for text, part in ((STEPS, "start"), ("One:\n\n• entry", "entry"), ("Nothing:", "Nothing"), ("", "")):
+        assert list_around(text, text.index(part), text.index(part) + len(part)) is None
+
+
+def test_a_question_for_several_things_gets_the_list() -> None:
+    with rag.Pipeline.from_texts([STEPS, "Oslo is the capital of Norway."]) as pipeline:
+        found = pipeline.ask("What are the things that you need?")
+        single = pipeline.ask("What do you need?")
+    assert (found.kind, found.answers[0].text) == ("list", "1. a key,\n2. a name, and\n3. a server.")
+    evidence = found.answers[0].evidence
+    assert evidence.text[evidence.start : evidence.end] == found.answers[0].text
+    assert single.kind == "answer"

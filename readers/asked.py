@@ -1,7 +1,7 @@
-"""Questions that ask for yes or no: what a reader of spans offers is the sentence that bears on them.
+"""What a reader of spans gives where one span is no answer: for lists, and for questions of yes or no.
 
-A span is no answer to such a question, and the "yes" and "no" of the readers here are right no more often
-than guesses: a person has to read the passage.
+Who asks for several things gets the whole list that the best span stands in. Who asks for yes or no gets
+the sentences that bear on it: the "yes" and "no" of the readers here are right no more often than guesses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rag.core.types import Answer, AnswerSet
 from rag.data.sentences import sentence_spans
-from readers.answer_forms import asks_yes_no
+from readers.answer_forms import asks_several, asks_yes_no, list_around
 from readers.extractive.settings import ReaderSettings
 
 Sentence = tuple[str, int, int]  # the passage's id, start and end
@@ -28,8 +28,9 @@ def answers_wanted(reader: object, questions: Sequence[str], n_best: int) -> int
 def as_asked(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
     """At most `n_best` answers; or sentences, if the question asks for yes or no and the reader cannot tell.
 
-    Each sentence comes once, and answers without a place are left out. The confidence that there is an answer
-    is divided among the sentences, in proportion to the sum of confidences of the spans that begin in each.
+    If the question asks for several things, the first answer becomes the whole list that it stands in. Of
+    sentences each comes once, and answers without a place are left out; the confidence that there is an
+    answer is divided among them, in proportion to the sum of confidences of the spans that begin in each.
 
     Args:
         result: the answers to one question; for sentences, as many as `answers_wanted`.
@@ -47,7 +48,7 @@ def as_asked(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
         ('passage', [('It runs on Linux only.', 0.75)])
     """
     if not _bears(reader, result.question):
-        return replace(result, answers=result.answers[:n_best])
+        return _with_list(reader, replace(result, answers=result.answers[:n_best]))
     best: dict[Sentence, Answer] = {}
     shares: dict[Sentence, float] = {}
     for answer in result.answers:
@@ -60,12 +61,33 @@ def as_asked(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
         replace(
             best[place],
             text=best[place].evidence.text[place[1] : place[2]],
-            confidence=(1.0 - result.no_answer_confidence) * share / total,
+            confidence=(1.0 - result.no_answer_confidence) * (share / total),
             evidence=replace(best[place].evidence, start=place[1], end=place[2]),
         )
         for place, share in sorted(shares.items(), key=lambda item: -item[1])
     ]
     return replace(result, answers=tuple(sentences[:n_best]), kind="passage")
+
+
+def _with_list(reader: object, result: AnswerSet) -> AnswerSet:
+    """The whole list in place of the first answer, if it stands in one and several things are asked for."""
+    if not (result.answers and _reads_spans(reader) and asks_several(result.question)):
+        return result
+    best, *others = result.answers
+    evidence = best.evidence
+    if evidence.start is None or evidence.end is None:
+        return result
+    found = list_around(evidence.text, evidence.start, evidence.end)
+    if found is None:
+        return result
+    whole = replace(
+        best, text=evidence.text[slice(*found)], evidence=replace(evidence, start=found[0], end=found[1])
+    )
+    return replace(result, answers=(whole, *others), kind="list")
+
+
+def _reads_spans(reader: object) -> bool:
+    return isinstance(getattr(reader, "settings", None), ReaderSettings)
 
 
 def _bears(reader: object, question: str) -> bool:
