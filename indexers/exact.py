@@ -96,7 +96,7 @@ def exact_scores(embeddings: EmbeddingShards, queries: FloatArray, candidates: I
 def _score_pairs(
     scores: FloatArray, queries: FloatArray, vectors: FloatArray, rows: IntArray, wanted: BoolArray
 ) -> None:
-    """Fill `scores` (n, M) with queries[i] · vectors[rows[i, j]] wherever `wanted` (n, M) says so.
+    """Fill `scores` (n, M) with queries[i] · vectors[rows[i, j]] wherever `wanted` (n, M) is True.
 
     FAISS computes the pairs of one query four at a time and sums a remainder in another order. Each query's
     list is therefore filled up to a multiple of four, so that a pair's position never changes its score.

@@ -149,7 +149,7 @@ class Index:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What can be searched; does not start Java."""
+        """Names of the searchable parts; does not start Java."""
         return tuple(part for part in PARTS if part in self.manifest["stages"])
 
     @property

@@ -191,7 +191,7 @@ def _check_ray(settings: BuildSettings, reuse: Sequence[str | Path], is_named: b
 def _describe(
     inputs: list[str], format: str, split: dict[str, Any], read: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """What identifies the passages without reading them; None if only reading can tell (stdin)."""
+    """An identifier of the passages, made without reading them; None if that is impossible (stdin)."""
     files = []
     for source in find_sources(inputs, format):
         if source.path == "-":

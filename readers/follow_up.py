@@ -136,7 +136,7 @@ def _resolve(body: str, pointing: re.Match[str], previous: Turn) -> str:
 
 
 def _antecedent(word: str, previous: Turn) -> str:
-    """What a pronoun stands for: the last answer, or what the last question is about.
+    """The meaning of a pronoun: the last answer, or the subject of the last question.
 
     A question that asks for a thing or a place ("What is the capital of France?") hands its answer on; one
     that asks for a time, a place of or a number about something keeps its subject.

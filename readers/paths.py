@@ -255,7 +255,7 @@ def _steps(own: Evidence, path: Steps, marked: Sequence[Spans]) -> tuple[Evidenc
 def _mark(
     reader: ReadsPaths, questions: Sequence[str], joined: dict[tuple[int, int], JoinedPath]
 ) -> dict[tuple[int, int], list[Spans]]:
-    """Of each passage of each path the sentences above 0, and its best one anyway."""
+    """For each passage of each path, the sentences with a logit above 0, and always the best one."""
     if not joined:
         return {}
     sentences = [one.sentences() for one in joined.values()]

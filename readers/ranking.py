@@ -201,7 +201,7 @@ def _candidates(
 
 
 def _by_form(candidates: list[CandidateAnswer], form: str, weight: float) -> list[CandidateAnswer]:
-    """The candidates in a new order: those without the form that is asked for score lower by `weight`."""
+    """The candidates in a new order: the scores of those without the requested form are lower by `weight`."""
     if not form or not weight:
         return candidates
     scored = [c if has_form(c.text, form) else replace(c, score=c.score - weight) for c in candidates]

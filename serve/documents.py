@@ -292,7 +292,7 @@ async def send(request: Request, desk: DeskOf) -> Response:
 
 
 def _problem(documents: Sequence[Document]) -> str:
-    """What is wrong with the first document that cannot be indexed; "" if all can."""
+    """The problem of the first document that cannot be indexed; "" if all can."""
     seen = IdSet()
     for number, document in enumerate(documents):
         fault = fault_of(document, ReadOptions(), seen)
@@ -378,6 +378,6 @@ async def listing(
     responses=error_models(401, 403, 404, 409, 422, 500, 503),
 )
 async def delete(document_id: str, desk: DeskOf, index: str | None = None) -> Response:
-    """Its passages leave the index. Deleting what is not there changes nothing, and `deleted` is false."""
+    """Delete a document's passages from the index; if there is no such document, `deleted` is false."""
     version, known = await _writer(desk, index).write([], [document_id])
     return JSONResponse({"id": document_id, "deleted": document_id in known, "index_version": version})

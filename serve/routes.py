@@ -205,7 +205,7 @@ async def readyz(desk: DeskOf) -> Response:
 async def metrics(desk: DeskOf) -> Response:
     """Requests, latencies by stage, queue depth, batch sizes, rejected requests, and the index in use.
 
-    Of several workers each has its own, with the label `worker`.
+    Each of several workers has its own metrics, with the label `worker`.
     """
     return Response(await desk.all_metrics(), media_type=desk.metrics.content_type)
 

@@ -1,4 +1,4 @@
-"""What the processes of one server tell each other through sockets: that an index changed, their metrics."""
+"""Messages between the processes of one server, through sockets: that an index changed, and their metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Siblings:
         self.place = place
 
     async def listen(self, handlers: Mapping[str, Handler]) -> asyncio.Server:
-        """Answer what others ask, a command and an argument on one line, by the handler of the command."""
+        """Answer requests of other processes: lines with a command, which has a handler, and an argument."""
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             command, _, argument = (await reader.readline()).decode().strip().partition(" ")
@@ -78,7 +78,7 @@ class Siblings:
 
 
 def after(change: Callable[[str], Awaitable[object]]) -> Handler:
-    """A handler that makes a change and then says so."""
+    """A handler that makes a change and then confirms it."""
 
     async def handle(argument: str) -> bytes:
         await change(argument)

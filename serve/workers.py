@@ -78,7 +78,7 @@ class _Workers:
         theirs.close()
 
     def _bury(self, number: int, deaths: list[float]) -> None:
-        """Take note of a process that ended; start it anew if nobody told it to stop."""
+        """Handle the end of a process; start it again unless it was told to stop."""
         code = self.processes.pop(number).exitcode
         with suppress(EOFError):
             kind, message, hint = self.errors[number].recv()

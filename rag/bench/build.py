@@ -39,7 +39,7 @@ _PARTS = {"dense": "faiss", "bm25": "lucene", "passages": "passages", "embedding
 
 @dataclass(slots=True)
 class _Built:
-    """What was seen of the processes that built the index.
+    """Measurements of the processes that built the index.
 
     Attributes:
         wall_s, cpu_s: seconds by the stage that they ended with.
@@ -256,7 +256,7 @@ def _leave_cache(path: Path) -> None:
 
 
 def _plan(out: Path, passages: int, given: list[str], questions: int, top_k: int) -> dict[str, Any]:
-    """What `rag plan` says about this index on this machine."""
+    """The estimates of `rag plan` for this index on this machine."""
     from indexers.index import Index
 
     with Index.open(out) as index:

@@ -24,7 +24,7 @@ def run_filter_benchmark(
     precision: str = "auto",
     format: str = "auto",
 ) -> Report:
-    """Time of a search with a filter beside one without it; each question is searched for by itself.
+    """Time of a search with a filter beside one without it; questions are searched one by one.
 
     Args:
         questions: Question file.

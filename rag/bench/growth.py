@@ -18,7 +18,7 @@ Points = list[tuple[float, float]]
 
 
 def run_growth_benchmark(figures: list[Path], passages: int = 21_015_324) -> Report:
-    """What `rag bench build` would measure at a larger size, by the growth from size to size.
+    """Extrapolate the figures of `rag bench build` to a larger size.
 
     Two laws are fitted to each figure, both with equal weight for equal relative errors: a line and a power
     law. Lines through every two sizes show how much depends on one of them. The report states the law that

@@ -74,7 +74,7 @@ def run_read_benchmark(
 
     Raises:
         ConfigError: the reader does not know an effort, or is not an extractive one.
-        MissingDependencyError: Haystack is asked for and not installed.
+        MissingDependencyError: Haystack is to be measured and not installed.
     """
     from rag.data.questions import draw_sample, read_questions
     from rag.pipeline import Pipeline

@@ -181,7 +181,7 @@ def _fill_times(
 
 
 def _compare(holder: Path, sample: int) -> dict[str, Any]:
-    """How far the answers of the updated index are from those of the one built anew."""
+    """Differences between the answers of the updated index and those of the one built anew."""
     from indexers.index import Index
     from indexers.probes import probe_texts, read_probes
 

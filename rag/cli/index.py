@@ -134,7 +134,7 @@ def index(
 
 
 def _checksum(place: Path) -> str | None:
-    """That of a finished index; None where there is none."""
+    """Checksum of a finished index; None if there is none."""
     from rag.core.manifest import MANIFEST_NAME, read_manifest
 
     return read_manifest(place).get("checksum") if (place / MANIFEST_NAME).is_file() else None

@@ -127,7 +127,7 @@ def plan(
 
 
 def _static_advice(passages: int, encode_per_s: float | None, measure: bool) -> str:
-    """What the static encoder would save where encoding takes more than a night, and what it costs."""
+    """Advice: if encoding takes more than a night, the time that the static encoder saves, and its cost."""
     if encode_per_s is None or passages / encode_per_s < _NIGHT_S:
         return ""
     faster = ""

@@ -84,7 +84,7 @@ def rounds(
     """Teach a retriever in rounds of searching, labelling and training, until one gains nothing beyond noise.
 
     Questions and answers are enough. --config and --set are those of `rag train distill` or `colbert`. A
-    killed run goes on after its last finished stage, and inside the stages that take long, when the same
+    killed run resumes after its last finished stage, and inside the stages that take long, when the same
     command is given again.
     """
     from rag.config import parse_overrides

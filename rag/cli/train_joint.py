@@ -135,8 +135,8 @@ _TOGETHER = {
     "document_side": Annotated[
         Literal["frozen", "reencode", "rerank"] | None,
         option(
-            help="frozen: questions are learned alone; reencode: passages too, the index is made anew while "
-            "training; rerank: passages too, found in the old index and ranked by the new model.",
+            help="frozen: only the question side is trained; reencode: passages too, the index is rebuilt "
+            "meanwhile; rerank: passages too, retrieved from the old index and ranked by the new model.",
             panel=TRAINING,
         ),
     ],

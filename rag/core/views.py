@@ -1,4 +1,4 @@
-"""How records look in a Python session: one short line, and HTML with highlighted evidence in a notebook."""
+"""Representations of records: one short line in Python, HTML with highlighted evidence in a notebook."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def answer_html(answer: Answer) -> str:
 
 
 def answers_html(result: AnswerSet) -> str:
-    """A question with its answers; it says so where none is likely enough."""
+    """A question with its answers, or a sentence that none is likely enough."""
     parts = [f"<p><strong>{escape(result.question)}</strong></p>"]
     if result.failure:
         parts.append(f"<p>not read: {escape(result.failure)}</p>")

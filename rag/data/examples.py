@@ -364,7 +364,7 @@ def _candidate(value: Any, role: Role) -> Candidate:
 
 
 def _to_learn_from(example: Example, needs: Needed) -> Example:
-    """With passages that have a text, and hard negatives alone, or the others in their place."""
+    """The example without empty passages, and with only its hard negatives, or the others if it has none."""
     if needs == "passages":
         return replace(example, candidates=tuple(c for c in example.candidates if c.passage.text.strip()))
     for passage in (*example.passages, *example.context):

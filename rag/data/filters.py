@@ -157,7 +157,7 @@ def _kind(value: Any) -> type:
 
 
 def _meanings(name: str, text: str) -> list[Value]:
-    """What the text of an option may mean: itself, and the number or truth value that it spells."""
+    """The possible values of an option's text: the text itself, and the number or truth value it spells."""
     if name in ("path", "document"):
         return [text]
     if text in ("true", "false"):

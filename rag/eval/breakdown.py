@@ -91,7 +91,7 @@ def answer_length(answer: str) -> str:
 
 
 def hop_count(question: Question) -> int | None:
-    """How many passages the answer needs: from gold passages, gold titles or supporting facts; None if
+    """Number of passages that the answer needs: from gold passages, gold titles or supporting facts; None if
     unknown."""
     if question.hops is not None:
         return question.hops

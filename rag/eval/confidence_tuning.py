@@ -141,7 +141,7 @@ def _is_right(answers: AnswerSet, question: Question) -> bool:
 
 
 def _logits(answers: AnswerSet) -> tuple[float, float]:
-    """Of the first answer's confidence, and of "no answer" if it is wrong."""
+    """Logits of the first answer's confidence, and of "no answer" if the first answer is wrong."""
     if not answers.answers:
         return _NEVER
     first = answers.answers[0].confidence

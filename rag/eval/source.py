@@ -1,4 +1,4 @@
-"""Where the questions of an evaluation come from."""
+"""Sources of the questions of an evaluation."""
 
 from __future__ import annotations
 

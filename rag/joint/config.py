@@ -56,8 +56,9 @@ class JointTrainConfig(CorpusTrainConfig, ValidatedTrainConfig):
     Attributes:
         train_files: question sets with answers, of any format.
         validation_file: held-out question set with answers.
-        document_side: "frozen" trains questions alone, over the index as it is; "reencode" also encodes the
-            passages found with gradient, and makes the index anew as `refresh` says; "rerank" does so too,
+        document_side: "frozen" trains the question side alone, over a fixed index; "reencode" also encodes
+            the retrieved passages with gradient, and rebuilds the index at the times set by `refresh`;
+            "rerank" does so too,
             but keeps the index: it takes `over_retrieve` passages from it and the `top_k` best of these by
             the vectors of the model as it is.
         top_k: passages per question, K.

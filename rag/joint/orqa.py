@@ -263,7 +263,7 @@ class _Task:
 
     @torch.no_grad()
     def answered_share(self) -> float:
-        """Of a sample of the questions: how many have an answer among their first C passages now.
+        """Share of a sample of questions that have an answer among their first C passages now.
 
         Raises:
             DataError: none has.

@@ -51,7 +51,7 @@ def answered(path: str | Path, is_regex: bool | None = None) -> list[Question]:
     if not kept:
         raise DataError(
             f"{path}: none of its {len(questions):,} questions has answers",
-            hint='expected {"question": …, "answers": ["…"]}, one a line, or a set that `rag retrieve` reads',
+            hint='expected {"question": …, "answers": ["…"]}, one per line, or any known question set',
         )
     return kept if is_regex is None else [replace(q, answers_are_regex=is_regex) for q in kept]
 

@@ -107,7 +107,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What a round searches, as `Pipeline.open` and `evaluate` take it.
+    """The index that a round searches, as `Pipeline.open` and `evaluate` take it.
 
     Attributes:
         index: directory of the index.
@@ -218,7 +218,7 @@ def _best(results: Sequence[RoundResult], figure: str) -> int:
 
 
 def _retrievers(config: RoundsConfig) -> tuple[str, str, str]:
-    """What round 1 learns from, what judges round 0, and how later indexes are searched."""
+    """The retrievers of round 1's training, of round 0's evaluation, and of later rounds."""
     trained_kind = "colbert" if config.index_type == "plaid" else "dense"
     with Index.open(config.index) as index:
         first, parts = named_kind(config.retriever, index), index.parts
@@ -250,7 +250,7 @@ def _index(config: RoundsConfig, current: Round, encoder: Path) -> str:
 
 
 def _compared(config: RoundsConfig, result: RoundResult) -> RoundResult:
-    """With its gain over the round before."""
+    """The result with its gain over the round before."""
     numbers = (result.number - 1, result.number)
     places = [(config.out / f"round-{n}" / "evaluation", f"round {n}") for n in numbers]
     compared = compare_evaluations([load_evaluation(*place) for place in places], [config.figure])[0].result
@@ -347,7 +347,7 @@ def _claim(config: RoundsConfig, training: RetrieverTrainConfig) -> None:
 
 
 def _settled(settings: Mapping[str, Any], training: RetrieverTrainConfig) -> dict[str, Any]:
-    """Without the settings of the training's groups that may change when it goes on."""
+    """The settings without those of the training's groups that may change when it resumes."""
     kept = dict(settings["training"])
     for name, kind in training.groups().items():
         kept[name] = {key: value for key, value in kept.get(name, {}).items() if key not in kind.free}

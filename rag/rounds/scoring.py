@@ -57,7 +57,7 @@ class ScoreReport:
 
     @property
     def said(self) -> str:
-        """How many questions teach nothing, and why."""
+        """Number of questions that cannot be learned from, by reason."""
         return ", ".join(f"{self.counts[name]:,} {why}" for name, why in _SAID.items() if self.counts[name])
 
 
@@ -74,7 +74,7 @@ _SAID = {
 
 
 def report_path(out: Path) -> Path:
-    """Where the provenance of scored examples is kept."""
+    """Path of the report about scored examples."""
     return out.with_name(out.name + ".report.json")
 
 

@@ -40,7 +40,7 @@ def loading(
 ) -> Iterator[None]:
     """Turn transformers' errors inside the block into one error: `wrong`, with the reason in brackets.
 
-    Transformers' own reports are suppressed: callers report missing weights in words for a user.
+    Transformers' own reports are suppressed: callers report missing weights to the user.
 
     Raises:
         ArtifactError: transformers failed; of the class `kind`.

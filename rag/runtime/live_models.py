@@ -24,7 +24,7 @@ def is_source(model: Any) -> bool:
 
 
 def describe_model(model: Any) -> str:
-    """What people call a model in memory, for messages and manifests.
+    """A name for a model in memory, for messages and manifests.
 
     Example:
         >>> describe_model((3, "tokenizer"))
@@ -62,7 +62,7 @@ def write_model(model: Any, folder: Path) -> None:
 
 
 def load_live(model: Any, load: Callable[[Path], Loaded]) -> Loaded:
-    """What `load` makes of a folder that holds the model; the folder lives as long as the result."""
+    """The result of `load` on a folder with the model; the folder lives as long as the result."""
     holder = Path(tempfile.mkdtemp(prefix="rag-model-"))
     try:
         write_model(model, holder / "model")

@@ -116,7 +116,7 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     average: Tensors | None = None,
 ) -> None:
-    """Put weights, buffers and optimiser moments back exactly as they were.
+    """Restore weights, buffers and optimiser moments exactly.
 
     Raises:
         IncompleteArtifactError: if a file is missing.
@@ -154,7 +154,7 @@ def load_checkpoint(
 
 
 def _buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Those that are part of the model's state."""
+    """The buffers that are part of the model's state."""
     kept = model.state_dict().keys()
     return {name: buffer for name, buffer in model.named_buffers() if name in kept}
 

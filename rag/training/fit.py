@@ -127,7 +127,7 @@ class FitHooks:
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
         loss: mean of the last reported steps.

@@ -52,7 +52,7 @@ class RunLog:
 
     Args:
         step: steps taken before; later records of an interrupted run are cut off.
-        state: what `state` returned at the checkpoint the run goes on from, or None.
+        state: the value of `state` at the checkpoint from which the run resumes, or None.
         writes: False writes nothing (in all processes but one).
 
     Attributes:

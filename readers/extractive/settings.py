@@ -55,8 +55,8 @@ class ReaderSettings(Config):
             `readers.paths.hop_scores`, is more reliable.
         score_weight: w' in score = span score + w' · retrieval score, for readers that were trained together
             with their retriever.
-        form_weight: what the score of an answer loses that has not the form asked for: a number, a person, an
-            option, see `readers.answer_forms`.
+        form_weight: penalty on the score of an answer without the form that the question asks for: a number,
+            a person, an option, see `readers.answer_forms`.
         merge: the score of an answer that occurs in several passages: the best one ("max") or the "sum".
         null: how the passages' "no answer here" scores become one: their "max", "mean" or "min", or that of
             the passage with the best answer ("best").

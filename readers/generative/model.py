@@ -74,7 +74,7 @@ class _BeamCache(EncoderDecoderCache):
     """
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
-        """Put the beams' own words in order."""
+        """Reorder the cache by beam."""
         self.self_attention_cache.reorder_cache(beam_idx)
 
 
@@ -258,7 +258,7 @@ def answer_limit(model: Any) -> int | None:
 
 
 def _prefix(model: Any) -> list[int]:
-    """What every answer begins with behind the start token: BART says <s> first."""
+    """Tokens that follow the start token in every answer: BART's <s>."""
     forced = getattr(getattr(model, "generation_config", None), "forced_bos_token_id", None)
     return [] if forced is None else [int(forced)]
 

@@ -168,7 +168,7 @@ class GenerativeReader:
         passages: Sequence[Sequence[Passage]],
         scores: Sequence[Sequence[float]],
     ) -> tuple[list[list[int]], list[list[Passage]], list[list[list[int]]]]:
-        """Of each question the places of the passages to read, best first, these, and their tokens."""
+        """For each question, indices of the passages to read, best first, the passages, and their tokens."""
         chosen = [_best(found, given, self.settings) for found, given in zip(passages, scores, strict=True)]
         kept = [[found[i] for i in places] for found, places in zip(passages, chosen, strict=True)]
         rows = encode_rows(self.seq2seq.tokenizer, self.settings, questions, kept)
@@ -178,7 +178,7 @@ class GenerativeReader:
     def _priors(
         self, scores: Sequence[Sequence[float]], chosen: Sequence[Sequence[int]]
     ) -> list[torch.Tensor]:
-        """Of each question the scores of its chosen passages, whose softmax is p(z|x)."""
+        """For each question the scores of its chosen passages, whose softmax is p(z|x)."""
         scale = self.settings.prior_scale
         return [
             torch.tensor([given[i] for i in places]) * scale
@@ -186,7 +186,7 @@ class GenerativeReader:
         ]
 
     def _say_cut(self, rows: Sequence[Sequence[Sequence[int]]]) -> None:
-        """Tell once that passages are longer than their row."""
+        """Warn once that passages are longer than their row."""
         longest = self.settings.passage_tokens
         cut = sum(len(ids) >= longest for passages in rows for ids in passages)
         if cut and not self._said_cut:

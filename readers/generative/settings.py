@@ -60,7 +60,7 @@ class GeneratorSettings(Config):
 
     @property
     def marginal(self) -> Marginal | None:
-        """What passages marginalise over in the modes of RAG, else None."""
+        """Kind of marginalisation in the modes of RAG, else None."""
         return {"rag-sequence": "sequence", "rag-token": "token"}.get(self.mode)  # type: ignore[return-value]
 
     @field_validator("template")

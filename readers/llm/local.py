@@ -40,7 +40,7 @@ def open_local(
 
     Raises:
         ArtifactError: no such model is there.
-        ConfigError: a setting is wrong, or the processor has no bf16 and it was asked for.
+        ConfigError: a setting is wrong, or bf16 was requested and the processor has none.
     """
     checked = load_config(LanguageModelSettings, overrides=settings)
     where = resolve_device(device)

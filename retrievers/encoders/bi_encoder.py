@@ -345,7 +345,7 @@ class _Side:
 
 
 def _name(name_or_path: str | Path | None, query_encoder: str | Path | None) -> str:
-    """What to load again later, from any working directory: "passage tower + question tower"."""
+    """A name that loads it from any working directory: "passage tower + question tower"."""
     names = [name_or_path] if query_encoder is None else [name_or_path, query_encoder]
     return TOWER_SEPARATOR.join(
         EMBEDDED_ENCODER_NAMES[0]

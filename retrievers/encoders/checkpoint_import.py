@@ -140,7 +140,7 @@ def _towers(
 
 
 def _named_base(found: Any) -> str | None:
-    """What the checkpoint says it was started from."""
+    """The model from which, according to the checkpoint, training started."""
     parameters = found.get("encoder_params") if isinstance(found, dict) else None
     name = parameters.get("pretrained_model_cfg") if isinstance(parameters, dict) else None
     return name if isinstance(name, str) and name else None

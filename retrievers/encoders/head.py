@@ -36,7 +36,7 @@ ACTIVATIONS = {"Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU"
 
 @dataclass(frozen=True, slots=True)
 class HeadLayer:
-    """Where a layer's weights are and what it does.
+    """A layer of a head: the place of its weights, and what it computes.
 
     Attributes:
         kind: "linear" or "norm" (LayerNorm).

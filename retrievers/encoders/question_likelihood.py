@@ -137,7 +137,7 @@ class QuestionLikelihood:
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _special(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before and after a text."""
+        """The special tokens that the tokenizer puts before and after a text."""
         framed, bare = self._tokenizer("a")["input_ids"], self._ids("a")
         at = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
         return framed[:at], framed[at + len(bare) :]

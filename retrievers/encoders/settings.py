@@ -22,7 +22,7 @@ from retrievers.encoders.interaction import Interaction
 from retrievers.encoders.layout import PAIR
 
 POOLINGS = ("cls", "mean", "max", "lasttoken", "pooler", "tokens")
-"""How token vectors become a text's: "pooler" is [CLS] through BERT's layer with tanh, "tokens" keeps all."""
+"""Ways to pool token vectors: "pooler" is [CLS] through BERT's layer with tanh, "tokens" keeps all."""
 POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",

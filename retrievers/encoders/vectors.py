@@ -33,7 +33,7 @@ class Vectors:
 
     @classmethod
     def of_tokens(cls, values: Tensor, kept: Tensor) -> Vectors:
-        """Of (n, L, D), the vectors where `kept` (n, L) is True."""
+        """The vectors of (n, L, D) for which `kept` (n, L) is True."""
         return cls(values[kept], kept.sum(1))
 
     @classmethod

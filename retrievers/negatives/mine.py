@@ -41,7 +41,7 @@ class MiningReport:
 
     Attributes:
         counts: by name: questions, examples, written, negatives, short (examples with fewer negatives than
-            asked for), empty (with none), "positive …" by how it was found, "source …" of negatives,
+            requested), empty (with none), "positive …" by how it was identified, "source …" of negatives,
             "removed …" candidates by reason.
         run: settings, index and questions.
     """
@@ -63,7 +63,7 @@ class MiningReport:
             f"{counts['questions']:,} {unit}s, {counts['examples']:,} with a positive; "
             f"positives found by: {part('positive ')}",
             f"{counts['negatives']:,} negatives ({mean:.1f} a {unit}): {part('source ')}; "
-            f"{counts['short']:,} {unit}s have fewer than asked for, {counts['empty']:,} none",
+            f"{counts['short']:,} {unit}s have fewer than requested, {counts['empty']:,} none",
             f"candidates thrown out: {part('removed ')}",
         ]
         if missing := counts["gold passages outside the corpus"]:
@@ -209,7 +209,7 @@ def mine_block(
 def _of_documents(
     rows: Sequence[int], hits: Sequence[Hit], matcher: AnswerMatcher, passages: StoredPassages
 ) -> tuple[int, ...]:
-    """Of all passages of the gold documents those with an answer, else the first retrieved one."""
+    """The passages of the gold documents that contain an answer; without any, the first retrieved one."""
     ranks = {hit.row: rank for rank, hit in enumerate(hits)}
     ranked = sorted(rows, key=lambda row: ranks.get(row, len(ranks)))
     return tuple(row for row in ranked if matcher.matches(passages[row].text)) or (ranked[0],)
@@ -249,7 +249,7 @@ def mine_hops(
 
 @dataclass(slots=True)
 class _Work:
-    """What negatives are chosen for.
+    """A question for which negatives are chosen.
 
     Attributes:
         example: with its positives.

@@ -179,7 +179,7 @@ class NegativesRefresher(CorpusRefresher):
         return np.sort(order[turn % turns :: turns])
 
     def _select(self, example: int, found: IntArray) -> list[int]:
-        """What of the rows found for an example becomes its negatives."""
+        """The rows, of those retrieved for an example, that become its negatives."""
         question = self.train[example]
         filters = self.config.answer_filter
         allowed = NegativeFilter(
@@ -201,7 +201,7 @@ class NegativesRefresher(CorpusRefresher):
 
 
 class _EncodedTokens(EncodedCorpus):
-    """With a vector per token, compressed and searched in stages."""
+    """A corpus with one vector per token, compressed and searched in stages."""
 
     def __init__(self, place: Path, corpus: PassageStore, encoder: BiEncoder) -> None:
         build_tokens(corpus, place, encoder)

@@ -62,11 +62,11 @@ def target_batches(config: Any, data: TrainingArrays, examples: Epochs) -> Targe
 
 
 class _Hooks(FitHooks):
-    """How even p(z|q) is, in every record."""
+    """Hooks that log the entropy of p(z|q)."""
 
     def __init__(self, monitor: ListMonitor) -> None:
         self._monitor = monitor
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
-        """Its entropy, as a share of the largest."""
+        """The entropy of p(z|q), as a share of the largest possible."""
         return {"entropy": round(self._monitor.entropy, 4)}

@@ -50,11 +50,11 @@ class FrozenIndex(FitHooks):
         self._version = version
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
-        """Its version; it has no age, because passages are encoded as they were."""
+        """The index's version; it has no age, since passages are not encoded again."""
         return {"index_version": self._version}
 
     def extra_state(self) -> Mapping[str, Any]:
-        """Its version."""
+        """The index's version."""
         return {"index_version": self._version}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:

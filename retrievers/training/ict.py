@@ -196,7 +196,7 @@ def _held_out_batches(config: IctTrainConfig, data: TrainingArrays, examples: Ep
 
 
 def _usable_share(store: PassageStore, config: IctTrainConfig) -> float:
-    """Of a sample of the passages."""
+    """Share of a sample of passages that have a sentence to take."""
     if len(store) < 2:
         raise DataError(f"a corpus of {len(store)} passages has no negatives; expected two or more")
     rows = generator(config.run.seed, 34).choice(len(store), min(_SAMPLE, len(store)), replace=False)

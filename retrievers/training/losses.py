@@ -19,8 +19,8 @@ Score = Callable[[Vectors, Vectors], Tensor]
 """Vectors of n questions and m passages → scores (n, m)."""
 
 Objective = Callable[[Vectors, Vectors, RetrieverBatch, Score], Tensor]
-"""What a step minimises: vectors of the whole batch's B questions and P passages, the batch with its tensors,
-and the model's score → a scalar, differentiable in the vectors."""
+"""Objective of a training step: vectors of the whole batch's B questions and P passages, the batch with its
+tensors, and the model's score → a scalar, differentiable in the vectors."""
 
 
 def in_batch_objective(questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:

@@ -135,7 +135,7 @@ def list_loss(scores: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 def _cut(example: Example, depth: int) -> Example | None:
-    """What is kept in memory of an example: its first negatives; None without any."""
+    """The part of an example to keep in memory: its first negatives; None without any."""
     listed = example.negatives[:depth]
     if not (listed and example.positives):
         return None

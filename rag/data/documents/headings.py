@@ -58,7 +58,7 @@ def _from_outline(lines: Sequence[HeadingLine], outline: Sequence[tuple[str, int
 
 
 def _match(lines: Sequence[HeadingLine], place: int, wanted: str) -> int:
-    """How many lines from `place` on are the heading: 0 if they are not; `wanted` may lack their number."""
+    """Number of lines from `place` on that are the heading, 0 if none; `wanted` may lack their numbering."""
     letters = ""
     for n_lines, line in enumerate(lines[place : place + _MAX_HEADING_LINES], start=1):
         letters += _letters(line.text)

@@ -227,7 +227,7 @@ def _is_contents(page: Sequence[Line]) -> bool:
 
 
 def _edge_mark(line: Line) -> str:
-    """What a line at the upper or lower edge of a page has in common with those of other pages; else ""."""
+    """The part of a line at the edge of a page that recurs on other pages; "" for lines elsewhere."""
     middle = (line.top + line.bottom) / 2 / line.height
     if _MARGIN < middle < 1 - _MARGIN:
         return ""

@@ -55,7 +55,7 @@ def _register(text: str) -> None:
 
 
 def _role(name: str, raw: str, text: str, *_: Any, **__: Any) -> tuple[list[Any], list[Any]]:
-    """What a reader sees of a reference: its words, or the last part of a dotted name after "~"."""
+    """The visible text of a reference: its words, or the last part of a dotted name after "~"."""
     nodes = require("docutils.nodes", "docs")
     text = nodes.unescape(text)
     if target := _TARGET.match(text):

@@ -237,12 +237,12 @@ def _recast(example: Example, writer: Format) -> Example:
 
 
 def _missing_in_passages(example: Example, writer: Format) -> set[str]:
-    """What the target needs of every passage and at least one lacks."""
+    """The parts that the target needs of every passage and at least one lacks."""
     complete = [parts_of(replace(example, candidates=(candidate,))) for candidate in example.candidates]
     needed = writer.needs & PASSAGE_PARTS
     return {name for name in needed if not all(name in parts for parts in complete)}
 
 
 def _lost_by_recast(before: Example, after: Example) -> set[str]:
-    """What was given up: result lists cannot say which passage is positive."""
+    """Parts that are lost: result lists do not state which passage is positive."""
     return {"positives"} if before.positives and not after.positives and after.candidates else set()

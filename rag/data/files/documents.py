@@ -45,7 +45,7 @@ def documents_of(
     """The documents of a source, each with the number of its line or record.
 
     Args:
-        report: is told which fields the documents were made of.
+        report: records which fields the documents were made of.
 
     Raises:
         DataError: it is damaged, or of another shape as a whole.

@@ -74,7 +74,7 @@ class DocumentFields:
         """The columns that documents are made of; the others are ignored, which `layout` says.
 
         Raises:
-            DataError: no column holds the text, or one that was asked for does not exist.
+            DataError: no column holds the text, or a requested one does not exist.
         """
         keys = tuple(names)
         columns = f"the fields are {listed_names(names)}"
@@ -141,7 +141,7 @@ class DocumentFields:
         return BadRecord("text is not text", f"found {type(value).__name__}")
 
     def _has_all(self, record: Mapping[str, Any]) -> bool:
-        """Whether a record has the text, and every field that was asked for."""
+        """Whether a record has the text, and every requested field."""
         keys = tuple(record)
         self._first_keys = self._first_keys or keys
         return all(_matching(keys, (name,)) for name in self._given) and bool(
@@ -221,7 +221,7 @@ def passage_of(value: Any) -> Passage:
     Pyserini keeps "title\\ntext" in one field, under a `docid`.
 
     Raises:
-        ValueError: not an object, or its text or title is not text; says what was found.
+        ValueError: not an object, or its text or title is not text; states what was found.
 
     Example:
         >>> passage = passage_of({"docid": 7, "text": '"Danube"\\nA river.'})
@@ -295,7 +295,7 @@ def _first(record: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 @lru_cache(maxsize=256)
 def _matching(keys: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of `keys` that are among `names`, in the order of `names`: exact ones, then in other spelling."""
+    """The `keys` that are among `names`, in the order of `names`: exact matches, then other spellings."""
     exact = [name for name in names if name in keys]
     plain = [plain_name(name) for name in names]
     alike = [key for key in keys if key not in exact and plain_name(key) in plain]

@@ -1,4 +1,4 @@
-"""Where a corpus comes from: files, folders, globs, "-" and data sets as typed; and how it is to be read."""
+"""Sources of a corpus (files, folders, globs, "-", data sets), and options for reading them."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def _files(folder: Path) -> dict[str, str | None]:
 
 
 def _is_document(path: Path) -> bool:
-    """Whether a file's content is text or PDF; of one that may not be read, its conversion says so."""
+    """Whether a file's content is text or PDF; True if it may not be read, which its conversion reports."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)

@@ -219,7 +219,7 @@ class Exchange(FitHooks):
         return self._find(self._world.broadcast_object(version))
 
     def _look_for_newer(self, step: int) -> None:
-        """Take up the newest result in every process; waits for the first if there must be one."""
+        """Load the newest result in every process; wait for the first if training cannot begin without it."""
         with ExitStack() as stack:
             newest = self._newest(step) if self._world.is_main else None
             if self._world.is_main and newest is None and self._must_wait():

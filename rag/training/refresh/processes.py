@@ -30,7 +30,7 @@ from rag.training.claim import check_run
 from rag.training.distributed import World
 
 Role = Literal["both", "trainer"]
-"""Of a training process: it refreshes in line, or leaves that to another process."""
+"""Role of a training process: "both" refreshes by itself, "trainer" leaves that to another process."""
 
 Side = Literal["trainer", "refresher"]
 

@@ -242,7 +242,7 @@ def _crossed(
 
 
 def too_few() -> DataError:
-    """Of held-out questions with retrieved passages."""
+    """The error for too few held-out questions with retrieved passages."""
     return DataError(
         "fewer than two held-out questions to fit and to measure the confidence on",
         hint="raise held_out of a set (--set 'train=[{questions: FILE, retrieved: FILE, held_out: 0.2}]'), "

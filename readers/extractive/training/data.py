@@ -346,7 +346,7 @@ def _roles(
 
 
 def _annotated(example: Example, candidate: Candidate) -> list[tuple[int, int]]:
-    """Where SQuAD says the first answer stands, if it stands there."""
+    """The place that SQuAD states for the first answer, if the answer is there."""
     if not (candidate.role == "positive" and example.answer_starts):
         return []
     start, answer = example.answer_starts[0], example.answers[0]

@@ -65,7 +65,7 @@ class HeldOut:
 
 
 def _known(read: ScoredPassages) -> ScoreRows:
-    """Looks up what was read."""
+    """Reads by looking up the scores of an earlier reading."""
     number = {id(row): place for place, row in enumerate(read.rows)}
     return lambda rows, _: read.scores.take(np.array([number[id(row)] for row in rows], np.int64))
 

@@ -116,7 +116,7 @@ def reader_card(config: ReaderTrainConfig) -> Card:
 
 
 def _source(config: ReaderTrainConfig, sets: Mapping[str, Sequence[Example]]) -> str:
-    """What the choice of settings follows from, beside the weights."""
+    """The inputs, beside the weights, that decide the choice of settings."""
     told = {label: [example.id for example in examples] for label, examples in sets.items()}
     files = {
         str(path): path.stat().st_size
@@ -146,7 +146,7 @@ def _serving(
 
 
 class _Figures:
-    """What was measured on which weights, saved after each measurement, with notes beside."""
+    """Measurements of given weights, saved after each one, with notes."""
 
     def __init__(self, path: Path, weights_sha256: str) -> None:
         self._path, self._sha = path, weights_sha256

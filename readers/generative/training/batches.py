@@ -130,7 +130,7 @@ class GeneratorBatches:
 
 
 def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """What a tokenizer puts before and after a text."""
+    """The special tokens that a tokenizer puts before and after a text."""
     framed, bare = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
     begin = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
     return framed[:begin], framed[begin + len(bare) :]

@@ -197,7 +197,7 @@ def _adapt(model: Any, rank: int) -> Callable[[], dict[str, torch.Tensor]]:
 
 
 def _together(config: GeneratorTrainConfig) -> int:
-    """As many passages as were trained or validated on together: of more, a fused reader makes less."""
+    """Largest number of passages in training or validation; a fused reader gets worse with more."""
     return max(config.validation_passages or 0, *(stage.passages for stage in config.stages))
 
 
@@ -228,7 +228,7 @@ def _encoder(source: str | None) -> tuple[Any, Any, torch.nn.Linear | None]:
 def _corpus(
     config: GeneratorTrainConfig, examples: Sequence[Example]
 ) -> tuple[Callable[[int], Passage], int]:
-    """What is denoised: an index's passages, or those of the questions."""
+    """The passages to denoise: those of an index, or those of the questions."""
     if config.index is not None:
         store = Index.open(config.index).passages
         return store.__getitem__, len(store)
