@@ -241,37 +241,6 @@ async def test_batching_raises_throughput():
     assert await batches(8) <= 8
 
 
-async def test_different_parameters_are_never_mixed():
-    gate = threading.Event()
-    service = FakeService(gate=gate)
-    async with running(service) as client:
-        tasks = [asyncio.create_task(ask(client, "first"))]
-        await until(service.started.is_set)
-        for n_best in (1, 2, 1):
-            tasks.append(asyncio.create_task(ask(client, "Where does the Danube rise?", n_best=n_best)))
-        tasks.append(asyncio.create_task(client.post("/v1/retrieve", json={"question": "x", "top_k": 2})))
-        await until(lambda: client._transport.app.state.desk.batcher.depth == 4)
-        gate.set()
-        responses = await asyncio.gather(*tasks)
-    assert [len(response.json()["answers"]) for response in responses[1:4]] == [1, 2, 1]
-    assert len(responses[4].json()["hits"]) == 2
-    assert service.batches[0] == ["first"]  # those that waited are queued in the order the server read them
-    assert sorted(len(batch) for batch in service.batches[1:]) == [1, 1, 2]
-
-
-async def test_a_poisonous_question_does_not_fail_its_neighbours():
-    gate = threading.Event()
-    service = FakeService(gate=gate, poison=["poison"])
-    async with running(service) as client:
-        tasks = [asyncio.create_task(ask(client, "first"))]
-        await until(service.started.is_set)
-        tasks += [asyncio.create_task(ask(client, question)) for question in ("x", "poison", "y")]
-        await until(lambda: client._transport.app.state.desk.batcher.depth == 3)
-        gate.set()
-        responses = await asyncio.gather(*tasks)
-    assert [response.status_code for response in responses] == [200, 200, 500, 200]
-
-
 async def test_a_full_queue_answers_503_with_retry_after():
     gate = threading.Event()
     service = FakeService(gate=gate)

@@ -87,17 +87,6 @@ def test_lossy_types_reach_their_recall_with_exact_scores(
     assert (np.diff(scores, axis=1) <= 0).all()
 
 
-@pytest.mark.parametrize("name", INDEX_TYPES)
-def test_equal_builds_have_equal_bytes(
-    tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards, name: str
-) -> None:
-    embeddings = float32 if name == "flat" else float16
-    for folder in ("a", "b"):
-        build_faiss(embeddings, tmp_path / folder, index_type=name, threads=1)
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
-
-
 @pytest.mark.parametrize("name", ["flat", "sq8", "ivf"])
 def test_equal_vectors_have_equal_scores_in_row_order(tmp_path: Path, name: str) -> None:
     vectors = clustered(600, 2)

@@ -105,15 +105,6 @@ def test_transformers_path_equals_the_fast_one(tiny_bert, encoder):
     )
 
 
-@pytest.mark.needs_bf16
-def test_bf16_is_close(tiny_bert, encoder):
-    for fast in (True, False):
-        low = BiEncoder.load(tiny_bert, precision="bf16", fast=fast).encode_passages(TITLES, TEXTS)
-        high = encoder.encode_passages(TITLES, TEXTS)
-        cosine = (low * high).sum(1) / np.linalg.norm(low, axis=1) / np.linalg.norm(high, axis=1)
-        assert cosine.min() > 0.999
-
-
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "lasttoken"])
 def test_pooling_on_both_paths(tiny_bert, pooling):
     both = [

@@ -116,15 +116,6 @@ def test_a_moved_model_is_measured_against_the_one_before(
     assert len(list((tmp_path / "run/refresher").glob("embeddings-*"))) == 1
 
 
-def test_the_same_snapshot_is_not_mined_twice(tmp_path: Path, corpus: PassageStore) -> None:
-    refresher = make(tmp_path, corpus)
-    taken = snapshot(tmp_path / "run", 7)
-    first = refresher.refresh(taken, before=None)
-    assert refresher.refresh(taken, before=None) == first
-    again = make(tmp_path, corpus).refresh(taken, before=None)
-    assert again.version == first.version
-
-
 def test_a_refresh_may_mine_for_some_of_the_questions_in_turn(tmp_path: Path, corpus: PassageStore) -> None:
     refresher = make(tmp_path, corpus, refresh_questions=8)
     before, seen = None, []
