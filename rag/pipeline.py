@@ -179,7 +179,8 @@ class Pipeline:
         self._require_open()
         if self._opening is None:
             raise ConfigError(
-                "this pipeline was put together from parts", hint="save those that `open` returns"
+                "this pipeline was not opened from an index directory",
+                hint="save a pipeline that `Pipeline.open` returned",
             )
         place = FilePath(directory)
         save(self.index, self._opening, place, overwrite=overwrite)

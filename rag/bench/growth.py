@@ -48,7 +48,7 @@ def run_growth_benchmark(figures: list[Path], passages: int = 21_015_324) -> Rep
         for name, value in growth.items():
             measured.setdefault(name, []).append((float(found), float(value)))
     if len(set(sizes)) < 3:
-        raise ConfigError(f"{len(set(sizes))} sizes, expected three or more", hint="measure further ones")
+        raise ConfigError(f"{len(set(sizes))} sizes, expected three or more", hint="measure further sizes")
     if any(each != settings[0] for each in settings):
         raise ConfigError("the reports are of indexes of different kinds", hint="give reports of one kind")
     report = Report("growth", {**settings[0], "sizes": sorted(sizes), "passages": passages})

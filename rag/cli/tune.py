@@ -61,7 +61,7 @@ def facts(
         typer.echo(f"supporting facts, {name:<9} EM {100 * em:5.1f} %   F1 {100 * f1:5.1f} %")
     typer.echo(f"settings chosen on {tuning.n:,} questions → {path}")
     if sum(tuning.held_out) <= sum(tuning.before):
-        typer.echo("on questions they were not chosen on they are no better than what the search began with:")
+        typer.echo("on held-out questions they are no better than the settings that the search started from:")
         typer.echo("  → keep the old settings, or tune on more questions")
 
 

@@ -113,7 +113,7 @@ def question_files(path: str | Path) -> list[Path]:
     if len(judged) > 1:
         raise DataError(
             f"{path} has the judgements of {len(judged)} splits ({', '.join(file.stem for file in judged)})",
-            hint=f"give those that are wanted: {judged[0]}",
+            hint=f"give the file of one split: {judged[0]}",
         )
     return [queries, *judged]
 

@@ -81,7 +81,7 @@ def _wanted(count: float, groups: int) -> int:
     if wanted <= groups // 2 or not fifth:
         return wanted
     get_logger(__name__).warning(
-        "%d questions or articles were to be held out of %d: a fifth is, %d", wanted, groups, fifth
+        "%d of %d questions or articles were to be held out, only a fifth is: %d", wanted, groups, fifth
     )
     return fifth
 
@@ -99,7 +99,7 @@ def check_usable(usable: int, looked_at: int, what: str, *, hint: str, few: floa
     """
     outcome = f"of a sample of {looked_at:,}, {usable:,} {what}"
     if not usable:
-        raise DataError(f"{outcome}: there is nothing to learn from", hint=hint)
+        raise DataError(f"{outcome}: there is nothing to train on", hint=hint)
     if usable < few * looked_at:
-        get_logger(__name__).warning("%s; the others teach nothing", outcome)
+        get_logger(__name__).warning("%s; the others are left out", outcome)
     return usable / looked_at

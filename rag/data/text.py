@@ -243,7 +243,7 @@ class AnswerMatcher:
             [(0, 8), (4, 8)]
         """
         if self.mode == "kilt":
-            raise ConfigError("answers matched in mode 'kilt' have no places", hint="use tokens or regex")
+            raise ConfigError("matching in mode 'kilt' gives no positions", hint="use tokens or regex")
         if self.mode == "regex":
             places = [match.span() for pattern in self._patterns for match in pattern.finditer(text)]
             return [(start, end) for start, end in places if end > start]

@@ -253,7 +253,7 @@ def choose_fusion(
     pipeline = Pipeline.open(index, **{**opening, "reader": False})
     if not isinstance(pipeline.retriever, HybridRetriever | RerankingRetriever):
         raise ConfigError(
-            "only hybrid retrieval and re-ranking put lists together",
+            "only hybrid retrieval and re-ranking fuse lists",
             hint="build the index with `--retriever hybrid`, or give --rerank",
         )
     given = list(islice(read_questions(questions, format=format), settings.limit))

@@ -53,6 +53,6 @@ def check_selection_split(name: str | Path, split: str | None = None) -> str | N
             f"{name} is {why} a test set: choosing a checkpoint or a setting on it would make its figures "
             "meaningless",
             hint="hold out some of the training questions and choose on these"
-            + (", or rename the file if it is none" if split != "test" else ""),
+            + (", or rename the file if it is not one" if split != "test" else ""),
         )
     return split or named

@@ -84,11 +84,11 @@ class JointTrainConfig(CorpusTrainConfig, ValidatedTrainConfig):
     @model_validator(mode="after")
     def _cross_check_joint(self) -> JointTrainConfig:
         if (self.document_side == "rerank") != bool(self.over_retrieve):
-            raise ValueError("over_retrieve is for document_side rerank, and needed there")
+            raise ValueError("set over_retrieve with document_side rerank, and only then")
         if self.over_retrieve and self.over_retrieve <= self.top_k:
             raise ValueError(f"over_retrieve ({self.over_retrieve}) must be more than top_k ({self.top_k})")
         if self.document_side == "frozen" and self.model.shared:
-            raise ValueError("document_side frozen trains questions alone: set shared=false")
+            raise ValueError("document_side frozen trains only the question encoder: set shared=false")
         return self
 
 
@@ -188,9 +188,9 @@ class OrqaTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
     @model_validator(mode="after")
     def _cross_check_orqa(self) -> OrqaTrainConfig:
         if self.read > self.early:
-            raise ValueError(f"read ({self.read}) passages are the first of early ({self.early})")
+            raise ValueError(f"read ({self.read}) must be at most early ({self.early})")
         if self.reader.answer_types or self.reader.skim_layer:
-            raise ValueError("answer_types and skim_layer are not learned here: every answer is a span")
+            raise ValueError("answer_types and skim_layer are not for orqa: every answer is a span")
         return self
 
 
@@ -281,6 +281,6 @@ class RealmTrainConfig(CorpusTrainConfig, MaskedTrainConfig):
         if self.model.question_tokens < self.mlm.sentence_tokens:
             raise ValueError(
                 f"the retriever reads question_tokens ({self.model.question_tokens}) of a sentence of up to "
-                f"sentence_tokens ({self.mlm.sentence_tokens}): masks behind them would not be looked for"
+                f"sentence_tokens ({self.mlm.sentence_tokens}): masks after them would not be in the query"
             )
         return self

@@ -237,7 +237,7 @@ class MaskedReader(nn.Module):
         self.model, self.tokenizer, self._max_tokens = model, tokenizer, max_tokens
         if tokenizer.mask_token_id is None or not hasattr(model, "cls") | hasattr(model, "lm_head"):
             raise ConfigError(
-                f"{type(model).__name__} has no mask token, or no head that fills masks in",
+                f"{type(model).__name__} has no mask token, or no masked language modelling head",
                 hint="use a BERT-like or RoBERTa-like encoder",
             )
         self._mark = pair_template(tokenizer)
@@ -274,9 +274,9 @@ class MaskedReader(nn.Module):
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
         if not fresh and any(name.endswith("dense.weight") for name in report["missing_keys"]):
             log.warning(
-                "%s has no head that fills masks in, and gets a fresh one: until that reads, passages help "
-                "nothing and the retriever learns noise (watch utility); give a masked language model, or "
-                "make one with `rag train mlm`",
+                "%s has no masked language modelling head, and gets a new one: until that is trained, passages "
+                "do not help and the retriever learns noise (watch utility); give a masked language model, "
+                "or train one with `rag train mlm`",
                 name_or_path,
             )
         if device == "cpu":

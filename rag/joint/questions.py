@@ -36,7 +36,7 @@ def questions_of(
     if count := config.data.train_questions:
         train = draw_sample(train, count, config.run.seed)
     if not train:
-        raise DataError(f"{config.train_files[0]}: no question with answers is left to learn from")
+        raise DataError(f"{config.train_files[0]}: no question with answers is left for training")
     return train, held_out[: config.data.validation_questions]
 
 

@@ -94,5 +94,7 @@ class ColbertRoundsConfig(RoundsConfig):
     def _cross_check_guidance(self) -> ColbertRoundsConfig:
         first = min(first for _, first in self.guidance.rules)
         if self.top_k < first:
-            raise ValueError(f"top_k ({self.top_k}) ends before the rule of positives: raise it to {first}")
+            raise ValueError(
+                f"top_k ({self.top_k}) is less than the rule of positives needs: raise it to {first}"
+            )
         return self

@@ -122,7 +122,7 @@ class MasterWeights:
         if unused := sorted(set(rates).difference(*fitting.values())):
             parts = sorted({name.partition(".")[0] for name in self.names})
             raise ConfigError(
-                f"a learning rate is given for {', '.join(unused)}, but no trained parameter begins so",
+                f"a learning rate is given for {', '.join(unused)}, but no trained parameter has such a name",
                 hint=f"they begin with {', '.join(parts)}",
             )
         groups: list[dict[str, Any]] = []

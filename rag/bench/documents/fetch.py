@@ -56,11 +56,11 @@ def _download(registry: str, package: str, version: str, folder: Path) -> Path:
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise ConfigError(f"{command[0]} is not installed; {package} {version} comes through it") from None
+        raise ConfigError(f"{command[0]} is not installed; {package} {version} comes with it") from None
     archives = list(folder.iterdir())
     if done.returncode or len(archives) != 1:
         detail = (done.stderr.strip().splitlines() or [f"{len(archives)} files"])[-1]
-        raise ConfigError(f"{' '.join(command)} brought no package: {detail}")
+        raise ConfigError(f"{' '.join(command)} delivered no package: {detail}")
     return archives[0]
 
 

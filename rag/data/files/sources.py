@@ -92,7 +92,7 @@ class ReadOptions:
             raise ConfigError(f"squad_unit is {self.squad_unit!r}, expected 'paragraph' or 'article'")
         if taken := sorted({*self.metadata} & {*FILTER_FIELDS}):
             raise ConfigError(
-                f"the metadata field {taken[0]!r} has the name that filters have for something else",
+                f"the metadata field {taken[0]!r} has a name that filters reserve",
                 hint=f"rename it in the corpus; {' and '.join(FILTER_FIELDS)} can be filtered without it",
             )
 

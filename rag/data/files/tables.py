@@ -36,7 +36,8 @@ def _read_run(path: Path) -> Iterator[Example]:
             current, hits, tag = fields[0], [], fields[5]
             if current in seen:
                 raise DataError(
-                    f"{place}: question {current!r} comes back", hint="sort the run by question first"
+                    f"{place}: the lines of question {current!r} do not stand together",
+                    hint="sort the run by question first",
                 )
             seen.add(current)
         hits.append(Candidate(Passage(fields[2], "", ""), "retrieved", score=finite(fields[4], place)))

@@ -187,8 +187,8 @@ class Exchange(FitHooks):
         self._unanswered += 1
         if self._world.is_main and self._unanswered % _UNANSWERED == 0:
             log.warning(
-                "nothing came of the last %d snapshots: does the other process run, which is the same "
-                "command with --role refresher? If so, they come faster than it works; see "
+                "the last %d snapshots gave no result: is the other process running, which is the same "
+                "command with --role refresher? If so, snapshots come faster than it works; see "
                 "--refresh. Training continues with the present version",
                 self._unanswered,
             )

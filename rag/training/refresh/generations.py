@@ -109,7 +109,7 @@ class Generations:
             build(staging)
             if (staging / MANIFEST_NAME).exists():
                 raise ConfigError(
-                    f"what is published has a {MANIFEST_NAME} of its own", hint="build into a sub-folder"
+                    f"the published folder has its own {MANIFEST_NAME}", hint="build into a sub-folder"
                 )
             (staging / LEASE_NAME).touch()
             number = max((generation.number for generation in self.all()), default=0) + 1
@@ -202,7 +202,7 @@ class Generations:
             gone = self.directory / f"{_GONE}{generation.path.name}"
             os.replace(generation.path, gone)
         except BlockingIOError:
-            log.info("generation %s is in use and stays", generation.version)
+            log.info("generation %s is in use and is not deleted", generation.version)
             return False
         finally:
             os.close(descriptor)

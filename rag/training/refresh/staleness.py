@@ -38,7 +38,9 @@ def top_k_overlap(stale: IntArray, fresh: IntArray) -> float:
         0.5
     """
     if len(stale) != len(fresh):
-        raise DataError(f"{len(stale)} stale result lists for {len(fresh)} fresh ones, expected as many")
+        raise DataError(
+            f"{len(stale)} stale result lists for {len(fresh)} fresh ones, expected equal numbers"
+        )
     shares = []
     for old, new in zip(stale, fresh, strict=True):
         found = new[new >= 0]

@@ -206,7 +206,7 @@ def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:
         found = [p for name, p in model.named_parameters() if f"{name}.".startswith(f"{beginning}.")]
         if not found:
             raise ConfigError(
-                f"frozen names {beginning!r}, but no parameter begins so",
+                f"frozen names {beginning!r}, but no parameter has such a name",
                 hint=f"for example {next(name for name, _ in model.named_parameters())}",
             )
         for parameter in found:

@@ -32,6 +32,6 @@ def test_what_is_held_out_grows_with_the_set(groups: int, count: float, expected
 def test_a_smaller_hold_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     hold_out([str(number) for number in range(300)], 400, 13, str)
-    assert "400 questions or articles were to be held out of 300: a fifth is, 60" in caplog.text
+    assert "400 of 300 questions or articles were to be held out, only a fifth is: 60" in caplog.text
     with pytest.raises(DataError, match="1 of 1"):
         hold_out(["a"], 1, 13, str)

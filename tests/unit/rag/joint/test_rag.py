@@ -354,7 +354,7 @@ def test_what_cannot_work_is_refused(world: dict[str, Any], tmp_path: Path) -> N
     with pytest.raises(DataError, match="none of 1 questions has an answer, or a pattern"):
         train_rag(config(RagTrainConfig, {**world, **asked}, tmp_path / "c", validation_fraction=0))
     for wrong, message in (
-        ({"over_retrieve": 9}, "over_retrieve is for document_side rerank"),
+        ({"over_retrieve": 9}, "set over_retrieve with document_side rerank"),
         ({"document_side": "rerank", "over_retrieve": 3}, "must be more than top_k"),
         ({"model": {"shared": True}}, "set shared=false"),
         ({"chunk_size": 4}, "unknown setting 'chunk_size'"),

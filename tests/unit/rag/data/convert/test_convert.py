@@ -261,7 +261,7 @@ def test_training_to_results_says_that_roles_are_lost(tmp_path: Path) -> None:
         ("fid", '{"question": "x", "ctxs": []}\n', "no record has contexts"),
         ("trec-run", "a b c\n", "3 fields"),
         ("trec-run", "a Q0 b 1 x t\n", "finite"),
-        ("trec-run", "a Q0 b 1 1 t\nb Q0 b 1 1 t\na Q0 c 1 1 t\n", "comes back"),
+        ("trec-run", "a Q0 b 1 1 t\nb Q0 b 1 1 t\na Q0 c 1 1 t\n", "do not stand together"),
         ("trec-qrels", "a 0 b x\n", "whole number"),
     ],
 )

@@ -205,7 +205,7 @@ def test_a_trainer_that_nobody_answers_says_so(tmp_path: Path, caplog: pytest.Lo
     for step in range(3):
         assert "does the other process run" not in caplog.text
         exchange.before_step(step)
-    assert "nothing came of the last 3 snapshots: does the other process run" in caplog.text
+    assert "the last 3 snapshots gave no result: is the other process running" in caplog.text
     caplog.clear()
     publish(shelves(tmp_path)[1], step=2)
     for step in range(3, 6):
