@@ -274,7 +274,7 @@ class MaskedReader(nn.Module):
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
         if not fresh and any(name.endswith("dense.weight") for name in report["missing_keys"]):
             log.warning(
-                "%s has no masked language modelling head, and gets a new one: until that is trained, passages "
+                "%s has no masked language modelling head, and gets a new one: until it is trained, passages "
                 "do not help and the retriever learns noise (watch utility); give a masked language model, "
                 "or train one with `rag train mlm`",
                 name_or_path,

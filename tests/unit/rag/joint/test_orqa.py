@@ -248,5 +248,5 @@ def test_what_cannot_work_is_refused(
     other = tiny.bert(tmp_path / "other", seed=5)
     with pytest.raises(MismatchedArtifactError, match="was built with the encoder"):
         run("c", world[0], model={**SMALL["model"], "question_encoder": str(other)})
-    with pytest.raises(ValidationError, match="are the first of early"):
+    with pytest.raises(ValidationError, match="must be at most early"):
         OrqaTrainConfig(out=tmp_path, train_files=(world[0],), index=world[1], early=3)

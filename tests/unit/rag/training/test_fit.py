@@ -94,7 +94,7 @@ def test_parts_learn_at_their_own_rates_and_frozen_ones_not_at_all(tmp_path: Pat
     wanted = {"0.weight": 0.05, "0.bias": 0.05, "1.weight": 1e-3, "1.bias": 1e-4}
     assert both == pytest.approx(wanted, rel=1e-2)
     assert moved(tmp_path / "frozen", frozen="0")["0.weight"] == 0.0
-    with pytest.raises(ConfigError, match=r"given for head, .* begins so"):
+    with pytest.raises(ConfigError, match=r"given for head, .* has such a name"):
         moved(tmp_path / "wrong", head=1e-3)
 
 
