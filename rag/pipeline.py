@@ -178,10 +178,7 @@ class Pipeline:
         """
         self._require_open()
         if self._opening is None:
-            raise ConfigError(
-                "this pipeline was not opened from an index directory",
-                hint="save a pipeline that `Pipeline.open` returned",
-            )
+            raise ConfigError("only a pipeline from `Pipeline.open` or `from_texts` can be saved")
         place = FilePath(directory)
         save(self.index, self._opening, place, overwrite=overwrite)
         return place

@@ -22,9 +22,6 @@ def train_emdr2(
     by `refresh`, which also takes Atlas's notation), "rerank" retrieves more passages than are read and keeps
     the best by fresh vectors, "frozen" trains the question side alone.
 
-    Raises:
-        DataError, ConfigError, MismatchedArtifactError: as `train_rag`.
-
     Source:
         Sachan et al. 2021, "End-to-End Training of Multi-Document Reader and Retriever for Open-Domain
         Question Answering"; Izacard et al. 2022, "Atlas", sections 2.2 and 2.4.

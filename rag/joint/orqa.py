@@ -101,7 +101,7 @@ def full_loss(retrieval: Tensor, start: Tensor, end: Tensor, text: Tensor, right
 
 
 def train_orqa(config: OrqaTrainConfig) -> Path:
-    """Train as `config` says, or resume the run that `config.out` holds.
+    """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
     Writes what `train_adore` writes, `index/` for the trained encoder among it, and `reader/`, which adds the
     retrieval score to a span's as in training: `rag evaluate --index OUT/index --reader OUT/reader`.
@@ -110,10 +110,9 @@ def train_orqa(config: OrqaTrainConfig) -> Path:
         The folder of the finished encoder, `config.out / "encoder"`.
 
     Raises:
-        DataError: a file is wrong, or no answer is in any passage that is retrieved.
-        ConfigError: the configuration cannot work, or several processes were started.
-        MismatchedArtifactError: `config.out` holds a run with another configuration, or the index was built
-            with another encoder.
+        DataError: no answer is in any passage that is retrieved.
+        ConfigError: several processes were started.
+        MismatchedArtifactError: the index was built with another encoder.
     """
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=True)

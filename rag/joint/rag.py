@@ -19,12 +19,6 @@ def train_rag(config: RagTrainConfig, *, role: Role = "both", encode: EncodesCor
     With `document_side` "reencode" the passage encoder is trained too (end to end); with a fixed `retriever`
     only the generator is trained.
 
-    Raises:
-        DataError: a file is wrong, or no question has an answer.
-        ConfigError: the configuration cannot work.
-        MismatchedArtifactError: `config.out` holds a run with another configuration, or the index's encoder
-            is not the model's.
-
     Source:
         Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks"; end to end:
         Siriwardhana et al. 2023, "Improving the Domain Adaptation of Retrieval Augmented Generation (RAG)

@@ -77,7 +77,7 @@ def realm_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor, lengt
 
 
 def train_realm(config: RealmTrainConfig, role: Role = "both", encode: EncodesCorpus = encode_corpus) -> Path:
-    """Train as `config` says, or resume the run in `config.out`.
+    """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
     Writes the files of `train_dpr` into `config.out`, and `mlm/`, the masked language model, and `snapshots/`
     and `indexes/`, through which trainer and refresher exchange models and indexes.
@@ -91,9 +91,7 @@ def train_realm(config: RealmTrainConfig, role: Role = "both", encode: EncodesCo
 
     Raises:
         DataError: no sentence of the corpus has anything to mask.
-        ConfigError: the configuration cannot work.
-        MismatchedArtifactError: `config.out` holds a run with another configuration, or the index was built
-            with another encoder.
+        MismatchedArtifactError: the index was built with another encoder.
     """
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=True)

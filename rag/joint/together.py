@@ -50,7 +50,7 @@ def train_together(
     role: Role = "both",
     encode: EncodesCorpus = encode_corpus,
 ) -> Path:
-    """Train as `config` says, or resume the run that `config.out` holds.
+    """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
     Writes `reader/`, the generator with its question encoder; if the passage encoder is trained, also
     `encoder/` with both towers, and `index/`, the passages encoded by it.

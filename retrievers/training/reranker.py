@@ -59,17 +59,14 @@ class GroupBatches:
 
 
 def train_reranker(config: RerankerTrainConfig) -> Path:
-    """Train a cross-encoder as `config` says, or resume the run that `config.out` holds.
-
-    Under torchrun the questions of a batch are shared among the processes; see `rag.training.run.train`.
+    """Train a cross-encoder as `config` says, or resume the run; see `rag.training.run.train`.
 
     Returns:
         The folder of the finished model, `config.out / "cross-encoder"`: a sequence-classification model of
         transformers with one output, for `--rerank`, `rag mine` and `rag score`.
 
     Raises:
-        DataError: an input file is wrong, or no example has hard negatives.
-        ConfigError: the configuration cannot work.
+        DataError: no example has hard negatives.
 
     Source:
         Gao, Dai and Callan 2021, "Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline",

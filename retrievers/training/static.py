@@ -115,7 +115,7 @@ class StaticBatches:
 
 
 def train_static(config: StaticTrainConfig) -> Path:
-    """Train a static encoder as `config` says, or resume the run that `config.out` holds.
+    """Train a static encoder as `config` says, or resume the run; see `rag.training.run.train`.
 
     The teacher's vectors of single tokens are fitted to its vectors of the index's passages
     (`distilled_tokens`); then in-batch training moves questions towards their passages, and sentences towards
@@ -127,8 +127,6 @@ def train_static(config: StaticTrainConfig) -> Path:
 
     Raises:
         ConfigError: the index has no vector per passage, or fewer dimensions than `dim`.
-        DataError: an input file is wrong.
-        ResourceError: another process trains there.
     """
     with Index.open(config.index) as index:
         if index.embeddings is None:
