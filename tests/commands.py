@@ -1,7 +1,5 @@
 """Commands run in this process."""
 
-from __future__ import annotations
-
 import pytest
 
 from rag.cli.main import main

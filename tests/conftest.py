@@ -1,7 +1,5 @@
 """Tiny random models that every test may ask for; nothing is downloaded."""
 
-from __future__ import annotations
-
 import json
 import logging
 import string

@@ -3,8 +3,6 @@
 Kinds: "h1", "h2", "p", "li", "code" with a text, and "table" with a list of rows, the header first.
 """
 
-from __future__ import annotations
-
 import html
 import io
 import zipfile

@@ -1,7 +1,5 @@
 """Small parts that a pipeline is put together of where no model and no index is needed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rag.core.types import Passage

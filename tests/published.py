@@ -4,8 +4,6 @@ Sizes are shrunk, nothing is added: a T5 has no `bos_token_id`, a BART forces it
 settings of the summaries it was made for, DistilBERT calls its width `dim`.
 """
 
-from __future__ import annotations
-
 import json
 import string
 from pathlib import Path

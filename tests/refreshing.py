@@ -1,7 +1,5 @@
 """Both sides of an exchange, for its tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rag.training.refresh.generations import Generation, Generations

@@ -1,7 +1,5 @@
 """A tiny random Llama with a byte-level tokenizer, and the same model as a GGUF file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

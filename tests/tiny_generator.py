@@ -1,7 +1,5 @@
 """Tiny random sequence-to-sequence models with a tokenizer that fits them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A made-up task for joint training: which of the passages about a thing tells its number."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

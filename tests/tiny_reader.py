@@ -1,7 +1,5 @@
 """Tiny random encoders, tokenizers without unknowns, and a made-up task for the reader tests."""
 
-from __future__ import annotations
-
 import json
 import string
 from pathlib import Path

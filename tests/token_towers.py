@@ -1,7 +1,5 @@
 """A bi-encoder of one vector a token, as late interaction trains it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The processes are forked from a server that has computed nothing yet. A fork of 
 hang: the threads of OpenMP, which it believes it has, do not exist in it.
 """
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """A deterministic stand-in for the pipeline, and ways to run an application around it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

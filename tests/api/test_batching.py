@@ -1,7 +1,5 @@
 """The micro-batcher by itself and behind the API."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

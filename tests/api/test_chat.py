@@ -1,7 +1,5 @@
 """Chat completions, through OpenAI's own client where it can be."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

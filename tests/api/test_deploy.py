@@ -1,7 +1,5 @@
 """What ships for running a server: the dashboard names metrics that exist; unit and image are sound."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

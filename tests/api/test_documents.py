@@ -1,7 +1,5 @@
 """Documents over HTTP: durable and searched before the answer, one writer at a time."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

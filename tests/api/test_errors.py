@@ -1,7 +1,5 @@
 """Every way a request can be wrong, and that the answer is one JSON shape that tells nothing internal."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Judgements that are kept as a question set."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

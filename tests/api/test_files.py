@@ -1,7 +1,5 @@
 """Files of the corpus over HTTP: those that the index was made of, and nothing else of their folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

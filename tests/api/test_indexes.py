@@ -1,7 +1,5 @@
 """Several indexes in one server, by name."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

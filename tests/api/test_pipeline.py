@@ -1,7 +1,5 @@
 """The real pipeline behind the real server; only the models and the index on disk are stood in for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the routes answer when all is well: shapes, defaults, metrics, description, page."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """The server as a process: address, signals, failures at start."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """Swapping an index for another under traffic."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import threading

@@ -1,7 +1,5 @@
 """Several server processes on one address: what they share, tell each other, and survive."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Starts a headless Chromium, for the tests of the page and for pictures of it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

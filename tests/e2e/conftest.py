@@ -1,7 +1,5 @@
 """A real headless browser in front of a real server that answers from a small fixed corpus."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

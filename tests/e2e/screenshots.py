@@ -3,8 +3,6 @@
 Everything is real: the sample corpus is indexed, served and evaluated.
 """
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The web page in a real browser."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

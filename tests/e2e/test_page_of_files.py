@@ -1,7 +1,5 @@
 """The web page over people's own files: folders, links, uploads, and what stands around a passage."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Decoder-only generators against transformers' plain forward over the whole prompt, token by token."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`rag train` under torchrun with two processes takes the steps that one process takes; MDR has a queue."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ The oracle is transformers and torch alone: every text encoded by itself, all sc
 cross-entropy, one backward pass.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

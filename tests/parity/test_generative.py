@@ -1,7 +1,5 @@
 """Fusion-in-Decoder against transformers' own classes: losses, greedy and beam output, attention scores."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every index type against brute force in numpy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

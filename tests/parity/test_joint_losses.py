@@ -1,7 +1,5 @@
 """RAG's and EMDR²'s losses against sums written out in float64, and against transformers' RAG classes."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Token vectors of every layout of ColBERT against transformers' own class, and through training."""
 
-from __future__ import annotations
-
 import json
 import string
 from pathlib import Path

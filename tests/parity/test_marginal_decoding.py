@@ -1,7 +1,5 @@
 """RAG's decodings against every answer that there is, scored one by one."""
 
-from __future__ import annotations
-
 from itertools import product
 from types import SimpleNamespace
 from typing import Any

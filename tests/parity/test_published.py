@@ -1,7 +1,5 @@
 """Models with the config.json of the published ones open, and compute what transformers' own classes do."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

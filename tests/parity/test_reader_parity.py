@@ -1,7 +1,5 @@
 """The reader against independent oracles: transformers' classes and brute force."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

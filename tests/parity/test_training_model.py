@@ -1,7 +1,5 @@
 """The trainable bi-encoder and its loss against transformers' DPR classes and sentence-transformers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

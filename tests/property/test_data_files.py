@@ -1,7 +1,5 @@
 """Properties of files: what is written is what is read."""
 
-from __future__ import annotations
-
 import csv
 import io
 import tempfile

@@ -1,7 +1,5 @@
 """Properties of splitting: nothing is lost, nothing is invented."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Documents of every format: what is written comes out, offsets are exact, and sections lose nothing."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

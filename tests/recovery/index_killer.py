@@ -3,8 +3,6 @@
 python tests/recovery/index_killer.py CORPUS --times 20 -- --shard-rows 64
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """ANCE's trainer, its refresher, and the process that is both may be killed and started again."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A training run that is killed and resumed ends with the same losses and the same weights."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A publisher that is killed at any moment leaves a folder whose newest generation is whole."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

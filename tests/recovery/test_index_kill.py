@@ -1,7 +1,5 @@
 """Builds that are killed, interrupted or run out of disk never look complete, and end in equal bytes."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Joint training killed in a refresh, met in the middle of a checkpoint, shared by two processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`rag mine` killed with SIGKILL at any moment: no half result, and the same bytes when it is run again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Trainer and refresher in two processes: who is killed or stopped is named, who only works long is not."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

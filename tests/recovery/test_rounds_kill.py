@@ -1,7 +1,5 @@
 """Rounds of distillation are killed while they score and while they index, and end in equal bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from unittest import mock

@@ -1,7 +1,5 @@
 """Killed updates leave the old version or the new one, and end in the index that is built at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.recovery.update_killer import kill_and_go_on

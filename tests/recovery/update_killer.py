@@ -3,8 +3,6 @@
 python tests/recovery/update_killer.py --updates 200 --kills 20
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Gold passages of a question set in an index that cuts, names or copies them in its own way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """An index under another question encoder: the same vectors, another statement, nothing encoded again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A corpus that changed: passages that an earlier index holds are not encoded again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compressed token vectors: codec, build, staged search against brute force, kills, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import subprocess

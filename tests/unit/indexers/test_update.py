@@ -1,7 +1,5 @@
 """An updated index is, row for row, the one that is built from its documents at once."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Every `rag …` command that the documents show is one that today's command line takes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Searches with a filter beside unfiltered exhaustive ones from which the selected passages are taken."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands as functions do what the commands do."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Retrieve, read, answer: the composition, with every part replaced by something small."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

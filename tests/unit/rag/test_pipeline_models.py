@@ -1,7 +1,5 @@
 """Models given in memory, saved pipelines, several threads, and how answers look in a notebook."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

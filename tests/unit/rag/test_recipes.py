@@ -1,7 +1,5 @@
 """Every recipe can be reached by name, from Python as from the command line."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

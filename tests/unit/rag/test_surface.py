@@ -1,7 +1,5 @@
 """What users build on: the names of the package, and what the README shows."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

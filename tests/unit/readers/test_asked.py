@@ -1,7 +1,5 @@
 """What a reader of spans gives for questions that ask for a list, or for yes or no."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

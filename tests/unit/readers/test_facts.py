@@ -1,7 +1,5 @@
 """Supporting facts by the words, titles and answers of the passages that were read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

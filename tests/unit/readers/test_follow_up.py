@@ -1,7 +1,5 @@
 """Questions of a conversation that become questions of their own."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

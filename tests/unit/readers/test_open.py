@@ -1,7 +1,5 @@
 """One opener for every kind of reader: what a source is, and what is said of a source that is none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Paths read as one text: borders, evidence in its own passage, supporting sentences, and learning them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A synthetic task that only a trained retriever solves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Token vectors behind their encoder: found like any other retriever, scored as the encoder scores."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Re-ranking: order and scores of each judge against one pair at a time, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The benchmark of reading: what it counts, by effort, and that a missing peer is named."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path

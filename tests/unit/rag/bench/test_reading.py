@@ -1,7 +1,5 @@
 """Questions made from manual pages, and sets divided by document."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """The benchmark of token vectors on a corpus of a few dozen passages, against one pair at a time."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

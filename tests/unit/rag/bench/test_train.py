@@ -1,7 +1,5 @@
 """`rag bench train`: all contestants do the same work, in processes of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Help of every command: light, in panels, with the choices that the settings have."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The command line: errors become messages and exit codes, help costs no heavy import."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

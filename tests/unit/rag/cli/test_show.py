@@ -1,7 +1,5 @@
 """How answers are shown in a terminal."""
 
-from __future__ import annotations
-
 import unicodedata
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`rag train`: what is retrieved for a generator's questions; a reranker that starts from a reader."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

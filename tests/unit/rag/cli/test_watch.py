@@ -1,7 +1,5 @@
 """`rag index FOLDER --update INDEX --watch`: an index follows its folder until Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

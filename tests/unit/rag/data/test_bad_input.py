@@ -1,7 +1,5 @@
 """Damaged input is counted, shown with its place, refused above a share, and never shifts ids."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which columns of a table become id, title and text, and what is refused or ignored."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Data sets of the Hugging Face Hub, as a corpus and as questions: names, data files, errors, revisions."""
 
-from __future__ import annotations
-
 import json
 import sys
 import types

@@ -1,7 +1,5 @@
 """Passages written to files come back as they were."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

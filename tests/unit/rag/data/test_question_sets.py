@@ -1,7 +1,5 @@
 """The usual question sets in their official shape and in that of their copies on data-set hubs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How many questions are held out of sets of any size."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

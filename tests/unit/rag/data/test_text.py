@@ -1,7 +1,5 @@
 """Values computed with the official scripts of SQuAD, HotpotQA, DPR, KILT, ORQA and DrQA."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

@@ -1,7 +1,5 @@
 """Training files of other libraries are read for training, for evaluation and by `rag convert`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The guides: what they link to, what they state about settings, and that the tutorial works as written."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

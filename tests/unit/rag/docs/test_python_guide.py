@@ -1,7 +1,5 @@
 """Every example of the page on Python runs, in the order of the page; training itself is left out."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The static site: built by the command, every link alive, nothing from elsewhere."""
 
-from __future__ import annotations
-
 import html
 import re
 from pathlib import Path

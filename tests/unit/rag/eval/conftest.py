@@ -1,7 +1,5 @@
 """A corpus of six sentences and a system that reads them by word overlap: predictable, and fast."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

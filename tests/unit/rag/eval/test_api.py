@@ -1,7 +1,5 @@
 """Evaluating and comparing in one call."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

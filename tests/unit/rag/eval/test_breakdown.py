@@ -1,7 +1,5 @@
 """Groups of questions and the guard of test sets."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

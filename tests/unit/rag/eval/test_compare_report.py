@@ -1,7 +1,5 @@
 """Comparisons of finished evaluations and the report page."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A reader's confidence is fitted to a corpus from a few questions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sentence boundaries, supporting facts in an evaluation, tuning, KILT's pages."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fusion settings side by side: the list that is right gets the weight."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

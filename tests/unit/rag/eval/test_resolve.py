@@ -1,7 +1,5 @@
 """Gold passages are judged under the ids of the index, found by id or by text, or not judged at all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rag.core.types import GoldPassage, Passage, Question

@@ -1,7 +1,5 @@
 """Evaluations end to end on a toy system: figures, files, resuming, refusals."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is recorded of the files that questions come from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rag.eval.source import QuestionSource

@@ -1,7 +1,5 @@
 """The MCP server through the SDK's own client: in memory, over HTTP, and as a command over standard input."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

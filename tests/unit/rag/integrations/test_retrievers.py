@@ -1,7 +1,5 @@
 """Retrievers of other frameworks: by folder and by server, in each framework's own terms."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

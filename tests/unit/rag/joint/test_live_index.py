@@ -1,7 +1,5 @@
 """A held index: searched by new questions, swapped for what a refresher publishes; a kill loses a shard."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

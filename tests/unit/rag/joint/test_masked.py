@@ -1,7 +1,5 @@
 """Sentences with masks, and the network that fills them in, against plain computation."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A masked language model that learns to read: what it reads, what is held out, that passages then help."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

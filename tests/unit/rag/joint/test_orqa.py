@@ -1,7 +1,5 @@
 """ORQA: both losses and their gradients against brute force, learning from answers alone, what it refuses."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

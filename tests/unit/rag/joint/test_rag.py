@@ -1,7 +1,5 @@
 """RAG and EMDR² on a made-up task: they learn, the finished folder answers, what does not fit is refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

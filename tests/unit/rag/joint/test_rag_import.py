@@ -1,7 +1,5 @@
 """transformers' RAG checkpoints become one folder, with their own question encoder over an index."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """REALM: its gradient, its parts against plain computation, learning, and an index that is made anew."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is masked: dates and names by rule, names by a model, words and runs of words at random."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Answer, HotpotQA and KILT figures against the official scripts' outputs and independent
 re-implementations."""
 
-from __future__ import annotations
-
 import json
 import re
 import string

@@ -1,7 +1,5 @@
 """Multi-hop figures against plain definitions."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

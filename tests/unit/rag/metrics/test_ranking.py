@@ -1,7 +1,5 @@
 """Retrieval figures against plain definitions and trec_eval itself."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

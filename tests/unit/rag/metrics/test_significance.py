@@ -1,7 +1,5 @@
 """Bootstrap intervals, paired tests and corrections against brute force and scipy."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Presets begin to train on sixty questions of one's own: nothing they hold out or search is too much."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

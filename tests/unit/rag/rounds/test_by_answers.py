@@ -1,7 +1,5 @@
 """Rounds from questions and answers alone; stopped before every stage and gone on with."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

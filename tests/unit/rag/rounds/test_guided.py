@@ -1,7 +1,5 @@
 """Depth rules over rankings, written by hand."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

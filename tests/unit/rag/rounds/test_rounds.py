@@ -1,7 +1,5 @@
 """Rounds of distillation on a task that a tiny model learns; stopped before every stage and gone on with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

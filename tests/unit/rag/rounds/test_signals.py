@@ -1,7 +1,5 @@
 """Signals of readers against transformers' plain forward passes, one passage at a time."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

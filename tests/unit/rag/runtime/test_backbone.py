@@ -1,7 +1,5 @@
 """Loading, global attention, segments and pooling of encoders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

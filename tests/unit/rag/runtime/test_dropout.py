@@ -1,7 +1,5 @@
 """Dropout: rate, mean, seeds, gradients, and where it does nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """GGUF files become transformers folders with the values that their blocks stand for."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

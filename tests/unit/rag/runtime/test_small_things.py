@@ -1,7 +1,5 @@
 """Schedules, seeds, hardware, precision, master weights."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """One Ray cluster for all tests: a head without CPUs and nodes of one CPU, each with a raylet of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """A corpus encoded on a cluster: the bytes of one process, whatever dies; other nodes are refused."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Search in parts: the results of one machine to the last tie, and what happens when a part dies or hangs."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

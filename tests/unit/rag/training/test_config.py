@@ -1,7 +1,5 @@
 """The groups of settings of training recipes, and whose a run's folder is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Processes that gather, sum and share; one process alone does nothing of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

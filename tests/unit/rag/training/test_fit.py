@@ -1,7 +1,5 @@
 """The fit loop: accumulation, averages, selection, early stop, hooks, what it writes."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Bookkeeping of the extractive reader: exact places, windows, order, confidence, refusals."""
 
-from __future__ import annotations
-
 import gc
 import string
 import weakref

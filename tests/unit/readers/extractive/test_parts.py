@@ -1,7 +1,5 @@
 """Small parts of the reader: candidates, confidence, calibration, int8, layout, manifest, loading."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reading in waves: everything by default, no more than asked for, and the same answers from what is read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A decoder that begins as a pointer says the word where an answer starts, without any training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The generative reader: layout, evidence, confidence, abstention, and folders that cannot be read with."""
 
-from __future__ import annotations
-
 import logging
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A causal model is trained to answer from passages: all weights, or adapters that are merged at the end."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The whole recipe on a tiny encoder and a task it can learn: warm start, denoising, questions."""
 
-from __future__ import annotations
-
 import json
 import string
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A model behind an address, played by a local server that speaks the protocol."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """A causal model from a folder: greedy as transformers decodes, with its own probabilities."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

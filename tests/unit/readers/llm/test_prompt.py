@@ -1,7 +1,5 @@
 """Replies of language models become answers that can be checked, or errors."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Original checkpoints: read without running them, compared by name, and equal in transformers and here."""
 
-from __future__ import annotations
-
 import argparse
 import collections
 import os

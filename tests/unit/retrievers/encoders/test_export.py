@@ -1,7 +1,5 @@
 """Finished encoders: transformers, sentence-transformers and `BiEncoder` read the same vectors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Any encoder family: what was trained, what is exported, and what sentence-transformers reads are one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Heads of published retrievers: read from folders, equal to their formulas, trained and written back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

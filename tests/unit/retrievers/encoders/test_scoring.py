@@ -1,7 +1,5 @@
 """Scores of packed vectors against loops over single texts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Token ids by the table of words are those of the tokenizer, for texts of any kind."""
 
-from __future__ import annotations
-
 import threading
 from itertools import pairwise
 from typing import Any

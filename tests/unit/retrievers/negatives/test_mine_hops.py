@@ -1,7 +1,5 @@
 """`rag mine --hops`: each hop's negatives are what a search with its query finds, and MDR trains on them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`train_adore` learns with every passage vector as it was; its index is ready for searches."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`train_ance` learns from what it mines itself, in one process and in two, and says what cannot work."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

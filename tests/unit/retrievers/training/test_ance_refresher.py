@@ -1,7 +1,5 @@
 """ANCE's refresher mines what it should, measures it, goes on after a kill, and never does work twice."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`train_colbert` learns from labels and from targets; the gradient cache changes nothing; bad settings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Configuration of retriever training: settings that cannot work together are refused with a way out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Distillation: losses against loops, gradients of processes and chunks against one big batch, learning."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """`train_dpr` learns, its encoder is what was validated, and errors are said."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

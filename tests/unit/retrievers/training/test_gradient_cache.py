@@ -1,7 +1,5 @@
 """The gradient cache: what it keeps, how often it encodes, what it leaves untouched."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

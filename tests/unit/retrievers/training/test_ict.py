@@ -1,7 +1,5 @@
 """The inverse cloze task: what is drawn, that it teaches retrieval, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Losses against loops in numpy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`train_mdr` learns both hops; its losses are those of a count by hand; a resumed queue goes on the same."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

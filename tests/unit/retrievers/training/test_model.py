@@ -1,7 +1,5 @@
 """The trainable bi-encoder: what folders say, what is refused, what is trained, what export gets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`train_reranker`: the loss against brute force, processes that share a batch, and learning to rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

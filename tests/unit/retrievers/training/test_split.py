@@ -1,7 +1,5 @@
 """Which examples are trained on and which are held out: disjoint, repeatable, of the wanted size."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

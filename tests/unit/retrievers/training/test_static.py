@@ -1,7 +1,5 @@
 """A static encoder: the fit against a solver, what training teaches, resuming, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

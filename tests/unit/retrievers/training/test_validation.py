@@ -1,7 +1,5 @@
 """Validation figures, against brute force."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Conversions: what is lossless comes back equal, what cannot be said is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

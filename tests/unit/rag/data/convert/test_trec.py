@@ -1,7 +1,5 @@
 """TREC runs and qrels, to and from other formats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

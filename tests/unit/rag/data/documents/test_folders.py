@@ -1,7 +1,5 @@
 """A folder of people's own files: what is read, what is named and why, and how it goes on."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

@@ -1,7 +1,5 @@
 """What each format gives: blocks, titles, pages; and what of a file is no text for people."""
 
-from __future__ import annotations
-
 import datetime
 import io
 import json

@@ -1,7 +1,5 @@
 """What programs write that is unusual, and valid enough that people expect it to be read."""
 
-from __future__ import annotations
-
 import io
 import re
 import time

@@ -1,7 +1,5 @@
 """Spreadsheets as people lay them out: titles, notes and empty rows above tables, several tables in one."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 

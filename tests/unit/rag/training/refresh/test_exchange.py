@@ -1,7 +1,5 @@
 """The trainer's side: what goes out when, what comes in, and what a resumed run goes on with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Generations: published whole, found without waiting, pruned only when nobody reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

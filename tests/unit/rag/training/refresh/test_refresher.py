@@ -1,7 +1,5 @@
 """The refresher's side: what it refuses, what it does once, and when it gives up."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """When a refresh is due, and the figures that say how stale or collapsed a version is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Question sets become batches: crops keep an answer, types and roles are right, any step can be redone."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

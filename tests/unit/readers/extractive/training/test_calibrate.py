@@ -1,7 +1,5 @@
 """Choices on held-out questions: what is fitted is not measured on the same questions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

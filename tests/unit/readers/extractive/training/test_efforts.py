@@ -1,7 +1,5 @@
 """Efforts are chosen by what they lose and cost; what is simulated is what the reader then does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every objective against loops over its equation, and its gradients against finite differences."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is learnt from is what will be read: one frame around questions and texts, whatever the tokenizer."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

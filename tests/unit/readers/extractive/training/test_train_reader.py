@@ -1,7 +1,5 @@
 """The whole recipe on a tiny model and a task it can learn: loss falls, EM rises, the result reads."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

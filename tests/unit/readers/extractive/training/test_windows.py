@@ -1,7 +1,5 @@
 """Sets whose questions come with a long document, or without an answer in it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
