@@ -5,8 +5,6 @@ stage continues behind them, and the manifest is written last. All files have th
 build was interrupted, except Lucene's files and the manifest's entries for these.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Changes between an index and its corpus: documents to keep, and documents to add or replace."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Exact inner products over memory-mapped embeddings: brute-force search, and re-ranking of candidates."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -4,8 +4,6 @@ Files in the directory: `dense.json` (type, parameters, search settings, measure
 (absent for `flat`, which searches the embeddings themselves).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

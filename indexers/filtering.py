@@ -1,7 +1,5 @@
 """The rows of the passages that a filter selects."""
 
-from __future__ import annotations
-
 from pathlib import PurePath
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ledger of a build: which stages are finished, and from which inputs and settings they were made."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

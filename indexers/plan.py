@@ -4,8 +4,6 @@ Sizes are arithmetic over the file formats; times come from rates measured on th
 bytes, 1 GB = 10^9 bytes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile

@@ -14,8 +14,6 @@ All but `flat` are lossy; their candidates are re-ranked with exact scores from 
 Another lossy type, `plaid`, is for encoders with one vector per token: see `indexers.token_index`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args

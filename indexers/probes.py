@@ -1,7 +1,5 @@
 """Probes: queries on which the recall of an index is measured; stored beside the embeddings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How an index was built: its documents, how they were split, and the settings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

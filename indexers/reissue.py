@@ -5,8 +5,6 @@ its vectors remain valid, and encoding the corpus again would give equal numbers
 manifest instead, with hard links to the old files.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ list is the row of a passage for all readers, and rows that are not in the list 
 index has the same rows as one that was built from the same corpus at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ During the build also `sample.npy` and `sample_rows.npy` (row, tokens): passages
 centroids.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ segment of an interrupted one if the passages are the same. Files that are not n
 next update, so that a process that is opening them can finish.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Write the next version of an index: a segment of new passages, lists of rows and documents, a manifest."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterable

@@ -8,8 +8,6 @@ Example:
     True
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Every training recipe by name: its configuration, its function, and one call that runs it."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing

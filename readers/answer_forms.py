@@ -4,8 +4,6 @@ They are for documents with tables, lists, options and paths, where a reader tra
 or too little, or a word where the question asks for a number.
 """
 
-from __future__ import annotations
-
 import regex
 
 _CURRENCIES, _AFTER = tuple("$€£¥"), " \n\t.,;:!?)\"'"

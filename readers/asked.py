@@ -4,8 +4,6 @@ Who asks for several things gets the whole list that the best span stands in. Wh
 the sentences that bear on it: the "yes" and "no" of the readers here are right no more often than guesses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

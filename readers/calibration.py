@@ -1,7 +1,5 @@
 """Fit the parameters that turn span scores into probabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

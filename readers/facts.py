@@ -6,8 +6,6 @@ of these two, the sentences with the same signs. The weights of the signs were c
 HotpotQA by `rag tune facts`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Sequence

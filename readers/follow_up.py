@@ -5,8 +5,6 @@ born?"), an ellipsis ("And Germany?", "The population?") or a bare question word
 is left as it is.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable

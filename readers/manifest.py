@@ -1,7 +1,5 @@
 """The fields of `reader.json` that all kinds of readers share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, TypeVar
 

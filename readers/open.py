@@ -4,8 +4,6 @@ A new kind is an entry in `KINDS`. The kind of a source is recognised by its sch
 `kind` in a folder's `reader.json`, or by the architecture in its `config.json`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module

@@ -5,8 +5,6 @@ The supporting sentences are chosen by the rule of `readers.facts`, or by a read
 (`ReadsPaths`): it reads a path as one text, so that it sees what one passage says about the other.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The interface of readers: questions and their passages in, answers with evidence out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable

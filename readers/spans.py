@@ -1,7 +1,5 @@
 """Locate a generated answer in a passage."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The question encoder in a reader's folder, for the passage vectors that it was trained with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

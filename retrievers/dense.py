@@ -1,7 +1,5 @@
 """Dense retrieval: the question's vector against all passage vectors, by inner product."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """Hybrid retrieval: the fused lists of several retrievers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from indexers.selected import Selection

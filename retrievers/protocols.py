@@ -1,7 +1,5 @@
 """Interfaces of retrievers (questions in, hits out) and of their parts: encoder, passages by row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 

@@ -1,7 +1,5 @@
 """Sparse retrieval: BM25 over the Lucene index."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

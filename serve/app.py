@@ -1,7 +1,5 @@
 """Assemble the application: middleware, routes, page and life span."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable

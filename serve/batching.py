@@ -1,7 +1,5 @@
 """An asyncio micro-batcher in front of one worker thread: questions that arrive together run together."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

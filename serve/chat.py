@@ -1,7 +1,5 @@
 """Chat completions and the list of models as OpenAI's clients expect them."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

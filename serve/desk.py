@@ -1,7 +1,5 @@
 """The desk accepts questions, has them answered in batches, and tracks whether the server is ready."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc

@@ -4,8 +4,6 @@ Changes that arrive while an update is being written are written together by the
 writer: while a command updates it, requests wait for its lock.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The routes that OpenAI's clients call answer in OpenAI's shape: `{"error": {"mes
 "code"}}`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from http import HTTPStatus

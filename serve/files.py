@@ -1,7 +1,5 @@
 """Serve the files that an index was built from; off unless the server is given their folder."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """Prometheus metrics; each application has its own registry, so two of them can run in one process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest

@@ -1,7 +1,5 @@
 """Middleware for every request: id, log line, metrics, security headers, and unhandled exceptions."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

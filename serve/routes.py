@@ -1,7 +1,5 @@
 """The routes of the API: check the request, pass it to the job queue (`Desk`), return the result."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Annotated, Any
 

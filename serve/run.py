@@ -1,7 +1,5 @@
 """Run the server until a stop signal."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging

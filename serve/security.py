@@ -1,7 +1,5 @@
 """API keys, and limits on the size and time of request bodies."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 from collections.abc import Sequence

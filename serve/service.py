@@ -1,7 +1,5 @@
 """The server's interface to a pipeline, and the holder that replaces one while requests run."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

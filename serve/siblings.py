@@ -1,7 +1,5 @@
 """Messages between the processes of one server, through sockets: that an index changed, and their metrics."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress

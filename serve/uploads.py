@@ -1,7 +1,5 @@
 """Files that clients send, as documents."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Each opens the index by itself; they share the pages of its memory-mapped files.
 others, starts one anew that dies, and hands signals on.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

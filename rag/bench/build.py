@@ -1,7 +1,5 @@
 """Time, memory and disk of building and serving an index, beside the estimates of `rag plan`."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

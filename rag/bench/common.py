@@ -1,7 +1,5 @@
 """Interleaved timing of contestants, and the inputs that several benchmarks share."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """A corpus of any size whose passages are as long and worded as real ones: their sentences, recombined."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

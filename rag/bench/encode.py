@@ -1,7 +1,5 @@
 """Encoding speed beside sentence-transformers, and whether the vectors are the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

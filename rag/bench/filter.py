@@ -1,7 +1,5 @@
 """Search with a filter beside search without one, through each kind of retrieval."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

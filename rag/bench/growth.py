@@ -1,7 +1,5 @@
 """How the figures of an index grow with its passages: laws fitted to measured sizes, and extrapolated."""
 
-from __future__ import annotations
-
 import json
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report of a benchmark: hardware and versions, tables, goals, figures as JSON."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

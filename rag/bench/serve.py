@@ -1,7 +1,5 @@
 """Asking over HTTP: latency alone and with many clients, throughput, where the time goes, batching."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -4,8 +4,6 @@ Started as `python -m rag.bench.train_worker SETTINGS.json`. It prints a JSON li
 answers every line on its standard input with another: loss, and the peak of its memory so far.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import sys

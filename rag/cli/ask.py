@@ -1,7 +1,5 @@
 """`rag ask`: one question, answers with evidence."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`rag bench`: measure this system on this machine, one subcommand per table."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from importlib import import_module

@@ -1,7 +1,5 @@
 """`rag convert`: between the field's file formats."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`rag demo`: index the sample corpus, serve it, and ask it questions over HTTP."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import closing

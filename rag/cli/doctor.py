@@ -1,7 +1,5 @@
 """`rag doctor`: versions, hardware, Java, what is missing and how to get it."""
 
-from __future__ import annotations
-
 import json
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """`rag evaluate`: official figures with intervals, per-question records, predictions, a report page."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`rag import`: convert published checkpoints into folders of this system, without executing their code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`rag index`: corpus → passages → embeddings → FAISS → BM25 → manifest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

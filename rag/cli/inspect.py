@@ -1,7 +1,5 @@
 """`rag inspect`: what is in an index."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Entry point of `rag`: registers the commands, maps errors to exit codes."""
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import keyword

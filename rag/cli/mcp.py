@@ -1,7 +1,5 @@
 """`rag mcp`: search, fetch and ask as tools of an MCP client."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated, Any
 

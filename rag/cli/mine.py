@@ -1,7 +1,5 @@
 """`rag mine`: training examples with hard negatives from an index."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Options that several commands share, and commands whose options are derived from a configuration."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """`rag plan`: RAM, disk and time of an index, before it is built."""
 
-from __future__ import annotations
-
 import json
 import time
 from functools import cache

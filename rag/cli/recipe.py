@@ -1,7 +1,5 @@
 """Shared by the training commands: options, merging of the configuration, the final message."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Callable, Mapping

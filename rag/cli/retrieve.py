@@ -1,7 +1,5 @@
 """`rag retrieve`: many questions, results as DPR JSON or a TREC run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`rag rounds`: search, label or score what was retrieved, train, index, and again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

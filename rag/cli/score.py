@@ -1,7 +1,5 @@
 """`rag score`: score every candidate passage of training examples with a reader."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`rag serve`: answers over HTTP, with a web page."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from rag.cli.options import DATA, OPENING, adds_options, option

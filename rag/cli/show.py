@@ -1,7 +1,5 @@
 """Format answers for a terminal."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

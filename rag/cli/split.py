@@ -1,7 +1,5 @@
 """`rag split`: documents → a file of passages, so that corpora split in different ways can be pooled."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any

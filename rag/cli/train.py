@@ -1,7 +1,5 @@
 """`rag train`: training recipes, one subcommand each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

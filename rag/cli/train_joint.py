@@ -1,7 +1,5 @@
 """`rag train orqa`, `mlm`, `realm`, `rag` and `emdr2`: recipes that train retriever and reader together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """`rag train` dpr, ance, adore, ict, mdr, distill, static, colbert and reranker: recipes for retrievers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

@@ -1,7 +1,5 @@
 """`rag tune`: choose settings of a search or a reader on training questions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

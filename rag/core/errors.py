@@ -12,8 +12,6 @@ RagError
     └── ReaderError                 the reader failed on the retrieved passages
 """
 
-from __future__ import annotations
-
 import re
 
 _COMMAND = re.compile(r"(`[^`]*`|\b(?:rag|torchrun|iconv|pip) [a-z-]+ .*)")  # is quoted as it is

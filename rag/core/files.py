@@ -1,7 +1,5 @@
 """Files that are complete or absent: atomic writes, checksums, one writer per directory."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

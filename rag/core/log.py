@@ -1,7 +1,5 @@
 """Logging: one line per message for people, one JSON object per line for machines."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Manifests: one JSON file per artefact, written last, so that its presence means complete."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """NumPy files: written atomically, mapped into memory, never unpickled."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from pathlib import Path

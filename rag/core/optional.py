@@ -1,7 +1,5 @@
 """Import optional packages where they are used, with an error that names the extra; installed versions."""
 
-from __future__ import annotations
-
 import importlib
 from importlib import metadata
 from types import ModuleType

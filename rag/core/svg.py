@@ -1,7 +1,5 @@
 """Line plots as SVG by hand: no library, no script; colours come from a style sheet."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

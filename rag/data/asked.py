@@ -1,7 +1,5 @@
 """Check questions from Python code and commands before a model is loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from numbers import Integral
 

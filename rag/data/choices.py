@@ -1,7 +1,5 @@
 """Choices of settings for reading, splitting and converting; light, so that help texts can show them."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 CorpusFormat = Literal[

@@ -6,8 +6,6 @@ it, and one of these languages if it has most of these words whole. Byte-level v
 their letters; nothing is stated about them.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter

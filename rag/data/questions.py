@@ -1,7 +1,5 @@
 """Read question sets of every format as `Question` records, with file and line in every error message."""
 
-from __future__ import annotations
-
 import io
 import random
 import re

@@ -1,7 +1,5 @@
 """Output of corpus readers: documents, bad records, and a report of the problems."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Divide examples into training and held-out ones, and check that enough of them can be used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 

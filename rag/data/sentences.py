@@ -1,7 +1,5 @@
 """A light sentence splitter for English and for scripts with a full-width full stop."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Split documents into passages: sections of files, DPR's 100-word blocks, or windows of sentences."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

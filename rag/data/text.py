@@ -13,8 +13,6 @@ and the rule set is named by a *profile*:
 | `trec_match`, `trec_search` | answers are regular expressions | match at the start / anywhere; no F1 |
 """
 
-from __future__ import annotations
-
 import re
 import string
 import unicodedata

@@ -1,7 +1,5 @@
 """Writes the API reference, one page per package, from signatures and docstrings; nothing is imported."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

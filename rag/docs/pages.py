@@ -1,7 +1,5 @@
 """The pages of the documentation by name."""
 
-from __future__ import annotations
-
 import difflib
 from importlib.resources import files
 

@@ -3,8 +3,6 @@
 Run `python -m rag.docs.reference` after a change of a setting.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Nothing in it is fetched from elsewhere: style, search and pictures are files of the site.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

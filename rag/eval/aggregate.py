@@ -3,8 +3,6 @@
 Only numbers are kept in memory, never texts, so 100,000 questions need some tens of megabytes.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Evaluate, compare, or choose settings with one function call each: the Python side of the commands."""
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,8 +1,6 @@
 """Compare evaluations of the same questions: differences with intervals, p-values with Holm's correction, and
 questions that flipped; and test that one system is not worse than another by more than a margin."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations

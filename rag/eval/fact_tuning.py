@@ -1,7 +1,5 @@
 """Fit the weights of the rule for supporting facts on training questions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice

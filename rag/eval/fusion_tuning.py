@@ -1,7 +1,5 @@
 """Compare fusion settings on training questions, to choose how hybrid retrieval weighs its lists."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

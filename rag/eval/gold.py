@@ -1,7 +1,5 @@
 """Gold passages of a question: their names in the question set and in an index, and their texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Keeps test sets for testing: a checkpoint is never chosen on one."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

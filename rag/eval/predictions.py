@@ -1,7 +1,5 @@
 """Official prediction files, written question by question from the per-question records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

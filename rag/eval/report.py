@@ -1,7 +1,5 @@
 """One self-contained HTML page about one evaluation, or several side by side."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Plain words for the figures of the report."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

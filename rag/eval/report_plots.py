@@ -1,7 +1,5 @@
 """The plots of the report: accuracy over k, reliability of the confidence, risk over coverage."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

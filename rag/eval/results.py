@@ -1,7 +1,5 @@
 """Finished evaluations: their figures and files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile

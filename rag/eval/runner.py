@@ -5,8 +5,6 @@ The output directory holds `per_question.jsonl`, the official prediction files a
 While it runs, finished questions stand in `per_question.jsonl.part`; running again continues after them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

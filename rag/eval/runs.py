@@ -1,7 +1,5 @@
 """Write the search results of many questions to files: DPR's results, a TREC run, or paths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Score a question into one record: everything that figures, report and prediction files need."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Systems that can be evaluated: they retrieve passages, read them, or do both, as `Pipeline` does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 

@@ -1,7 +1,5 @@
 """Train a retriever and a Fusion-in-Decoder reader in the same steps (EMDR², PDist, LOOP, ADist)."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Retrieval of passages while a reader learns from them: by a retriever that is trained too, or by a fixed
 one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

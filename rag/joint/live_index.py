@@ -7,8 +7,6 @@ index from a snapshot of the model.
 A published index holds `embeddings/` (float32, searched exactly) beside what every `CorpusRefresher` writes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from functools import partial

@@ -14,8 +14,6 @@ Source:
     et al. 2022, "Atlas", section 2.2 (PDist, LOOP, ADist).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ Source:
     Devlin et al. 2019, "BERT", section 3.1, with the spans of Guu et al. 2020, "REALM", section 3.4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

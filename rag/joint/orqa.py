@@ -17,8 +17,6 @@ Note:
     ends. Answers may also be regular expressions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

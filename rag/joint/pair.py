@@ -1,7 +1,5 @@
 """Retriever and reader as one model, whose parameter names begin with the name of their part."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Training and held-out questions with answers, for recipes that need no gold passages."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Train a question encoder and a generator together, by the likelihood of answers (RAG)."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

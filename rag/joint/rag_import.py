@@ -1,7 +1,5 @@
 """Import RAG checkpoints of transformers (`facebook/rag-*`): a reader's folder with a question encoder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -8,8 +8,6 @@ Source:
     table 2 (random masks and random spans in their place).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The task of joint training: questions with retrieved passages, their loss and figures."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

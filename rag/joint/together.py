@@ -5,8 +5,6 @@ questions → vectors → top k of the live index → their scores with gradient
 The generator may also be trained alone, over the results of a fixed retriever.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Exact match and F1 of many predictions at once, under a named profile; the rules are in `rag.data.text`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How well confidences match accuracy, and what abstaining at low confidence gains."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

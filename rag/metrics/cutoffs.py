@@ -1,7 +1,5 @@
 """Cut-offs and measures of rankings; light, so that a command's help can show them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rag.core.errors import ConfigError

@@ -4,8 +4,6 @@ their KILT versions, which count an example only if its evidence was ranked perf
 Source: Petroni et al., KILT, NAACL 2021, section 4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Figures for questions that need several passages: coverage by lists and paths, HotpotQA's official ones."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 
 from rag.core.errors import DataError

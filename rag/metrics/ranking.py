@@ -1,7 +1,5 @@
 """Retrieval figures: answer-string accuracy, trec_eval measures, average rank. One value per question."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

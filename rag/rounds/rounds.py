@@ -15,8 +15,6 @@ What is retrieved becomes examples in `rag.rounds.by_reader` (a reader scores ea
 `rag.rounds.by_answers` (answers tell which passages are right).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Add a reader's score, as a training target, to every candidate of training examples."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence

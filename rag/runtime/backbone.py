@@ -3,8 +3,6 @@
 Shared by all networks on top of a BERT-like model, in training and in inference.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

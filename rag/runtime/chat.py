@@ -1,7 +1,5 @@
 """The parts of a model's chat template before and after a user's message."""
 
-from __future__ import annotations
-
 from typing import Any
 
 _MARK = "\u2063content\u2063"  # characters that no chat template knows

@@ -10,8 +10,6 @@ of a training step of a small encoder. Here a 64-bit generator gives four 16-bit
 compared with a threshold.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

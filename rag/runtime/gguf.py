@@ -1,7 +1,5 @@
 """Language models in GGUF files (llama.cpp, Ollama, LM Studio) become folders that transformers opens."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 import tempfile

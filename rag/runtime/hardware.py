@@ -1,7 +1,5 @@
 """Capabilities of this machine: cores, bf16 and int8 arithmetic, threads, memory."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

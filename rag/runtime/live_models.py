@@ -3,8 +3,6 @@
 The weights' checksum is then that of the weights in memory, so that an index knows its encoder again.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import weakref

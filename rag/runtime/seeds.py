@@ -1,7 +1,5 @@
 """Random generators from a seed that is passed in."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

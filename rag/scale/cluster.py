@@ -1,7 +1,5 @@
 """Connect to a Ray cluster, and refuse nodes that would not compute the same."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

@@ -6,8 +6,6 @@ cluster, or the other way round. A task whose node dies is run again by Ray on a
 into tasks, and only a line of the ledger comes back.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping

@@ -6,8 +6,6 @@ ties included. A part may have several actors, on different nodes, which take tu
 part whose actors are all dead or slow is left out at the deadline, and the answer states this.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import time

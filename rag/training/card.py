@@ -1,7 +1,5 @@
 """The model card of a finished model: purpose, data, command, settings, figures, licence."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A run's folder belongs to one configuration and its data: `config.json` and `inputs.json` say which."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import chain

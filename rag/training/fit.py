@@ -3,8 +3,6 @@
 batch → forward → loss → backward → clip → step → schedule → log → evaluate → save
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import defaultdict

@@ -3,8 +3,6 @@
 claim → model, batches, loss (the recipe's) → fit → figures → export → model card
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field

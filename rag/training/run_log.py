@@ -1,7 +1,5 @@
 """Logs of a training run: lines with speed and time left, metrics.jsonl, curves.svg, TensorBoard."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """A span model for inference on CPUs: packed tokens, fused kernels, whole batches per core."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, TypeGuard

@@ -1,7 +1,5 @@
 """The files of an extractive reader, and loading them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Likelihood of an answer in each passage, by an extractive reader that reads every passage separately."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ In the safetensors file a matrix `name` is stored as `name` (int8) and `name.sca
 vectors (biases, norms) stay float32, and so do matrices named in `keep`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from pathlib import Path
 

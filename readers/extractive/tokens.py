@@ -1,7 +1,5 @@
 """Tokenised texts as flat arrays with character offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ passages are read first; if their answer is likely enough, the others are not re
 head of the network, if it has one, drops unpromising passages after a few layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 

@@ -1,7 +1,5 @@
 """The decoder's cross-attention to each passage, recorded in one pass by hooks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal

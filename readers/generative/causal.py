@@ -11,8 +11,6 @@ Source:
     Ratner et al. 2023, "Parallel Context Windows for Large Language Models", section 2 (several passages).
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Restrict generated answers to spans of given texts: which tokens may follow a partial answer."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Open a generative checkpoint, and check that it is complete and fits its tokenizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Questions and passages as rows of tokens, by a reader's template."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The likelihood of an answer given each passage alone, or given all passages but one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -12,8 +12,6 @@ Source:
     Lewis et al. 2020, "Retrieval-Augmented Generation for Knowledge-Intensive NLP Tasks", section 2.1.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from readers.generative.settings import Marginal

@@ -4,8 +4,6 @@ Hypotheses that reach the maximum length are ended there. Scores are not divided
 for the likeliest answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise

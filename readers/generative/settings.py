@@ -1,7 +1,5 @@
 """The description of a generative reader's folder, `reader.json`."""
 
-from __future__ import annotations
-
 from string import Formatter
 from typing import Any, Literal
 

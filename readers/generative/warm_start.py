@@ -1,7 +1,5 @@
 """Make a generator from an encoder: both sides get its layers, and the decoder may start as a pointer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A model behind an OpenAI-compatible address: Ollama, vLLM, llama.cpp, a hosted service."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence

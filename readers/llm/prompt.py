@@ -1,7 +1,5 @@
 """Prompts for language models, and their replies: answers that cite their passages."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

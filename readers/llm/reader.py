@@ -1,7 +1,5 @@
 """The reader protocol over anything that completes a chat."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

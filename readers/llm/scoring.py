@@ -1,7 +1,5 @@
 """Log-probabilities of given texts from a model behind an OpenAI-compatible address."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast

@@ -10,8 +10,6 @@ itself where one tower does both, or one such folder per tower under `DIR/query_
 `DIR/passage_encoder/`. `rag index --encoder DIR` takes all three. The same weights give the same bytes.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """How a passage's title and text, and a question with passages, become an encoder's input."""
 
-from __future__ import annotations
-
 import string
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Texts to token ids, without padding; the Rust tokenizer of the model's folder."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain, zip_longest

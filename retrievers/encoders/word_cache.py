@@ -4,8 +4,6 @@ A look-up takes a tenth of the tokenizer's time for a word. The table is used fo
 at white space and punctuation (BERT's); other tokenizers read whole texts.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """A corpus without questions to train on: the passages of an index, or files that are cut into passages."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

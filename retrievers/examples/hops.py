@@ -1,7 +1,5 @@
 """Convert multi-hop questions to training examples: one per hop, with context, positives and negatives."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """False negatives of a batch: passages that are, or hold, an answer to a question they were not drawn for."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

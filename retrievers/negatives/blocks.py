@@ -1,7 +1,5 @@
 """Intermediate results of mining, one file per block of questions, from which a killed run resumes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

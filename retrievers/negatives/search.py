@@ -1,7 +1,5 @@
 """Candidates for a block of questions: BM25, the index's model, or both; and the model's scores."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From hits to hard negatives: merge the sources by rank, filter, choose."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

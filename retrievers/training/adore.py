@@ -1,7 +1,5 @@
 """Train the question encoder alone, against a frozen index (ADORE): the recipe, top to bottom."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

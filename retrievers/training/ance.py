@@ -4,8 +4,6 @@ Trainer and refresher are two processes that share the folder of the run, or one
 turn. A process that was killed is simply started again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

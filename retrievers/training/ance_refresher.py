@@ -16,8 +16,6 @@ Note:
     questions.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """Train a retriever with one vector per token (ColBERT), from labelled passages or towards float targets."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

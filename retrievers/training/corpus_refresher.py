@@ -8,8 +8,6 @@ probe_rows.npy          (n, K) best rows of the probe queries, -1 where there ar
 figures.json            staleness, and what else was measured
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Train a retriever towards a reader's scores of retrieved passages (distillation)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

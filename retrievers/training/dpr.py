@@ -1,7 +1,5 @@
 """Train a dense retriever with in-batch and hard negatives (DPR)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from retrievers.training.config import DprTrainConfig

@@ -1,7 +1,5 @@
 """Scores over an index whose vectors are fixed, and a check that a resumed run uses the same index."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Train a retriever from passages alone: a sentence is the query for the passage it was taken from (ICT)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice

@@ -1,7 +1,5 @@
 """Losses of bi-encoders: functions of scores, and objectives, which apply them to a batch's vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

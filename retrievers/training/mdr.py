@@ -1,7 +1,5 @@
 """Train a retriever over hops (MDR): the recipe, top to bottom."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Passages of earlier batches as negatives: a queue of vectors from a momentum copy of the encoder."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Validation of multi-hop training: held-out questions, searched as with a finished encoder."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

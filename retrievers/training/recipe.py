@@ -3,8 +3,6 @@
 model → data → batches → objective → export
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ with s the logit of the pair and N(q) drawn from the question's hard negatives: 
 first stage ranks high, as the finished model will meet them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

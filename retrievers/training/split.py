@@ -1,7 +1,5 @@
 """Which examples a run trains on and which it holds out: decided by question, the same at every start."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The token vectors that a static encoder starts from: those of a teacher, fitted to its passage vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -19,8 +19,6 @@ Note:
     gradients that other processes' questions have for its passages.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Learn which questions need no further passage, from question sets whose numbers of hops are known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

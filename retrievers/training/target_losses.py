@@ -4,8 +4,6 @@ Each is a function of scores (B, K), targets (B, K) on any scale, constants to t
 (B, K) bool, which passages belong to a question's list (None: all).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

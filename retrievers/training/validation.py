@@ -1,7 +1,5 @@
 """Validation of a bi-encoder on held-out questions: rank of the positive, and retrieval over a corpus."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 

@@ -5,8 +5,6 @@ with the other converters (markitdown, kreuzberg). The Markdown that these write
 this system's text. Times are processor times.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

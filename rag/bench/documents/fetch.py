@@ -4,8 +4,6 @@ Debian packages come through `apt-get download`, wheels and source distributions
 in the version that `sources.json` names; every document is checked against its SHA-256.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

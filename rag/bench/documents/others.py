@@ -4,8 +4,6 @@ Prints one JSON line per file: its text or the error, and the processor seconds 
 from this package.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

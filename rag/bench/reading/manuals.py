@@ -1,7 +1,5 @@
 """Questions made from manual pages: options, settings, files, default values, commands and abbreviations."""
 
-from __future__ import annotations
-
 import gzip
 import random
 import re

@@ -6,8 +6,6 @@ SETS holds a folder per question set, each with `train.jsonl.gz`, whose records 
 question and answers ([{text, start}]).
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import hashlib

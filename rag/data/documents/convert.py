@@ -1,7 +1,5 @@
 """Convert a file into a document: recognise its format by content and name, then convert it within limits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from rag.core.errors import RagError

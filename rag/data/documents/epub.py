@@ -1,7 +1,5 @@
 """EPUB books: the chapters of an archive in reading order, each of them XHTML."""
 
-from __future__ import annotations
-
 import posixpath
 import zipfile
 from collections.abc import Iterator

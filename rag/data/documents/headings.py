@@ -1,7 +1,5 @@
 """Find the headings of a PDF: the lines that its outline names, or its larger and bolder lines."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Convert HTML and XHTML by block elements, without navigation, scripts and link targets."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

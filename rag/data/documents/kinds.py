@@ -1,7 +1,5 @@
 """Recognise the format of a document by its file name and its content."""
 
-from __future__ import annotations
-
 import io
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """Limits on the resources that a document may use, and archives that are opened within these limits."""
 
-from __future__ import annotations
-
 import io
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """Convert e-mail: subject, sender, recipient, date, the message and its attachments; also mailboxes."""
 
-from __future__ import annotations
-
 import email
 import email.policy
 import mimetypes

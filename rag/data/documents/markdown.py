@@ -1,7 +1,5 @@
 """Markdown (CommonMark with tables), with front matter; notebooks of Jupyter, whose prose is Markdown."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Word and PowerPoint files: paragraphs, lists and tables in order, headings by style, notes of slides."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -4,8 +4,6 @@ Note:
     PDFium is not thread-safe and may then give empty text without an error: one document at a time.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import re

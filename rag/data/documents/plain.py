@@ -1,7 +1,5 @@
 """Text files, whatever their encoding, and source code."""
 
-from __future__ import annotations
-
 import ast
 import codecs
 import re

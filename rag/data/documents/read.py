@@ -1,7 +1,5 @@
 """Read files as documents of a corpus, with ids that every format can store, and report unreadable ones."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """reStructuredText, Sphinx's roles and directives included, by docutils; nothing in a file is executed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Split a document into passages by its sections: never across a heading, within a number of tokens."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence

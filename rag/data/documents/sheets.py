@@ -1,7 +1,5 @@
 """Convert spreadsheets and CSV files; tables may begin anywhere, and a sheet may have several."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import io

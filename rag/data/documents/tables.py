@@ -1,7 +1,5 @@
 """Tables: each row a line that names its columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 

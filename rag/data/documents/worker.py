@@ -3,8 +3,6 @@
 It is started by `rag.data.documents.pool`, which kills it when a document takes too long.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

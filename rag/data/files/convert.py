@@ -1,7 +1,5 @@
 """Convert a file of one format into another, and report what is lost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

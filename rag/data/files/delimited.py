@@ -1,7 +1,5 @@
 """Tables, row by row: TSV and CSV files, Parquet."""
 
-from __future__ import annotations
-
 import csv
 import re
 import sys

@@ -1,7 +1,5 @@
 """Read documents of every corpus format: rows of a file, which `DocumentFields` turns into documents."""
 
-from __future__ import annotations
-
 import html
 import io
 import re

@@ -1,7 +1,5 @@
 """DPR results and training JSON, FiD, pyserini's JSON, NQ-open."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

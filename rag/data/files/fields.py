@@ -1,7 +1,5 @@
 """Turn a mapping with any of the usual field names into a document, or into a passage beside a question."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """File formats: how each is read and written, which fields it has and which it needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data sets of the Hugging Face Hub by name, streamed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

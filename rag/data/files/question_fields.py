@@ -1,7 +1,5 @@
 """Parse records with various field names, and table cells, to questions with their evidence."""
 
-from __future__ import annotations
-
 import ast
 import re
 import warnings

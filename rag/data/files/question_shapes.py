@@ -4,8 +4,6 @@ A hub stores lists of pairs as columns, nests answers, and renames fields. The r
 set's official file (HotpotQA's pairs, SQuAD's titles), so that later code has one shape per set to read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

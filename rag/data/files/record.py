@@ -1,7 +1,5 @@
 """Shared by the readers and writers of records: JSON and text files, scores, answers, tokens."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

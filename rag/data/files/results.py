@@ -1,7 +1,5 @@
 """Files that commands write for other programs: passages, and MDR's paths."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

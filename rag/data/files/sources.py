@@ -1,7 +1,5 @@
 """Sources of a corpus (files, folders, globs, "-", data sets), and options for reading them."""
 
-from __future__ import annotations
-
 import glob
 import os
 import re

@@ -1,7 +1,5 @@
 """SQuAD's articles, for corpora and for question sets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote

@@ -4,8 +4,6 @@ Lines and the elements of JSON lists come one at a time: a file of any length is
 largest element.
 """
 
-from __future__ import annotations
-
 import bz2
 import codecs
 import gzip

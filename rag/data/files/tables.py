@@ -1,7 +1,5 @@
 """TREC runs and qrels, BEIR folders; ColBERT folders, which are only read."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager

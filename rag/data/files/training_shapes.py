@@ -1,7 +1,5 @@
 """Training files of other libraries in DPR's shape: pairs, triplets, Tevatron's, FlagEmbedding's records."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterator, Mapping

@@ -13,8 +13,6 @@ Source: SmoothQuant (Xiao et al. 2023) for moving the inputs' ranges into the we
 al. 2022) for one scale per row.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from typing import Any

@@ -11,8 +11,6 @@ The content of a result is known to two places only: a `Refresher` builds its fi
 trainer's `take_up` opens them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack

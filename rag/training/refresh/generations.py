@@ -9,8 +9,6 @@ folder, flushed, and only then renamed. `prune` does not delete a generation tha
 ends with its process, even if that is killed.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Build what the trainer loads (an index, mined negatives) from its snapshots, once or until it finishes."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable

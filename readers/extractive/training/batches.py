@@ -1,7 +1,5 @@
 """Every batch of a run, by step: length-bucketed, cropped around the answers, with negatives."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Choose ranking settings, temperature and null bias on held-out questions with retrieved passages."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

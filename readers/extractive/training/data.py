@@ -1,7 +1,5 @@
 """Question sets as token arrays: which passages of a question answer it, and where."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

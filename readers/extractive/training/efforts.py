@@ -1,7 +1,5 @@
 """Choose efforts, which read less but keep most right answers, on held-out questions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product

@@ -1,7 +1,5 @@
 """Write the finished reader: fp32 for further training, int8 to ship."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """After the last step: export, choose the ranking and calibrate on held-out questions, score, describe."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -17,8 +17,6 @@ P_e(t) that of the end logits; each passage's [CLS] is allowed and stands for "n
 | passage | each passage for itself; `selection` then learns which passage to take |
 """
 
-from __future__ import annotations
-
 import torch
 
 from readers.extractive.training.config import Normalisation

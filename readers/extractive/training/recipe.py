@@ -1,7 +1,5 @@
 """Train an extractive reader: the recipe, top to bottom."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """The network that training starts from, an encoder with new heads or a trained reader; and averaging of
 weights with those of other readers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The batches of a run, by number: questions with passages and a target, or passages to denoise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Training questions with answers and passages, merged from all files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

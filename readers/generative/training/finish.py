@@ -1,7 +1,5 @@
 """After the last step: the fp32 checkpoint as a folder, and its confidence on held-out questions."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

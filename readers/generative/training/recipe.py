@@ -1,7 +1,5 @@
 """Train a generative reader: the recipe, top to bottom."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
