@@ -170,7 +170,7 @@ class Desk:
         }
 
     async def listen_to_siblings(self) -> asyncio.Server | None:
-        """Do what the server's other processes ask for, until the result is closed; None without others."""
+        """Serve requests of the server's other processes until the result is closed; None without others."""
         if self._siblings is None:
             return None
 

@@ -25,8 +25,8 @@ def compare(
     margin: Annotated[
         float | None,
         typer.Option(
-            help="Points that B may lose at most: results come in pairs A B, A B over others, …, and "
-            "are pooled; p worse is that of losing so much or more."
+            help="Test that B loses less than so many points. Results come in pairs A B, each over other "
+            "questions, and are pooled; p worse: p-value against a loss of so much or more."
         ),
     ] = None,
     report: Annotated[Path | None, option(help="Write a side-by-side HTML page.", panel=OUTPUT)] = None,

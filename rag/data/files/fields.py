@@ -34,10 +34,9 @@ class DocumentFields:
 
     Names of fields are known whatever their case, and however their words are joined ("Doc-ID", "doc_id").
 
-    Ids: if the first mapping has no id field at all, the source is taken to have none, and every document is
-        called
-    `{name}:{position}`, so that a bad record never changes the id of another. If the first has one, a later
-    mapping without is a bad record.
+    If the first mapping has no id field, the source is taken to have none, and every document gets the id
+    `{name}:{position}`, so that a bad record never changes the id of another. If the first mapping has one, a
+    later mapping without it is a bad record.
 
     Attributes:
         layout: a description of the fields' roles; "" until the first mapping.
