@@ -192,7 +192,7 @@ def test_records_keep_the_metadata_that_is_named(tmp_path: Path) -> None:
     assert select(store, Filter.parse({"year": {"lt": 2000}}) or Filter(())).rows.tolist() == [1500, 1501]
     with pytest.raises(DataError, match="no record holds the metadata field 'yaer'"):
         list(read_documents(path, options=ReadOptions(metadata=("yaer",))))
-    with pytest.raises(ConfigError, match="'path' has the name"):
+    with pytest.raises(ConfigError, match="'path' has a name that filters reserve"):
         ReadOptions(metadata=("path",))
     path.write_text(json.dumps({**rows[0], "year": {"from": 1}}) + "\n")
     with pytest.raises(DataError, match="metadata that filters cannot compare"):

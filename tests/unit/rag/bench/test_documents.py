@@ -98,7 +98,7 @@ def test_documents_are_unpacked_checked_and_fetched_once(tmp_path: Path, sources
     [
         ("sha256", "0" * 64, DataError, "differs from the frozen one"),
         ("file", "guide/none.txt", DataError, "has no file guide/none.txt"),
-        ("registry", "deb", ConfigError, "brought no package"),
+        ("registry", "deb", ConfigError, "delivered no package"),
     ],
 )
 def test_what_does_not_fit_is_an_error(
