@@ -252,7 +252,7 @@ class MaskedReader(nn.Module):
         device: str = "cpu",
         fresh: bool = False,
     ) -> MaskedReader:
-        """Load an encoder; one without a masked language modelling head gets a fresh one.
+        """Load an encoder; one without a masked language modelling head gets a new one.
 
         Args:
             fresh: expect a fresh head; if False, creating one logs a warning.

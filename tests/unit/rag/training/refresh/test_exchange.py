@@ -201,7 +201,7 @@ def test_a_checkpoint_is_not_gone_on_from_with_other_data(tmp_path: Path) -> Non
 def test_a_trainer_that_nobody_answers_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     exchange, taken = bystander(tmp_path)
     for step in range(3):
-        assert "does the other process run" not in caplog.text
+        assert "is the other process running" not in caplog.text
         exchange.before_step(step)
     assert "the last 3 snapshots gave no result: is the other process running" in caplog.text
     caplog.clear()
@@ -209,4 +209,4 @@ def test_a_trainer_that_nobody_answers_says_so(tmp_path: Path, caplog: pytest.Lo
     for step in range(3, 6):
         exchange.before_step(step)  # one was taken up: counted anew
     assert len(taken) == 1
-    assert "does the other process run" not in caplog.text
+    assert "is the other process running" not in caplog.text
