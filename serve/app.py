@@ -82,12 +82,12 @@ def create_app(
         tasks.append(asyncio.create_task(desk.follow_updates(), name="rag-follow-updates"))
         if opens_first:
             await tasks[0]
-        told = await desk.listen_to_siblings()
+        control = await desk.listen_to_siblings()
         try:
             yield
         finally:
-            if told is not None:
-                told.close()
+            if control is not None:
+                control.close()
             for task in tasks:
                 task.cancel()
             await desk.close()

@@ -24,7 +24,7 @@ from serve.errors import ApiError
 from serve.service import OpenService, open_pipeline
 from serve.settings import ServeSettings
 from serve.siblings import Siblings
-from serve.workers import run_workers
+from serve.workers import handled, run_workers
 
 log = get_logger(__name__)
 
@@ -43,11 +43,12 @@ def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipe
         ResourceError: the server cannot listen on the address, or its workers die.
         RagError: the index could not be opened.
     """
+    setup_logging(settings.log_level, json_lines=settings.log_json)
     listener = bind(settings.host, settings.port)
-    print(f"listening on {_url(listener)}", flush=True)
     if settings.workers == 1:
         serve_one(settings, listener, open_service=open_service)
     else:
+        print(f"listening on {_url(listener)}", flush=True)
         run_workers(settings, listener, serve_one)
 
 
@@ -65,7 +66,6 @@ def serve_one(
         siblings: the other workers, if there are any.
         opens_first: whether connections are accepted only when the index is open.
     """
-    setup_logging(settings.log_level, json_lines=settings.log_json)
     failures: list[Exception] = []
 
     def stop_on(error: Exception) -> None:
@@ -77,6 +77,8 @@ def serve_one(
     )
     server = _Server(uvicorn.Config(app, log_config=None, access_log=False, server_header=False))
     server.desk = app.state.desk
+    if siblings is None:
+        print(f"listening on {_url(listener)}", flush=True)
     with _signals(app, server), listener:
         asyncio.run(_serve(server, app, listener))
     for error in failures:
@@ -175,13 +177,8 @@ def _signals(app: FastAPI, server: _Server) -> Iterator[None]:
     def on_stop(number: int, frame: Any) -> None:
         server.should_exit = True  # before the server's own handlers are in place, or raised again after them
 
-    handlers = {signal.SIGINT: on_stop, signal.SIGTERM: on_stop, signal.SIGHUP: on_hangup}
-    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
+    with handled({signal.SIGINT: on_stop, signal.SIGTERM: on_stop, signal.SIGHUP: on_hangup}):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 async def _reload(app: FastAPI) -> None:

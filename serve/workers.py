@@ -11,7 +11,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -24,7 +24,6 @@ from serve.siblings import Siblings
 
 log = get_logger(__name__)
 _MOST_DEATHS, _DEATHS_WITHIN_S = 3, 60.0  # more often than this in this time, and the server gives up
-_LOOK_S = 0.5
 ServeOne = Callable[[ServeSettings, socket.socket, Siblings, bool], None]
 
 
@@ -38,7 +37,6 @@ def run_workers(settings: ServeSettings, listener: socket.socket, serve_one: Ser
         RagError: a worker could not open the index.
         ResourceError: workers die again and again.
     """
-    setup_logging(settings.log_level, json_lines=settings.log_json)
     with tempfile.TemporaryDirectory(prefix="rag-workers-") as folder, listener:
         _Workers(settings, listener, serve_one, Path(folder)).run()
 
@@ -54,12 +52,13 @@ class _Workers:
 
     def run(self) -> None:
         deaths: list[float] = []
-        with self._signals(), _threads_of_each(self.settings.workers):
+        signals = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self._hand_on)
+        with handled(signals), _threads_of_each(self.settings.workers):
             for number in range(self.settings.workers):
                 self._start(number)
             try:
                 while self.processes:
-                    wait([process.sentinel for process in self.processes.values()], _LOOK_S)
+                    wait([process.sentinel for process in self.processes.values()])
                     for number in [n for n, process in self.processes.items() if not process.is_alive()]:
                         self._bury(number, deaths)
             except BaseException:
@@ -101,25 +100,27 @@ class _Workers:
             process.join(self.settings.drain_timeout_s + 5)
             process.kill()
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        def hand_on(number: int, _: Any) -> None:
-            chosen = list(self.processes.values())
-            if number == signal.SIGHUP:
-                chosen = chosen[:1]
-            else:
-                self.is_stopping, number = True, signal.SIGTERM
-            for process in chosen:
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, number)
+    def _hand_on(self, number: int, _: Any) -> None:
+        """Hand a signal on: SIGHUP to one process, which tells the others, a stop signal to all."""
+        chosen = list(self.processes.values())
+        if number == signal.SIGHUP:
+            chosen = chosen[:1]
+        else:
+            self.is_stopping, number = True, signal.SIGTERM
+        for process in chosen:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
 
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, hand_on) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+
+@contextmanager
+def handled(handlers: Mapping[signal.Signals, Callable[[int, Any], None]]) -> Iterator[None]:
+    """Handle signals, by their numbers, until the `with` block ends."""
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 @contextmanager
@@ -145,6 +146,7 @@ def _work(
 ) -> None:
     """The life of one worker."""
     os.setpgid(0, 0)  # Ctrl-C reaches the first process alone, which hands it on
+    setup_logging(settings.log_level, json_lines=settings.log_json)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         serve_one(settings, listener, siblings, is_anew)
