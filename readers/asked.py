@@ -17,10 +17,10 @@ Sentence = tuple[str, int, int]  # the passage's id, start and end
 
 def answers_wanted(reader: object, questions: Sequence[str], n_best: int) -> int:
     """How many answers to read for `n_best` to be shown: all candidates if they become sentences."""
-    settings = getattr(reader, "settings", None)
-    if isinstance(settings, ReaderSettings) and any(_bears(reader, question) for question in questions):
-        return max(n_best, settings.candidates)
-    return n_best
+    settings = _span_settings(reader)
+    if settings is None or not any(_bears(settings, question) for question in questions):
+        return n_best
+    return max(n_best, settings.candidates)
 
 
 def as_asked(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
@@ -45,8 +45,11 @@ def as_asked(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
         >>> shown.kind, [(answer.text, answer.confidence) for answer in shown.answers]
         ('passage', [('It runs on Linux only.', 0.75)])
     """
-    if not _bears(reader, result.question):
-        return _with_list(reader, replace(result, answers=result.answers[:n_best]))
+    settings = _span_settings(reader)
+    if settings is None:
+        return replace(result, answers=result.answers[:n_best])
+    if not _bears(settings, result.question):
+        return _with_list(replace(result, answers=result.answers[:n_best]))
     best: dict[Sentence, Answer] = {}
     shares: dict[Sentence, float] = {}
     for answer in result.answers:
@@ -67,9 +70,9 @@ def as_asked(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
     return replace(result, answers=tuple(sentences[:n_best]), kind="passage")
 
 
-def _with_list(reader: object, result: AnswerSet) -> AnswerSet:
+def _with_list(result: AnswerSet) -> AnswerSet:
     """The whole list in place of the first answer, if it stands in one and several things are asked for."""
-    if not (result.answers and _reads_spans(reader) and asks_several(result.question)):
+    if not (result.answers and asks_several(result.question)):
         return result
     best, *others = result.answers
     evidence = best.evidence
@@ -84,13 +87,15 @@ def _with_list(reader: object, result: AnswerSet) -> AnswerSet:
     return replace(result, answers=(whole, *others), kind="list")
 
 
-def _reads_spans(reader: object) -> bool:
-    return isinstance(getattr(reader, "settings", None), ReaderSettings)
-
-
-def _bears(reader: object, question: str) -> bool:
+def _span_settings(reader: object) -> ReaderSettings | None:
+    """The settings of a reader of spans; None for other readers."""
     settings = getattr(reader, "settings", None)
-    return isinstance(settings, ReaderSettings) and settings.yes_no == "passage" and asks_yes_no(question)
+    return settings if isinstance(settings, ReaderSettings) else None
+
+
+def _bears(settings: ReaderSettings, question: str) -> bool:
+    """Whether sentences that bear on the question are shown in place of answers."""
+    return settings.yes_no == "passage" and asks_yes_no(question)
 
 
 def _sentence(answer: Answer) -> Sentence | None:
