@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 import rag
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, MissingDependencyError
+from rag.data.documents import pdf
 from rag.pipeline import Pipeline
 from serve.app import create_app
 from serve.service import AnswerService
@@ -101,7 +102,7 @@ async def test_a_file_that_was_sent_gives_no_way_to_one_of_its_name(made, tmp_pa
         assert (shown.status_code, shown.text) == (200, "# later\n\nWhat I have.\n")
 
 
-async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
+async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path, monkeypatch):
     folder, index = tmp_path / "folder", tmp_path / "index"
     folder.mkdir()
     pages = [
@@ -121,6 +122,13 @@ async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
         assert reply.headers["location"] == "/v1/files/a%20b.pdf#page=1"
         whole = await client.get("/v1/files/a%20b.pdf")
         assert whole.headers["content-type"] == "application/pdf"
+
+    def without_package(*_: str) -> None:
+        raise MissingDependencyError("no pypdfium2")
+
+    monkeypatch.setattr(pdf, "require", without_package)
+    pdf._labels_of_file.cache_clear()
+    assert pdf.number_of_page(folder / "a b.pdf", "2") == 1  # a server need not have what built the index
 
 
 async def test_it_is_off_unless_there_is_a_folder():

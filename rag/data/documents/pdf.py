@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from rag.core.errors import MissingDependencyError
 from rag.core.optional import require
 from rag.data.documents.blocks import Piece, Unreadable, clean
 from rag.data.documents.headings import mark_headings
@@ -119,7 +120,7 @@ def number_of_page(path: Path, label: str) -> int:
     """
     try:
         labels = _labels_of_file(path, path.stat().st_mtime_ns)
-    except OSError:
+    except (OSError, MissingDependencyError):
         return 1
     return labels.index(label) + 1 if label in labels else 1
 
