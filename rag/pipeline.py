@@ -93,8 +93,8 @@ class Pipeline:
             precision: "auto", "fp32" or "bf16".
             effort: how much the reader reads: "full" or another of its efforts; None for its default.
             fusion: how hybrid retrieval fuses its two lists, as `Fusion.parse` reads it.
-            rerank: folder of a ColBERT model or a cross-encoder that re-ranks the first hits, as
-                `retrievers.rerank.parse_rerank` reads it.
+            rerank: "reader", or the folder of a ColBERT model or a cross-encoder, to re-rank the first hits;
+                with options, as `retrievers.rerank.parse_rerank` reads them.
             verify: how thoroughly files are checked before use.
 
         Raises:

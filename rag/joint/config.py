@@ -58,9 +58,8 @@ class JointTrainConfig(CorpusTrainConfig, ValidatedTrainConfig):
         validation_file: held-out question set with answers.
         document_side: "frozen" trains the question side alone, over a fixed index; "reencode" also encodes
             the retrieved passages with gradient, and rebuilds the index at the times set by `refresh`;
-            "rerank" does so too,
-            but keeps the index: it takes `over_retrieve` passages from it and the `top_k` best of these by
-            the vectors of the model as it is.
+            "rerank" does so too, but keeps the index: it takes `over_retrieve` passages from it and the
+            `top_k` best of these by the vectors of the model as it is.
         top_k: passages per question, K.
         over_retrieve: see "rerank".
         index_type: type of the finished index, if the passage encoder is trained.
