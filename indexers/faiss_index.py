@@ -7,12 +7,14 @@ Files in the directory: `dense.json` (type, parameters, search settings, measure
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import faiss as _faiss
 import numpy as np
 
+from indexers.coarse import add_to_lists, fill_lists
 from indexers.embeddings import EmbeddingShards
 from indexers.exact import (
     CANDIDATE_MARGIN,
@@ -37,6 +39,7 @@ from rag.core.progress import Progress
 faiss: Any = _faiss
 DENSE_NAME, FAISS_NAME = "dense.json", "faiss.index"
 RECALL_KS = (1, 10, 100)
+_TWO_LEVELS_FROM = 1024  # lists, from which they are trained and filled in two levels
 _COMPARE_ALL = 50_000  # selected rows of which every one is compared
 _LEAST_SHARE = 16  # the same where one row in this many is selected, or fewer
 _MOST_ROWS = 0.75  # share of selected rows from which a search is not repeated with more width
@@ -71,6 +74,15 @@ def _create(preset: Preset, dim: int, seed: int) -> Any:
             codes.cp.seed, codes.cp.niter = seed, 10
             codes.cp.min_points_per_centroid, codes.cp.max_points_per_centroid = 1, 64
     return index
+
+
+def _trained(index: Any, preset: Preset, sample: FloatArray, seed: int) -> Callable[[FloatArray], None]:
+    """Train on a sample (n, D); returns what adds vectors (n, D)."""
+    if preset.nlist >= _TWO_LEVELS_FROM:
+        return partial(add_to_lists, index, fill_lists(index, sample, seed))
+    index.train(sample)
+    add: Callable[[FloatArray], None] = index.add
+    return add
 
 
 def build_faiss(
@@ -133,10 +145,10 @@ def build_faiss(
         return info
     with _faiss_threads(1 if preset.name == "hnsw" and reproducible else threads):
         index = _create(preset, embeddings.dim, seed)
-        index.train(sample_rows(embeddings, preset.training_rows, seed))
+        add = _trained(index, preset, sample_rows(embeddings, preset.training_rows, seed), seed)
         with Progress(len(embeddings), "vectors", f"faiss {preset.name}") as progress:
             for _, block in embeddings.blocks():
-                index.add(block)
+                add(block)
                 progress.update(len(block))
     with atomic_path(place / FAISS_NAME) as temporary, _disk_errors_of_faiss(place):
         faiss.write_index(index, str(temporary))

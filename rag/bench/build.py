@@ -61,6 +61,7 @@ def run_build_benchmark(
     encoder: str = "static",
     index_type: str = "rabitq",
     retriever: str = "hybrid",
+    recall_target: float | None = None,
     n: int = 200,
     top_k: int = 20,
     kill: str = "",
@@ -76,6 +77,7 @@ def run_build_benchmark(
         out: Index directory, kept; it must not exist yet.
         encoder: Encoder of the index.
         index_type: Type of the vector index.
+        recall_target: Recall for which it is tuned; that of `rag index` if not given.
         n: Questions to ask, drawn at random.
         top_k: Passages to read, and ranks among which an answer counts as retrieved.
         kill: Stages, separated by commas, in which the build is killed once (kill -9) and continued.
@@ -93,12 +95,15 @@ def run_build_benchmark(
         "build",
         {
             "corpus": ", ".join(corpus), "encoder": encoder, "index_type": index_type,
-            "retriever": retriever, "questions": questions, "n": n, "top_k": top_k, "kill": kill,
+            "retriever": retriever, "recall_target": recall_target, "questions": questions, "n": n,
+            "top_k": top_k, "kill": kill,
         },
     )  # fmt: skip
     given = ["--retriever", retriever, "--index-type", index_type, "--encoder", encoder]
     asked = draw_sample(read_questions(questions, format=format), n, 0)
     command = [*_rag("index"), *corpus, "--split", "none", *given, "--out", str(out)]
+    if recall_target is not None:
+        command += ["--recall-target", str(recall_target)]
     built = _build(command, out, {stage.strip() for stage in kill.split(",") if stage.strip()}, kill_after)
     passages, disk = _disk(out)
     served = _serve(out, asked, retriever, top_k)
