@@ -13,7 +13,7 @@ import json
 import threading
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,7 @@ from rag.core.npy import load_npy, save_npy
 from rag.core.types import Location, Metadata, Passage
 
 BATCH_ROWS = 1024
+_MAPPED_ROWS = 1 << 16  # that a pass reads before it maps the files anew: some 50 MB
 ARROW_NAME, HASHES_NAME, ROWS_NAME = "passages.arrow", "id_hashes.npy", "id_rows.npy"
 LOCATIONS_NAME, METADATA_NAME = "locations.arrow", "metadata.arrow"
 # 64-bit offsets: a batch of very long documents may exceed 2 GiB.
@@ -193,8 +194,9 @@ class PassageStore:
         reader: pa.RecordBatchFileReader,
         rows: int,
         optional: Mapping[str, pa.RecordBatchFileReader] | None = None,
+        mapped: Sequence[pa.MemoryMappedFile] = (),
     ) -> None:
-        self.directory = directory
+        self.directory, self._mapped = directory, mapped
         self._reader, self._rows, self._optional = reader, rows, dict(optional or {})
         self._batches: dict[int, dict[str, pa.Array]] = {}
         self._lock = threading.Lock()
@@ -210,8 +212,14 @@ class PassageStore:
         """
         place = Path(directory)
         path = place / ARROW_NAME
+        mapped: list[pa.MemoryMappedFile] = []
+
+        def opened(path: Path) -> pa.RecordBatchFileReader:
+            mapped.append(pa.memory_map(str(path)))
+            return pa.ipc.open_file(mapped[-1])
+
         try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            reader = opened(path)
             if not reader.schema.equals(_SCHEMA):
                 raise ArtifactError(f"{path} has columns {reader.schema.names}, expected id, title, text")
             last = reader.num_record_batches - 1
@@ -223,7 +231,7 @@ class PassageStore:
             optional = {}
             for name, schema in _OPTIONAL.items():
                 if (path := place / name).exists():
-                    optional[name] = pa.ipc.open_file(pa.memory_map(str(path)))
+                    optional[name] = opened(path)
                     if optional[name].schema != schema or optional[name].num_record_batches != last + 1:
                         raise ArtifactError(f"{path} does not belong to {ARROW_NAME}: rebuild the index")
         except FileNotFoundError as error:
@@ -231,7 +239,7 @@ class PassageStore:
         except (pa.ArrowInvalid, OSError) as error:
             hint = "restore it or rebuild the index"
             raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
-        return cls(place, reader, rows, optional)
+        return cls(place, reader, rows, optional, mapped)
 
     def __len__(self) -> int:
         return self._rows
@@ -316,10 +324,24 @@ class PassageStore:
             yield from batch
 
     def batches(self, size: int, *, start: int = 0, stop: int | None = None) -> Iterator[list[Passage]]:
-        """Lists of at most `size` passages of rows start … stop - 1, in row order."""
+        """Lists of at most `size` passages of rows start … stop - 1, in row order.
+
+        The files are mapped anew every so often, so that a pass over a corpus does not fill the memory.
+        """
         end = self._rows if stop is None else min(stop, self._rows)
-        for first in range(start, end, size):
-            yield list(self._slice(first, min(first + size, end)))
+        step = max(size, _MAPPED_ROWS // size * size)
+        for begin in range(start, end, step):
+            with closing(self._mapped_anew()) as store:
+                for first in range(begin, min(begin + step, end), size):
+                    yield list(store._slice(first, min(first + size, end)))
+
+    def _mapped_anew(self) -> PassageStore:
+        return PassageStore.open(self.directory)
+
+    def close(self) -> None:
+        """Unmap the files; passages that were read stay."""
+        for file in self._mapped:
+            file.close()
 
     def _slice(self, start: int, stop: int) -> Iterator[Passage]:
         while start < stop:
