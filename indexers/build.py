@@ -246,7 +246,7 @@ def build_dense(place: Path, ledger: StageLedger, settings: BuildSettings) -> No
     inputs = {
         "embeddings": ledger.fingerprint("embeddings"),
         "index_type": settings.index_type,
-        "recall_target": settings.recall_target,
+        "recall_target": settings.tuned_recall,
         "seed": settings.seed,
         "reproducible": settings.reproducible,
     }
@@ -255,7 +255,7 @@ def build_dense(place: Path, ledger: StageLedger, settings: BuildSettings) -> No
     embeddings = EmbeddingShards.open(place / EMBEDDINGS_DIR)
     info = build_faiss(
         embeddings, place / DENSE_DIR, index_type=settings.index_type, probes=read_probes(embeddings),
-        recall_target=settings.recall_target, seed=settings.seed, threads=settings.threads,
+        recall_target=settings.tuned_recall, seed=settings.seed, threads=settings.threads,
         reproducible=settings.reproducible,
     )  # fmt: skip
     ledger.finish("dense", info)

@@ -19,7 +19,7 @@ from indexers.ledger import LEDGER_NAME
 from rag.bench.load import latency_interval
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
 from rag.bench.server_process import ServerProcess, post_json
-from rag.core.errors import ConfigError, DataError, ResourceError
+from rag.core.errors import DataError, ResourceError
 from rag.core.files import read_json
 from rag.core.manifest import read_manifest
 from rag.core.progress import format_seconds
@@ -74,7 +74,7 @@ def run_build_benchmark(
 
     Args:
         questions: Question file with answers: SQuAD, DPR, JSONL … (.gz too).
-        out: Index directory, kept; it must not exist yet.
+        out: Index directory, kept; one that exists is continued, and only what is left is timed.
         encoder: Encoder of the index.
         index_type: Type of the vector index.
         recall_target: Recall for which it is tuned; that of `rag index` if not given.
@@ -84,13 +84,11 @@ def run_build_benchmark(
         kill_after: Seconds from the beginning of such a stage to the kill.
 
     Raises:
-        ConfigError: `out` exists already.
         ResourceError: the build or the server failed.
     """
     from rag.data.questions import draw_sample, read_questions
 
-    if out.exists():
-        raise ConfigError(f"--out {out} exists", hint="name a new directory: a build is timed from its start")
+    continued = out.exists()
     report = Report(
         "build",
         {
@@ -105,6 +103,8 @@ def run_build_benchmark(
     if recall_target is not None:
         command += ["--recall-target", str(recall_target)]
     built = _build(command, out, {stage.strip() for stage in kill.split(",") if stage.strip()}, kill_after)
+    if continued:
+        report.notes.append(f"{out} was there before: the times are those of what was left to do")
     passages, disk = _disk(out)
     served = _serve(out, asked, retriever, top_k)
     _fill(report, built, served, _plan(out, passages, given, len(asked), top_k), passages, disk)
