@@ -25,6 +25,18 @@ _REFINEMENTS = 2  # rounds of k-means over all lists
 _NEAREST_GROUPS = 8  # whose lists a vector is compared with
 
 
+def products_per_vector(nlist: int) -> tuple[float, float]:
+    """Centroids that a vector is compared with: one of the sample in training, and one that is added.
+
+    Example:
+        >>> products_per_vector(16_384)
+        (4864.0, 1152.0)
+    """
+    groups = round(math.sqrt(nlist))
+    added = groups + _NEAREST_GROUPS * nlist / groups
+    return _ROUNDS * (groups + nlist / groups) + _REFINEMENTS * added, added
+
+
 @dataclass(frozen=True)
 class ListGroups:
     """Centroids of inverted lists, in groups.

@@ -39,7 +39,7 @@ from rag.core.progress import Progress
 faiss: Any = _faiss
 DENSE_NAME, FAISS_NAME = "dense.json", "faiss.index"
 RECALL_KS = (1, 10, 100)
-_TWO_LEVELS_FROM = 1024  # lists, from which they are trained and filled in two levels
+TWO_LEVELS_FROM = 1024  # lists, from which they are trained and filled in two levels
 _COMPARE_ALL = 50_000  # selected rows of which every one is compared
 _LEAST_SHARE = 16  # the same where one row in this many is selected, or fewer
 _MOST_ROWS = 0.75  # share of selected rows from which a search is not repeated with more width
@@ -78,7 +78,7 @@ def _create(preset: Preset, dim: int, seed: int) -> Any:
 
 def _trained(index: Any, preset: Preset, sample: FloatArray, seed: int) -> Callable[[FloatArray], None]:
     """Train on a sample (n, D); returns what adds vectors (n, D)."""
-    if preset.nlist >= _TWO_LEVELS_FROM:
+    if preset.nlist >= TWO_LEVELS_FROM:
         return partial(add_to_lists, index, fill_lists(index, sample, seed))
     index.train(sample)
     add: Callable[[FloatArray], None] = index.add
