@@ -19,7 +19,8 @@ from indexers.embeddings import EmbeddingShards, encode_corpus
 from indexers.faiss_index import build_faiss
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
-from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
+from indexers.passage_writer import PassageStoreWriter, passages_digest
+from indexers.passages import PassageStore
 from indexers.presets import PLAID
 from indexers.probes import read_probes, save_probes
 from indexers.protocols import EncodesCorpus, PassageEncoder

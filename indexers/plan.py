@@ -20,7 +20,7 @@ import numpy as np
 from indexers.coarse import products_per_vector
 from indexers.documents import DOCUMENTS_NAME, DocumentList, cut_and_listed
 from indexers.faiss_index import TWO_LEVELS_FROM
-from indexers.passages import PassageStoreWriter
+from indexers.passage_writer import PassageStoreWriter
 from indexers.presets import HNSW_LINKS, Preset, preset_for
 from indexers.settings import BuildSettings
 from indexers.token_codec import TRAINING_TOKENS, centroid_count, code_dtype
