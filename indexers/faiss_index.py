@@ -5,7 +5,7 @@ Files in the directory: `dense.json` (type, parameters, search settings, measure
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -155,8 +155,8 @@ def build_faiss(
     del index
     with _faiss_threads(threads):
         truth, _ = exact_search(embeddings, probes, min(max(RECALL_KS), len(embeddings)))
-        info.update(_tune(_open_faiss(place, info), preset, embeddings, probes, truth, recall_target))
-        dense = FaissIndex(_open_faiss(place, info), embeddings, info)
+        info.update(_tune(open_faiss(place, info), preset, embeddings, probes, truth, recall_target))
+        dense = FaissIndex(open_faiss(place, info), embeddings, info)
         info["recall"] = {str(k): round(recall_at(dense, probes, truth, k), 4) for k in RECALL_KS}
     if info["recall"]["100"] < recall_target:
         _log.warning(
@@ -198,7 +198,7 @@ def _tune(
     tried, before = list[tuple[float, int, int]](), 0.0
     for effort in preset.efforts:
         wanted = min(depths[-1] * preset.over_fetches[-1] + CANDIDATE_MARGIN, len(embeddings))
-        _, candidates = index.search(probes, wanted, params=_parameters(index, effort, wanted))
+        _, candidates = index.search(probes, wanted, params=search_parameters(index, effort, wanted))
         scores = exact_scores(embeddings, probes, candidates)
         for over_fetch in preset.over_fetches:
             worst = 1.0
@@ -230,10 +230,10 @@ def recall_at(index: VectorIndex, probes: FloatArray, truth: FloatArray, k: int)
     return float((scores >= threshold - 1e-6 * np.abs(threshold)).mean())
 
 
-def _parameters(index: Any, effort: int, wanted: int, selected: Selection | None = None) -> Any:
+def search_parameters(index: Any, effort: int, wanted: int, selected: Selection | None = None) -> Any:
     """Search settings for one call; settings on the index itself would be shared by threads."""
     if isinstance(index, faiss.IndexPreTransform):
-        inner = _parameters(faiss.downcast_index(index.index), effort, wanted, selected)
+        inner = search_parameters(faiss.downcast_index(index.index), effort, wanted, selected)
         return faiss.SearchParametersPreTransform(index_params=inner)
     rows = {} if selected is None else {"sel": faiss.IDSelectorBitmap(selected.bits)}
     if isinstance(index, faiss.IndexHNSW):
@@ -247,7 +247,12 @@ def _parameters(index: Any, effort: int, wanted: int, selected: Selection | None
     return faiss.SearchParameters(**rows) if rows else None
 
 
-def _open_faiss(directory: Path, info: dict[str, Any]) -> Any:
+def open_faiss(directory: Path, info: Mapping[str, Any]) -> Any:
+    """FAISS's index in a directory, mapped into memory.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, or does not fit `info`, the content of `dense.json`.
+    """
     path = directory / FAISS_NAME
     if not path.is_file():
         raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
@@ -327,7 +332,9 @@ class FaissIndex:
         self, queries: FloatArray, wanted: int, effort: int, selected: Selection | None
     ) -> tuple[FloatArray, IntArray]:
         """Approximate scores (n, wanted) and rows (n, wanted) of the best candidates; row -1: no more."""
-        return self._index.search(queries, wanted, params=_parameters(self._index, effort, wanted, selected))
+        return self._index.search(
+            queries, wanted, params=search_parameters(self._index, effort, wanted, selected)
+        )
 
 
 def open_dense(directory: str | Path, embeddings: EmbeddingShards) -> VectorIndex:
@@ -354,4 +361,4 @@ def open_dense(directory: str | Path, embeddings: EmbeddingShards) -> VectorInde
         )
     if info["index_type"] == "flat":
         return FlatIndex(embeddings)
-    return FaissIndex(_open_faiss(place, info), embeddings, info)
+    return FaissIndex(open_faiss(place, info), embeddings, info)

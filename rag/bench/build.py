@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from indexers.ledger import LEDGER_NAME
+from rag.bench.common import leave_cache
 from rag.bench.load import latency_interval
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
 from rag.bench.server_process import ServerProcess, post_json
@@ -220,9 +221,7 @@ class _Served:
 
 
 def _serve(out: Path, asked: list[Question], retriever: str, top_k: int) -> _Served:
-    for path in out.rglob("*"):
-        if path.is_file():
-            _leave_cache(path)
+    leave_cache(out)
     latencies, timings, found = [], [], []
     with (
         ServerProcess(out, arguments=["--retriever", retriever]) as server,
@@ -247,15 +246,6 @@ def _serve(out: Path, asked: list[Question], retriever: str, top_k: int) -> _Ser
         server.ready_after_s, ready.cpu_s, (seen.cpu_s - ready.cpu_s) / len(asked), seen.peak_bytes,
         seen.own_bytes, latencies, stages, found,
     )  # fmt: skip
-
-
-def _leave_cache(path: Path) -> None:
-    """Have the system drop a file's pages, as after a start of the machine."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
 
 
 def _plan(out: Path, passages: int, given: list[str], questions: int, top_k: int) -> dict[str, Any]:

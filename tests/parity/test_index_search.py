@@ -194,7 +194,7 @@ def test_where_the_target_is_out_of_reach_lists_that_bring_nothing_are_left_out(
             tried.append(params)
             return None, np.where(np.arange(1000)[:, None] < 1000 * found[params], best[:, :wanted], -1)
 
-    monkeypatch.setattr(faiss_index, "_parameters", lambda index, effort, wanted: effort)
+    monkeypatch.setattr(faiss_index, "search_parameters", lambda index, effort, wanted: effort)
     preset = Preset("rabitq", "", 16, 0, 0, (1, 2, 4, 8, 16), (2, 4))
     settings = faiss_index._tune(Index(), preset, float32, probes, truth[:, :100], 0.98)
     assert settings == {"effort": 2, "over_fetch": 2}
