@@ -37,7 +37,7 @@ from rag.core.files import (
     sha256_file,
 )
 from rag.core.manifest import differences
-from rag.core.npy import load_npy, save_npy
+from rag.core.npy import advise, load_npy, save_npy
 from rag.core.progress import Progress
 
 # The stubs that FAISS ships lack much of what the library has.
@@ -335,6 +335,8 @@ class EmbeddingShards:
             load_npy(place / _shard_name(shard), dtype=header.dtype, shape=shape)
             for shard, shape in enumerate(shapes)
         ]
+        for values in shards:
+            advise(values, "MADV_RANDOM")  # `blocks` says otherwise when it reads a whole shard
         return cls(place, header, shards)
 
     def __len__(self) -> int:
@@ -379,6 +381,7 @@ class EmbeddingShards:
     def blocks(self) -> Iterator[tuple[int, FloatArray]]:
         """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not copied."""
         for shard, values in enumerate(self._shards):
+            advise(values, "MADV_WILLNEED")
             yield shard * self.shard_rows, _as_float32(values)
 
 
