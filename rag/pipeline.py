@@ -228,6 +228,7 @@ class Pipeline:
         return {
             "retriever": type(first).__name__,
             **({"fusion": str(fusion)} if (fusion := getattr(first, "fusion", None)) else {}),
+            **({"matching": True} if getattr(first, "matching", None) else {}),
             **({} if judging is None else {"rerank": judging.identity}),
             "encoder": self.index.manifest.get("encoder"),
             **({"question_encoder": sha} if (sha := self._own_questions) else {}),

@@ -1,6 +1,7 @@
 """Hybrid retrieval: the fused lists of several retrievers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from indexers.selected import Selection
 from rag.core.errors import ConfigError
@@ -8,9 +9,10 @@ from rag.core.progress import StageTimer
 from rag.core.types import Hit
 from retrievers.dense import stage
 from retrievers.fusion import Fusion
-from retrievers.protocols import Retriever
+from retrievers.protocols import PairScorer, Passages, Retriever
 
 DEFAULT_DEPTH = 200
+_MATCHED = 100  # first hits whose words are matched
 
 
 def default_fusion(members: int, *, is_static: bool = False) -> Fusion:
@@ -35,6 +37,8 @@ class HybridRetriever:
         members: retrievers over one set of passages, usually dense and sparse.
         fusion: the method, with weights in the order of `members`; `default_fusion` if None.
         depth: hits taken from each member; never fewer than `top_k`.
+        passages, matching: a scorer of the words of the first 100 hits' passages (of `top_k` if more are
+            wanted), whose scores are added to the fused ones; None: the fused scores decide alone.
 
     Raises:
         ConfigError: members and weights differ in number, or depth is below 1.
@@ -43,11 +47,12 @@ class HybridRetriever:
     names = ("dense", "bm25")
 
     def __init__(
-        self, members: Sequence[Retriever], *, fusion: Fusion | None = None, depth: int = DEFAULT_DEPTH
-    ) -> None:
+        self, members: Sequence[Retriever], *, fusion: Fusion | None = None, depth: int = DEFAULT_DEPTH,
+        passages: Passages | None = None, matching: PairScorer | None = None,
+    ) -> None:  # fmt: skip
         self.members = tuple(members)
         self.fusion = fusion if fusion is not None else default_fusion(len(self.members))
-        self.depth = depth
+        self.depth, self.passages, self.matching = depth, passages, matching
         if len(self.members) != len(self.fusion.weights):
             raise ConfigError(
                 f"{len(self.members)} retrievers, but {len(self.fusion.weights)} weights ({self.fusion})",
@@ -67,7 +72,23 @@ class HybridRetriever:
         """Best passages of each question; see `Retriever.search`."""
         lists = self.lists(questions, top_k, timer=timer, selected=selected)
         with stage(timer, "fuse"):
-            return self.fusion.fuse(lists, top_k)
+            fused = self.fusion.fuse(lists, top_k if self.matching is None else max(top_k, _MATCHED))
+        if self.matching is None:
+            return fused
+        with stage(timer, "match"):
+            return [
+                self._matched(question, hits)[:top_k] for question, hits in zip(questions, fused, strict=True)
+            ]
+
+    def _matched(self, question: str, hits: Sequence[Hit]) -> list[Hit]:
+        assert self.matching is not None
+        assert self.passages is not None
+        passages = self.passages.get_many([hit.row for hit in hits])
+        added = self.matching.score([question] * len(hits), passages).tolist()
+        return sorted(
+            (replace(hit, score=hit.score + more) for hit, more in zip(hits, added, strict=True)),
+            key=Hit.sort_key,
+        )
 
     def lists(
         self,

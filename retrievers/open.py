@@ -39,9 +39,13 @@ class HybridOptions(Config):
 
     Attributes:
         depth: hits taken from each list before fusion.
+        matching: with a static encoder and the usual fusion, add scores of how the words of the first 100
+            passages match the question's (`TokenMatch`); by default with the encoder of the package, for
+            which the weights of these scores were fitted.
     """
 
     depth: int = Field(default=DEFAULT_DEPTH, ge=1)
+    matching: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +89,22 @@ class Opening:
         """Dense retrieval (or late interaction) and BM25, fused."""
         depth = getattr(self.options, "depth", DEFAULT_DEPTH)
         vectors = self.dense() if self.index.tokens is None else self.colbert()
-        from retrievers.encoders.static import POOLING
+        from retrievers.encoders.static import STATIC_SHA256, StaticEncoder
 
-        identity = self.index.encoder_identity
-        usual = default_fusion(2, is_static=identity is not None and identity.pooling == POOLING)
-        return HybridRetriever([vectors, self.bm25()], fusion=self.fusion or usual, depth=depth)
+        is_static = isinstance(vectors.encoder, StaticEncoder)
+        usual = default_fusion(2, is_static=is_static)
+        matching = None
+        wanted = getattr(self.options, "matching", None)
+        if wanted is None:
+            wanted = is_static and vectors.encoder.identity.weights_sha256 == STATIC_SHA256
+        if wanted and is_static and self.fusion is None:
+            from retrievers.encoders.matching import TokenMatch
+
+            matching = TokenMatch(cast("StaticEncoder", vectors.encoder))
+        return HybridRetriever(
+            [vectors, self.bm25()], fusion=self.fusion or usual, depth=depth, passages=self.index.passages,
+            matching=matching,
+        )  # fmt: skip
 
     def multihop(self) -> MultiHopRetriever:
         """Multi-hop retrieval, with a first hop of any kind."""

@@ -32,6 +32,17 @@ class Passages(Protocol):
         ...
 
 
+class PairScorer(Protocol):
+    """Scores pairs of question and passage, such as a cross-encoder or a late-interaction model."""
+
+    @property
+    def name(self) -> str:
+        """Folder or hub name."""
+
+    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
+        """Scores (n,) of n pairs, larger is better, comparable within a question."""
+
+
 @runtime_checkable
 class Retriever(Protocol):
     """Finds passages for questions."""

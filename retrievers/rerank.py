@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -24,7 +24,7 @@ from rag.core.types import FirstStage, Hit, Passage
 from rag.runtime.model_files import model_folder, weight_files, weights_sha256
 from retrievers.dense import stage
 from retrievers.fusion import Fusion
-from retrievers.protocols import Passages, PathRetriever, Retriever
+from retrievers.protocols import PairScorer, Passages, PathRetriever, Retriever
 
 # The re-ranker's scores in standard deviations; chosen on 500 training questions of SQuAD that were held out.
 DEFAULT_FUSION = Fusion("weighted", (1.0, 0.5), normalize="std")
@@ -32,17 +32,6 @@ _log = get_logger(__name__)
 _READER = "reader"
 _KINDS = ("colbert", "cross-encoder", "upr", _READER)
 _PASSAGES_AT_ONCE = 3200  # passages whose token vectors are in memory together
-
-
-class PairScorer(Protocol):
-    """Scores pairs of question and passage, such as a cross-encoder or a late-interaction model."""
-
-    @property
-    def name(self) -> str:
-        """Folder or hub name."""
-
-    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
-        """Scores (n,) of n pairs, larger is better, comparable within a question."""
 
 
 class LateInteraction:

@@ -29,12 +29,12 @@ from rag.core.files import atomic_path, read_json
 from rag.core.types import Query
 from rag.runtime.model_files import model_folder, weight_files, weights_sha256
 from retrievers.encoders.layout import PassageLayout, render_queries
-from retrievers.encoders.word_cache import WordCache
+from retrievers.encoders.word_cache import Int32, Int64, WordCache
 
 POOLING = "static"
 MAX_LENGTH = 512  # tokens of a text that count: the mean over a long text says little
 STATIC_ENCODER = "static"  # name of the one in the package
-STATIC_SHA256 = "f586d334ddc16df5d92174e7a32dd4d7bb5944be54cf041a096f45840d7c6609"
+STATIC_SHA256 = "cfb7c04d2ff08ff7abc5ffc88ab5a951373003f60bb1346e66e1730af89f2762"
 _SHIPPED = Path(__file__).parents[1] / "weights"
 _TEXTS_AT_ONCE = 1024  # what one call to the tokenizer and one matrix product take
 LAYOUT = "{title} {text}"  # of passages, where the folder says nothing
@@ -48,6 +48,7 @@ class StaticEncoder:
 
     Attributes:
         identity: everything that decides which vector a text gets.
+        vectors: (V, D) one per token.
         precision, query_precision: "fp32".
         device: "cpu".
     """
@@ -58,7 +59,7 @@ class StaticEncoder:
 
     def __init__(self, vectors: FloatArray, tokenizer: Any, identity: EncoderIdentity) -> None:
         self.identity = identity
-        self._vectors, self._tokenizer = vectors, tokenizer  # (V, D)
+        self.vectors, self._tokenizer = vectors, tokenizer
         self._tokens = WordCache(tokenizer, identity.max_length)
         self._layout = PassageLayout(identity.layout)
         self._done: Callable[[int], None] = lambda count: None
@@ -138,14 +139,20 @@ class StaticEncoder:
         vectors = np.empty((len(texts), self.dim), np.float32)
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             part = slice(start, start + _TEXTS_AT_ONCE)
-            first, second = self._layout.render(
-                titles[part], texts[part], prefix=self.identity.passage_prefix
-            )
-            if second is not None:
-                first = [f"{one} {other}".strip() for one, other in zip(first, second, strict=True)]
-            vectors[part] = self._encode(first)
-            self._done(len(first))
+            vectors[part] = self.means(*self.passage_tokens(titles[part], texts[part]))
+            self._done(len(texts[part]))
         return vectors
+
+    def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> tuple[Int32, Int64]:
+        """Token ids (T,) of n passages end to end, and where each begins and ends (n + 1,)."""
+        first, second = self._layout.render(titles, texts, prefix=self.identity.passage_prefix)
+        if second is not None:
+            first = [f"{one} {other}".strip() for one, other in zip(first, second, strict=True)]
+        return self.tokens(first)
+
+    def tokens(self, texts: Sequence[str]) -> tuple[Int32, Int64]:
+        """Token ids (T,) of n texts end to end, without prefixes, and where each begins and ends (n + 1,)."""
+        return self._tokens(texts)
 
     def encode_questions(self, questions: Sequence[str]) -> FloatArray:
         """Vectors (n, D) float32 of questions, in order."""
@@ -155,15 +162,16 @@ class StaticEncoder:
         """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in order."""
         first, second = render_queries(queries, prefix=self.identity.query_prefix)
         texts = [f"{one} {other}".strip() for one, other in zip(first, second, strict=True)]
-        parts = [self._encode(texts[n : n + _TEXTS_AT_ONCE]) for n in range(0, len(texts), _TEXTS_AT_ONCE)]
+        starts = range(0, len(texts), _TEXTS_AT_ONCE)
+        parts = [self.means(*self.tokens(texts[n : n + _TEXTS_AT_ONCE])) for n in starts]
         return np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
 
-    def _encode(self, texts: list[str]) -> FloatArray:
-        flat, bounds = self._tokens(texts)
+    def means(self, flat: Int32, bounds: Int64) -> FloatArray:
+        """Vectors (n, D) float32 of n texts, given their token ids and where each begins and ends."""
         lengths = np.diff(bounds)
         shares = np.repeat(1.0 / np.maximum(lengths, 1), lengths).astype(np.float32)
-        bags = csr_matrix((shares, flat, bounds), shape=(len(texts), len(self._vectors)))
-        vectors: FloatArray = np.asarray(bags @ self._vectors, np.float32)  # (n, D)
+        bags = csr_matrix((shares, flat, bounds), shape=(len(lengths), len(self.vectors)))
+        vectors: FloatArray = np.asarray(bags @ self.vectors, np.float32)  # (n, D)
         if self.identity.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors

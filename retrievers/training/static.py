@@ -42,7 +42,7 @@ from retrievers.training.recipe import contrastive_batches
 from retrievers.training.recipe_configs import IctDataConfig
 from retrievers.training.split import split_examples
 from retrievers.training.static_config import StaticModelConfig, StaticTrainConfig
-from retrievers.training.static_start import distilled_tokens
+from retrievers.training.static_start import distilled_tokens, to_one_scale
 from retrievers.training.validation import CorpusSearch, pool_rank
 
 log = get_logger(__name__)
@@ -126,7 +126,8 @@ def train_static(config: StaticTrainConfig) -> Path:
         (StaticEmbedding) and model2vec open too.
 
     Raises:
-        ConfigError: the index has no vector per passage, or fewer dimensions than `dim`.
+        ConfigError: the index has no vector per passage, or fewer dimensions than `dim`; `start` has other
+            tokens or dimensions.
     """
     with Index.open(config.index) as index:
         if index.embeddings is None:
@@ -199,7 +200,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
 
 
 def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: StaticTokenizer) -> FloatArray:
-    """Token vectors distilled from a sample of the index, see `distilled_tokens`."""
+    """Token vectors of `config.start`, or distilled from a sample of the index, see `distilled_tokens`."""
     assert index.embeddings is not None
     model, count = config.model, min(config.data.fitted_passages, len(index.passages))
     rows = np.sort(generator(config.run.seed, 41).choice(len(index.passages), count, replace=False))
@@ -212,6 +213,15 @@ def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: Static
     shares = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
     bags = csr_matrix((shares, flat, np.append(0, np.cumsum(lengths))), shape=(count, tokens.size))
     counts = np.bincount(flat, minlength=tokens.size)
+    if config.start:
+        given = StaticEncoder.load(config.start).vectors
+        if given.shape != (tokens.size, model.dim):
+            raise ConfigError(
+                f"start {config.start} has {given.shape[0]} vectors of {given.shape[1]} dimensions, expected "
+                f"{tokens.size} of {model.dim}",
+                hint="give an encoder with the teacher's tokenizer, and its number of dimensions as dim",
+            )
+        return to_one_scale(given, counts)
     log.info("fitting %d tokens to the vectors of %d passages", tokens.size, count)
     return distilled_tokens(
         teacher, tokens.tokenizer, bags, index.embeddings.rows(rows), counts,

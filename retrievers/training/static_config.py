@@ -72,6 +72,8 @@ class StaticTrainConfig(ValidatedTrainConfig):
         train_files: training examples; without any, only sentences of the corpus are trained on.
         corpus: source of the sentences: an index, which needs no vectors, or files of documents; without one
             they come from `index`.
+        start: folder of a static encoder with the teacher's tokenizer, or "static", to train on, in place of
+            vectors fitted to the teacher's.
         data: see `StaticDataConfig`.
         model: see `StaticModelConfig`.
     """
@@ -82,6 +84,7 @@ class StaticTrainConfig(ValidatedTrainConfig):
     index: Path
     train_files: tuple[Path, ...] = ()
     corpus: tuple[Path, ...] = ()
+    start: str = ""
     name: str = Field(default="static-encoder", min_length=1)
     data: StaticDataConfig = StaticDataConfig()
     model: StaticModelConfig = StaticModelConfig()

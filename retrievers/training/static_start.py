@@ -124,8 +124,13 @@ def distilled_tokens(
     start *= np.float32((means * wanted).sum() / max(float((means**2).sum()), 1e-30))  # the targets' length
     with Progress(steps, "steps", "fit tokens") as progress:
         fitted = fit_tokens(bags, wanted, start, ridge, steps=steps, done=progress.update)
+    return to_one_scale(fitted, counts)
+
+
+def to_one_scale(vectors: FloatArray, counts: NDArray[np.int64]) -> FloatArray:
+    """Token vectors (V, D) scaled so that their mean squared length over `counts` (V,) tokens is 1."""
     shares = counts / max(1, counts.sum())
-    return fitted / np.float32(np.sqrt(max(float(shares @ _lengths(fitted)), 1e-30)))
+    return vectors / np.float32(np.sqrt(max(float(shares @ _lengths(vectors)), 1e-30)))
 
 
 def _squares(values: FloatArray) -> Float64:
