@@ -57,7 +57,7 @@ def table_cells(text: str) -> Iterator[Cell]:
             if line.strip()[0] == "|" and line.strip()[-1] == "|" and len(cells) > 3:
                 cells = cells[1:-1]
             names = [name for name, _ in cells]
-            if not below and _is_header(names):
+            if not below and _is_header(names) and not (header and names[0]):
                 header = [_lower(header, names, column) for column in range(max(len(header), len(names)))]
             else:
                 below = True
@@ -102,7 +102,7 @@ def _is_label(text: str) -> bool:
 
 
 def _is_header(names: Sequence[str]) -> bool:
-    """Whether no cell is a number, years apart; a row without a label counts if it has text or years."""
+    """Whether a row has names, and no number but years, behind its first cell."""
     values = [name for name in names[1:] if name]
     return bool(values) and all(_YEAR.fullmatch(name) or not _NUMBER.fullmatch(name) for name in values)
 

@@ -55,7 +55,7 @@ def term_questions(
         >>> shown = "--all: Show hidden files. Default: off"
         >>> made = term_questions("--all", shown[7:], shown, "ls", random.Random(0))
         >>> [(one.question, one.answer) for one in made][:1]
-        [('default value of --all (ls)', 'off')]
+        [("If I don't set --all, what does ls use?", 'off')]
     """
     offset = len(shown) - len(text)
     for found in _ABBREVIATION.finditer(text):
