@@ -19,7 +19,8 @@ from indexers.embeddings import EmbeddingShards, encode_corpus
 from indexers.faiss_index import build_faiss
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
-from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
+from indexers.passage_writer import PassageStoreWriter, passages_digest
+from indexers.passages import PassageStore
 from indexers.presets import PLAID
 from indexers.probes import read_probes, save_probes
 from indexers.protocols import EncodesCorpus, PassageEncoder
@@ -246,7 +247,7 @@ def build_dense(place: Path, ledger: StageLedger, settings: BuildSettings) -> No
     inputs = {
         "embeddings": ledger.fingerprint("embeddings"),
         "index_type": settings.index_type,
-        "recall_target": settings.recall_target,
+        "recall_target": settings.tuned_recall,
         "seed": settings.seed,
         "reproducible": settings.reproducible,
     }
@@ -255,7 +256,7 @@ def build_dense(place: Path, ledger: StageLedger, settings: BuildSettings) -> No
     embeddings = EmbeddingShards.open(place / EMBEDDINGS_DIR)
     info = build_faiss(
         embeddings, place / DENSE_DIR, index_type=settings.index_type, probes=read_probes(embeddings),
-        recall_target=settings.recall_target, seed=settings.seed, threads=settings.threads,
+        recall_target=settings.tuned_recall, seed=settings.seed, threads=settings.threads,
         reproducible=settings.reproducible,
     )  # fmt: skip
     ledger.finish("dense", info)

@@ -1,7 +1,8 @@
 """Exact inner products over memory-mapped embeddings: brute-force search, and re-ranking of candidates."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import faiss as _faiss
@@ -24,6 +25,10 @@ _PAIRS_WORTH_THREADS = (
     16_384  # below this OpenMP's threads cost more time than they save, and keep spinning afterwards
 )
 _MERGE_EVERY_SHARDS = 16
+_MANY_QUERIES = 8  # from which matrix products of all queries are quicker than FAISS's search per shard
+_TILE_ROWS = 4096  # vectors of one such product
+_WAITING_FACTOR = 2  # candidates per result that are collected before the best are chosen
+_QUERIES_AT_ONCE = 4096  # of one such search
 _PICK_ROWS = 4096  # selected rows that are read one by one, without the rows between them
 
 
@@ -168,8 +173,48 @@ def _candidates(
     embeddings: EmbeddingShards, queries: FloatArray, wanted: int, selected: Selection | None
 ) -> tuple[FloatArray, IntArray]:
     """Exact scores and rows (n, wanted) of the best, in any order."""
+    blocks = partial(_selected_blocks, embeddings, selected)
+    if len(queries) < _MANY_QUERIES:
+        rows = _best_of_few(blocks(), queries, wanted)
+    else:
+        parts = (queries[n : n + _QUERIES_AT_ONCE] for n in range(0, len(queries), _QUERIES_AT_ONCE))
+        rows = np.concatenate([_best_of_many(blocks(), part, wanted) for part in parts])
+    return exact_scores(embeddings, queries, rows), rows
+
+
+def _selected_blocks(
+    embeddings: EmbeddingShards, selected: Selection | None
+) -> Iterator[tuple[FloatArray, IntArray | int]]:
+    """Vectors (m, D) of each shard that may be returned; their rows (m,), or the first of adjacent ones."""
+    for first_row, vectors in embeddings.blocks():
+        if selected is None:
+            yield vectors, first_row
+            continue
+        inside = selected.mask[first_row : first_row + len(vectors)]
+        if inside.all():
+            yield vectors, first_row
+        elif inside.any():
+            chosen = np.flatnonzero(inside)
+            yield vectors[chosen], chosen + first_row
+
+
+def _rows_at(rows: IntArray | int, places: IntArray) -> IntArray:
+    return places + rows if isinstance(rows, int) else rows[places]
+
+
+def _best_of_few(
+    blocks: Iterator[tuple[FloatArray, IntArray | int]], queries: FloatArray, wanted: int
+) -> IntArray:
+    """Rows (n, wanted) of the best by FAISS's search in each block."""
     scores, rows = _nothing(len(queries))
     pending: list[tuple[FloatArray, IntArray]] = []
+
+    def search(block: tuple[FloatArray, IntArray | int]) -> tuple[FloatArray, IntArray]:
+        vectors, places = block
+        scores, near = faiss.knn(
+            queries, vectors, min(wanted, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
+        )
+        return scores, _rows_at(places, near)
 
     def merge() -> None:
         nonlocal scores, rows
@@ -180,39 +225,74 @@ def _candidates(
             best = np.argpartition(scores, scores.shape[1] - wanted, axis=1)[:, -wanted:]
             scores, rows = np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
 
-    for part in _search_shards(embeddings, queries, wanted, selected):
-        pending.append(part)
-        if len(pending) == _MERGE_EVERY_SHARDS:
-            merge()
-    merge()
-    return exact_scores(embeddings, queries, rows), rows
-
-
-def _search_shards(
-    embeddings: EmbeddingShards, queries: FloatArray, wanted: int, selected: Selection | None
-) -> Iterator[tuple[FloatArray, IntArray]]:
-    def search(block: tuple[int, FloatArray]) -> tuple[FloatArray, IntArray]:
-        first_row, vectors = block
-        chosen: IntArray | None = None
-        if selected is not None:
-            inside = selected.mask[first_row : first_row + len(vectors)]
-            if not inside.any():
-                return _nothing(len(queries))
-            if not inside.all():
-                chosen = np.flatnonzero(inside)
-                vectors = vectors[chosen]
-        scores, rows = faiss.knn(
-            queries, vectors, min(wanted, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
-        )
-        return scores, (rows if chosen is None else chosen[rows]) + first_row
+    def collect(parts: Iterable[tuple[FloatArray, IntArray]]) -> None:
+        for part in parts:
+            pending.append(part)
+            if len(pending) == _MERGE_EVERY_SHARDS:
+                merge()
+        merge()
 
     threads = faiss.omp_get_max_threads()
     if threads == 1 or len(queries) >= threads:
-        yield from map(search, embeddings.blocks())
-        return
-    # FAISS divides work by queries only; a few queries keep all cores busy when shards are divided instead.
-    with ThreadPoolExecutor(threads, initializer=faiss.omp_set_num_threads, initargs=(1,)) as pool:
-        yield from pool.map(search, embeddings.blocks())
+        collect(map(search, blocks))
+    else:
+        # FAISS divides work by queries only; with few of them, shards are divided instead.
+        with ThreadPoolExecutor(threads, initializer=faiss.omp_set_num_threads, initargs=(1,)) as pool:
+            collect(pool.map(search, blocks))
+    return rows
+
+
+def _best_of_many(
+    blocks: Iterator[tuple[FloatArray, IntArray | int]], queries: FloatArray, wanted: int
+) -> IntArray:
+    """Rows (n, wanted) of the best by matrix products; only scores above the worst kept are looked at.
+
+    FAISS fills a list of `wanted` in every shard anew, which costs a quarter of the products' time; here the
+    list of a query goes on from block to block.
+    """
+    count = len(queries)
+    worst = np.full((count, 1), -np.inf, np.float32)  # of those kept
+    best, best_rows = worst.repeat(wanted, axis=1), np.full((count, wanted), -1, np.int64)
+    products = np.empty((count, _TILE_ROWS), np.float32)
+    waiting: list[tuple[IntArray, FloatArray, IntArray]] = []  # query, score, row
+
+    def choose() -> None:
+        """Take those that wait into the lists of the best."""
+        nonlocal best, best_rows
+        if not waiting:
+            return
+        query, scores, rows = (np.concatenate(parts) for parts in zip(*waiting, strict=True))
+        waiting.clear()
+        order = np.argsort(query, kind="stable")
+        counts = np.bincount(query, minlength=count)
+        slot = wanted + np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
+        shape = (count, wanted + int(counts.max()))
+        all_scores, all_rows = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
+        all_scores[:, :wanted], all_rows[:, :wanted] = best, best_rows
+        all_scores[query[order], slot], all_rows[query[order], slot] = scores[order], rows[order]
+        chosen = np.argpartition(all_scores, shape[1] - wanted, axis=1)[:, -wanted:]
+        best = np.take_along_axis(all_scores, chosen, axis=1)
+        best_rows = np.take_along_axis(all_rows, chosen, axis=1)
+        worst[:, 0] = best.min(axis=1)
+
+    number = 0
+    for vectors, places in blocks:
+        for start in range(0, len(vectors), _TILE_ROWS):
+            tile = vectors[start : start + _TILE_ROWS]
+            scores = np.matmul(queries, tile.T, out=products[:, : len(tile)])
+            is_first = np.isneginf(worst).any()
+            if is_first and len(tile) > wanted:  # without a bound all would wait
+                column = np.argpartition(scores, len(tile) - wanted, axis=1)[:, -wanted:].ravel()
+                query = np.arange(count, dtype=np.uint16).repeat(wanted)
+            else:
+                query, column = np.divmod(np.flatnonzero(scores > worst), len(tile))
+            waiting.append((query.astype(np.uint16), scores[query, column], _rows_at(places, column + start)))
+            number += len(query)
+            if is_first or number > _WAITING_FACTOR * count * wanted:
+                choose()
+                number = 0
+    choose()
+    return best_rows
 
 
 class FlatIndex:

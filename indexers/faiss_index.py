@@ -5,14 +5,16 @@ Files in the directory: `dense.json` (type, parameters, search settings, measure
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import faiss as _faiss
 import numpy as np
 
+from indexers.coarse import add_to_lists, fill_lists
 from indexers.embeddings import EmbeddingShards
 from indexers.exact import (
     CANDIDATE_MARGIN,
@@ -37,6 +39,7 @@ from rag.core.progress import Progress
 faiss: Any = _faiss
 DENSE_NAME, FAISS_NAME = "dense.json", "faiss.index"
 RECALL_KS = (1, 10, 100)
+TWO_LEVELS_FROM = 1024  # lists, from which they are trained and filled in two levels
 _COMPARE_ALL = 50_000  # selected rows of which every one is compared
 _LEAST_SHARE = 16  # the same where one row in this many is selected, or fewer
 _MOST_ROWS = 0.75  # share of selected rows from which a search is not repeated with more width
@@ -71,6 +74,15 @@ def _create(preset: Preset, dim: int, seed: int) -> Any:
             codes.cp.seed, codes.cp.niter = seed, 10
             codes.cp.min_points_per_centroid, codes.cp.max_points_per_centroid = 1, 64
     return index
+
+
+def _trained(index: Any, preset: Preset, sample: FloatArray, seed: int) -> Callable[[FloatArray], None]:
+    """Train on a sample (n, D); returns what adds vectors (n, D)."""
+    if preset.nlist >= TWO_LEVELS_FROM:
+        return partial(add_to_lists, index, fill_lists(index, sample, seed))
+    index.train(sample)
+    add: Callable[[FloatArray], None] = index.add
+    return add
 
 
 def build_faiss(
@@ -133,18 +145,18 @@ def build_faiss(
         return info
     with _faiss_threads(1 if preset.name == "hnsw" and reproducible else threads):
         index = _create(preset, embeddings.dim, seed)
-        index.train(sample_rows(embeddings, preset.training_rows, seed))
+        add = _trained(index, preset, sample_rows(embeddings, preset.training_rows, seed), seed)
         with Progress(len(embeddings), "vectors", f"faiss {preset.name}") as progress:
             for _, block in embeddings.blocks():
-                index.add(block)
+                add(block)
                 progress.update(len(block))
     with atomic_path(place / FAISS_NAME) as temporary, _disk_errors_of_faiss(place):
         faiss.write_index(index, str(temporary))
     del index
     with _faiss_threads(threads):
         truth, _ = exact_search(embeddings, probes, min(max(RECALL_KS), len(embeddings)))
-        info.update(_tune(_open_faiss(place, info), preset, embeddings, probes, truth, recall_target))
-        dense = FaissIndex(_open_faiss(place, info), embeddings, info)
+        info.update(_tune(open_faiss(place, info), preset, embeddings, probes, truth, recall_target))
+        dense = FaissIndex(open_faiss(place, info), embeddings, info)
         info["recall"] = {str(k): round(recall_at(dense, probes, truth, k), 4) for k in RECALL_KS}
     if info["recall"]["100"] < recall_target:
         _log.warning(
@@ -186,7 +198,7 @@ def _tune(
     tried, before = list[tuple[float, int, int]](), 0.0
     for effort in preset.efforts:
         wanted = min(depths[-1] * preset.over_fetches[-1] + CANDIDATE_MARGIN, len(embeddings))
-        _, candidates = index.search(probes, wanted, params=_parameters(index, effort, wanted))
+        _, candidates = index.search(probes, wanted, params=search_parameters(index, effort, wanted))
         scores = exact_scores(embeddings, probes, candidates)
         for over_fetch in preset.over_fetches:
             worst = 1.0
@@ -218,10 +230,10 @@ def recall_at(index: VectorIndex, probes: FloatArray, truth: FloatArray, k: int)
     return float((scores >= threshold - 1e-6 * np.abs(threshold)).mean())
 
 
-def _parameters(index: Any, effort: int, wanted: int, selected: Selection | None = None) -> Any:
+def search_parameters(index: Any, effort: int, wanted: int, selected: Selection | None = None) -> Any:
     """Search settings for one call; settings on the index itself would be shared by threads."""
     if isinstance(index, faiss.IndexPreTransform):
-        inner = _parameters(faiss.downcast_index(index.index), effort, wanted, selected)
+        inner = search_parameters(faiss.downcast_index(index.index), effort, wanted, selected)
         return faiss.SearchParametersPreTransform(index_params=inner)
     rows = {} if selected is None else {"sel": faiss.IDSelectorBitmap(selected.bits)}
     if isinstance(index, faiss.IndexHNSW):
@@ -235,7 +247,12 @@ def _parameters(index: Any, effort: int, wanted: int, selected: Selection | None
     return faiss.SearchParameters(**rows) if rows else None
 
 
-def _open_faiss(directory: Path, info: dict[str, Any]) -> Any:
+def open_faiss(directory: Path, info: Mapping[str, Any]) -> Any:
+    """FAISS's index in a directory, mapped into memory.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, or does not fit `info`, the content of `dense.json`.
+    """
     path = directory / FAISS_NAME
     if not path.is_file():
         raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
@@ -315,7 +332,9 @@ class FaissIndex:
         self, queries: FloatArray, wanted: int, effort: int, selected: Selection | None
     ) -> tuple[FloatArray, IntArray]:
         """Approximate scores (n, wanted) and rows (n, wanted) of the best candidates; row -1: no more."""
-        return self._index.search(queries, wanted, params=_parameters(self._index, effort, wanted, selected))
+        return self._index.search(
+            queries, wanted, params=search_parameters(self._index, effort, wanted, selected)
+        )
 
 
 def open_dense(directory: str | Path, embeddings: EmbeddingShards) -> VectorIndex:
@@ -342,4 +361,4 @@ def open_dense(directory: str | Path, embeddings: EmbeddingShards) -> VectorInde
         )
     if info["index_type"] == "flat":
         return FlatIndex(embeddings)
-    return FaissIndex(_open_faiss(place, info), embeddings, info)
+    return FaissIndex(open_faiss(place, info), embeddings, info)

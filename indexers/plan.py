@@ -17,8 +17,10 @@ from typing import Any
 import faiss
 import numpy as np
 
+from indexers.coarse import products_per_vector
 from indexers.documents import DOCUMENTS_NAME, DocumentList, cut_and_listed
-from indexers.passages import PassageStoreWriter
+from indexers.faiss_index import TWO_LEVELS_FROM
+from indexers.passage_writer import PassageStoreWriter
 from indexers.presets import HNSW_LINKS, Preset, preset_for
 from indexers.settings import BuildSettings
 from indexers.token_codec import TRAINING_TOKENS, centroid_count, code_dtype
@@ -42,6 +44,7 @@ TOKEN_BYTES = 5.5  # of title and text for each token vector (measured with punc
 LISTED_SHARE = 0.5  # of tokens that are the first of their passage in a cell (measured)
 FAULT_AROUND_BYTES = 65_536  # the kernel maps this much around a page that is touched
 _SAMPLE = 4096  # passages whose reading and storing is timed
+CODING_S = 4e-6  # of reading a vector and storing its code in a list (measured)
 KMEANS_ROUNDS, PQ_ROUNDS, PQ_POINTS = 10, 10, 16_384
 
 
@@ -306,13 +309,17 @@ def _dense_seconds(preset: Preset, rows: int, dim: int, settings: BuildSettings,
     """Training, adding, and the exact search on the probes."""
     operations = 2.0 * settings.probes * rows * dim
     if preset.nlist:
-        operations += 2.0 * KMEANS_ROUNDS * preset.training_rows * preset.nlist * dim
-        operations += 2.0 * rows * preset.nlist * dim
+        trained, added = float(KMEANS_ROUNDS * preset.nlist), float(preset.nlist)
+        if preset.nlist >= TWO_LEVELS_FROM:
+            trained, added = products_per_vector(preset.nlist)
+        operations += 2.0 * dim * (preset.training_rows * trained + rows * added)
     if preset.pq_bytes:
         operations += 2.0 * 256 * dim * (PQ_ROUNDS * PQ_POINTS + rows)
     if preset.name == "rabitq":
         operations += 2.0 * rows * dim * dim
     seconds = operations / (rates.gflops * 1e9)
+    if preset.nlist:
+        seconds += CODING_S * rows
     if preset.name == "hnsw":
         # A search before every insertion: its length grows with the logarithm of the graph, the work with D.
         cores = 1 if settings.reproducible else (settings.threads or faiss.omp_get_max_threads())

@@ -7,6 +7,7 @@
 | sq8    | 8 bits per number                          | D                | a quarter of the memory    |
 | hnsw   | graph (32 links per node) over 8-bit codes | D + 272          | lowest latency, slow build |
 | ivf    | inverted lists of 8-bit codes              | D + 8            | fast, millions and more    |
+| ivf4   | inverted lists of 4-bit codes              | D/2 + 8          | half of that, as exact     |
 | ivfpq  | inverted lists of product codes            | ≈ D/6 + 8        | small memory               |
 | rabitq | inverted lists of 1-bit codes, rotated     | D/8 + 16         | smallest memory            |
 
@@ -30,8 +31,9 @@ INDEX_KINDS: dict[IndexKind, tuple[Part, ...]] = {
     "bm25": ("bm25",),
     "hybrid": ("dense", "bm25"),
 }
-IndexType = Literal["flat", "fp16", "sq8", "hnsw", "ivf", "ivfpq", "rabitq"]
+IndexType = Literal["flat", "fp16", "sq8", "hnsw", "ivf", "ivf4", "ivfpq", "rabitq"]
 INDEX_TYPES: tuple[IndexType, ...] = get_args(IndexType)
+LISTED_TYPES = ("ivf", "ivf4", "ivfpq", "rabitq")  # with inverted lists, of which a search reads some
 PLAID = "plaid"  # one vector per token: the part "tokens" takes the place of "dense"
 
 HNSW_LINKS = 32
@@ -68,6 +70,7 @@ class Preset:
             # 2·M links of 4 bytes at level 0; levels above, offsets and levels take 16 bytes on average.
             "hnsw": dim + 4.0 * 2 * HNSW_LINKS + 16.0,
             "ivf": dim + 8.0,
+            "ivf4": math.ceil(dim / 2) + 8.0,
             "ivfpq": self.pq_bytes + 8.0,
             # One bit per number, two float32 factors, the id.
             "rabitq": math.ceil(dim / 8) + 8.0 + 8.0,
@@ -108,7 +111,7 @@ def preset_for(name: str, rows: int, dim: int) -> Preset:
     """
     if name not in INDEX_TYPES:
         raise ConfigError(f"there is no index type {name!r}", hint=f"choose one of {', '.join(INDEX_TYPES)}")
-    nlist = _list_count(rows) if name in ("ivf", "ivfpq", "rabitq") else 0
+    nlist = _list_count(rows) if name in LISTED_TYPES else 0
     pq_bytes = next(m for m in range(max(dim // 6, 1), 0, -1) if dim % m == 0) if name == "ivfpq" else 0
     # A codebook of 2^bits entries needs as many training vectors.
     pq_bits = min(8, max(1, int(math.log2(max(rows, 2)))))
@@ -118,6 +121,7 @@ def preset_for(name: str, rows: int, dim: int) -> Preset:
         "sq8": "SQ8",
         "hnsw": f"HNSW{HNSW_LINKS}_SQ8",
         "ivf": f"IVF{nlist},SQ8",
+        "ivf4": f"IVF{nlist},SQ4",
         "ivfpq": f"IVF{nlist},PQ{pq_bytes}x{pq_bits}",
         "rabitq": f"RR{dim},IVF{nlist},RaBitQ",
     }
@@ -126,6 +130,7 @@ def preset_for(name: str, rows: int, dim: int) -> Preset:
     else:
         efforts = (128, 256, 512, 1024, 2048, 4096) if name == "hnsw" else (0,)
     over_fetches: dict[str, tuple[int, ...]] = dict.fromkeys(("sq8", "ivf"), (1, 2, 4))
+    over_fetches["ivf4"] = (1, 2, 4, 8)
     over_fetches |= dict.fromkeys(("ivfpq", "rabitq"), (2, 4, 8, 16, 32))
     return Preset(
         name=name,

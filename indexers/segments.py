@@ -132,6 +132,15 @@ class LivePassages(PassageStore):
             chunks += [pa.nulls(len(store), kind)] if column is None else column.chunks
         return pa.chunked_array(chunks, kind).take(pa.array(self._live.stored))
 
+    def _mapped_anew(self) -> PassageStore:
+        stores = [store._mapped_anew() for store in self._stores]
+        return LivePassages(self.directory, self._live, stores)
+
+    def close(self) -> None:
+        """See `PassageStore`."""
+        for store in self._stores:
+            store.close()
+
     def _slice(self, start: int, stop: int) -> Iterator[Passage]:
         for segment, first, last in self._live.runs(start, stop):
             yield from self._stores[segment]._slice(first, last)

@@ -6,11 +6,12 @@ from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
-from indexers.presets import INDEX_KINDS, PLAID, IndexKind, IndexType
+from indexers.presets import INDEX_KINDS, LISTED_TYPES, PLAID, IndexKind, IndexType
 from rag.config import DEFAULT_SEED, Config
 
 VectorDtype = Literal["float16", "float32"]
 Stage = Literal["passages", "embeddings", "dense", "tokens", "bm25"]
+RECALL, HYBRID_RECALL = 0.98, 0.9
 STAGES: tuple[Stage, ...] = get_args(Stage)  # each has a folder of its name
 
 
@@ -28,7 +29,8 @@ class BuildSettings(Config):
         k1: term frequency saturation of BM25.
         b: length normalisation of BM25.
         probes: number of queries on which recall is measured.
-        recall_target: minimum of recall@1, @10 and @100 for which a lossy index type is tuned.
+        recall_target: minimum of recall@1, @10 and @100 for which a lossy type is tuned; None means 0.98,
+            and 0.9 for a hybrid, whose BM25 finds much of what the vectors miss.
         seed: random seed of sampling and clustering.
         threads: number of CPU threads for FAISS and Lucene; None means all cores.
         reproducible: build byte-identical indexes, at the price of a slower `hnsw` build.
@@ -42,7 +44,7 @@ class BuildSettings(Config):
     k1: float = Field(default=0.9, ge=0)
     b: float = Field(default=0.4, ge=0, le=1)
     probes: int = Field(default=256, ge=1)
-    recall_target: float = Field(default=0.98, gt=0, le=1)
+    recall_target: float | None = Field(default=None, gt=0, le=1)
     seed: int = Field(default=DEFAULT_SEED, ge=0)
     threads: int | None = Field(default=None, ge=1)
     reproducible: bool = True
@@ -85,6 +87,13 @@ class BuildSettings(Config):
     def has_bm25(self) -> bool:
         """Whether Lucene is built."""
         return "bm25" in INDEX_KINDS[self.retriever]
+
+    @property
+    def tuned_recall(self) -> float:
+        """The recall that "None" stands for."""
+        if self.recall_target is not None:
+            return self.recall_target
+        return HYBRID_RECALL if self.retriever == "hybrid" and self.index_type in LISTED_TYPES else RECALL
 
     @property
     def stored_dtype(self) -> VectorDtype:

@@ -26,7 +26,8 @@ from indexers.faiss_index import RECALL_KS, recall_at
 from indexers.index import Index
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25
-from indexers.passages import PassageStore, passages_digest
+from indexers.passage_writer import passages_digest
+from indexers.passages import PassageStore
 from indexers.probes import read_probes
 from indexers.protocols import EncoderIdentity, IntArray, PassageEncoder
 from indexers.provenance import documents_of_index, settings_of_index

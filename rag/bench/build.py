@@ -16,10 +16,11 @@ from typing import IO, Any
 import numpy as np
 
 from indexers.ledger import LEDGER_NAME
+from rag.bench.common import leave_cache
 from rag.bench.load import latency_interval
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
 from rag.bench.server_process import ServerProcess, post_json
-from rag.core.errors import ConfigError, DataError, ResourceError
+from rag.core.errors import DataError, ResourceError
 from rag.core.files import read_json
 from rag.core.manifest import read_manifest
 from rag.core.progress import format_seconds
@@ -61,6 +62,7 @@ def run_build_benchmark(
     encoder: str = "static",
     index_type: str = "rabitq",
     retriever: str = "hybrid",
+    recall_target: float | None = None,
     n: int = 200,
     top_k: int = 20,
     kill: str = "",
@@ -73,33 +75,37 @@ def run_build_benchmark(
 
     Args:
         questions: Question file with answers: SQuAD, DPR, JSONL … (.gz too).
-        out: Index directory, kept; it must not exist yet.
+        out: Index directory, kept; one that exists is continued, and only what is left is timed.
         encoder: Encoder of the index.
         index_type: Type of the vector index.
+        recall_target: Recall for which it is tuned; that of `rag index` if not given.
         n: Questions to ask, drawn at random.
         top_k: Passages to read, and ranks among which an answer counts as retrieved.
         kill: Stages, separated by commas, in which the build is killed once (kill -9) and continued.
         kill_after: Seconds from the beginning of such a stage to the kill.
 
     Raises:
-        ConfigError: `out` exists already.
         ResourceError: the build or the server failed.
     """
     from rag.data.questions import draw_sample, read_questions
 
-    if out.exists():
-        raise ConfigError(f"--out {out} exists", hint="name a new directory: a build is timed from its start")
+    continued = out.exists()
     report = Report(
         "build",
         {
             "corpus": ", ".join(corpus), "encoder": encoder, "index_type": index_type,
-            "retriever": retriever, "questions": questions, "n": n, "top_k": top_k, "kill": kill,
+            "retriever": retriever, "recall_target": recall_target, "questions": questions, "n": n,
+            "top_k": top_k, "kill": kill,
         },
     )  # fmt: skip
     given = ["--retriever", retriever, "--index-type", index_type, "--encoder", encoder]
     asked = draw_sample(read_questions(questions, format=format), n, 0)
     command = [*_rag("index"), *corpus, "--split", "none", *given, "--out", str(out)]
+    if recall_target is not None:
+        command += ["--recall-target", str(recall_target)]
     built = _build(command, out, {stage.strip() for stage in kill.split(",") if stage.strip()}, kill_after)
+    if continued:
+        report.notes.append(f"{out} was there before: the times are those of what was left to do")
     passages, disk = _disk(out)
     served = _serve(out, asked, retriever, top_k)
     _fill(report, built, served, _plan(out, passages, given, len(asked), top_k), passages, disk)
@@ -215,9 +221,7 @@ class _Served:
 
 
 def _serve(out: Path, asked: list[Question], retriever: str, top_k: int) -> _Served:
-    for path in out.rglob("*"):
-        if path.is_file():
-            _leave_cache(path)
+    leave_cache(out)
     latencies, timings, found = [], [], []
     with (
         ServerProcess(out, arguments=["--retriever", retriever]) as server,
@@ -242,15 +246,6 @@ def _serve(out: Path, asked: list[Question], retriever: str, top_k: int) -> _Ser
         server.ready_after_s, ready.cpu_s, (seen.cpu_s - ready.cpu_s) / len(asked), seen.peak_bytes,
         seen.own_bytes, latencies, stages, found,
     )  # fmt: skip
-
-
-def _leave_cache(path: Path) -> None:
-    """Have the system drop a file's pages, as after a start of the machine."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
 
 
 def _plan(out: Path, passages: int, given: list[str], questions: int, top_k: int) -> dict[str, Any]:

@@ -79,7 +79,8 @@ def _encode(
 
     from indexers.embeddings import EmbeddingShards, encode_corpus
     from indexers.index import Index
-    from indexers.passages import PassageStore, PassageStoreWriter
+    from indexers.passage_writer import PassageStoreWriter
+    from indexers.passages import PassageStore
     from rag.scale.encoding import ClusterEncoding
     from retrievers.open import open_encoder
 

@@ -2,8 +2,9 @@
 
 import hashlib
 import io
+import mmap
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -55,3 +56,15 @@ def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...] | None = No
         )
     # A plain array over the same pages: indexing a memmap object costs several times more.
     return np.asarray(mapped)
+
+
+def advise(values: NDArray[Any], advice: Literal["MADV_RANDOM", "MADV_WILLNEED"]) -> None:
+    """Say how a mapped file will be read: its pages one by one, without those around them, or all of it soon.
+
+    Systems without such advice go on without.
+    """
+    base: Any = values
+    while base is not None and not isinstance(base, mmap.mmap):
+        base = base.base if type(base) is np.ndarray else getattr(base, "_mmap", None)
+    if base is not None and hasattr(mmap, advice):
+        base.madvise(getattr(mmap, advice))

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from indexers.index import Index
-from indexers.passages import PassageStore, PassageStoreWriter
+from indexers.passage_writer import PassageStoreWriter
+from indexers.passages import PassageStore
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, sha256_file
 from rag.core.manifest import MANIFEST_NAME

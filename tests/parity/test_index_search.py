@@ -66,6 +66,22 @@ def test_flat_equals_brute_force(float32: EmbeddingShards, count: int, top_k: in
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-5)
 
 
+@pytest.mark.parametrize("top_k", [1, 10, 700])
+def test_many_questions_get_the_scores_and_the_order_that_each_gets_alone(
+    float32: EmbeddingShards, float16: EmbeddingShards, top_k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact, "_TILE_ROWS", 512)  # blocks of 700: whole and partial tiles
+    monkeypatch.setattr(exact, "_QUERIES_AT_ONCE", 25)
+    queries = clustered(60, 1)
+    selected = Selection(np.random.default_rng(3).random(ROWS) < 0.6)
+    for embeddings in (float32, float16):
+        for rows in (None, selected):
+            together = exact_search(embeddings, queries, top_k, rows)
+            alone = [exact_search(embeddings, query[None], top_k, rows) for query in queries]
+            for part in (0, 1):
+                np.testing.assert_array_equal(together[part], np.concatenate([one[part] for one in alone]))
+
+
 @pytest.mark.parametrize("name", INDEX_TYPES)
 def test_lossy_types_reach_their_recall_with_exact_scores(
     tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards, name: str
@@ -178,7 +194,7 @@ def test_where_the_target_is_out_of_reach_lists_that_bring_nothing_are_left_out(
             tried.append(params)
             return None, np.where(np.arange(1000)[:, None] < 1000 * found[params], best[:, :wanted], -1)
 
-    monkeypatch.setattr(faiss_index, "_parameters", lambda index, effort, wanted: effort)
+    monkeypatch.setattr(faiss_index, "search_parameters", lambda index, effort, wanted: effort)
     preset = Preset("rabitq", "", 16, 0, 0, (1, 2, 4, 8, 16), (2, 4))
     settings = faiss_index._tune(Index(), preset, float32, probes, truth[:, :100], 0.98)
     assert settings == {"effort": 2, "over_fetch": 2}

@@ -143,3 +143,15 @@ def test_what_a_killed_node_left_is_removed_at_the_end(tmp_path: Path) -> None:
 
     assert len(writer.completed(fill)) == 20
     assert not [path for path in tmp_path.iterdir() if TEMPORARY_MARK in path.name]
+
+
+def test_every_float16_is_read_as_numpy_reads_it(tmp_path: Path) -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    halves = halves[np.isfinite(halves)].reshape(-1, 8)
+    who = EncoderIdentity("toy", "aa", dim=8)
+    writer = EmbeddingWriter(tmp_path, rows=len(halves), encoder=who, dtype="float16", shard_rows=3000)
+    list(writer.write_missing(lambda start, stop: halves[start:stop].astype(np.float32)))
+    shards = EmbeddingShards.open(tmp_path)
+    expected = halves.astype(np.float32)
+    np.testing.assert_array_equal(shards.rows(np.arange(len(halves))), expected)
+    np.testing.assert_array_equal(np.concatenate([block for _, block in shards.blocks()]), expected)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from indexers.gold import FoundGold, GoldLookup, overlap_share
-from indexers.passages import PassageStore, PassageStoreWriter
+from indexers.passage_writer import PassageStoreWriter
+from indexers.passages import PassageStore
 from rag.core.types import GoldPassage, Hit, Passage, Question
 
 RHINE = "The Rhine rises in the Swiss Alps and ends in the North Sea near Rotterdam."

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from indexers.lucene import LuceneIndex, build_bm25, clean_query, java_versions
-from indexers.passages import PassageStore, PassageStoreWriter
+from indexers.passage_writer import PassageStoreWriter
+from indexers.passages import PassageStore
 from rag.core.errors import ArtifactError, IncompleteArtifactError, RetrievalError
 from rag.core.types import Passage
 

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from indexers import passage_writer
 from indexers import passages as module
-from indexers.passages import PassageStore, PassageStoreWriter, passages_digest
+from indexers.passage_writer import PassageStoreWriter, passages_digest
+from indexers.passages import PassageStore
 from rag.core.errors import ArtifactError, DataError, RetrievalError
 from rag.core.types import Location, Passage
 
@@ -84,7 +86,8 @@ def test_every_id_is_found_and_no_other(tmp_path: Path, ids: set[str]) -> None:
 
 
 def test_colliding_hashes_are_told_apart_by_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "hash64", lambda passage_id: len(passage_id))
+    for each in (module, passage_writer):
+        monkeypatch.setattr(each, "hash64", lambda passage_id: len(passage_id))
     store = write(tmp_path, [Passage(name, "", "") for name in ("aa", "bb", "c", "dd")])
     assert [store.row_of(name) for name in ("aa", "bb", "c", "dd")] == [0, 1, 2, 3]
     assert "ee" not in store
@@ -148,3 +151,36 @@ def test_random_access_is_fast(tmp_path: Path) -> None:
         store.get_many(row_set)
         best_s = min(best_s, time.perf_counter() - started)
     assert best_s < 1e-3
+
+
+def test_ids_are_read_from_their_own_file_and_from_the_passages_of_older_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ID_BATCH_ROWS", 2048)
+    monkeypatch.setattr(passage_writer, "ID_BATCH_ROWS", 2048)
+    write(tmp_path, [Passage(f"p{n}", "", "text") for n in range(5000)])
+    rows = [4999, 0, 2047, 2048, 1023]
+    expected = [f"p{row}" for row in rows]
+    assert PassageStore.open(tmp_path).ids(rows) == expected
+    (tmp_path / module.IDS_NAME).unlink()
+    assert PassageStore.open(tmp_path).ids(rows) == expected
+    write(tmp_path / "other", [Passage("a", "", "text")])
+    (tmp_path / "other" / module.IDS_NAME).rename(tmp_path / module.IDS_NAME)
+    with pytest.raises(ArtifactError, match=r"ids\.arrow does not belong"):
+        PassageStore.open(tmp_path)
+
+
+def test_a_pass_maps_the_files_anew_and_leaves_out_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MAPPED_ROWS", 1000)
+    store = write(tmp_path, [Passage(f"p{n}", "", f"text {n}") for n in range(3500)])
+    opened = []
+    real = PassageStore.open
+    monkeypatch.setattr(PassageStore, "open", lambda place: opened.append(place) or real(place))
+    for size in (1, 300, 5000):
+        batches = list(store.batches(size, start=7, stop=3333))
+        assert {len(batch) for batch in batches[:-1]} <= {size}
+        assert [p.text for batch in batches for p in batch] == [f"text {n}" for n in range(7, 3333)]
+    assert len(opened) == 4 + 4 + 1
+    assert store[3499].text == "text 3499"

@@ -12,7 +12,8 @@ from indexers.build import build_index
 from indexers.filtering import select
 from indexers.index import Index
 from indexers.lucene import LuceneIndex
-from indexers.passages import PassageStore, PassageStoreWriter
+from indexers.passage_writer import PassageStoreWriter
+from indexers.passages import PassageStore
 from indexers.selected import Selection
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError

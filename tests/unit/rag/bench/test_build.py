@@ -45,8 +45,11 @@ def test_a_build_that_is_killed_is_continued_and_answers(tmp_path: Path) -> None
     assert growth["serve start, s"] > 0
     assert report.figures["answer in the top"].value > 0.5
     assert set(report.figures["measured_over_planned"]) >= {"disk, lucene", "memory, serving", "time, bm25"}
-    with pytest.raises(ConfigError, match="exists"):
-        run_build_benchmark([str(corpus_path())], questions_path(), tmp_path / "index")
+    again = run_build_benchmark(
+        [str(corpus_path())], questions_path(), tmp_path / "index", retriever="bm25", n=3, top_k=5
+    )
+    assert "was there before" in again.notes[0]
+    assert again.figures["passages"] == report.figures["passages"]
 
 
 @pytest.mark.slow

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter
-from indexers.probes import PROBES_NAME, perturbed_probes
+from indexers.probes import PROBES_NAME, perturbed_probes, read_probes
 from indexers.protocols import EncoderIdentity
-from rag.bench.lossy import compare_lossy
+from rag.bench.lossy import compare_lossy, multiplied
 from rag.bench.report import Report
 from rag.bench.search import time_flat
 from rag.core.errors import ConfigError
@@ -42,8 +42,22 @@ def test_lossy_types_are_compared_with_exact_search(tmp_path: Path) -> None:
     assert figures["recall@100"].n == 40
     assert figures["size_bytes"] > 400 * 16
     assert figures["time_ratio_batch_4"].value > 0
+    assert figures["bare_ratio_batch_4"].value > 0
+    assert figures["cold_s"] > 0
     assert not list(tmp_path.glob("rag-lossy-*"))
     report.to_json()
+
+
+def test_vectors_are_multiplied_with_noise_around_them(tmp_path: Path) -> None:
+    stored = embeddings(tmp_path, rows=50)
+    many = multiplied(stored, tmp_path / "many", 400, noise=0.2)
+    vectors = many.rows(np.arange(400))
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=2e-3)
+    units = stored.rows(np.arange(50))
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    nearest = (vectors @ units.T).max(axis=1)
+    assert 0.9 < nearest.mean() < 0.999
+    assert len(read_probes(many)) == 256
 
 
 def test_a_corpus_smaller_than_the_deepest_recall_is_refused(tmp_path: Path) -> None:

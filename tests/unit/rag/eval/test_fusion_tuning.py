@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexers.passages import PassageStore, PassageStoreWriter
+from indexers.passage_writer import PassageStoreWriter
+from indexers.passages import PassageStore
 from rag.core.errors import DataError
 from rag.core.types import Hit, Passage, Question
 from rag.eval.fusion_tuning import fusion_candidates, tune_fusion

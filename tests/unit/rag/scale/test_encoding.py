@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from indexers.embeddings import encode_corpus
 from indexers.index import Index
-from indexers.passages import PassageStore, PassageStoreWriter
+from indexers.passage_writer import PassageStoreWriter
+from indexers.passages import PassageStore
 from rag.cli.main import app
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Passage

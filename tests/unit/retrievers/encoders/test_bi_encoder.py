@@ -6,7 +6,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter
-from indexers.passages import PassageStore, PassageStoreWriter
+from indexers.passage_writer import PassageStoreWriter
+from indexers.passages import PassageStore
 from indexers.protocols import PassageEncoder, ReportingEncoder
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage, Query

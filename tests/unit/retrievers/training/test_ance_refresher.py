@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexers.passages import PassageStore, PassageStoreWriter
+from indexers.passage_writer import PassageStoreWriter
+from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import read_json

@@ -1,0 +1,204 @@
+"""Write passages to disk, in the files that `indexers.passages` reads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from indexers.passages import (
+    ARROW_NAME,
+    BATCH_ROWS,
+    HASHES_NAME,
+    ID_BATCH_ROWS,
+    ID_SCHEMA,
+    IDS_NAME,
+    LOCATIONS_NAME,
+    METADATA_NAME,
+    OPTIONAL_SCHEMAS,
+    PASSAGE_SCHEMA,
+    ROWS_NAME,
+)
+from rag.core.errors import DataError
+from rag.core.files import atomic_path, clean_directory, disk_errors, hash64
+from rag.core.npy import save_npy
+from rag.core.types import Location, Passage
+
+
+def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
+    place = passage.location  # without locations the digest is that of versions that had none
+    located = (place.path, place.page, *place.headings) if place else ()
+    described = (_metadata_json(passage),) if passage.metadata else ()
+    for part in (passage.id, passage.title, passage.text, *located, *described):
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+
+
+def passages_digest(passages: Iterable[Passage]) -> tuple[int, str]:
+    """Count and hex sha256 of passages, as `PassageStoreWriter` computes them while it writes."""
+    digest, count = hashlib.sha256(), 0
+    for passage in passages:
+        _digest_update(digest, passage)
+        count += 1
+    return count, digest.hexdigest()
+
+
+class PassageStoreWriter:
+    """Writes a store passage by passage; the directory gets its files only on a clean exit.
+
+    Memory grows by 8 bytes per passage. The `with` block ends by sorting the id hashes.
+
+    Raises:
+        DataError: on exit, if two passages have the same id; at `add`, for an empty id or invalid Unicode.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self.digest = ""
+        self._hashes = array("Q")
+        self._columns: tuple[list[str], list[str], list[str]] = ([], [], [])
+        self._ids: list[str] = []  # of the next batch of ids.arrow
+        self._beside: list[Passage] = []  # those of the batch, for the optional files
+        self._optional: dict[str, Any] = {}  # writers of these
+        self._sha = hashlib.sha256()
+
+    def __enter__(self) -> PassageStoreWriter:
+        clean_directory(self.directory)
+        self._files = ExitStack()
+        self._temporary = self._files.enter_context(atomic_path(self.directory / ARROW_NAME))
+        self._writer = pa.ipc.new_file(str(self._temporary), PASSAGE_SCHEMA)
+        ids = self._files.enter_context(atomic_path(self.directory / IDS_NAME))
+        self._id_writer = pa.ipc.new_file(str(ids), ID_SCHEMA)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def add(self, passage: Passage) -> None:
+        """Append one passage; its row is the number of passages before it."""
+        if not passage.id:
+            raise DataError(f"passage {len(self)} has an empty id", hint="give each one of its own")
+        try:
+            _digest_update(self._sha, passage)
+        except UnicodeEncodeError as error:
+            raise DataError(f"passage {passage.id!r} holds invalid Unicode ({error})") from error
+        self._hashes.append(hash64(passage.id.encode()))
+        ids, titles, texts = self._columns
+        ids.append(passage.id)
+        titles.append(passage.title)
+        texts.append(passage.text)
+        self._beside.append(passage)
+        if len(ids) == BATCH_ROWS:
+            self._flush()
+
+    def add_many(self, passages: Iterable[Passage]) -> None:
+        """Append passages in order."""
+        for passage in passages:
+            self.add(passage)
+
+    def _flush(self) -> None:
+        arrays = [pa.array(column, pa.large_string()) for column in self._columns]
+        with disk_errors(self.directory):
+            self._writer.write_batch(pa.record_batch(arrays, schema=PASSAGE_SCHEMA))
+            self._ids += self._columns[0]
+            if len(self._ids) >= ID_BATCH_ROWS:
+                self._write_ids()
+            self._write_optional(LOCATIONS_NAME, [_location_row(one.location) for one in self._beside])
+            self._write_optional(METADATA_NAME, [_metadata_row(one) for one in self._beside])
+        for column in (*self._columns, self._beside):
+            column.clear()
+
+    def _write_ids(self) -> None:
+        self._id_writer.write_batch(
+            pa.record_batch([pa.array(self._ids, pa.large_string())], schema=ID_SCHEMA)
+        )
+        self._ids.clear()
+
+    def _write_optional(self, name: str, rows: list[dict[str, Any] | None]) -> None:
+        """Write the rows of one batch; the file begins with the first passage that has something in it."""
+        schema = OPTIONAL_SCHEMAS[name]
+        if name not in self._optional and any(rows):
+            path = self._files.enter_context(atomic_path(self.directory / name))
+            self._optional[name] = pa.ipc.new_file(str(path), schema)
+            for _ in range((len(self) - 1) // BATCH_ROWS):
+                self._optional[name].write_batch(_batch([None] * BATCH_ROWS, schema))
+        if name in self._optional:
+            self._optional[name].write_batch(_batch(rows, schema))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._files:  # renames the Arrow file into place, or removes it after an error
+            if error is not None:
+                raise error
+            if self._columns[0]:
+                self._flush()
+            if self._ids:
+                with disk_errors(self.directory):
+                    self._write_ids()
+            self._writer.close()
+            self._id_writer.close()
+            for name in OPTIONAL_SCHEMAS:
+                if name in self._optional:
+                    self._optional[name].close()
+                else:  # of a store that was here before
+                    (self.directory / name).unlink(missing_ok=True)
+            self._write_lookup()
+            self.digest = self._sha.hexdigest()
+
+    def _write_lookup(self) -> None:
+        hashes = np.frombuffer(self._hashes, dtype=np.uint64)
+        order = np.argsort(hashes, kind="stable").astype(np.int64)
+        ordered = hashes[order]
+        self._refuse_duplicates(ordered, order)
+        save_npy(self.directory / HASHES_NAME, ordered)
+        save_npy(self.directory / ROWS_NAME, order)
+
+    def _refuse_duplicates(self, ordered: np.ndarray, order: np.ndarray) -> None:
+        equal = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if not len(equal):
+            return
+        with pa.memory_map(str(self._temporary)) as source:
+            reader = pa.ipc.open_file(source)
+            repeated = []
+            for position in equal:
+                first, second = (int(row) for row in order[position : position + 2])
+                ids = [
+                    reader.get_batch(row // BATCH_ROWS).column(0)[row % BATCH_ROWS].as_py()
+                    for row in (first, second)
+                ]
+                if ids[0] == ids[1]:
+                    repeated.append(f"{ids[0]!r} (passages {first} and {second})")
+        if repeated:
+            raise DataError(
+                f"{len(repeated)} passage ids occur more than once: {', '.join(repeated[:3])}",
+                hint="make the ids unique",
+            )
+
+
+def _location_row(place: Location | None) -> dict[str, Any] | None:
+    return None if place is None else asdict(place)
+
+
+def _metadata_json(passage: Passage) -> str:
+    return json.dumps(dict(passage.metadata), ensure_ascii=False)
+
+
+def _metadata_row(passage: Passage) -> dict[str, Any] | None:
+    return {"metadata": _metadata_json(passage)} if passage.metadata else None
+
+
+def _batch(rows: Sequence[dict[str, Any] | None], schema: pa.Schema) -> pa.RecordBatch:
+    columns = ([None if row is None else row[field.name] for row in rows] for field in schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
