@@ -37,9 +37,9 @@ _log = get_logger(__name__)
 def adapt(config: AdaptConfig, training: ReaderTrainConfig) -> Path:
     """Make questions from an index's passages, keep those that agree, and train the reader on them.
 
-    Writes into `config.out`: `adapt.json` (settings), `questions.json` (the kept questions with their passages,
-    which `rag train` reads too), `questions.report.json` (counts), and what `train_reader` writes. A killed run
-    loses at most 64 questions, or what was trained since the last checkpoint.
+    Writes into `config.out`: `adapt.json` (settings), `questions.json` (the kept questions with their
+    passages, which `rag train` reads too), `questions.report.json` (counts), and what `train_reader` writes.
+    A killed run loses at most 64 questions, or what was trained since the last checkpoint.
 
     Args:
         training: the reader's training; its sets and the reader that it starts from are set here.
@@ -100,6 +100,7 @@ def _make(config: AdaptConfig, start: Path) -> Counter[str]:
     pipeline = Pipeline.open(
         config.index, retriever=config.retriever, index_encoder=config.index_encoder, reader=config.reader
     )
+    assert pipeline.reader is not None  # that of the package where none is given
     with closing(pipeline):
         keep = partial(
             agreeing, search=pipeline, reader=pipeline.reader, top_k=config.top_k, least_f1=config.agreement
@@ -108,8 +109,8 @@ def _make(config: AdaptConfig, start: Path) -> Counter[str]:
     counts = blocks.counts()
     if counts["kept"] < _LEAST:
         raise DataError(
-            f"{counts['kept']} of {counts['made']:,} made questions are kept ({counts['retrieved']:,} of them have "
-            f"their passage in the first {config.top_k}), expected at least {_LEAST}",
+            f"{counts['kept']} of {counts['made']:,} made questions are kept ({counts['retrieved']:,} of them "
+            f"have their passage in the first {config.top_k}), expected at least {_LEAST}",
             hint="raise --questions or --top-k, or give an index with more text",
         )
     atomic_write_json(config.out / REPORT, dict(counts))

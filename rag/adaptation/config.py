@@ -18,8 +18,8 @@ class AdaptConfig(Config):
         out: folder of the run.
         index: index whose passages the questions are made from, and which is searched.
         reader: folder of the reader that is adapted; None is the shipped one.
-        replay: questions with passages, such as SQuAD's, that are trained on too, twice as many as are made at
-            most; with them the reader keeps more of what it knows.
+        replay: questions with passages, such as SQuAD's, that are trained on too, at most twice as many as
+            are made; with them the reader keeps more of what it knows.
         kinds: kinds of made questions: "table", "sentence", "definition", "list", "heading".
         questions: number of questions that are made and judged.
         per_passage: highest number of questions from one passage.

@@ -67,8 +67,9 @@ def term_questions(
     name = max(forms, key=len) if forms else re.sub(r"=.*$", "", term)
     if not kind or len(name) < 2 or name not in shown:
         return
-    if (found := _DEFAULT.search(text)) and found[1].lower() not in _NO_DEFAULT:
-        yield TermQuestion(draw.choice(_VALUE).format(name, subject), found[1], offset + found.start(1))
+    default = _DEFAULT.search(text)
+    if default and default[1].lower() not in _NO_DEFAULT:
+        yield TermQuestion(draw.choice(_VALUE).format(name, subject), default[1], offset + default.start(1))
     sentence = first_sentence(text)
     if sentence and draw.random() < 0.45:
         yield TermQuestion(draw.choice(_MEANING[kind]).format(name, subject), sentence, offset)

@@ -98,7 +98,8 @@ def report(name: str, before: Sequence[dict[str, float]], after: Sequence[dict[s
     silent = [100 * one["silent"].mean() for one in (old, new)]
     refused = [100 * one["refused"][one["refused"] >= 0].mean() for one in (old, new)]
     count = int((new["refused"] >= 0).sum())
-    yield f"  no answer: over right ones {hidden[0]:.1f} → {hidden[1]:.1f} %, over all {silent[0]:.1f} → {silent[1]:.1f} %"
+    yield f"  no answer: over right ones {hidden[0]:.1f} → {hidden[1]:.1f} %"
+    yield f"  no answer: over all {silent[0]:.1f} → {silent[1]:.1f} %"
     yield f"  windows without the answer: refused {refused[0]:.1f} → {refused[1]:.1f} % of {count}"
     measured = [calibration(one["confidence"], one["em"]) for one in (old, new)]
     yield f"  ECE {' → '.join(f'{one.ece:.3f}' for one in measured if one)}"

@@ -1,4 +1,4 @@
-"""`rag adapt` on a tiny corpus with a tiny reader: from the index to a reader, killed, resumed, and refused."""
+"""`rag adapt` on a tiny corpus with a tiny reader: from the index to a reader, killed, resumed, refused."""
 
 import json
 from pathlib import Path
@@ -52,13 +52,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             freeze_word_embeddings=False,
             validation_questions=4,
             calibration_questions=12,
-        )  # fmt: skip
+        )
     )
     draw = np.random.default_rng(1)
     passages = []
     for number in range(70):
         name = " ".join(str(word) for word in draw.choice(WORDS[:8], 4, replace=False))
-        text = f"The {name} near {chr(97 + number % 26)}{chr(97 + number // 26)} has {draw.integers(10, 100)} meters."
+        place = f"{chr(97 + number % 26)}{chr(97 + number // 26)}"
+        text = f"The {name} near {place} has {draw.integers(10, 100)} meters."
         passages.append(Passage(str(number), "", text))
     build_index(passages, folder / "index", settings=BuildSettings(retriever="bm25", java_heap_mib=256))
     return folder / "index", reader
@@ -143,7 +144,7 @@ def test_what_cannot_work_is_refused(world: tuple[Path, Path], tmp_path: Path) -
     given: dict[str, Any] = {"reader": str(reader), "training": TRAINING}
     with pytest.raises(DataError, match="70 passages give no question of the kinds table"):
         adapt(index, tmp_path / "a", kinds="table", **given)
-    with pytest.raises(DataError, match="of 20 made questions are kept .* expected at least 50"):
+    with pytest.raises(DataError, match=r"of 20 made questions are kept .* expected at least 50"):
         adapt(index, tmp_path / "b", kinds="sentence", questions=20, **given)
     with pytest.raises(ConfigError, match="no reader that can be trained further"):
         adapt(index, tmp_path / "c", reader=str(tiny_encoder(tmp_path / "encoder")))

@@ -12,7 +12,7 @@ PASSAGES = [Passage(str(n), "", f"Row {n} has {n}{n} and {(n + 1) % 4}{(n + 1) %
 
 
 class Search:
-    """Finds the passage whose number the question ends with, the one before it, and the one after it, but never 3."""
+    """Finds the passage whose number the question ends with and its neighbours, but never passage 3."""
 
     def retrieve(self, questions: Sequence[str], top_k: int) -> list[list[tuple[Hit, Passage]]]:
         found = []
