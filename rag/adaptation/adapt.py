@@ -109,8 +109,8 @@ def _make(config: AdaptConfig, start: Path) -> Counter[str]:
     counts = blocks.counts()
     if counts["kept"] < _LEAST:
         raise DataError(
-            f"{counts['kept']} of {counts['made']:,} made questions are kept ({counts['retrieved']:,} of them "
-            f"have their passage in the first {config.top_k}), expected at least {_LEAST}",
+            f"{counts['kept']} of {counts['made']:,} made questions are kept, expected at least {_LEAST} "
+            f"({counts['retrieved']:,} of them have their passage in the first {config.top_k})",
             hint="raise --questions or --top-k, or give an index with more text",
         )
     atomic_write_json(config.out / REPORT, dict(counts))
