@@ -21,9 +21,10 @@ from rag.data.questions import read_questions
 from rag.pipeline import Pipeline
 from rag.runtime.seeds import generator
 from readers.extractive.files import SHIPPED_READER
+from readers.extractive.settings import ReaderManifest
 from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.recipe import train_reader
-from readers.manifest import READER_FILE
+from readers.manifest import READER_FILE, load_manifest
 from retrievers.negatives.blocks import BlockFolder
 
 QUESTIONS, REPORT, SETTINGS = "questions.json", "questions.report.json", "adapt.json"
@@ -42,7 +43,8 @@ def adapt(config: AdaptConfig, training: ReaderTrainConfig) -> Path:
     A killed run loses at most 64 questions, or what was trained since the last checkpoint.
 
     Args:
-        training: the reader's training; its sets and the reader that it starts from are set here.
+        training: the reader's training; its sets, the reader that it starts from and the outputs that this has
+            are set here.
 
     Returns:
         The folder of the adapted reader, `config.out / "reader"`.
@@ -61,11 +63,14 @@ def adapt(config: AdaptConfig, training: ReaderTrainConfig) -> Path:
             f"{start} is no reader that can be trained further",
             hint="give a folder of `rag train reader`, or none for the shipped reader",
         )
+    manifest = load_manifest(ReaderManifest, start)
     with directory_lock(config.out / "questions"):
         counts = _make(config, start)
     made = TrainingSet(questions=config.out / QUESTIONS, name="made", positives="gold", held_out=0.0)
     replayed = [_replayed(path, counts["kept"]) for path in config.replay]
-    model = training.model.model_copy(update={"encoder": str(start)})
+    same = ("answer_types", "skim_layer", "question_tokens", "title_tokens")
+    outputs = {name: getattr(manifest.settings, name) for name in same}
+    model = training.model.model_copy(update={"encoder": str(start), **outputs})
     return train_reader(training.replaced(out=config.out, train=(made, *replayed), model=model))
 
 

@@ -17,8 +17,9 @@ from rag.data.examples import read_examples
 from rag.jobs import adapt
 from rag.pipeline import Pipeline
 from readers.extractive.settings import ReaderManifest
-from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
+from readers.extractive.training.config import ReaderModelConfig, ReaderStage, ReaderTrainConfig
 from readers.extractive.training.recipe import train_reader
+from readers.extractive.training.start import kept_ranking
 from readers.manifest import load_manifest
 from retrievers.negatives import blocks
 from tests.commands import exit_code
@@ -27,7 +28,7 @@ from tests.worlds import killed_at
 
 FEW = 4  # kept questions that are enough here: the tiny reader agrees with one in ten
 TRAINING: dict[str, Any] = {
-    "answer_types": False, "skim_layer": 0, "question_tokens": 32, "title_tokens": 8, "max_steps": 3,
+    "question_tokens": 32, "title_tokens": 8, "max_steps": 3,
     "precision": "fp32", "threads": 1,
     "stages": [{"epochs": 1, "max_tokens": 96, "full_tokens": 96, "tokens_per_batch": 1024}],
 }  # fmt: skip
@@ -148,10 +149,8 @@ def test_what_cannot_work_is_refused(
         adapt(index, tmp_path / "c", reader=str(tiny_encoder(tmp_path / "encoder")))
     with pytest.raises(ConfigError, match="kinds"):
         adapt(index, tmp_path / "d", kinds="tables", **given)
-    monkeypatch.setattr(module, "_LEAST", FEW)
-    with pytest.raises(ConfigError, match="skim_layer is 2 here, and 0"):
-        stages = {"stages": TRAINING["stages"]}
-        adapt(index, tmp_path / "e", kinds="sentence", reader=str(reader), training=stages)
+    with pytest.raises(ConfigError, match="answer_types is True here, and False"):
+        kept_ranking(ReaderModelConfig(encoder=str(reader), answer_types=True))
     assert not (tmp_path / "d").exists()
 
 
