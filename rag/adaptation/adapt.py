@@ -43,7 +43,7 @@ def adapt(config: AdaptConfig, training: ReaderTrainConfig) -> Path:
     A killed run loses at most 64 questions, or what was trained since the last checkpoint.
 
     Args:
-        training: the reader's training; its sets, the reader that it starts from and the outputs that this has
+        training: the reader's training; its sets, the reader that it starts from and the outputs of this
             are set here.
 
     Returns:

@@ -136,9 +136,7 @@ def _adapt(index: Path, out: Path, given: dict[str, Any]) -> None:
     adapt(index, out, **given)
 
 
-def test_what_cannot_work_is_refused(
-    world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_work_is_refused(world: tuple[Path, Path], tmp_path: Path) -> None:
     index, reader = world
     given: dict[str, Any] = {"reader": str(reader), "training": TRAINING}
     with pytest.raises(DataError, match="70 passages give no question of the kinds table"):
