@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rag.core.types import Question as Question
     from rag.eval.api import compare as compare
     from rag.eval.api import evaluate as evaluate
+    from rag.jobs import adapt as adapt
     from rag.jobs import index as index
     from rag.jobs import mine as mine
     from rag.jobs import retrieve as retrieve
@@ -41,6 +42,7 @@ _HOMES = {
     "Pipeline": "rag.pipeline",
     "Question": "rag.core.types",
     "RagError": "rag.core.errors",
+    "adapt": "rag.jobs",
     "compare": "rag.eval.api",
     "evaluate": "rag.eval.api",
     "index": "rag.jobs",

@@ -343,3 +343,42 @@ def train_rounds(
     from rag.rounds.rounds import run_rounds
 
     return run_rounds(checked, trained)
+
+
+def adapt(
+    index: str | Path,
+    out: str | Path,
+    *,
+    config: str | Path | None = None,
+    training: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Path:
+    """Adapt a reader to a corpus without labelled questions: the function of `rag adapt`.
+
+    Args:
+        index: directory of the corpus's index.
+        out: folder of the run, continued where it stopped.
+        config: settings of the reader's training, a file or preset; "reader-adapt" by default.
+        training: settings of `rag.train("reader", …)`, which override `config`.
+        **settings: fields of `AdaptConfig` (reader, questions, kinds, replay, …).
+
+    Returns:
+        The folder of the adapted reader.
+
+    Raises:
+        ConfigError: a setting is unknown or does not fit.
+        DataError: the passages give no questions, or too few are kept.
+
+    Example:
+        `rag.Pipeline.open("my-index", reader=rag.adapt("my-index", "run"))`
+    """
+    from rag.adaptation.config import AdaptConfig
+    from rag.recipes import RECIPES, load, read_config
+
+    place = Path(out)
+    checked = read_config(AdaptConfig, None, {**settings, "out": place, "index": Path(index)})
+    given = {**(training or {}), "out": str(place), "train": [str(place / "questions.json")]}
+    trained = read_config(load(RECIPES["reader"].config), config or "reader-adapt", given)
+    from rag.adaptation.adapt import adapt as run
+
+    return run(checked, trained)

@@ -29,6 +29,7 @@ _COMMANDS = {  # name → panel of the help, summary
     "mine": ("Train", "Mine hard negatives: questions and an index to training examples."),
     "score": ("Train", "Score training passages by what a reader makes of them."),
     "train": ("Train", "Train a retriever or a reader."),
+    "adapt": ("Train", "Adapt the reader to a corpus without labelled questions."),
     "rounds": ("Train", "Teach a retriever in rounds, from questions and answers alone."),
     "tune": ("Train", "Choose settings of a search or a reader on training questions."),
     "evaluate": ("Measure", "Evaluate an index and a reader on a question set."),
@@ -144,7 +145,7 @@ _RENAMED = {
 }
 
 
-_RESUMABLE = ("index", "mine", "score", "train", "rounds", "evaluate")
+_RESUMABLE = ("index", "mine", "score", "train", "adapt", "rounds", "evaluate")
 
 
 def _is_interrupt(stopped: SystemExit) -> bool:

@@ -18,10 +18,11 @@ from indexers.protocols import IntArray
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage
+from rag.data.salient import CharSpans, find_dates
 from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
 from rag.joint.config import Masks, MlmConfig
-from rag.joint.salient import Spans, Tagger, choose_spans, find_dates
+from rag.joint.salient import Tagger, choose_spans
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
 from rag.runtime.model_files import embedded_encoder_dir, model_folder, weight_files
@@ -162,7 +163,7 @@ class SentenceBatches:
             for passage in passages
         ]
         flat = [sentence for sentences in texts for sentence in sentences]
-        salient: list[Spans] = [[] for _ in flat]
+        salient: list[CharSpans] = [[] for _ in flat]
         if self._tagger is not None:
             names = self._tagger(flat)
             salient = [_apart(find_dates(s) + spans) for s, spans in zip(flat, names, strict=True)]
@@ -180,7 +181,7 @@ class SentenceBatches:
             first += len(sentences)
         return drawn
 
-    def _mask(self, text: str, spans: Spans) -> MaskedSentence | None:
+    def _mask(self, text: str, spans: CharSpans) -> MaskedSentence | None:
         """None if the sentence has too many masks or they lie in the part that is truncated."""
         encoded = self._tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True, truncation=True,
@@ -211,9 +212,9 @@ def _holds(words: Sequence[str], run: Sequence[str]) -> bool:
     return not run or f" {' '.join(run)} " in f" {' '.join(words)} "
 
 
-def _apart(spans: Spans) -> Spans:
+def _apart(spans: CharSpans) -> CharSpans:
     """The spans without those that overlap an earlier one."""
-    kept: Spans = []
+    kept: CharSpans = []
     for start, end in sorted(spans):
         if not kept or start >= kept[-1][1]:
             kept.append((start, end))

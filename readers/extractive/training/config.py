@@ -201,6 +201,8 @@ class ReaderTrainConfig(TrainConfig):
             by default. Leave out sets whose passages rarely hold the answer: there, reading less seems to
             cost nothing.
         effort: default effort of the finished reader.
+        keep_ranking: take ranking, efforts and confidence from the reader that training goes on from
+            (`model.encoder`), instead of fitting them on held-out questions.
         negatives_top_k: negatives are drawn from this many of a question's best-ranked passages without the
             answer.
     """
@@ -222,11 +224,18 @@ class ReaderTrainConfig(TrainConfig):
     calibration_questions: int = Field(default=1000, ge=1)
     effort_sets: tuple[str, ...] = ()
     effort: Literal["full", "normal", "low"] = "full"
+    keep_ranking: bool = False
     negatives_top_k: int = Field(default=6, ge=1)
     optim: OptimConfig = OptimConfig(
         learning_rate=2.5e-4, warmup_fraction=0.04, weight_decay=0.01, clip_norm=1.0
     )
     run: RunConfig = RunConfig(validate_every_steps=1000)
+
+    @model_validator(mode="after")
+    def _keeps_or_fits(self) -> ReaderTrainConfig:
+        if self.keep_ranking and (self.calibrate or self.effort_sets):
+            raise ValueError("keep_ranking fits nothing, and so takes no calibrate and no effort_sets")
+        return self
 
     @model_validator(mode="after")
     def _efforts_have_sets(self) -> ReaderTrainConfig:

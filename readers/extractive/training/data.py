@@ -152,7 +152,7 @@ def _windows(question: Question, passage: Passage, matcher: AnswerMatcher, words
     spans = [(start, start + len(question.answers[0])) for start in starts] or matcher.places(text)
     asked = set(normalize_answer(question.text).split())
     cut: list[Candidate] = []
-    for begin, end in _bounds(text, words, spans):
+    for begin, end in window_bounds(text, words, spans):
         window = Passage("", passage.title, text[begin:end])
         answers = any(begin <= first and last <= end for first, last in spans)
         if answers or not matcher.matches(window.text):
@@ -162,7 +162,7 @@ def _windows(question: Question, passage: Passage, matcher: AnswerMatcher, words
     yield from sorted(cut, key=lambda one: -(one.score or 0.0))
 
 
-def _bounds(text: str, words: int, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def window_bounds(text: str, words: int, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """First character and one past the last of consecutive windows, none of which ends inside a span."""
     places = [match.span() for match in re.finditer(r"\S+", text)]
     first = 0

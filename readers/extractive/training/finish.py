@@ -27,7 +27,7 @@ from readers.protocols import Reader
 
 _CHUNK = 256
 _RETRIEVED = 5  # passages read of a question that has no gold ones
-_RANGE_QUESTIONS = 200  # whose passages show how large activations get
+RANGE_QUESTIONS = 200  # whose passages show how large activations get
 
 
 def check_held_out(config: ReaderTrainConfig, held_out: Mapping[str, Sequence[Example]]) -> None:
@@ -48,32 +48,36 @@ def finish(
     tokenizer: Any,
     held_out: Mapping[str, Sequence[Example]],
     settings: ReaderSettings,
+    calibration: Calibration,
+    learnt: Sequence[Example],
 ) -> dict[str, Any]:
     """Write `trained/` and `reader/` into `config.out`; figures in `measured.json` are not measured again.
 
     Args:
         weights: the trained fp32 weights by the model's names.
         held_out: held-out questions by set.
-        settings: settings from which the tuning of the ranking starts.
+        settings, calibration: settings from which the tuning of ranking and confidence starts, or those that
+            are kept.
+        learnt: examples of the training, to measure ranges of activations on where none is held out.
 
     Returns:
         Figures by name.
     """
     trained, finished = config.out / "trained", config.out / "reader"
     export_trained(trained, model, weights, tokenizer)
-    sets = _serving(config, held_out)
+    sets = {} if config.keep_ranking else _serving(config, held_out)
     everything = [example for examples in held_out.values() for example in examples]
-    everything = everything or [example for examples in sets.values() for example in examples]
+    everything = everything or [example for examples in sets.values() for example in examples] or [*learnt]
 
     def export(settings: ReaderSettings, calibration: Calibration) -> ExtractiveReader:
         export_int8(
             finished, model, weights, tokenizer, name=config.name, settings=settings, calibration=calibration
         )
         if everything:
-            add_ranges(finished, draw(everything, _RANGE_QUESTIONS, config, 7))
+            add_ranges(finished, draw(everything, RANGE_QUESTIONS, config, 7))
         return ExtractiveReader.load(finished, precision=config.optim.precision)
 
-    reader = export(settings, Calibration())
+    reader = export(settings, calibration)
     figures = _Figures(config.out / "measured.json", load_manifest(ReaderManifest, finished).weights_sha256)
     for label, examples in held_out.items():
         shown = draw(examples, config.validation_questions, config, 4)

@@ -17,6 +17,7 @@ from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import load_examples, read_set
 from readers.extractive.training.finish import (
+    RANGE_QUESTIONS,
     check_held_out,
     draw,
     finish,
@@ -24,7 +25,8 @@ from readers.extractive.training.finish import (
     reading_scores,
 )
 from readers.extractive.training.losses import fact_loss, selection_loss, skim_loss, span_loss
-from readers.extractive.training.start import averaged, other_readers, start_model
+from readers.extractive.training.start import averaged, kept_ranking, other_readers, start_model
+from readers.manifest import Calibration
 
 
 def train_reader(config: ReaderTrainConfig) -> Path:
@@ -69,6 +71,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         answer_types=config.model.answer_types,
         negatives_top_k=config.negatives_top_k,
     )
+    shown = draw([e for _, kept in learnt for e in kept], RANGE_QUESTIONS, config, 7)
     del learnt
     watched = draw([e for found in held_out.values() for e in found], config.validation_questions, config, 4)
     settings = ReaderSettings(
@@ -80,12 +83,16 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         skim_layer=model.skim_layer,
         paths=model.fact_head is not None,
     )
+    calibration = Calibration()
+    if config.keep_ranking:
+        settings, calibration = kept_ranking(config.model)
 
     def evaluate() -> dict[str, float]:
         return reading_scores(ExtractiveReader(model, tokenizer, settings, device=run.device), watched)
 
     def export(trained: Trained) -> dict[str, Any]:
-        return finish(config, model, averaged(trained.weights, others), tokenizer, held_out, settings)
+        weights = averaged(trained.weights, others)
+        return finish(config, model, weights, tokenizer, held_out, settings, calibration, shown)
 
     return Method(
         model, master, ReaderBatches(examples, config),

@@ -21,14 +21,14 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 def test_public_names_are_pinned() -> None:
     assert rag.__all__ == [
         "Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Pipeline", "Question", "RagError",
-        "__version__", "compare", "evaluate", "index", "mine", "retrieve", "train", "train_rounds",
+        "__version__", "adapt", "compare", "evaluate", "index", "mine", "retrieve", "train", "train_rounds",
     ]  # fmt: skip
     assert all(getattr(rag, name) is not None for name in rag.__all__)
 
 
 def test_commands_are_pinned() -> None:
     assert sorted(_COMMANDS) == [
-        "ask", "bench", "compare", "convert", "demo", "docs", "doctor", "evaluate", "import",
+        "adapt", "ask", "bench", "compare", "convert", "demo", "docs", "doctor", "evaluate", "import",
         "index", "inspect", "mcp", "mine", "plan", "retrieve", "rounds", "score", "serve", "split",
         "train", "tune",
     ]  # fmt: skip

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from rag.core.errors import DataError
 from rag.core.files import read_json
+from rag.data.salient import CapitalTagger
 from rag.joint.config import MlmTrainConfig
 from rag.joint.masked import MaskedReader, SentenceBatches
 from rag.joint.mlm import held_out_figures, masked_loss, train_mlm
-from rag.joint.salient import CapitalTagger
 from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from retrievers.examples.batches import Epochs

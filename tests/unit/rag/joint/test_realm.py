@@ -14,11 +14,11 @@ from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage, Query
+from rag.data.salient import CapitalTagger
 from rag.joint import realm
 from rag.joint.config import RealmTrainConfig
 from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
 from rag.joint.realm import RealmTask, realm_log_likelihood, train_realm
-from rag.joint.salient import CapitalTagger
 from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder

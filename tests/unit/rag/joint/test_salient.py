@@ -9,7 +9,8 @@ from transformers import BertConfig, BertForTokenClassification
 
 from rag.core.errors import ArtifactError
 from rag.core.types import Passage
-from rag.joint.salient import CapitalTagger, ModelTagger, choose_spans, find_dates, title_hashes
+from rag.data.salient import CapitalTagger, find_dates, title_hashes
+from rag.joint.salient import ModelTagger, choose_spans
 from tests.conftest import TinyModels
 from tests.published import published_encoder
 

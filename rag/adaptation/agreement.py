@@ -1,0 +1,74 @@
+"""Keep the made questions on which the index's search and the reader agree with how they were made."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from rag.adaptation.questions import MadeQuestion
+from rag.core.types import Hit, Passage
+from rag.data.examples import Candidate, Example
+from rag.data.text import AnswerMatcher, f1
+from readers.protocols import Reader
+
+Made = tuple[Passage, MadeQuestion]
+
+
+class Searches(Protocol):
+    """The part of `rag.pipeline.Pipeline` that is used."""
+
+    def retrieve(self, questions: Sequence[str], top_k: int) -> list[list[tuple[Hit, Passage]]]:
+        """The best passages of each question, best first."""
+        ...
+
+
+def agreeing(
+    made: Sequence[Made],
+    search: Searches,
+    reader: Reader,
+    *,
+    top_k: int,
+    least_f1: float,
+    counts: Counter[str],
+) -> Iterator[Example]:
+    """The questions whose passage is among the first `top_k` hits, from which the reader gives their answer.
+
+    Args:
+        made: questions with the passages that they were made from.
+        least_f1: F1 of the reader's first answer that counts as agreement.
+        counts: is added to: "made", "retrieved", "kept", and "kept KIND" by kind of question.
+
+    Returns:
+        Examples whose positive is the question's passage; the other hits that do not hold the answer are hard
+        negatives, so that a reader also learns from them alone that there is no answer.
+
+    Source:
+        Alberti et al. 2019, "Synthetic QA Corpora Generation with Roundtrip Consistency", section 2.
+    """
+    counts["made"] += len(made)
+    hits = search.retrieve([question.text for _, question in made], top_k)
+    kept = [
+        (passage, question, pairs)
+        for (passage, question), pairs in zip(made, hits, strict=True)
+        if passage.id in [hit.passage_id for hit, _ in pairs]
+    ]
+    counts["retrieved"] += len(kept)
+    results = reader.read(
+        [question.text for _, question, _ in kept],
+        [[passage for _, passage in pairs] for _, _, pairs in kept],
+        [[hit.score for hit, _ in pairs] for _, _, pairs in kept],
+        n_best=1,
+    ) if kept else []  # fmt: skip
+    for (passage, question, pairs), result in zip(kept, results, strict=True):
+        answer = result.answers[0].text if result.answers else ""
+        if f1(answer, [question.answer]) < least_f1:
+            continue
+        counts["kept"] += 1
+        counts[f"kept {question.kind}"] += 1
+        matcher = AnswerMatcher([question.answer])
+        others = [
+            Candidate(other, "hard_negative", rank=rank, score=round(hit.score, 5))
+            for rank, (hit, other) in enumerate(pairs, start=1)
+            if other.id != passage.id and not matcher.matches(other.text)
+        ]
+        name = f"{passage.id}:{question.start}:{question.kind}"
+        yield Example.labelled(name, question.text, [question.answer], [passage], others)

@@ -1,0 +1,76 @@
+"""`rag adapt`: train the reader further on questions made from a corpus."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rag.adaptation.choices import KINDS
+from rag.adaptation.config import AdaptConfig
+from rag.cli.options import (
+    READING,
+    SEARCH,
+    IndexDir,
+    IndexEncoder,
+    RetrieverSpec,
+    adds_options,
+    option,
+    options_of,
+)
+from rag.cli.recipe import Assignments, Out, Threads, files
+
+_MADE = "Questions"
+_SETTINGS = {
+    "reader": (
+        Annotated[
+            str | None,
+            option(help="Folder of the reader to adapt; default: the shipped one.", panel=READING),
+        ],
+        None,
+    ),
+    "retriever": (RetrieverSpec, "auto"),
+    "index_encoder": (IndexEncoder, None),
+    **options_of(AdaptConfig, "top_k", panel=SEARCH),
+    **options_of(AdaptConfig, "questions", "per_passage", "agreement", "seed", panel=_MADE),
+}
+
+
+@adds_options("settings", _SETTINGS)
+def adapt(
+    *,
+    index: IndexDir,
+    train: files("Questions with passages, such as SQuAD's, to learn from as well") = None,  # type: ignore[valid-type]
+    kinds: Annotated[
+        str, option(help=f"Kinds of made questions, of {','.join(KINDS)}.", panel=_MADE)
+    ] = ",".join(AdaptConfig.model_fields["kinds"].default),
+    settings: dict[str, Any],
+    config: Annotated[
+        str | None,
+        option(
+            help="Settings of the reader's training, a file or preset; default: reader-adapt.",
+            panel="Settings",
+        ),
+    ] = None,
+    set_: Assignments = None,
+    threads: Threads = None,
+    out: Out,
+) -> None:
+    """Adapt the reader to a corpus without labelled questions.
+
+    Questions are made from the index's passages by rules, and kept where search and reader agree; then the
+    reader is trained on them. A killed run goes on where it stopped when the same command is given again.
+    """
+    from rag.config import parse_overrides
+    from rag.core.log import setup_logging
+    from rag.jobs import adapt as run
+
+    setup_logging("INFO")
+    training = parse_overrides(set_ or []) | ({} if threads is None else {"threads": threads})
+    finished = run(
+        index, out, config=config, training=training, kinds=kinds, replay=[str(path) for path in train or ()],
+        **settings,
+    )  # fmt: skip
+    from rag.adaptation.adapt import report_lines
+
+    typer.echo("\n".join(report_lines(Path(out))))
+    typer.echo(f"reader → {finished}\nuse it: rag ask … --index {index} --reader {finished}")
