@@ -317,11 +317,11 @@ class FaissIndex:
     ) -> tuple[FloatArray, IntArray]:
         """The result of `find(number of candidates, effort)` at the first effort that gives enough."""
         wanted = min(width * top_k * self._over_fetch + CANDIDATE_MARGIN, len(self))
-        # Tuned for the first hundred results: for more, further lists are searched until there are enough.
+        # Tuned for the first hundred results: from two hundred on, further lists are searched in proportion.
         tuned = max(RECALL_KS) * self._over_fetch + CANDIDATE_MARGIN
         effort = self._effort * width
         if self._lists:
-            effort = min(effort * -(-wanted // (width * tuned)), self._lists)
+            effort = min(effort * max(1, wanted // (width * tuned)), self._lists)
         while True:
             scores, rows = find(wanted, effort)
             if effort >= self._lists or (rows[:, : min(top_k, wanted)] >= 0).all():
