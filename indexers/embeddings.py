@@ -44,6 +44,7 @@ from rag.core.progress import Progress
 faiss: Any = _faiss
 _TEXTS_AT_ONCE = 4096
 _SHARD_ROWS = 16_384
+_MOST_OF_A_SHARD = 8  # one wanted row in so many: the whole shard is read ahead
 HEADER_NAME, LEDGER_NAME = "embeddings.json", "ledger.jsonl"
 _log = logging.getLogger(__name__)
 
@@ -375,13 +376,19 @@ class EmbeddingShards:
         touched = np.unique(ordered // shard_rows)
         bounds = np.searchsorted(ordered, np.append(touched, touched[-1:] + 1) * shard_rows)
         for shard, start, stop in zip(touched.tolist(), bounds[:-1], bounds[1:], strict=True):
+            if stop - start > shard_rows // _MOST_OF_A_SHARD:
+                advise(self._shards[shard], "MADV_WILLNEED")
             gathered[order[start:stop]] = self._shards[shard][ordered[start:stop] - shard * shard_rows]
         return _as_float32(gathered)
 
-    def blocks(self) -> Iterator[tuple[int, FloatArray]]:
-        """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not copied."""
+    def blocks(self, *, read_whole: bool = True) -> Iterator[tuple[int, FloatArray]]:
+        """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not copied.
+
+        `read_whole` says that all of a shard will be read, and not only some rows.
+        """
         for shard, values in enumerate(self._shards):
-            advise(values, "MADV_WILLNEED")
+            if read_whole:
+                advise(values, "MADV_WILLNEED")
             yield shard * self.shard_rows, _as_float32(values)
 
 

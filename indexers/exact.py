@@ -78,7 +78,7 @@ def exact_scores(embeddings: EmbeddingShards, queries: FloatArray, candidates: I
     if candidates.size == 0:
         return scores
     if embeddings.dtype == "float32":
-        for first_row, vectors in embeddings.blocks():
+        for first_row, vectors in embeddings.blocks(read_whole=False):
             inside = (candidates >= first_row) & (candidates < first_row + len(vectors))
             _score_pairs(scores, queries, vectors, candidates - first_row, inside)
         return scores

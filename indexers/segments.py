@@ -171,8 +171,8 @@ class LiveEmbeddings(EmbeddingShards):
             gathered[here] = self._segments[segment].rows(stored[here] - self._live.bounds[segment])
         return gathered
 
-    def blocks(self) -> Iterator[tuple[int, FloatArray]]:
-        """See `EmbeddingShards`; the vectors are copies."""
+    def blocks(self, *, read_whole: bool = True) -> Iterator[tuple[int, FloatArray]]:
+        """See `EmbeddingShards`; the vectors are copies, and read as a whole."""
         for first in range(0, len(self), self.shard_rows):
             yield first, self.rows(np.arange(first, min(first + self.shard_rows, len(self))))
 
