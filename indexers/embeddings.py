@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import faiss as _faiss
 import numpy as np
@@ -384,7 +384,7 @@ class EmbeddingShards:
     def blocks(self, *, read_whole: bool = True) -> Iterator[tuple[int, FloatArray]]:
         """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not copied.
 
-        `read_whole` says that all of a shard will be read, and not only some rows.
+        `read_whole`: all of a shard will be read, and not only some rows.
         """
         for shard, values in enumerate(self._shards):
             if read_whole:
@@ -397,5 +397,4 @@ def _as_float32(values: NDArray[Any]) -> FloatArray:
     if values.dtype != np.float16 or not len(values):
         return np.ascontiguousarray(values, np.float32)
     codec = faiss.ScalarQuantizer(values.shape[1], faiss.ScalarQuantizer.QT_fp16)
-    converted: FloatArray = codec.decode(np.ascontiguousarray(values).view(np.uint8))
-    return converted
+    return cast("FloatArray", codec.decode(np.ascontiguousarray(values).view(np.uint8)))
