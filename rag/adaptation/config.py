@@ -49,4 +49,7 @@ class AdaptConfig(Config):
     @classmethod
     def _from_text(cls, given: Any) -> Any:
         given = (given,) if isinstance(given, str) else given
-        return tuple(kind.strip() for part in given for kind in str(part).split(","))
+        kinds = tuple(kind.strip() for part in given for kind in str(part).split(","))
+        if unknown := [kind for kind in kinds if kind not in KINDS]:
+            raise ValueError(f"{unknown[0]!r} is no kind of question, expected some of {', '.join(KINDS)}")
+        return kinds
