@@ -223,7 +223,7 @@ def plan(
             raise ConfigError(f"cannot plan with {name} {value}", hint="it must be above 0")
     text_bytes = n_passages * passage_bytes
     store_bytes = text_bytes + n_passages * (id_bytes + ARROW_BYTES)
-    lookup_bytes = n_passages * LOOKUP_BYTES
+    lookup_bytes = n_passages * (LOOKUP_BYTES + id_bytes + ARROW_BYTES / 3)  # the ids once more
     disk: dict[str, float] = {"passages": store_bytes + lookup_bytes}
     serving: dict[str, float] = {"process": PROCESS_BYTES, "models": model_bytes, "working": WORKING_BYTES}
     serving["passages, mapped"] = touched_bytes(store_bytes, questions * top_k)

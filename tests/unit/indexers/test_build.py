@@ -189,7 +189,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, make_encoder: Callable[[]
 @pytest.mark.parametrize("damage", ["truncate", "flip", "foreign", "remove"])
 def test_damage_anywhere_is_refused_by_name(finished: Path, damage: str) -> None:
     names = _files(finished)
-    assert len(names) == 14
+    assert len(names) == 15
     for name in names:
         path = finished / name
         whole = path.read_bytes()
