@@ -54,7 +54,7 @@ class ListGroups:
     @classmethod
     def train(cls, sample: FloatArray, nlist: int, seed: int) -> ListGroups:
         """Cluster a sample (n, D) by inner product; n must be at least `nlist`."""
-        groups = min(nlist, round(math.sqrt(nlist)))
+        groups = round(math.sqrt(nlist))
         tops, nearest = _k_means(sample, groups, seed)
         counts = _shares(np.bincount(nearest, minlength=groups), nlist)
         parts = [

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from indexers.protocols import FloatArray
 from rag.core.types import Passage
-from retrievers.encoders.static import StaticEncoder
+from retrievers.encoders.static import StaticEncoder, unit_rows
 from retrievers.encoders.word_cache import Int32, Int64
 
 FEATURES = ("cosine", "maxsim", "window", "adjacent", "title", "peak")
@@ -56,7 +56,7 @@ class TokenMatch:
     def __init__(self, encoder: StaticEncoder, weights: Sequence[float] = WEIGHTS) -> None:
         self.encoder, self.weights = encoder, np.asarray(weights, np.float32)
         lengths = np.linalg.norm(encoder.vectors, axis=1)
-        self._units = _unit(encoder.vectors)  # (V, D)
+        self._units = unit_rows(encoder.vectors)  # (V, D)
         self._weight = lengths**2  # (V,)
         self._scale = float(np.sqrt(self._weight.mean()))
 
@@ -88,8 +88,8 @@ class TokenMatch:
         distinct, place = np.unique(flat, return_inverse=True)
         cosines = (self._units[asked] @ self._units[distinct].T)[:, place]  # (m, T)
         same = asked[:, None] == flat  # (m, T)
-        query = _unit(self.encoder.encode_questions([question]))[0]
-        values[:, 0] = _unit(self.encoder.means(flat, bounds)) @ query
+        query = unit_rows(self.encoder.encode_questions([question]))[0]
+        values[:, 0] = unit_rows(self.encoder.means(flat, bounds)) @ query
         values[filled, 1] = weights @ np.maximum.reduceat(cosines, starts, axis=1)
         values[filled, 2] = _best_window(cosines, weights, starts, ends)
         values[filled, 3] = _adjacent(same, weights, starts, ends)
@@ -125,8 +125,3 @@ def _adjacent(same: NDArray[np.bool_], weights: FloatArray, starts: Int64, ends:
     both = np.pad(same[:-1, :-1] & same[1:, 1:], ((0, 0), (0, 1)))
     both[:, ends - 1] = False  # the next token belongs to another passage
     return np.asarray((pairs / pairs.sum()) @ np.maximum.reduceat(both, starts, axis=1), np.float32)
-
-
-def _unit(vectors: FloatArray) -> FloatArray:
-    """Vectors (n, D) scaled to unit length; those of zeros stay zero."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)

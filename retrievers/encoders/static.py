@@ -173,7 +173,7 @@ class StaticEncoder:
         bags = csr_matrix((shares, flat, bounds), shape=(len(lengths), len(self.vectors)))
         vectors: FloatArray = np.asarray(bags @ self.vectors, np.float32)  # (n, D)
         if self.identity.normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            vectors = unit_rows(vectors)
         return vectors
 
     def reporting(self, done: Callable[[int], None]) -> StaticEncoder:
@@ -184,6 +184,11 @@ class StaticEncoder:
 
     def close(self) -> None:
         """Do nothing: there are no worker threads to end."""
+
+
+def unit_rows(vectors: FloatArray) -> FloatArray:
+    """Vectors (n, D) scaled to unit length; those of zeros stay zero."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def is_shipped(name_or_path: str | Path | None) -> bool:
