@@ -168,8 +168,9 @@ def parse_kind(text: str) -> tuple[str, Config]:
         ConfigError: there is no such kind, or it has no such option.
 
     Example:
-        >>> parse_kind("hybrid:depth=500")
-        ('hybrid', HybridOptions(depth=500))
+        >>> kind, options = parse_kind("hybrid:depth=500")
+        >>> kind, options.depth
+        ('hybrid', 500)
     """
     name, _, given = text.partition(":")
     if name != "auto" and name not in KINDS:
