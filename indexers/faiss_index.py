@@ -59,15 +59,16 @@ def _faiss_threads(threads: int | None) -> Iterator[None]:
 
 
 def _create(preset: Preset, dim: int, seed: int) -> Any:
-    index = faiss.index_factory(dim, preset.factory, faiss.METRIC_INNER_PRODUCT)
+    # Codes in blocks for the processor's registers cannot be added to lists that are known: they are made last.
+    index = faiss.index_factory(dim, preset.factory.removesuffix("fs"), faiss.METRIC_INNER_PRODUCT)
     if preset.name == "hnsw":
         index.hnsw.efConstruction = HNSW_EF_CONSTRUCTION
     if preset.nlist:
         lists = faiss.downcast_index(faiss.extract_index_ivf(index))
         lists.cp.seed = seed
         lists.cp.min_points_per_centroid = 1
-        if preset.name == "ivfpq":
-            # Sixteen thousand vectors and ten rounds settle 256 centroids of a few numbers each.
+        if preset.codewords:
+            # Sixteen thousand vectors and ten rounds settle 16 or 256 centroids of a few numbers each.
             codes = lists.pq
             # It reorders the codes for filters that are not used, for minutes.
             lists.do_polysemous_training = False
@@ -80,6 +81,8 @@ def _trained(index: Any, preset: Preset, sample: FloatArray, seed: int) -> Calla
     """Train on a sample (n, D); returns what adds vectors (n, D)."""
     if preset.nlist >= TWO_LEVELS_FROM:
         return partial(add_to_lists, index, fill_lists(index, sample, seed))
+    if len(sample) < preset.codewords == 16:  # as many as there are centroids, to train them
+        sample = np.resize(sample, (16, sample.shape[1]))
     index.train(sample)
     add: Callable[[FloatArray], None] = index.add
     return add
@@ -151,8 +154,9 @@ def build_faiss(
                 add(block)
                 progress.update(len(block))
     with atomic_path(place / FAISS_NAME) as temporary, _disk_errors_of_faiss(place):
-        faiss.write_index(index, str(temporary))
-    del index
+        fast = faiss.IndexIVFPQFastScan(index) if preset.name == "fastscan" else index
+        faiss.write_index(fast, str(temporary))
+    del fast, index
     with _faiss_threads(threads):
         truth, _ = exact_search(embeddings, probes, min(max(RECALL_KS), len(embeddings)))
         info.update(_tune(open_faiss(place, info), preset, embeddings, probes, truth, recall_target))
@@ -248,7 +252,7 @@ def search_parameters(index: Any, effort: int, wanted: int, selected: Selection 
 
 
 def open_faiss(directory: Path, info: Mapping[str, Any]) -> Any:
-    """FAISS's index in a directory, mapped into memory.
+    """FAISS's index in a directory, mapped into memory where its type can be.
 
     Raises:
         ArtifactError: the file is missing, damaged, or does not fit `info`, the content of `dense.json`.

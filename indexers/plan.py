@@ -247,7 +247,7 @@ def plan(
             building["dense"] = 150e6 + embedding_bytes
         else:
             disk["faiss"] = index_bytes
-            serving["faiss, mapped"] = index_bytes
+            serving["faiss" if preset.name == "fastscan" else "faiss, mapped"] = index_bytes
             factor = over_fetch or preset.over_fetches[0]
             fetched = questions * (top_k * factor + 16)
             serving["embeddings, mapped"] = touched_bytes(embedding_bytes, fetched)
@@ -313,8 +313,7 @@ def _dense_seconds(preset: Preset, rows: int, dim: int, settings: BuildSettings,
         if preset.nlist >= TWO_LEVELS_FROM:
             trained, added = products_per_vector(preset.nlist)
         operations += 2.0 * dim * (preset.training_rows * trained + rows * added)
-    if preset.pq_bytes:
-        operations += 2.0 * 256 * dim * (PQ_ROUNDS * PQ_POINTS + rows)
+    operations += 2.0 * preset.codewords * dim * (PQ_ROUNDS * PQ_POINTS + rows)
     if preset.name == "rabitq":
         operations += 2.0 * rows * dim * dim
     seconds = operations / (rates.gflops * 1e9)

@@ -1,17 +1,20 @@
 """The parts of an index, and the named FAISS types (inner product) with parameters for each corpus size.
 
-| name   | what is searched                           | bytes per vector | for                        |
-|--------|--------------------------------------------|------------------|----------------------------|
-| flat   | the float32 embeddings themselves          | 4·D              | exact, up to some millions |
-| fp16   | half precision                             | 2·D              | nearly exact               |
-| sq8    | 8 bits per number                          | D                | a quarter of the memory    |
-| hnsw   | graph (32 links per node) over 8-bit codes | D + 272          | lowest latency, slow build |
-| ivf    | inverted lists of 8-bit codes              | D + 8            | fast, millions and more    |
-| ivf4   | inverted lists of 4-bit codes              | D/2 + 8          | half of that, as exact     |
-| ivfpq  | inverted lists of product codes            | ≈ D/6 + 8        | small memory               |
-| rabitq | inverted lists of 1-bit codes, rotated     | D/8 + 16         | smallest memory            |
+| name     | what is searched                           | bytes per vector | for                        |
+|----------|--------------------------------------------|------------------|----------------------------|
+| flat     | the float32 embeddings themselves          | 4·D              | exact, up to some millions |
+| fp16     | half precision                             | 2·D              | nearly exact               |
+| sq8      | 8 bits per number                          | D                | a quarter of the memory    |
+| hnsw     | graph (32 links per node) over 8-bit codes | D + 272          | lowest latency, slow build |
+| ivf      | inverted lists of 8-bit codes              | D + 8            | fast, millions and more    |
+| fastscan | inverted lists of 4-bit product codes      | D/4 + 8          | fastest for many millions  |
+| ivfpq    | inverted lists of 8-bit product codes      | ≈ D/6 + 8        | small memory               |
+| rabitq   | inverted lists of 1-bit codes, rotated     | D/8 + 16         | smallest memory            |
 
-All but `flat` are lossy; their candidates are re-ranked with exact scores from the embeddings on disk.
+All but `flat` are lossy; their candidates are re-ranked with exact scores from the embeddings on disk. All are
+mapped into memory, which several processes share, but `fastscan`: every process reads it into its memory, in
+the order in which the processor compares 32 codes at a time (André et al. 2017, "Accelerated Nearest Neighbor
+Search with Quick ADC").
 Another lossy type, `plaid`, is for encoders with one vector per token: see `indexers.token_index`.
 """
 
@@ -31,9 +34,9 @@ INDEX_KINDS: dict[IndexKind, tuple[Part, ...]] = {
     "bm25": ("bm25",),
     "hybrid": ("dense", "bm25"),
 }
-IndexType = Literal["flat", "fp16", "sq8", "hnsw", "ivf", "ivf4", "ivfpq", "rabitq"]
+IndexType = Literal["flat", "fp16", "sq8", "hnsw", "ivf", "fastscan", "ivfpq", "rabitq"]
 INDEX_TYPES: tuple[IndexType, ...] = get_args(IndexType)
-LISTED_TYPES = ("ivf", "ivf4", "ivfpq", "rabitq")  # with inverted lists, of which a search reads some
+LISTED_TYPES = ("ivf", "fastscan", "ivfpq", "rabitq")  # with inverted lists, of which a search reads some
 PLAID = "plaid"  # one vector per token: the part "tokens" takes the place of "dense"
 
 HNSW_LINKS = 32
@@ -70,18 +73,25 @@ class Preset:
             # 2·M links of 4 bytes at level 0; levels above, offsets and levels take 16 bytes on average.
             "hnsw": dim + 4.0 * 2 * HNSW_LINKS + 16.0,
             "ivf": dim + 8.0,
-            "ivf4": math.ceil(dim / 2) + 8.0,
+            "fastscan": self.pq_bytes + 8.0,
             "ivfpq": self.pq_bytes + 8.0,
             # One bit per number, two float32 factors, the id.
             "rabitq": math.ceil(dim / 8) + 8.0 + 8.0,
         }[self.name]
 
+    @property
+    def codewords(self) -> int:
+        """Entries of each codebook of a product quantiser; 0 without one."""
+        return (16 if self.name == "fastscan" else 256) if self.pq_bytes else 0
+
     def fixed_bytes(self, dim: int) -> float:
         """Bytes that do not depend on the number of vectors: centroids, codebooks, rotation."""
         centroids = 4.0 * dim * self.nlist
-        codebooks = 4.0 * 256 * dim if self.pq_bytes else 8.0 * dim
+        codebooks = 4.0 * dim * (self.codewords or 2)
         rotation = 4.0 * dim * dim if self.name == "rabitq" else 0.0
-        return centroids + codebooks + rotation
+        # A list is a whole number of blocks of 32 codes: half a block is empty on average.
+        padding = 16.0 * self.pq_bytes * self.nlist if self.name == "fastscan" else 0.0
+        return centroids + codebooks + rotation + padding
 
 
 def _list_count(rows: int) -> int:
@@ -113,6 +123,9 @@ def preset_for(name: str, rows: int, dim: int) -> Preset:
         raise ConfigError(f"there is no index type {name!r}", hint=f"choose one of {', '.join(INDEX_TYPES)}")
     nlist = _list_count(rows) if name in LISTED_TYPES else 0
     pq_bytes = next(m for m in range(max(dim // 6, 1), 0, -1) if dim % m == 0) if name == "ivfpq" else 0
+    codes = dim // 2 if dim % 2 == 0 else dim  # of four bits
+    if name == "fastscan":
+        pq_bytes = math.ceil(codes / 2)
     # A codebook of 2^bits entries needs as many training vectors.
     pq_bits = min(8, max(1, int(math.log2(max(rows, 2)))))
     factories = {
@@ -121,7 +134,7 @@ def preset_for(name: str, rows: int, dim: int) -> Preset:
         "sq8": "SQ8",
         "hnsw": f"HNSW{HNSW_LINKS}_SQ8",
         "ivf": f"IVF{nlist},SQ8",
-        "ivf4": f"IVF{nlist},SQ4",
+        "fastscan": f"IVF{nlist},PQ{codes}x4fs",
         "ivfpq": f"IVF{nlist},PQ{pq_bytes}x{pq_bits}",
         "rabitq": f"RR{dim},IVF{nlist},RaBitQ",
     }
@@ -130,7 +143,7 @@ def preset_for(name: str, rows: int, dim: int) -> Preset:
     else:
         efforts = (128, 256, 512, 1024, 2048, 4096) if name == "hnsw" else (0,)
     over_fetches: dict[str, tuple[int, ...]] = dict.fromkeys(("sq8", "ivf"), (1, 2, 4))
-    over_fetches["ivf4"] = (1, 2, 4, 8)
+    over_fetches["fastscan"] = (1, 2, 4, 8, 16)
     over_fetches |= dict.fromkeys(("ivfpq", "rabitq"), (2, 4, 8, 16, 32))
     return Preset(
         name=name,
