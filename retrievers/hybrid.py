@@ -1,6 +1,7 @@
 """Hybrid retrieval: the fused lists of several retrievers."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from indexers.selected import Selection
@@ -53,6 +54,7 @@ class HybridRetriever:
         self.members = tuple(members)
         self.fusion = fusion if fusion is not None else default_fusion(len(self.members))
         self.depth, self.passages, self.matching = depth, passages, matching
+        self._pool = ThreadPoolExecutor(max(len(self.members) - 1, 1), thread_name_prefix="rag-search")
         if len(self.members) != len(self.fusion.weights):
             raise ConfigError(
                 f"{len(self.members)} retrievers, but {len(self.fusion.weights)} weights ({self.fusion})",
@@ -98,6 +100,15 @@ class HybridRetriever:
         timer: StageTimer | None = None,
         selected: Selection | None = None,
     ) -> list[list[list[Hit]]]:
-        """The list of each member, before fusion."""
+        """The list of each member, before fusion; the members search side by side."""
         depth = max(self.depth, top_k)
-        return [member.search(questions, depth, timer=timer, selected=selected) for member in self.members]
+
+        def search(member: Retriever) -> list[list[Hit]]:
+            return member.search(questions, depth, timer=timer, selected=selected)
+
+        others = [self._pool.submit(search, member) for member in self.members[1:]]
+        try:
+            first = search(self.members[0])
+        finally:
+            wait(others)
+        return [first, *(other.result() for other in others)]
