@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 MATH_ATTENTION = "bf16_math"
 _LEVELS = 1 << 16
@@ -54,6 +52,9 @@ def math_attention(
 
 def register_math_attention() -> str:
     """Register the attention with transformers; returns the name to pass as `attn_implementation`."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
     ALL_ATTENTION_FUNCTIONS.register(MATH_ATTENTION, math_attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(MATH_ATTENTION, eager_mask)
     return MATH_ATTENTION

@@ -6,13 +6,23 @@ from typing import Any, TypeGuard
 
 import torch
 
-from rag.core.errors import ConfigError
+from rag.core.errors import ArtifactError, ConfigError
+from rag.runtime.backbone import has_segments
 from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.fast.int8_bert import Int8Bert
 from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import has_fast_bf16, has_fast_int8, has_int8
-from readers.extractive.model import Item, Logits, LogitsModel, Result, Skim, SpanModel
+from readers.extractive.model import (
+    Heads,
+    Item,
+    Logits,
+    LogitsModel,
+    Result,
+    Skim,
+    SpanModel,
+    SpanWeights,
+)
 
 _BATCH_TOKENS = 1024  # tokens that one core works on at a time; more do not fit its cache
 
@@ -21,7 +31,7 @@ class FastSpanModel(LogitsModel):
     """A `SpanModel` in evaluation mode, computed with `rag.runtime.fast.fast_bert`.
 
     Args:
-        model: BERT-like; its weights are copied, and it is not needed afterwards.
+        model: BERT-like, or its weights, which are copied; it is not needed afterwards.
         precision: of matrix products; the head and the residual stream are fp32. "fp32"; "bf16"; "int8" for
             the linear layers, with attention in bf16 where the hardware has it; or "auto", the fastest of
             these on this machine.
@@ -32,26 +42,36 @@ class FastSpanModel(LogitsModel):
 
     Raises:
         ConfigError: "int8" without ranges, "int8" or "bf16" on a CPU that lacks it, or an unknown name.
+        ArtifactError: the weights do not fit the configuration.
     """
 
     batch_tokens = _BATCH_TOKENS
 
     def __init__(
-        self, model: SpanModel, precision: str, ranges: Mapping[str, torch.Tensor] | None = None
+        self,
+        model: SpanModel | SpanWeights,
+        precision: str,
+        ranges: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = _encoder(model.encoder, precision, ranges)
-        self._heads = model.heads  # the model itself would keep its encoder beside this one
-        self._skim_head = model.skim_head
+        weights = SpanWeights.of(model) if isinstance(model, SpanModel) else model
+        spans = weights.layer("qa_outputs")
+        if spans is None:
+            raise ArtifactError("the weights do not fit the configuration: qa_outputs is missing")
+        self.encoder = _encoder(weights, precision, ranges)
+        self._heads = Heads(spans, weights.layer("passage_head"), weights.layer("fact_head"))
+        self._skim_head = weights.layer("skim_head")
         self.depth = self.encoder.depth
-        self.skim_layer = model.skim_layer if model.skim_head is not None else 0
-        self._segmented = model.segmented
+        self.skim_layer = weights.skim_layer if self._skim_head is not None else 0
+        self._segmented = has_segments(weights.config)
         self._pool = CorePool()
 
     @staticmethod
-    def supports(model: LogitsModel) -> TypeGuard[SpanModel]:
+    def supports(model: LogitsModel | SpanWeights) -> TypeGuard[SpanModel | SpanWeights]:
         """Whether this class covers the architecture of `model`."""
-        return isinstance(model, SpanModel) and FastBert.supports(model.encoder.config)
+        if isinstance(model, SpanModel):
+            return FastBert.supports(model.encoder.config)
+        return isinstance(model, SpanWeights) and FastBert.supports(model.config)
 
     def logits(
         self,
@@ -108,12 +128,14 @@ class FastSpanModel(LogitsModel):
         self._pool.close()
 
 
-def _encoder(model: Any, precision: str, ranges: Mapping[str, torch.Tensor] | None) -> FastBert:
+def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, torch.Tensor] | None) -> FastBert:
+    state, config = weights.encoder, weights.config
+    _refuse_misfits(state, config)
     floating = "bf16" if has_fast_bf16() else "fp32"
     if precision == "auto":
         precision = "int8" if ranges is not None and has_fast_int8() else floating
     if precision != "int8":
-        return FastBert.from_model(model, precision=precision)
+        return FastBert(state, config, precision=precision)
     if ranges is None:
         raise ConfigError(
             "this reader has no ranges of activations, which int8 inference needs",
@@ -124,4 +146,19 @@ def _encoder(model: Any, precision: str, ranges: Mapping[str, torch.Tensor] | No
             "precision is int8, and this CPU has no VNNI instructions (avx512_vnni or avx_vnni)",
             hint="use auto, which is the fastest that works here",
         )
-    return Int8Bert(model.state_dict(), model.config, ranges, attention=floating)
+    return Int8Bert(state, config, ranges, attention=floating)
+
+
+def _refuse_misfits(state: Mapping[str, torch.Tensor], config: Any) -> None:
+    width, depth, inner = config.hidden_size, config.num_hidden_layers, config.intermediate_size
+    expected = {"embeddings.word_embeddings.weight": (config.vocab_size, width)}
+    for number in range(depth):
+        expected[f"encoder.layer.{number}.intermediate.dense.weight"] = (inner, width)
+    found = {name: tuple(state[name].shape) for name in expected if name in state}
+    if found != expected or f"encoder.layer.{depth}.intermediate.dense.weight" in state:
+        odd = next((name for name in expected if found.get(name) != expected[name]), f"layer {depth}")
+        raise ArtifactError(
+            f"the weights do not fit the configuration: {odd} is {found.get(odd, 'missing')}, "
+            f"expected {expected.get(odd, 'none')}",
+            hint="copy the whole folder again",
+        )

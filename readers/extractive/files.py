@@ -3,6 +3,7 @@
 import os
 import shutil
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from rag.runtime.model_files import position_limit
 from readers.extractive.model import (
     LogitsModel,
     SpanModel,
+    SpanWeights,
     load_dpr,
     load_question_answering,
-    span_model_from_state,
 )
 from readers.extractive.quantized import load_int8
 from readers.extractive.settings import ReaderManifest, ReaderSettings
@@ -29,16 +30,25 @@ from readers.manifest import READER_FILE, Calibration, load_manifest
 SHIPPED_READER = Path(__file__).parents[1] / "weights"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReaderParts:
-    """A loaded network with tokenizer and settings; int8 inference also needs `ranges` of activations."""
+    """A loaded reader: network or weights, tokenizer, settings; int8 also needs `ranges` of activations."""
 
-    model: LogitsModel
+    loaded: LogitsModel | SpanWeights
     tokenizer: Any
     settings: ReaderSettings
     calibration: Calibration
     name: str
     ranges: dict[str, torch.Tensor] | None = None
+
+    @cached_property
+    def model(self) -> LogitsModel:
+        """The network.
+
+        Raises:
+            ArtifactError: the weights do not fit the configuration.
+        """
+        return self.loaded.network() if isinstance(self.loaded, SpanWeights) else self.loaded
 
 
 def load_parts(name_or_path: str | Path | None) -> ReaderParts:
@@ -157,10 +167,10 @@ def _load_own(folder: Path) -> ReaderParts:
         except (OSError, SafetensorError) as error:
             raise ArtifactError(f"{path}: not a readable safetensors file ({error})") from error
     config = AutoConfig.from_pretrained(folder)
-    model = span_model_from_state(config, load_int8(weights), skim_layer=manifest.settings.skim_layer)
+    loaded = SpanWeights(config, load_int8(weights), manifest.settings.skim_layer)
     tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
     check_tokenizer(folder, tokenizer, config)
-    return ReaderParts(model, tokenizer, manifest.settings, manifest.calibration, manifest.name, ranges)
+    return ReaderParts(loaded, tokenizer, manifest.settings, manifest.calibration, manifest.name, ranges)
 
 
 def check_tokenizer(name: str | Path, tokenizer: Any, config: Any) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForQuestionAnswering, DPRReader, PreTrainedConfig
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.backbone import attention_for, has_segments, load_backbone, loading, run_backbone
 from rag.runtime.model_files import model_folder
+
+if TYPE_CHECKING:  # transformers' networks take seconds to import, and reading on a CPU needs none of them
+    from transformers import DPRReader, PreTrainedConfig
 
 _EXPECTED = "give a Hugging Face name, or a folder with config.json, model.safetensors and tokenizer files"
 
@@ -228,6 +231,8 @@ def load_question_answering(folder: str | Path, config: PreTrainedConfig) -> Spa
     Raises:
         ArtifactError: if it cannot be loaded, or has another kind of head.
     """
+    from transformers import AutoModelForQuestionAnswering
+
     with loading(f"{folder}: no question answering model could be loaded", hint=_EXPECTED):
         model = AutoModelForQuestionAnswering.from_pretrained(
             folder, config=config, attn_implementation=attention_for(config), dtype=torch.float32
@@ -248,36 +253,72 @@ def load_dpr(folder: str | Path) -> DprModel:
     Raises:
         ArtifactError: if it cannot be loaded.
     """
+    from transformers import DPRReader
+
     with loading(f"{folder}: no DPR reader could be loaded", hint=_EXPECTED):
         model = DPRReader.from_pretrained(folder, dtype=torch.float32)
     return DprModel(model).eval()
 
 
-def span_model_from_state(
-    config: PreTrainedConfig, state: dict[str, torch.Tensor], *, skim_layer: int = 0
-) -> SpanModel:
-    """Build a `SpanModel` from a configuration and fp32 tensors named `encoder.…`, `qa_outputs.…` and so on.
+@dataclass(frozen=True)
+class SpanWeights:
+    """The weights of a `SpanModel` without the network.
 
-    Raises:
-        ArtifactError: if tensors are missing, unknown, or of another shape.
+    Attributes:
+        config: configuration of the encoder.
+        state: fp32 tensors named `encoder.…`, `qa_outputs.…` and so on.
+        skim_layer: the layer of the early head, if there is one.
     """
-    encoder = AutoModel.from_config(config, attn_implementation=attention_for(config))
-    if getattr(encoder, "pooler", None) is not None:
-        encoder.pooler = None
-    width = config.hidden_size
-    model = SpanModel(
-        encoder,
-        nn.Linear(width, 2),
-        passage_head=nn.Linear(width, 3) if "passage_head.weight" in state else None,
-        skim_head=nn.Linear(width, 1) if "skim_head.weight" in state else None,
-        skim_layer=skim_layer,
-        fact_head=nn.Linear(width, 1) if "fact_head.weight" in state else None,
-    )
-    try:
-        model.load_state_dict(state, strict=True)
-    except RuntimeError as error:
-        raise ArtifactError(f"the weights do not fit the configuration: {error}") from error
-    return model.eval()
+
+    config: PreTrainedConfig
+    state: Mapping[str, torch.Tensor]
+    skim_layer: int = 0
+
+    @classmethod
+    def of(cls, model: SpanModel) -> SpanWeights:
+        """The weights of a network."""
+        encoder: Any = model.encoder
+        return cls(encoder.config, model.state_dict(), model.skim_layer)
+
+    @property
+    def encoder(self) -> dict[str, torch.Tensor]:
+        """The encoder's weights, under its own names."""
+        start = "encoder."
+        return {name.removeprefix(start): it for name, it in self.state.items() if name.startswith(start)}
+
+    def layer(self, name: str) -> nn.Linear | None:
+        """The linear layer of this name, if there is one."""
+        weight = self.state.get(f"{name}.weight")
+        if weight is None:
+            return None
+        layer = nn.Linear(weight.shape[1], weight.shape[0])
+        layer.load_state_dict({part: self.state[f"{name}.{part}"] for part in ("weight", "bias")})
+        return layer.eval()
+
+    def network(self) -> SpanModel:
+        """The network, in evaluation mode.
+
+        Raises:
+            ArtifactError: tensors are missing, unknown, or of another shape.
+        """
+        from transformers import AutoModel
+
+        encoder = AutoModel.from_config(self.config, attn_implementation=attention_for(self.config))
+        if getattr(encoder, "pooler", None) is not None:
+            encoder.pooler = None
+        model = SpanModel(
+            encoder,
+            self.layer("qa_outputs") or nn.Linear(self.config.hidden_size, 2),
+            passage_head=self.layer("passage_head"),
+            skim_head=self.layer("skim_head"),
+            skim_layer=self.skim_layer,
+            fact_head=self.layer("fact_head"),
+        )
+        try:
+            model.load_state_dict(self.state, strict=True)
+        except RuntimeError as error:
+            raise ArtifactError(f"the weights do not fit the configuration: {error}") from error
+        return model.eval()
 
 
 def _drawn(inputs: int, outputs: int, seed: int) -> nn.Linear:

@@ -88,8 +88,8 @@ class ExtractiveReader:
         if "effort" in overrides:
             overrides = {"path_effort": overrides["effort"], **overrides}
         where = resolve_device(device)
-        if where == "cpu" and FastSpanModel.supports(parts.model):
-            model: LogitsModel = FastSpanModel(parts.model, precision, parts.ranges)
+        if where == "cpu" and FastSpanModel.supports(parts.loaded):
+            model: LogitsModel = FastSpanModel(parts.loaded, precision, parts.ranges)
         else:
             model = parts.model.to(where).to_compute(resolve_precision(precision, where))
         return cls(
