@@ -59,7 +59,7 @@ def _faiss_threads(threads: int | None) -> Iterator[None]:
 
 
 def _create(preset: Preset, dim: int, seed: int) -> Any:
-    # Codes in blocks for the processor's registers cannot be added to lists that are known: they are made last.
+    # Codes in blocks for the registers cannot be added to lists that are known: they are made last.
     index = faiss.index_factory(dim, preset.factory.removesuffix("fs"), faiss.METRIC_INNER_PRODUCT)
     if preset.name == "hnsw":
         index.hnsw.efConstruction = HNSW_EF_CONSTRUCTION

@@ -11,10 +11,10 @@
 | ivfpq    | inverted lists of 8-bit product codes      | ≈ D/6 + 8        | small memory               |
 | rabitq   | inverted lists of 1-bit codes, rotated     | D/8 + 16         | smallest memory            |
 
-All but `flat` are lossy; their candidates are re-ranked with exact scores from the embeddings on disk. All are
-mapped into memory, which several processes share, but `fastscan`: every process reads it into its memory, in
-the order in which the processor compares 32 codes at a time (André et al. 2017, "Accelerated Nearest Neighbor
-Search with Quick ADC").
+All but `flat` are lossy; their candidates are re-ranked with exact scores from the embeddings on disk. Files
+are mapped into memory, which several processes share; only that of `fastscan` is read into the memory of each
+process, in blocks of 32 codes that the processor compares at a time (André et al. 2017, "Accelerated Nearest
+Neighbor Search with Quick ADC").
 Another lossy type, `plaid`, is for encoders with one vector per token: see `indexers.token_index`.
 """
 
