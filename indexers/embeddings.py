@@ -37,13 +37,14 @@ from rag.core.files import (
     sha256_file,
 )
 from rag.core.manifest import differences
-from rag.core.npy import advise, load_npy, save_npy
+from rag.core.npy import advise, load_npy, save_npy, will_read
 from rag.core.progress import Progress
 
 # The stubs that FAISS ships lack much of what the library has.
 faiss: Any = _faiss
 _TEXTS_AT_ONCE = 4096
 _SHARD_ROWS = 16_384
+_LARGE_BYTES = 1 << 31  # from which the pages of rows are asked for side by side before they are read
 _MOST_OF_A_SHARD = 8  # one wanted row in so many: the whole shard is read ahead
 HEADER_NAME, LEDGER_NAME = "embeddings.json", "ledger.jsonl"
 _log = logging.getLogger(__name__)
@@ -313,6 +314,7 @@ class EmbeddingShards:
         self.dim, self.dtype = header.dim, header.dtype
         self.shard_rows = header.shard_rows
         self._header, self._shards = header, shards
+        self._on_disk = header.rows * header.dim * np.dtype(header.dtype).itemsize >= _LARGE_BYTES
 
     @classmethod
     def open(cls, directory: str | Path) -> EmbeddingShards:
@@ -375,9 +377,13 @@ class EmbeddingShards:
         shard_rows = self.shard_rows
         touched = np.unique(ordered // shard_rows)
         bounds = np.searchsorted(ordered, np.append(touched, touched[-1:] + 1) * shard_rows)
-        for shard, start, stop in zip(touched.tolist(), bounds[:-1], bounds[1:], strict=True):
+        parts = list(zip(touched.tolist(), bounds[:-1], bounds[1:], strict=True))
+        for shard, start, stop in parts:
             if stop - start > shard_rows // _MOST_OF_A_SHARD:
                 advise(self._shards[shard], "MADV_WILLNEED")
+            elif self._on_disk:
+                will_read(self._shards[shard], ordered[start:stop] - shard * shard_rows)
+        for shard, start, stop in parts:
             gathered[order[start:stop]] = self._shards[shard][ordered[start:stop] - shard * shard_rows]
         return _as_float32(gathered)
 

@@ -19,10 +19,10 @@ from indexers.build import (
     manifest_checksum,
 )
 from indexers.embeddings import EmbeddingShards
-from indexers.faiss_index import open_dense
+from indexers.faiss_index import FAISS_NAME, open_dense
 from indexers.filtering import folders, select
-from indexers.lucene import LuceneIndex
-from indexers.passages import PassageStore
+from indexers.lucene import FOLDER_NAME, LuceneIndex
+from indexers.passages import IDS_NAME, PassageStore
 from indexers.presets import PARTS, Part
 from indexers.protocols import EncoderIdentity, VectorIndex
 from indexers.segments import ROWS_NAME, LiveRows, open_segments
@@ -31,6 +31,7 @@ from indexers.token_index import TokenIndex
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
 from rag.core.manifest import MANIFEST_NAME, read_manifest, verify_files
 from rag.core.npy import load_npy
+from rag.core.page_cache import read_ahead
 from rag.core.types import Passage
 from rag.data.filters import Filter
 from rag.data.split import document_of
@@ -235,6 +236,15 @@ class Index:
             fields = self.encoder_identity.to_json().items()
             lines.append("  encoder    " + ", ".join(f"{key} {_plain(value)}" for key, value in fields))
         return "\n".join(lines)
+
+    def read_ahead(self) -> int:
+        """Let the system read the files that every search uses into its cache; see `page_cache.read_ahead`."""
+        is_in_memory = self.manifest.get("dense", {}).get("index_type") == "fastscan"
+        used = (IDS_NAME,) if is_in_memory else (IDS_NAME, FAISS_NAME)
+        names = [Path(name) for name in self.manifest["files"]]
+        return read_ahead(
+            self.directory / name for name in names if name.name in used or FOLDER_NAME in name.parts
+        )
 
     def close(self) -> None:
         """Release Lucene's files and a sharded search; memory maps go with the object."""

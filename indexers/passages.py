@@ -1,7 +1,7 @@
 """Passages on disk: a memory-mapped Arrow file with one row per passage, and a lookup from id to row.
 
-Files in the directory: `passages.arrow` (Arrow IPC, uncompressed, record batches of `BATCH_ROWS` rows with
-the columns id, title, text), `ids.arrow` (the ids once more, close together, so that those of some hundred
+Files in the directory: `passages.arrow` (Arrow IPC, uncompressed, record batches of `BATCH_ROWS` rows, 1024
+in older stores, with the columns id, title, text), `ids.arrow` (the ids once more, close together, so that those of some hundred
 hits lie on few pages), `id_hashes.npy` (sorted 64-bit hashes of the ids), `id_rows.npy` (their rows); and
 where a passage has such, in batches like those of the passages, `locations.arrow` (the columns path, page,
 headings) and `metadata.arrow` (the column metadata, a JSON object).
@@ -10,9 +10,9 @@ headings) and `metadata.arrow` (the column metadata, a JSON object).
 from __future__ import annotations
 
 import json
+import mmap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,8 @@ from rag.core.files import hash64
 from rag.core.npy import load_npy
 from rag.core.types import Location, Metadata, Passage
 
-BATCH_ROWS = 1024
+BATCH_ROWS = 128  # of which Arrow lets the system read all as soon as one row is wanted: some 90 KB
+_KEPT_BATCHES = 8192
 ID_BATCH_ROWS = 1 << 16  # of ids.arrow
 _MAPPED_ROWS = 1 << 16  # that a pass reads before it maps the files anew: some 50 MB
 ARROW_NAME, IDS_NAME = "passages.arrow", "ids.arrow"
@@ -59,10 +60,10 @@ class PassageStore:
         rows: int,
         optional: Mapping[str, pa.RecordBatchFileReader] | None = None,
         ids: pa.RecordBatchFileReader | None = None,
-        mapped: Sequence[pa.MemoryMappedFile] = (),
     ) -> None:
-        self.directory, self._mapped, self._ids = directory, mapped, ids
+        self.directory, self._ids = directory, ids
         self._reader, self._rows, self._optional = reader, rows, dict(optional or {})
+        self._batch_rows = reader.get_batch(0).num_rows if rows else BATCH_ROWS
         self._batches: dict[int, dict[str, pa.Array]] = {}
         self._id_batches: dict[int, pa.Array] = {}
         self._lock = threading.Lock()
@@ -78,39 +79,29 @@ class PassageStore:
         """
         place = Path(directory)
         path = place / ARROW_NAME
-        mapped: list[pa.MemoryMappedFile] = []
-
-        def opened(path: Path) -> pa.RecordBatchFileReader:
-            mapped.append(pa.memory_map(str(path)))
-            return pa.ipc.open_file(mapped[-1])
-
         try:
-            reader = opened(path)
+            reader = _opened(path)
             if not reader.schema.equals(PASSAGE_SCHEMA):
                 raise ArtifactError(f"{path} has columns {reader.schema.names}, expected id, title, text")
             last = reader.num_record_batches - 1
-            rows = last * BATCH_ROWS + reader.get_batch(last).num_rows if last >= 0 else 0
-            if last > 0 and reader.get_batch(0).num_rows != BATCH_ROWS:
-                raise ArtifactError(
-                    f"{path} does not have batches of {BATCH_ROWS} rows: another program wrote it"
-                )
+            rows = last * reader.get_batch(0).num_rows + reader.get_batch(last).num_rows if last >= 0 else 0
             optional = {}
             for name, schema in OPTIONAL_SCHEMAS.items():
                 if (path := place / name).exists():
-                    optional[name] = opened(path)
+                    optional[name] = _opened(path)
                     if optional[name].schema != schema or optional[name].num_record_batches != last + 1:
                         raise ArtifactError(f"{path} does not belong to {ARROW_NAME}: rebuild the index")
-            ids = opened(place / IDS_NAME) if (place / IDS_NAME).exists() else None  # older stores lack it
+            ids = _opened(place / IDS_NAME) if (place / IDS_NAME).exists() else None  # older stores lack it
             if ids is not None and (
                 ids.schema != ID_SCHEMA or ids.num_record_batches != -(-rows // ID_BATCH_ROWS)
             ):
                 raise ArtifactError(f"{place / IDS_NAME} does not belong to {ARROW_NAME}: rebuild the index")
         except FileNotFoundError as error:
             raise ArtifactError(f"{path} is missing", hint="restore it or rebuild the index") from error
-        except (pa.ArrowInvalid, OSError) as error:
+        except (ValueError, OSError) as error:  # of Arrow, or of an empty file
             hint = "restore it or rebuild the index"
             raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
-        return cls(place, reader, rows, optional, ids, mapped)
+        return cls(place, reader, rows, optional, ids)
 
     def __len__(self) -> int:
         return self._rows
@@ -119,6 +110,8 @@ class PassageStore:
         """Ids, titles, texts, and what stands in the optional files, by name."""
         columns = self._batches.get(batch)
         if columns is None:
+            if len(self._batches) >= _KEPT_BATCHES:
+                self._batches = {}
             columns = self._batches[batch] = self._read(batch)
         return columns
 
@@ -149,21 +142,26 @@ class PassageStore:
         """
         if not 0 <= row < self._rows:
             raise RetrievalError(f"there is no row {row} in a store of {self._rows} passages")
-        within = row % BATCH_ROWS
-        columns = self._columns(row // BATCH_ROWS)
-        return _passage(**{name: column[within].as_py() for name, column in columns.items()})
+        batch, within = divmod(row, self._batch_rows)
+        return _passage(**{name: column[within].as_py() for name, column in self._columns(batch).items()})
 
     def get_many(self, rows: Sequence[int] | np.ndarray) -> list[Passage]:
         """The passages in `rows`, in that order."""
+        self._check(rows)
+        for row in rows:
+            self._expect(int(row))
         return [self[int(row)] for row in rows]
+
+    def _expect(self, row: int) -> None:
+        """Let the system begin to read the batch of a row, which opening the batch does."""
+        self._columns(row // self._batch_rows)
 
     def ids(self, rows: Sequence[int] | np.ndarray) -> list[str]:
         """The ids of `rows`, without touching titles and texts."""
         self._check(rows)
         if self._ids is None:
-            return [
-                self._columns(int(row) // BATCH_ROWS)["id"][int(row) % BATCH_ROWS].as_py() for row in rows
-            ]
+            inside = (divmod(int(row), self._batch_rows) for row in rows)
+            return [self._columns(batch)["id"][within].as_py() for batch, within in inside]
         places = (divmod(int(row), ID_BATCH_ROWS) for row in rows)
         return [self._id_batch(batch)[within].as_py() for batch, within in places]
 
@@ -203,7 +201,7 @@ class PassageStore:
         return isinstance(passage_id, str) and self.row_of(passage_id) is not None
 
     def __iter__(self) -> Iterator[Passage]:
-        for batch in self.batches(BATCH_ROWS):
+        for batch in self.batches(1024):
             yield from batch
 
     def batches(self, size: int, *, start: int = 0, stop: int | None = None) -> Iterator[list[Passage]]:
@@ -214,28 +212,32 @@ class PassageStore:
         end = self._rows if stop is None else min(stop, self._rows)
         step = max(size, _MAPPED_ROWS // size * size)
         for begin in range(start, end, step):
-            with closing(self._mapped_anew()) as store:
-                for first in range(begin, min(begin + step, end), size):
-                    yield list(store._slice(first, min(first + size, end)))
+            store = self._mapped_anew()
+            for first in range(begin, min(begin + step, end), size):
+                yield list(store._slice(first, min(first + size, end)))
 
     def _mapped_anew(self) -> PassageStore:
         return PassageStore.open(self.directory)
 
-    def close(self) -> None:
-        """Unmap the files; passages that were read stay."""
-        for file in self._mapped:
-            file.close()
-
     def _slice(self, start: int, stop: int) -> Iterator[Passage]:
         while start < stop:
-            batch, within = divmod(start, BATCH_ROWS)
-            count = min(BATCH_ROWS - within, stop - start)
+            batch, within = divmod(start, self._batch_rows)
+            count = min(self._batch_rows - within, stop - start)
             # Not cached: a pass over the corpus should leave nothing behind.
             columns = self._read(batch)
             values = (column.slice(within, count).to_pylist() for column in columns.values())
             for row in zip(*values, strict=True):
                 yield _passage(**dict(zip(columns, row, strict=True)))
             start += count
+
+
+def _opened(path: Path) -> pa.RecordBatchFileReader:
+    """A reader of a mapped file, unmapped when nothing refers to it any more."""
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if hasattr(mmap, "MADV_RANDOM"):  # the system reads what Arrow asks it for, and nothing around a page
+        mapped.madvise(mmap.MADV_RANDOM)
+    return pa.ipc.open_file(pa.py_buffer(mapped))
 
 
 def _passage(

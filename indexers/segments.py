@@ -101,6 +101,10 @@ class LivePassages(PassageStore):
         segment = int(self._live.segments(np.array([stored]))[0])
         return self._stores[segment], stored - int(self._live.bounds[segment])
 
+    def _expect(self, row: int) -> None:
+        store, local = self._place(row)
+        store._expect(local)
+
     def __getitem__(self, row: int) -> Passage:
         """See `PassageStore`."""
         if not 0 <= row < len(self):
@@ -135,11 +139,6 @@ class LivePassages(PassageStore):
     def _mapped_anew(self) -> PassageStore:
         stores = [store._mapped_anew() for store in self._stores]
         return LivePassages(self.directory, self._live, stores)
-
-    def close(self) -> None:
-        """See `PassageStore`."""
-        for store in self._stores:
-            store.close()
 
     def _slice(self, start: int, stop: int) -> Iterator[Passage]:
         for segment, first, last in self._live.runs(start, stop):

@@ -68,11 +68,13 @@ OpenService = Callable[[ServeSettings], AnswerService]
 
 
 def open_pipeline(settings: ServeSettings) -> AnswerService:
-    """Open the pipeline of the settings' only index and warm it up with one question.
+    """Open the pipeline of the settings' only index and warm it up with one question, while the system reads
+    the files of its search into memory.
 
     Raises:
         RagError: the index or a model cannot be used.
     """
+    from indexers.index import Index
     from rag.pipeline import Pipeline
     from rag.scale.search import open_sharded
 
@@ -87,6 +89,8 @@ def open_pipeline(settings: ServeSettings) -> AnswerService:
         precision=settings.precision,
         effort=settings.effort,
     )
+    if isinstance(pipeline.index, Index):
+        threading.Thread(target=pipeline.index.read_ahead, name="rag-read-ahead", daemon=True).start()
     try:
         pipeline.ask(["Is everything loaded?"], top_k=settings.read_top_k, n_best=settings.n_best)
     except BaseException:

@@ -63,8 +63,28 @@ def advise(values: NDArray[Any], advice: Literal["MADV_RANDOM", "MADV_WILLNEED"]
 
     Systems without such advice go on without.
     """
+    mapped = _mapping(values)
+    if mapped is not None and hasattr(mmap, advice):
+        mapped.madvise(getattr(mmap, advice))
+
+
+def will_read(values: NDArray[Any], rows: NDArray[np.integer[Any]]) -> None:
+    """Let the system begin to read the pages of some rows (n,) of a mapped array, and return at once.
+
+    A disk reads pages side by side several times as fast as one by one, each when it is missed.
+    """
+    mapped = _mapping(values)
+    if mapped is None or not hasattr(mmap, "MADV_WILLNEED"):
+        return
+    size = values.strides[0]
+    start = values.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+    for first in (start + rows * size).tolist():
+        page = first - first % mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_WILLNEED, page, first + size - page)
+
+
+def _mapping(values: NDArray[Any]) -> mmap.mmap | None:
     base: Any = values
     while base is not None and not isinstance(base, mmap.mmap):
         base = base.base if type(base) is np.ndarray else getattr(base, "_mmap", None)
-    if base is not None and hasattr(mmap, advice):
-        base.madvise(getattr(mmap, advice))
+    return base
