@@ -238,7 +238,7 @@ class Index:
         return "\n".join(lines)
 
     def read_ahead(self) -> int:
-        """Let the system read the files that every search uses into its cache; see `page_cache.read_ahead`."""
+        """Let the system read what every search uses into its cache; see `page_cache.read_ahead`."""
         is_in_memory = self.manifest.get("dense", {}).get("index_type") == "fastscan"
         used = (IDS_NAME,) if is_in_memory else (IDS_NAME, FAISS_NAME)
         names = [Path(name) for name in self.manifest["files"]]

@@ -1,10 +1,10 @@
 """Passages on disk: a memory-mapped Arrow file with one row per passage, and a lookup from id to row.
 
 Files in the directory: `passages.arrow` (Arrow IPC, uncompressed, record batches of `BATCH_ROWS` rows, 1024
-in older stores, with the columns id, title, text), `ids.arrow` (the ids once more, close together, so that those of some hundred
-hits lie on few pages), `id_hashes.npy` (sorted 64-bit hashes of the ids), `id_rows.npy` (their rows); and
-where a passage has such, in batches like those of the passages, `locations.arrow` (the columns path, page,
-headings) and `metadata.arrow` (the column metadata, a JSON object).
+in older stores, with the columns id, title, text), `ids.arrow` (the ids once more, close together, so that
+those of some hundred hits lie on few pages), `id_hashes.npy` (sorted 64-bit hashes of the ids), `id_rows.npy`
+(their rows); and where a passage has such, in batches like those of the passages, `locations.arrow` (the
+columns path, page, headings) and `metadata.arrow` (the column metadata, a JSON object).
 """
 
 from __future__ import annotations
