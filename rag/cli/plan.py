@@ -12,7 +12,7 @@ from indexers.settings import BuildSettings
 from rag.cli.options import OUTPUT, READING, Read, adds_options, option, options_of
 
 _TOKEN_DIM = 128  # of published ColBERT models; the embedded encoder makes one vector a text
-_RARE, _RARE_WORDS = 0.07, 200_000  # share of rare words in the text whose encoding is timed, and their number
+_RARE, _RARE_WORDS = 0.07, 200_000  # share and number of rare words in the text whose encoding is timed
 STATIC = "static"  # name and pooling of the static encoder of the package
 _NIGHT_S = 10 * 3600
 _STATIC_COST = (
@@ -155,7 +155,7 @@ def _encode_rate(encoder: Any) -> float:
 
 
 def _texts(count: int, seed: int) -> list[str]:
-    """Texts of 100 words in the order of the sample corpus, and among them as many rare words as in Wikipedia.
+    """Texts of 100 words of the sample corpus, and among them as many rare words as Wikipedia has.
 
     How many words are new decides the speed of the static encoder, which looks up words that it has seen.
     A rare word is the beginning of one word and the end of another.
