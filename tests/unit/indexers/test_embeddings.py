@@ -1,16 +1,20 @@
+import mmap
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from indexers import embeddings
 from indexers.embeddings import EmbeddingShards, EmbeddingWriter
 from indexers.protocols import EncoderIdentity, FloatArray
 from indexers.settings import VectorDtype
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import TEMPORARY_MARK
+from rag.core.npy import save_npy, will_read
 
 WHO = EncoderIdentity("toy", "aa", dim=5)
 
@@ -42,12 +46,31 @@ def test_reader_returns_what_was_written(tmp_path: Path, dtype: VectorDtype, row
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=st.lists(st.integers(0, 29), max_size=60))
-def test_gather_keeps_order_and_repeats(tmp_path: Path, rows: list[int]) -> None:
+@given(rows=st.lists(st.integers(0, 29), max_size=60), is_large=st.booleans())
+def test_gather_keeps_order_and_repeats(tmp_path: Path, rows: list[int], is_large: bool) -> None:
     values = vectors(30)
     write(tmp_path, values)
-    found = EmbeddingShards.open(tmp_path).rows(np.array(rows, dtype=np.int64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embeddings, "_LARGE_BYTES", 0 if is_large else 1 << 40)
+        found = EmbeddingShards.open(tmp_path).rows(np.array(rows, dtype=np.int64))
     np.testing.assert_array_equal(found, values[np.array(rows, dtype=np.int64)])
+
+
+def test_the_pages_of_wanted_rows_are_asked_for(tmp_path: Path) -> None:
+    class Recorded(mmap.mmap):
+        asked: ClassVar[list[tuple[int, int]]] = []
+
+        def madvise(self, option: int, start: int = 0, length: int = 0) -> None:
+            self.asked.append((start, start + length))
+
+    path = tmp_path / "v.npy"
+    save_npy(path, np.zeros((100, 512), np.float16))
+    with path.open("rb") as file:
+        mapped = Recorded(file.fileno(), 0, access=mmap.ACCESS_READ)
+    values = np.ndarray((100, 512), np.float16, mapped, 128)
+    will_read(values, np.array([0, 3, 99]))
+    pages = [first // mmap.PAGESIZE * mmap.PAGESIZE for first in (128, 128 + 3 * 1024, 128 + 99 * 1024)]
+    assert Recorded.asked == list(zip(pages, (128 + 1024, 128 + 4 * 1024, 128 + 100 * 1024), strict=True))
 
 
 def test_finished_shards_are_skipped_and_torn_ledger_lines_mended(tmp_path: Path) -> None:

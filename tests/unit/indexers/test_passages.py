@@ -28,7 +28,7 @@ def numbered(count: int) -> list[Passage]:
     return [Passage(f"doc:{n}", f"Title {n}", f"Text of number {n}.") for n in range(count)]
 
 
-@pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 2500])
+@pytest.mark.parametrize("count", [0, 1, 127, 128, 129, 2500])
 def test_store_returns_what_was_written(tmp_path: Path, count: int) -> None:
     passages = numbered(count)
     store = write(tmp_path, passages)
@@ -168,6 +168,21 @@ def test_ids_are_read_from_their_own_file_and_from_the_passages_of_older_stores(
     (tmp_path / "other" / module.IDS_NAME).rename(tmp_path / module.IDS_NAME)
     with pytest.raises(ArtifactError, match=r"ids\.arrow does not belong"):
         PassageStore.open(tmp_path)
+
+
+@pytest.mark.parametrize("count", [1024, 2500])
+def test_stores_with_larger_batches_of_older_versions_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    passages = [replace(one, location=Location(f"{one.id}.md")) for one in numbered(count)]
+    with monkeypatch.context() as older:
+        older.setattr(passage_writer, "BATCH_ROWS", 1024)
+        store = write(tmp_path, passages)
+    rows = [count - 1, 0, 1023, count // 2]
+    assert store.get_many(rows) == [passages[row] for row in rows]
+    assert list(store) == passages
+    monkeypatch.setattr(module, "_KEPT_BATCHES", 1)
+    assert PassageStore.open(tmp_path).get_many(rows) == [passages[row] for row in rows]
 
 
 def test_a_pass_maps_the_files_anew_and_leaves_out_nothing(
