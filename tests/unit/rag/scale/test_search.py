@@ -74,7 +74,7 @@ def processes(index: Index) -> list[Any]:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("index_type", ["flat", "sq8", "ivfpq", "rabitq", "hnsw"])
+@pytest.mark.parametrize("index_type", ["flat", "sq8", "fastscan", "ivfpq", "rabitq", "hnsw"])
 def test_results_are_those_of_one_machine(
     nodes: Nodes, static_encoder: Path, tmp_path: Path, index_type: str
 ) -> None:
