@@ -115,11 +115,13 @@ def distill(settings: Any) -> None:
     index=index("Its encoder is the teacher, and its vectors are fitted."),
     corpus=files("Where sentences come from: an index, or documents; default: --index"),
     from_=None,
+    refresh=Refresh,
 )
 def static(settings: Any) -> None:
     """Make a static encoder, a vector per token, from any encoder: thousands of passages per second and core.
 
-    It is fitted to the vectors of an index, then learns from questions and from sentences of a corpus.
+    It is fitted to the vectors of an index, then learns from questions and from sentences of a corpus. With
+    --refresh "every 100" it mines hard negatives anew with its own vectors while it learns.
     """
     finished = run_recipe("static", settings)
     say_once(f"encoder → {finished}\nuse it: rag index … --encoder {finished} --retriever hybrid")

@@ -4,33 +4,24 @@ Trainer and refresher are two processes that share the folder of the run, or one
 turn. A process that was killed is simply started again.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from indexers.embeddings import encode_corpus
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from rag.core.errors import ConfigError
-from rag.core.files import read_json
-from rag.data.examples import Candidate
 from rag.training.fit import FitHooks
-from rag.training.refresh.generations import Generation
 from rag.training.refresh.processes import Role
 from rag.training.refresh.staleness import ProbeSet
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
-from retrievers.training.ance_refresher import NegativesRefresher, read_negatives
+from retrievers.training.ance_refresher import NegativesRefresher, take_up_negatives
 from retrievers.training.config import AnceTrainConfig
 from retrievers.training.corpus_refresher import corpus_exchange, refresh_beside
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, examples_key, train_bi_encoder
 from retrievers.training.split import ExampleSplit, split_examples
-
-_SHOWN = (
-    *("held_out/mrr", "held_out/top1", "held_out/top20"),
-    *("refresh/overlap", "refresh/cosine", "refresh/entropy", "refresh/distinct"),
-)
 
 
 def train_ance(
@@ -78,12 +69,8 @@ def refresh_negatives(config: AnceTrainConfig, encode: EncodesCorpus = encode_co
 def _refresher(
     config: AnceTrainConfig, index: Index, split: ExampleSplit, device: str, encode: EncodesCorpus
 ) -> NegativesRefresher:
-    examples = [
-        replace(e, candidates=tuple(Candidate(passage, "positive") for passage in e.positives))
-        for e in split.training()
-    ]
     return NegativesRefresher(
-        config, index.passages, examples, split.held_out, key=examples_key(split, index),
+        config, index.passages, split.training(), split.held_out, key=examples_key(split, index),
         load=lambda folder: BiEncoder.load(folder, device=device), encode=encode,
     )  # fmt: skip
 
@@ -105,13 +92,8 @@ def _exchange(
             hint="set refresh, or mine negatives with `rag mine`",
         )
 
-    def take_up(generation: Generation) -> Mapping[str, float]:
-        batches.use_negatives(read_negatives(generation, examples=len(data), key=key), generation.version)
-        figures = read_json(generation.path / "figures.json")
-        return {name: figures[name] for name in _SHOWN if name in figures}
-
     return corpus_exchange(
-        config, index, run.model, run.master.state, take_up,
+        config, index, run.model, run.master.state, partial(take_up_negatives, batches, key=key),
         lambda device: _refresher(config, index, split, device, encode),
         payload="negatives", max_length=config.query_tokens, key=key, world=run.world, role=role,
         watched=ProbeSet.draw(

@@ -19,7 +19,8 @@ Note:
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,22 +36,28 @@ from rag.core.files import atomic_write_json, read_json
 from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.core.types import Query
-from rag.data.examples import Example
+from rag.data.examples import Candidate, Example
 from rag.runtime.seeds import generator
 from rag.training.refresh.generations import Generation
 from rag.training.refresh.staleness import TOP_K, ProbeSet
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import answer_matcher
 from retrievers.examples.tokens import TokenTable, TokenTableWriter
 from retrievers.negatives.select import NegativeFilter
 from retrievers.protocols import TextEncoder
 from retrievers.training.config import AnceTrainConfig
 from retrievers.training.corpus_refresher import CorpusRefresher, EncodedCorpus
+from retrievers.training.static_config import StaticTrainConfig
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
 _QUESTIONS_AT_ONCE = 2048
 _TURN_STREAM = 77_001
 _NAME = "negatives"
+_SHOWN = (
+    *("held_out/mrr", "held_out/top1", "held_out/top20"),
+    *("refresh/overlap", "refresh/cosine", "refresh/entropy", "refresh/distinct"),
+)
 
 log = get_logger(__name__)
 
@@ -80,12 +87,20 @@ def read_negatives(generation: Generation, *, examples: int, key: str) -> TokenT
     return TokenTable.read(generation.path, _NAME, shape)
 
 
+def take_up_negatives(batches: RetrieverBatches, generation: Generation, *, key: str) -> dict[str, float]:
+    """Draw from newly mined negatives from the next batch on; returns their figures for the log."""
+    table = read_negatives(generation, examples=len(batches.data), key=key)
+    batches.use_negatives(table, generation.version)
+    figures = read_json(generation.path / "figures.json")
+    return {name: figures[name] for name in _SHOWN if name in figures}
+
+
 class NegativesRefresher(CorpusRefresher):
     """Mines negatives with the trainer's snapshots.
 
     Args:
         corpus: passages that are searched; their rows are what is published.
-        train: questions to mine for, in the trainer's order.
+        train: questions to mine for, in the trainer's order; of their passages only the positives are kept.
         held_out: questions to measure on; never mined for.
         key: fingerprint of questions and corpus, the same in the trainer.
         load: snapshot's encoder folder → encoder.
@@ -97,15 +112,16 @@ class NegativesRefresher(CorpusRefresher):
 
     def __init__(
         self,
-        config: AnceTrainConfig,
+        config: AnceTrainConfig | StaticTrainConfig,
         corpus: PassageStore,
-        train: Sequence[Example],
+        train: Iterable[Example],
         held_out: Sequence[Example],
         *,
         key: str,
         load: Callable[[Path], TextEncoder],
         encode: EncodesCorpus = encode_corpus,
     ) -> None:
+        train = [replace(e, candidates=tuple(Candidate(p, "positive") for p in e.positives)) for e in train]
         probes = ProbeSet.draw(config, config.run.seed, questions=len(train), passages=len(corpus))
         super().__init__(
             config, _NAME, corpus, queries=[train[i].query for i in probes.questions.tolist()],

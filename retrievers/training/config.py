@@ -280,12 +280,10 @@ class CorpusTrainConfig(RefreshedConfig, RetrieverTrainConfig):
     index: Path
 
 
-class AnceTrainConfig(ContrastiveTrainConfig, CorpusTrainConfig):
-    """The whole configuration of `train_ance`, for trainer and refresher.
+class MinedConfig(RefreshedConfig):
+    """Settings of recipes whose negatives are mined anew, during training, with the model itself.
 
     Attributes:
-        loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
-            adds all other passages of the batch.
         depth: number of passages retrieved for each question.
         kept: maximum number of these that become negatives of the question, best first.
         skip: number of the best-ranked passages that are never negatives.
@@ -293,10 +291,6 @@ class AnceTrainConfig(ContrastiveTrainConfig, CorpusTrainConfig):
         refresh_questions: number of questions that one refresh mines negatives for, in turn; 0 means all.
     """
 
-    recipe: ClassVar[str] = "ance"
-
-    index: Path  # that of the first base may be left out
-    loss: Literal["pairwise", "in_batch"] = "pairwise"
     depth: int = Field(default=200, ge=1)
     kept: int = Field(default=100, ge=1)
     skip: int = Field(default=0, ge=0)
@@ -304,12 +298,30 @@ class AnceTrainConfig(ContrastiveTrainConfig, CorpusTrainConfig):
     refresh_questions: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
-    def _cross_check_ance(self) -> AnceTrainConfig:
+    def _cross_check_mined(self) -> Self:
         if self.depth - self.skip < self.kept:
             raise ValueError(
                 f"kept ({self.kept}) is more than what remains of depth ({self.depth}) after skip "
                 f"({self.skip}): raise depth"
             )
+        return self
+
+
+class AnceTrainConfig(ContrastiveTrainConfig, MinedConfig, CorpusTrainConfig):
+    """The whole configuration of `train_ance`, for trainer and refresher.
+
+    Attributes:
+        loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
+            adds all other passages of the batch.
+    """
+
+    recipe: ClassVar[str] = "ance"
+
+    index: Path  # that of the first base may be left out
+    loss: Literal["pairwise", "in_batch"] = "pairwise"
+
+    @model_validator(mode="after")
+    def _cross_check_ance(self) -> AnceTrainConfig:
         if not 1 <= self.data.hard_negatives <= self.kept:
             raise ValueError(f"hard_negatives ({self.data.hard_negatives}) are drawn from kept ({self.kept})")
         return self

@@ -25,7 +25,7 @@ from indexers.passages import PassageStore
 from indexers.protocols import EncodesCorpus, FloatArray, IntArray
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
-from rag.core.types import Passage, Query
+from rag.core.types import Query
 from rag.training.distributed import World
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation, Generations
@@ -35,6 +35,7 @@ from rag.training.refresh.staleness import TOP_K, DriftMeter, Probes, compare
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
 from retrievers.training.config import CorpusTrainConfig
+from retrievers.training.static_config import StaticTrainConfig
 
 _QUERIES_AT_ONCE = 2048
 
@@ -74,7 +75,7 @@ class CorpusRefresher(Refresher):
 
     def __init__(
         self,
-        config: CorpusTrainConfig,
+        config: CorpusTrainConfig | StaticTrainConfig,
         payload: str,
         passages: PassageStore,
         *,
@@ -188,19 +189,46 @@ def corpus_exchange(
         take_up, must_wait: see `Exchange`.
     """
     form = replace(encoder_form(config, model), max_length=max_length)
-    drift, in_line = None, role == "both"
-    if config.schedule_of_refresh.watches_drift:
-        drift = DriftMeter(partial(_vectors, model, index.passages.get_many(watched)))
+    return snapshot_exchange(
+        config,
+        lambda folder: export_model(folder / "encoder", model, weights(), form),
+        partial(_vectors, model, index, watched),
+        take_up,
+        refresher,
+        payload=payload, key=key, world=world, role=role, must_wait=must_wait,
+    )  # fmt: skip
+
+
+def snapshot_exchange(
+    config: CorpusTrainConfig | StaticTrainConfig,
+    write_snapshot: Callable[[Path], object],
+    vectors: Callable[[], FloatArray],
+    take_up: Callable[[Generation], Mapping[str, float]],
+    refresher: Callable[[str], CorpusRefresher],
+    *,
+    payload: str,
+    key: str,
+    world: World,
+    role: Role = "both",
+    must_wait: Callable[[], bool] = lambda: False,
+) -> Exchange:
+    """Hooks of the fit loop for any encoder; see `corpus_exchange`.
+
+    Args:
+        write_snapshot: writes the present encoder as the folder `encoder` of the folder it is given.
+        vectors: returns the present vectors (m, D) of the passages on which drift is measured.
+    """
+    in_line = role == "both"
     return Exchange(
         config,
         Generations(config.out / "snapshots"),
         Generations(config.out / payload),
-        lambda folder: export_model(folder / "encoder", model, weights(), form),
+        write_snapshot,
         take_up,
         world=world,
         key=key,
         refresher=refresher(world.device) if in_line and world.is_main else None,
-        drift=drift,
+        drift=DriftMeter(vectors) if config.schedule_of_refresh.watches_drift else None,
         must_wait=must_wait,
         in_line=in_line,
         show_steps=config.run.log_every_steps,
@@ -208,8 +236,8 @@ def corpus_exchange(
 
 
 @torch.no_grad()
-def _vectors(model: BiEncoderModel, passages: Sequence[Passage]) -> FloatArray:
+def _vectors(model: BiEncoderModel, index: Index, watched: IntArray) -> FloatArray:
     model.eval()
-    vectors: FloatArray = model.read(passages).float().cpu().numpy()
+    vectors: FloatArray = model.read(index.passages.get_many(watched)).float().cpu().numpy()
     model.train()
     return vectors

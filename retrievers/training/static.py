@@ -25,7 +25,8 @@ from rag.core.types import Query
 from rag.data.examples import Example
 from rag.runtime.seeds import generator
 from rag.training.card import Card
-from rag.training.fit import Loss
+from rag.training.fit import FitHooks, Loss
+from rag.training.refresh.staleness import ProbeSet
 from rag.training.run import Method, Run, Trained, train
 from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.open import load_like, tokenizer_folder
@@ -36,11 +37,13 @@ from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.tokens import Int32
+from retrievers.training.ance_refresher import NegativesRefresher, take_up_negatives
+from retrievers.training.corpus_refresher import snapshot_exchange
 from retrievers.training.ict import IctBatches
 from retrievers.training.losses import in_batch_objective
-from retrievers.training.recipe import contrastive_batches
+from retrievers.training.recipe import contrastive_batches, examples_key
 from retrievers.training.recipe_configs import IctDataConfig
-from retrievers.training.split import split_examples
+from retrievers.training.split import ExampleSplit, split_examples
 from retrievers.training.static_config import StaticModelConfig, StaticTrainConfig
 from retrievers.training.static_start import distilled_tokens, to_one_scale
 from retrievers.training.validation import CorpusSearch, pool_rank
@@ -119,7 +122,8 @@ def train_static(config: StaticTrainConfig) -> Path:
 
     The teacher's vectors of single tokens are fitted to its vectors of the index's passages
     (`distilled_tokens`); then in-batch training moves questions towards their passages, and sentences towards
-    the passages that they were taken from.
+    the passages that they were taken from. With `refresh` each question's hard negatives are those passages
+    of the index that the encoder itself ranked high when it was last looked at, as in `train_ance`.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`, which sentence-transformers
@@ -142,8 +146,9 @@ def train_static(config: StaticTrainConfig) -> Path:
                 hint="lower dim",
             )
         return train(
-            config, partial(_method, config, index), "encoder", one_process="one table of vectors is trained"
-        )
+            config, partial(_method, config, index), "encoder", one_process="one table of vectors is trained",
+            role=None if config.schedule_of_refresh.is_never else "both",
+        )  # fmt: skip
 
 
 def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
@@ -161,17 +166,17 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, config.model.dim)))
 
     data: TrainingArrays | None = None
-    held_out: tuple[Example, ...] = ()
+    split, refreshes = ExampleSplit("", ()), not config.schedule_of_refresh.is_never
     if config.train_files:
         split = split_examples(config, folder)
-        held_out = split.held_out
         data = TrainingArrays.build(
-            split.training(),
-            tokens,
+            split.training(), tokens,
+            corpus=index.passages if refreshes else (),
             match_answers=config.data.mask_false_negatives,
             folder=folder,
-            key=split.key,
-        )
+            key=examples_key(split, index) if refreshes else split.key,
+        )  # fmt: skip
+    held_out = split.held_out
     corpus = index.passages
     if config.corpus:
         corpus, _ = open_corpus(config.corpus, folder)
@@ -182,11 +187,15 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
             index.passages, held_out, limit=config.data.validation_passages, seed=config.run.seed
         )
     encoder = partial(_encoder, config, tokens)
+    hooks = FitHooks()
+    if refreshes and batches.questions is not None:
+        hooks = _exchange(config, run, index, split, batches.questions, model, tokens)
     return Method(
         model, run.master(model), batches, partial(_loss, model, config.model.temperature),
         export=lambda trained: _export(config, run.out / "encoder", tokens, trained),
         card=Card("retrievers.training", "static.md", {"teacher": identity.name}),
         evaluate=None if search is None else lambda: _figures(encoder(model), held_out, search),
+        hooks=hooks,
         facts={
             "teacher": Path(identity.name).name,
             "tokens": tokens.size,
@@ -195,7 +204,42 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
             "passages fitted to": min(config.data.fitted_passages, len(index.passages)),
             "training questions": 0 if data is None else len(data),
             "held-out questions": len(held_out),
+            **({"negatives": f"mined anew with the model itself, {config.refresh}"} if refreshes else {}),
         },
+    )  # fmt: skip
+
+
+def _exchange(
+    config: StaticTrainConfig,
+    run: Run,
+    index: Index,
+    split: ExampleSplit,
+    batches: RetrieverBatches,
+    model: TokenVectors,
+    tokens: StaticTokenizer,
+) -> FitHooks:
+    """Snapshots out, negatives in, as in `train_ance`."""
+    data, key = batches.data, examples_key(split, index)
+    probes = ProbeSet.draw(
+        config, config.run.seed, questions=len(data), passages=len(index.passages)
+    ).passages
+
+    @torch.no_grad()
+    def probe_vectors() -> FloatArray:
+        vectors: FloatArray = model([data.passages[row] for row in probes.tolist()]).numpy()
+        return vectors
+
+    return snapshot_exchange(
+        config,
+        lambda folder: write_static(
+            folder / "encoder", model.tokens.detach().numpy(), tokens.file, max_length=config.model.max_length
+        ),
+        probe_vectors,
+        partial(take_up_negatives, batches, key=key),
+        lambda _: NegativesRefresher(
+            config, index.passages, split.training(), split.held_out, key=key, load=StaticEncoder.load
+        ),
+        payload="negatives", key=key, world=run.world, must_wait=lambda: not len(data.negatives.values),
     )  # fmt: skip
 
 

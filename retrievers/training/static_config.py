@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from rag.config import Config
 from rag.training.config import OptimConfig
-from retrievers.training.config import SEARCHED, ExamplesConfig, ValidatedTrainConfig
+from retrievers.training.config import SEARCHED, ExamplesConfig, MinedConfig, ValidatedTrainConfig
 
 
 class StaticDataConfig(ExamplesConfig):
@@ -63,8 +63,12 @@ class StaticModelConfig(Config):
     max_length: int = Field(default=512, ge=1)
     stored: Literal["float32", "float16", "int8"] = "float32"
 
+    def temperature_of(self, similarity: str) -> float:
+        """`temperature`, whatever the similarity."""
+        return self.temperature
 
-class StaticTrainConfig(ValidatedTrainConfig):
+
+class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
     """The whole configuration of `train_static`.
 
     Attributes:
@@ -74,6 +78,9 @@ class StaticTrainConfig(ValidatedTrainConfig):
             they come from `index`.
         start: folder of a static encoder with the teacher's tokenizer, or "static", to train on, in place of
             vectors fitted to the teacher's.
+        refresh: when hard negatives are mined anew among the passages of `index`: "never", "every 100"
+            (steps), "0:100,2000:1000" (first step:interval), "drift>0.05". Without negatives in the training
+            files the first ones are mined before the first step.
         data: see `StaticDataConfig`.
         model: see `StaticModelConfig`.
     """
@@ -86,6 +93,7 @@ class StaticTrainConfig(ValidatedTrainConfig):
     corpus: tuple[Path, ...] = ()
     start: str = ""
     name: str = Field(default="static-encoder", min_length=1)
+    refresh: str = "never"
     data: StaticDataConfig = StaticDataConfig()
     model: StaticModelConfig = StaticModelConfig()
     optim: OptimConfig = OptimConfig(
@@ -101,4 +109,11 @@ class StaticTrainConfig(ValidatedTrainConfig):
     def _cross_check_static(self) -> StaticTrainConfig:
         if not self.train_files and not self.data.sentences:
             raise ValueError("sentences=0 without train_files leaves nothing to learn from")
+        if not self.schedule_of_refresh.is_never:
+            if not self.train_files:
+                raise ValueError("refresh mines negatives of training questions: give train_files")
+            if not 1 <= self.data.hard_negatives <= self.kept:
+                raise ValueError(
+                    f"hard_negatives ({self.data.hard_negatives}) are drawn from kept ({self.kept})"
+                )
         return self

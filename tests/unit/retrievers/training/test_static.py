@@ -1,5 +1,6 @@
 """A static encoder: the fit against a solver, what training teaches, resuming, and what is refused."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,18 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from indexers.build import build_index
+from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
 from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
+from rag.training.refresh.generations import Generations
 from retrievers.encoders.open import load_encoder
 from retrievers.encoders.static import StaticEncoder
+from retrievers.training.ance_refresher import read_negatives
+from retrievers.training.recipe import examples_key
+from retrievers.training.split import split_examples
 from retrievers.training.static import train_static
 from retrievers.training.static_config import StaticTrainConfig
 from retrievers.training.static_start import fit_tokens, frequency_weights, principal_axes
@@ -118,3 +124,67 @@ def test_what_cannot_work_is_refused(tmp_path: Path, taught: tuple[Path, Path, l
         train_static(config(tmp_path / "a", tmp_path / "bm25", train))
     with pytest.raises(ValueError, match="nothing to learn from"):
         config(tmp_path / "a", index, None, sentences=0)
+    with pytest.raises(ValueError, match="give train_files"):
+        config(tmp_path / "a", index, None, refresh="every 5")
+    with pytest.raises(ValueError, match=r"hard_negatives \(0\) are drawn from kept"):
+        config(tmp_path / "a", index, train, refresh="every 5", hard_negatives=0)
+
+
+def test_refreshed_negatives_are_those_its_own_vectors_rank_high(
+    tmp_path: Path, taught: tuple[Path, Path, list[Example]]
+) -> None:
+    index, train, _ = taught
+    settings = {
+        "refresh": "every 6",
+        "max_steps": 8,
+        "depth": 12,
+        "kept": 5,
+        "skip": 1,
+        "learning_rate": 0.02,
+    }
+    run = config(tmp_path / "run", index, train, probe_questions=20, probe_passages=20, **settings)
+    train_static(run)
+    records = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
+    assert [record["index_age_steps"] for record in records if "index_age_steps" in record][4:8] == [
+        5,
+        6,
+        1,
+        2,
+    ]
+
+    split = split_examples(run, run.out / "data")
+    asked = list(split.training())
+    snapshot = Generations(run.out / "snapshots").newest()
+    mined = Generations(run.out / "negatives").newest()
+    assert snapshot is not None
+    assert mined is not None
+    assert snapshot.step == mined.step == 6
+    encoder = StaticEncoder.load(snapshot.path / "encoder")
+    with Index.open(index) as opened:
+        passages = opened.passages.get_many(np.arange(len(opened.passages)))
+        key = examples_key(split, opened)
+    vectors = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
+    scores = encoder.encode_queries([example.query for example in asked]) @ vectors.T
+    table = read_negatives(mined, examples=len(asked), key=key)
+    for number, example in enumerate(asked):
+        ranked = np.argsort(-scores[number], kind="stable")[1:12]
+        gold = {passage.text for passage in example.positives}
+        wanted = [row for row in ranked.tolist() if passages[row].text not in gold][:5]
+        found = table[number].tolist()
+        close = scores[number, found], scores[number, wanted]  # vectors are searched as float16
+        np.testing.assert_allclose(*close, atol=2e-3)
+        assert not {passages[row].text for row in found} & gold
+
+
+def test_it_learns_with_negatives_it_mines_itself(
+    tmp_path: Path, taught: tuple[Path, Path, list[Example]]
+) -> None:
+    index, train, _ = taught
+    settings = {"batch_size": 8, "max_steps": 90, "epochs": 30, "learning_rate": 0.02, "sentences": 0.0}
+    run = config(tmp_path / "run", index, train, refresh="every 30", depth=20, kept=5, **settings)
+    finished = train_static(run)
+    records = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
+    before = next(record["held_out/mrr"] for record in records if "held_out/mrr" in record)
+    assert read_json(run.out / "figures.json")["figures"]["mrr"] > 2 * before
+    assert len({record["index_version"] for record in records if "index_version" in record}) == 3
+    assert "mined anew with the model itself, 0:30" in (finished / "README.md").read_text()
