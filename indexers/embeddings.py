@@ -298,6 +298,7 @@ class EmbeddingShards:
         dim: vector size D.
         dtype: type of the numbers on disk.
         shard_rows: rows per file.
+        is_large: whether rows are likely to come from the disk.
 
     Example:
         >>> import tempfile
@@ -314,7 +315,7 @@ class EmbeddingShards:
         self.dim, self.dtype = header.dim, header.dtype
         self.shard_rows = header.shard_rows
         self._header, self._shards = header, shards
-        self._on_disk = header.rows * header.dim * np.dtype(header.dtype).itemsize >= _LARGE_BYTES
+        self.is_large = header.rows * header.dim * np.dtype(header.dtype).itemsize >= _LARGE_BYTES
 
     @classmethod
     def open(cls, directory: str | Path) -> EmbeddingShards:
@@ -381,7 +382,7 @@ class EmbeddingShards:
         for shard, start, stop in parts:
             if stop - start > shard_rows // _MOST_OF_A_SHARD:
                 advise(self._shards[shard], "MADV_WILLNEED")
-            elif self._on_disk:
+            elif self.is_large:
                 will_read(self._shards[shard], ordered[start:stop] - shard * shard_rows)
         for shard, start, stop in parts:
             gathered[order[start:stop]] = self._shards[shard][ordered[start:stop] - shard * shard_rows]

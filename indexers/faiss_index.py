@@ -45,6 +45,10 @@ _LEAST_SHARE = 16  # the same where one row in this many is selected, or fewer
 _MOST_ROWS = 0.75  # share of selected rows from which a search is not repeated with more width
 _CLOSE = 0.01  # recall that is given up for speed where the target cannot be reached
 _STANDS_STILL = 0.002  # least gain in recall by twice the effort
+# Seconds for a number of a code that is compared, and for a row that is scored exactly from memory or from a
+# disk (measured with AVX2): what a search costs is compared by these, so that equal indexes are tuned alike.
+_NUMBER_S, _FAST_NUMBER_S = 1.7e-10, 4e-11
+_ROW_S, _ROW_ON_DISK_S = 1e-6, 3e-5
 _log = logging.getLogger(__name__)
 
 
@@ -195,12 +199,20 @@ def _tune(
 ) -> dict[str, int]:
     """Cheapest effort and over-fetch with enough recall at every depth of `RECALL_KS`.
 
-    After exact re-ranking, recall is the share of true results among the candidates, so one search with the
+    More lists cost comparisons of codes, a larger over-fetch costs rows that are read and scored exactly.
+    After that re-ranking, recall is the share of true results among the candidates, so one search with the
     largest over-fetch answers for all smaller ones.
     """
     depths = sorted({min(k, truth.shape[1]) for k in RECALL_KS})
     tried, before = list[tuple[float, int, int]](), 0.0
+    best, best_s = dict[str, int](), np.inf
+    number_s = _FAST_NUMBER_S if preset.name == "fastscan" else _NUMBER_S
+    compared_s = number_s * len(embeddings) * embeddings.dim  # of all lists
+    row_s = _ROW_ON_DISK_S if embeddings.is_large else _ROW_S
     for effort in preset.efforts:
+        effort_s = compared_s * effort / preset.nlist if preset.nlist else 0.0
+        if best and effort_s >= best_s:
+            break
         wanted = min(depths[-1] * preset.over_fetches[-1] + CANDIDATE_MARGIN, len(embeddings))
         _, candidates = index.search(probes, wanted, params=search_parameters(index, effort, wanted))
         scores = exact_scores(embeddings, probes, candidates)
@@ -212,11 +224,18 @@ def _tune(
                 recalls = np.minimum(hits / k, 1.0)
                 worst = min(worst, float(recalls.mean() - recalls.std() / np.sqrt(len(recalls))))
             if worst >= target:
-                return {"effort": effort, "over_fetch": over_fetch}
+                cost_s = effort_s + row_s * (depths[-1] * over_fetch + CANDIDATE_MARGIN)
+                if cost_s < best_s:
+                    best, best_s = {"effort": effort, "over_fetch": over_fetch}, cost_s
+                break
             tried.append((worst, effort, over_fetch))
+        if best and not preset.nlist:
+            break
         if worst < before + _STANDS_STILL:  # more lists bring nothing: the codes are the limit
             break
         before = worst
+    if best:
+        return best
     enough = max(tried)[0] - _CLOSE
     return next({"effort": e, "over_fetch": o} for recall, e, o in tried if recall >= enough)
 

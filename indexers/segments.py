@@ -153,6 +153,7 @@ class LiveEmbeddings(EmbeddingShards):
         self.directory, self.encoder = first.directory, first.encoder
         self.dim, self.dtype, self.shard_rows = first.dim, first.dtype, first.shard_rows
         self._live, self._segments = live, shards
+        self.is_large = any(one.is_large for one in shards)
 
     def __len__(self) -> int:
         return len(self._live)
