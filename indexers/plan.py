@@ -40,6 +40,7 @@ JAVA_START_S = 8.0  # and its first classes, in processor time (measured)
 LUCENE_SHARE = 0.19  # Lucene's files against the bytes of titles and texts (measured on 100-word passages)
 LOOKUP_BYTES = 16  # id hash and row
 ARROW_BYTES = 3 * 8  # offsets of three strings
+DOCUMENT_BYTES = 68  # of a document in the list of documents (measured)
 TOKEN_BYTES = 5.5  # of title and text for each token vector (measured with punctuation, on English)
 LISTED_SHARE = 0.5  # of tokens that are the first of their passage in a cell (measured)
 FAULT_AROUND_BYTES = 65_536  # the kernel maps this much around a page that is touched
@@ -192,6 +193,7 @@ def plan(
     rates: Rates | None = None,
     passage_bytes: float = 650.0,
     id_bytes: float = 10.0,
+    documents: int = 0,
     model_bytes: float = 0.0,
     questions: int = 10_000,
     top_k: int = 20,
@@ -202,6 +204,7 @@ def plan(
     Args:
         encode_per_s: passages that the encoder encodes per second; without it encoding has no estimate.
         passage_bytes: mean UTF-8 bytes of title and text (100 English words: about 650).
+        documents: documents that `rag index` lists beside the passages; none if these are given in Python.
         model_bytes: weights that the serving process holds (encoder and reader).
         over_fetch: candidates re-ranked for each passage wanted; the smallest the index type tries if None.
 
@@ -224,7 +227,7 @@ def plan(
     text_bytes = n_passages * passage_bytes
     store_bytes = text_bytes + n_passages * (id_bytes + ARROW_BYTES)
     lookup_bytes = n_passages * (LOOKUP_BYTES + id_bytes + ARROW_BYTES / 3)  # the ids once more
-    disk: dict[str, float] = {"passages": store_bytes + lookup_bytes}
+    disk: dict[str, float] = {"passages": store_bytes + lookup_bytes + documents * DOCUMENT_BYTES}
     serving: dict[str, float] = {"process": PROCESS_BYTES, "models": model_bytes, "working": WORKING_BYTES}
     serving["passages, mapped"] = touched_bytes(store_bytes, questions * top_k)
     building: dict[str, float] = {"passages": 150e6 + 32.0 * n_passages}
