@@ -101,7 +101,8 @@ def plan(
     rates = measure_rates(dim or 384) if measure else Rates()
     result = make_plan(
         passages, dim or 0, settings=checked, encode_per_s=encode_per_s, rates=rates,
-        passage_bytes=passage_bytes, documents=passages, model_bytes=model_bytes, questions=questions, top_k=read,
+        passage_bytes=passage_bytes, documents=passages, model_bytes=model_bytes, questions=questions,
+        top_k=read,
     )  # fmt: skip
     advice = (
         "" if checked.has_tokens or encoder == STATIC else _static_advice(passages, encode_per_s, measure)
