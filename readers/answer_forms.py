@@ -41,6 +41,9 @@ _NAMED = regex.compile(
     rf"|(?:[a-z]+ )?{_KIND}\s(?P<name>{_IDENTIFIER})|(?P<name>\S+) by default)"
 )
 _ASKS = {  # form: what questions that ask for it contain; the first that fits counts
+    "step": r"(?:^|[,.;:?!]\s+|\band )(?:how (?:do|can|could|should|would|must) (?:i|we|you|one)\b|how to\b"
+    r"|what (?:happens|will happen|would happen) (?:when|if|after|once|unless)\b"
+    r"|what (?:do|should|must|can) (?:i|we|you) do\b)",
     "number": r"\bhow (?:many|much|long|old|far|tall|high|big|large|heavy|often|fast|deep|wide|few)\b"
     r"|\b(?:what|which) (?:(?:is|was|are) (?:the )?)?(?:\w+ ){0,2}(?:number|percentage|year|size|length|age"
     r"|latitude|longitude|version|score|threshold|port|limit|permissions|id)\b",
@@ -53,6 +56,7 @@ _ASKS = {  # form: what questions that ask for it contain; the first that fits c
     r"|\bwhere do (?:i|we) (?:write|mail)\b",
 }
 _FORMS = {
+    "step": r".+",
     "number": r"(?=.*(?:\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty"
     r"|forty|fifty|hundreds?|thousands?|millions?|billions?|dozens?|half|twice|once|zero|none|several)\b))"
     r"(?:\S+\s+){0,7}\S+",
@@ -84,6 +88,7 @@ _SEVERAL = regex.compile(
     regex.IGNORECASE,
 )
 _ITEM = regex.compile(r"\s*(?:[•▪◦‣–*+-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+\S")
+_NAME = regex.compile(_IDENTIFIER)
 _ASKED = {form: regex.compile(pattern, regex.IGNORECASE) for form, pattern in _ASKS.items()}
 _FORM = {
     form: regex.compile(pattern, regex.DOTALL | (regex.IGNORECASE if form == "number" else 0))
@@ -172,7 +177,8 @@ def _after_label(text: str, start: int, end: int) -> int:
 
 def asked_form(question: str) -> str:
     """The form of answer that the question asks for, or "" if the question does not tell: "number", "person",
-    "option" (of a command), "name" (in code), "path" (of a file), or "address" (of mail or the web).
+    "option" (of a command), "name" (in code), "path" (of a file), "address" (of mail or the web), or "step"
+    (what to do, or what happens).
 
     Example:
         >>> [asked_form(q) for q in ("How long does it take?", "Which switch sorts?", "Why?")]
@@ -189,6 +195,16 @@ def has_form(answer: str, form: str) -> bool:
         (True, False)
     """
     return not form or _FORM[form].fullmatch(answer) is not None
+
+
+def is_identifier(answer: str) -> bool:
+    """Whether an answer is an option, a path, a name in code, or quoted words.
+
+    Example:
+        >>> is_identifier("--no-cache-dir"), is_identifier("press q")
+        (True, False)
+    """
+    return _NAME.fullmatch(answer) is not None
 
 
 def asks_yes_no(question: str) -> bool:

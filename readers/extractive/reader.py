@@ -26,6 +26,7 @@ from readers.follow_up import can_be_polar
 from readers.manifest import Calibration, with_overrides
 from readers.protocols import ReadResult, check_request
 from readers.ranking import Pair, PassageRows, ScoredPassages, likelihoods, rank
+from readers.steps import with_steps
 
 
 class ExtractiveReader:
@@ -129,10 +130,12 @@ class ExtractiveReader:
             depth=self.model.depth,
         )
         ranked = rank(read, scores, settings)
-        return [
-            found.result(*likelihoods(found, self.calibration), n_best, cost.to_json())
-            for found, cost in zip(ranked, costs, strict=True)
-        ]
+        results = []
+        for asked, found, cost, given in zip(read.forms, ranked, costs, passages, strict=True):
+            n_read = len(found.candidates) if asked == "step" else n_best  # spans of one sentence become one
+            result = found.result(*likelihoods(found, self.calibration), n_read, cost.to_json())
+            results.append(with_steps(result, given, n_best) if asked == "step" else result)
+        return results
 
     def score(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> ScoredPassages:
         """Run the network over all windows of all passages; `rank` makes answers of the result.
