@@ -54,6 +54,7 @@ _ASKS = {  # form: what questions that ask for it contain; the first that fits c
     "path": r"\b(?:which|what) (?:[\w-]+ ){0,2}(?:file|directory|folder|path)\b",
     "address": r"\b(?:which|what) (?:[\w-]+ ){0,2}(?:address|mailing list|url|link)\b"
     r"|\bwhere do (?:i|we) (?:write|mail)\b",
+    "date": r"\bwhen\b|\b(?:what|which) (?:date|day|month)\b",
 }
 _FORMS = {
     "step": r".+",
@@ -65,6 +66,8 @@ _FORMS = {
     "name": rf"(?:the )?{_IDENTIFIER}(?: \S+){{0,2}}",
     "path": r"(?=.*(?:/|\.\w))\S+(?: \S+)?",
     "address": r"(?=.*(?:@|\w\.\w))\S+(?: \S+)?",
+    "date": r"(?=.*(?:\d|day\b|morning|century|year|january|february|march|april|may\b|june|july|august"
+    r"|september|october|november|december)).*",
 }
 _YES_NO = regex.compile(
     r"\W*(?:(?:and|but|so|then|also|ok(?:ay)?|well),? )*"
@@ -88,10 +91,19 @@ _SEVERAL = regex.compile(
     regex.IGNORECASE,
 )
 _ITEM = regex.compile(r"\s*(?:[•▪◦‣–*+-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+\S")
+_WORD = regex.compile(r"\w+")
+_FUNCTION_WORDS = frozenset(
+    _WORD.findall(
+        """a an the of in on at to for from by with and or is are was were be been do does did has have had
+        can could will would should may might must what which who whom whose when where why how it its this
+        that these those i you we they he she my your our their his her me us them there not if as about
+        into than then so many much"""
+    )
+)
 _NAME = regex.compile(_IDENTIFIER)
 _ASKED = {form: regex.compile(pattern, regex.IGNORECASE) for form, pattern in _ASKS.items()}
 _FORM = {
-    form: regex.compile(pattern, regex.DOTALL | (regex.IGNORECASE if form == "number" else 0))
+    form: regex.compile(pattern, regex.DOTALL | (regex.IGNORECASE if form in ("number", "date") else 0))
     for form, pattern in _FORMS.items()
 }
 
@@ -177,8 +189,8 @@ def _after_label(text: str, start: int, end: int) -> int:
 
 def asked_form(question: str) -> str:
     """The form of answer that the question asks for, or "" if the question does not tell: "number", "person",
-    "option" (of a command), "name" (in code), "path" (of a file), "address" (of mail or the web), or "step"
-    (what to do, or what happens).
+    "option" (of a command), "name" (in code), "path" (of a file), "address" (of mail or the web), "date", or
+    "step" (what to do, or what happens).
 
     Example:
         >>> [asked_form(q) for q in ("How long does it take?", "Which switch sorts?", "Why?")]
@@ -195,6 +207,27 @@ def has_form(answer: str, form: str) -> bool:
         (True, False)
     """
     return not form or _FORM[form].fullmatch(answer) is not None
+
+
+def fit_of_form(answer: str, form: str) -> int:
+    """1 if an answer has a form of `asked_form`, −1 if not, 0 if no form is asked for, or only steps."""
+    return 0 if form in ("", "step") else 1 if has_form(answer, form) else -1
+
+
+def content_words(text: str) -> frozenset[str]:
+    """The words of a text without function words, in lower case and without common endings.
+
+    Example:
+        >>> sorted(content_words("When was the bridge opened?"))
+        ['bridge', 'open']
+    """
+    words = (word for word in _WORD.findall(text.lower()) if word not in _FUNCTION_WORDS)
+    return frozenset(_stem(word) for word in words)
+
+
+def _stem(word: str) -> str:
+    ending = next((e for e in ("ing", "ed", "es", "s") if word.endswith(e) and len(word) >= len(e) + 3), "")
+    return word.removesuffix(ending)
 
 
 def is_identifier(answer: str) -> bool:
