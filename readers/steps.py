@@ -14,6 +14,7 @@ from readers.answer_forms import is_identifier
 from readers.protocols import ReadAnswer, ReadResult
 
 _MOST = 600  # characters; a longer sentence is hardly one
+_WHOLE = 12  # words; as many say what to do without the rest of the sentence
 _MARKER = regex.compile(r"\s*(?:[•▪◦‣–*+-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+")
 _GOES_ON = regex.compile(r"[^\s.!?:;|]\s*\n[ \t]*(?=\p{Ll})")  # a line end inside a sentence
 
@@ -21,15 +22,15 @@ _GOES_ON = regex.compile(r"[^\s.!?:;|]\s*\n[ \t]*(?=\p{Ll})")  # a line end insi
 def step_around(text: str, start: int, end: int) -> tuple[int, int]:
     """The sentences, or the entry of a list, that `text[start:end]` stands in.
 
-    An option, a path or another identifier stays alone: it is a whole answer. So does a span whose sentences
-    have more than 600 characters, which are no sentences but a table or code.
+    An option, a path or another identifier stays alone: it is a whole answer. So do twelve words or more, and
+    a span whose sentences have more than 600 characters, which are no sentences but a table or code.
 
     Example:
         >>> text = "It is a server. To stop it, press q twice. Then wait."
         >>> text[slice(*step_around(text, 28, 35))]
         'To stop it, press q twice.'
     """
-    if is_identifier(text[start:end]):
+    if is_identifier(text[start:end]) or len(text[start:end].split()) >= _WHOLE:
         return start, end
     joined = _GOES_ON.sub(lambda found: found[0].replace("\n", " "), text)  # of the same length
     spans = sentence_spans(joined)

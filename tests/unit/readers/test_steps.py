@@ -13,6 +13,7 @@ UNITS = [
     ("2. Press [the red button] long.\n3. Wait.", "Press the red button long."),
     ("To stop it, press\n[the red button] twice.\nWait.", "To stop it, press\nthe red button twice."),
     ("Use [--force] to go on.", "--force"),
+    ("Then [" + "word " * 12 + "end]. Wait.", "word " * 12 + "end"),
     ("It [stops. It then waits]. End.", "It stops. It then waits."),
     ("word " * 90 + "[here] " + "word " * 90, "here"),
 ]
