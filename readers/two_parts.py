@@ -38,7 +38,10 @@ _EMBEDDED = re.compile(
 _VAGUE = re.compile(r"\b(?:this|that|these|those|so)\b", re.IGNORECASE)
 _PERSONAL = re.compile(r"\b(?:he|him|his|she|her)\b", re.IGNORECASE)
 _PLURAL_PRONOUN = re.compile(r"\b(?:they|them|their)\b", re.IGNORECASE)
-_LAST_PARTICIPLE = re.compile(r"(?<=\w) (?:[a-z]+ed|born|made|built|written|found)(?=\?)")
+_LAST_PARTICIPLE = re.compile(
+    r"(?P<before>\b(?:is|are|was|were) .*\w) (?:[a-z]+ed|born|made|built|written|found)(?=\?)", re.IGNORECASE
+)
+_PLURAL_END = re.compile(r"[^uis]s$")
 _NAME = r"(?:[Tt]he )?[A-Z0-9\"“][\w.'’”\"-]*(?: (?:(?:of|de|la|the|for|in) )*[A-Z0-9\"“][\w.'’”\"-]*)*"
 _BOTH = re.compile(
     rf"(?P<asks>(?i:(?:in )?(?:what|which) year|when|where|how (?:old|tall|high|long|big|large|far))) "
@@ -80,6 +83,8 @@ def two_parts(question: str) -> tuple[str, str] | None:
         does = both["does"] or ""
         if (aux == "did") != (does.startswith(" die")) or (not does and "'" in both["b"]):
             return None  # who did something together did it once
+        if _PLURAL_END.search(both["b"]) and _length(both["a"]) < _length(both["b"]):
+            return None  # "the Southern and Northern Dynasties"
         return _asked(f"{both['asks']} {aux} {both['a']}{does}"), _asked(
             f"{both['asks']} {aux} {both['b']}{does}"
         )
@@ -105,8 +110,14 @@ def two_parts(question: str) -> tuple[str, str] | None:
             _PERSONAL.search(second) and (first.startswith("Who") or not re.search(r"\s[A-Z]", first))
         ):  # it may stand for the first part's answer
             return first, f"{first} {second}"
-        return first, standalone_question(second, Turn(_LAST_PARTICIPLE.sub("", first), ""))
+        shorter = _LAST_PARTICIPLE.sub(r"\g<before>", first)  # a subject ends before "located"
+        resolved = standalone_question(second, Turn(shorter, ""))
+        return first, f"{first} {second}" if resolved.startswith(shorter) else resolved
     return None
+
+
+def _length(name: str) -> int:
+    return len(name.lower().removeprefix("the ").split())
 
 
 def _is_clause(words: str) -> bool:

@@ -17,6 +17,11 @@ SPLIT = [
     ("When were A. Lincoln and C. Darwin born?", "When was A. Lincoln born?", "When was C. Darwin born?"),
     ("How tall are both K2 and Mount Elbrus?", "How tall is K2?", "How tall is Mount Elbrus?"),
     ("What does -r do and when is it needed?", "What does -r do?", "What does -r do? When is it needed?"),
+    (
+        "How many do I need and what does it cost?",
+        "How many do I need?",
+        "How many do I need? What does it cost?",
+    ),
     ("When was Gaddafi born, and when did he die?", "When was Gaddafi born?", "When did Gaddafi die?"),
     (
         "Who was the first president and how tall was he?",
@@ -33,6 +38,7 @@ WHOLE = [
     "Who wrote War and Peace?",
     "When was Procter and Gamble founded?",
     "When did Spain and Korea start relations?",
+    "When were the Southern and Northern Dynasties?",
     "When did the British and Russian empires meet?",
     "Where are the Queen and Prince Philip's apartments located?",
     "What is the difference between when and where?",
