@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path as FilePath
 from typing import Any, Literal, overload
 
@@ -23,7 +24,7 @@ from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.languages import LanguageNotices
 from rag.opening import Opening, keep_encoder, save
-from readers.asked import answers_wanted, as_asked
+from readers.asked import answers_wanted, as_asked, in_parts, of_parts
 from readers.follow_up import Turn, rephrase
 from readers.paths import Steps, read_answers, with_paths
 from readers.protocols import Reader, check_lengths
@@ -364,13 +365,19 @@ class Pipeline:
             if not batch:
                 return []
             with timer("total"):
-                found, paths = self._search(batch, int(top_k), timer, filter)
+                parts = in_parts(self.reader, batch)
+                asked = [part for each in parts for part in each]
+                found, paths = self._search(asked, int(top_k), timer, filter)
                 with timer("read"):
-                    read = self.read(batch, found, answers_wanted(self.reader, batch, n_best), paths)
+                    read = self.read(asked, found, answers_wanted(self.reader, asked, n_best), paths)
         times, missing = timer.timings_ms, tuple(timer.missing)
+        shown = (as_asked(self.reader, each, n_best) for each in map(with_paths, read, paths))
+        whole = (
+            of_parts(one, list(islice(shown, len(each)))) for one, each in zip(batch, parts, strict=True)
+        )
         results = [
             replace(one, timings_ms=dict(times), notice=self._notice(one.question), partial=missing)
-            for one in (as_asked(self.reader, each, n_best) for each in map(with_paths, read, paths))
+            for one in whole
         ]
         return results[0] if isinstance(questions, str) else results
 

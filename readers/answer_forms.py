@@ -41,6 +41,9 @@ _NAMED = regex.compile(
     rf"|(?:[a-z]+ )?{_KIND}\s(?P<name>{_IDENTIFIER})|(?P<name>\S+) by default)"
 )
 _ASKS = {  # form: what questions that ask for it contain; the first that fits counts
+    "step": r"(?:^|[,.;:?!]\s+|\band )(?:how (?:do|can|could|should|would|must) (?:i|we|you|one)\b|how to\b"
+    r"|what (?:happens|will happen|would happen) (?:when|if|after|once|unless)\b"
+    r"|what (?:do|should|must|can) (?:i|we|you) do\b)",
     "number": r"\bhow (?:many|much|long|old|far|tall|high|big|large|heavy|often|fast|deep|wide|few)\b"
     r"|\b(?:what|which) (?:(?:is|was|are) (?:the )?)?(?:\w+ ){0,2}(?:number|percentage|year|size|length|age"
     r"|latitude|longitude|version|score|threshold|port|limit|permissions|id)\b",
@@ -51,8 +54,10 @@ _ASKS = {  # form: what questions that ask for it contain; the first that fits c
     "path": r"\b(?:which|what) (?:[\w-]+ ){0,2}(?:file|directory|folder|path)\b",
     "address": r"\b(?:which|what) (?:[\w-]+ ){0,2}(?:address|mailing list|url|link)\b"
     r"|\bwhere do (?:i|we) (?:write|mail)\b",
+    "date": r"\bwhen\b|\b(?:what|which) (?:date|day|month)\b",
 }
 _FORMS = {
+    "step": r".+",
     "number": r"(?=.*(?:\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty"
     r"|forty|fifty|hundreds?|thousands?|millions?|billions?|dozens?|half|twice|once|zero|none|several)\b))"
     r"(?:\S+\s+){0,7}\S+",
@@ -61,6 +66,8 @@ _FORMS = {
     "name": rf"(?:the )?{_IDENTIFIER}(?: \S+){{0,2}}",
     "path": r"(?=.*(?:/|\.\w))\S+(?: \S+)?",
     "address": r"(?=.*(?:@|\w\.\w))\S+(?: \S+)?",
+    "date": r"(?=.*(?:\d|day\b|morning|century|year|january|february|march|april|may\b|june|july|august"
+    r"|september|october|november|december)).*",
 }
 _YES_NO = regex.compile(
     r"\W*(?:(?:and|but|so|then|also|ok(?:ay)?|well),? )*"
@@ -84,9 +91,19 @@ _SEVERAL = regex.compile(
     regex.IGNORECASE,
 )
 _ITEM = regex.compile(r"\s*(?:[•▪◦‣–*+-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+\S")
+_WORD = regex.compile(r"\w+")
+_FUNCTION_WORDS = frozenset(
+    _WORD.findall(
+        """a an the of in on at to for from by with and or is are was were be been do does did has have had
+        can could will would should may might must what which who whom whose when where why how it its this
+        that these those i you we they he she my your our their his her me us them there not if as about
+        into than then so many much"""
+    )
+)
+_NAME = regex.compile(_IDENTIFIER)
 _ASKED = {form: regex.compile(pattern, regex.IGNORECASE) for form, pattern in _ASKS.items()}
 _FORM = {
-    form: regex.compile(pattern, regex.DOTALL | (regex.IGNORECASE if form == "number" else 0))
+    form: regex.compile(pattern, regex.DOTALL | (regex.IGNORECASE if form in ("number", "date") else 0))
     for form, pattern in _FORMS.items()
 }
 
@@ -172,7 +189,8 @@ def _after_label(text: str, start: int, end: int) -> int:
 
 def asked_form(question: str) -> str:
     """The form of answer that the question asks for, or "" if the question does not tell: "number", "person",
-    "option" (of a command), "name" (in code), "path" (of a file), or "address" (of mail or the web).
+    "option" (of a command), "name" (in code), "path" (of a file), "address" (of mail or the web), "date", or
+    "step" (what to do, or what happens).
 
     Example:
         >>> [asked_form(q) for q in ("How long does it take?", "Which switch sorts?", "Why?")]
@@ -189,6 +207,37 @@ def has_form(answer: str, form: str) -> bool:
         (True, False)
     """
     return not form or _FORM[form].fullmatch(answer) is not None
+
+
+def fit_of_form(answer: str, form: str) -> int:
+    """1 if an answer has a form of `asked_form`, −1 if not, 0 if no form is asked for, or only steps."""
+    return 0 if form in ("", "step") else 1 if has_form(answer, form) else -1
+
+
+def content_words(text: str) -> frozenset[str]:
+    """The words of a text without function words, in lower case and without common endings.
+
+    Example:
+        >>> sorted(content_words("When was the bridge opened?"))
+        ['bridge', 'open']
+    """
+    words = (word for word in _WORD.findall(text.lower()) if word not in _FUNCTION_WORDS)
+    return frozenset(_stem(word) for word in words)
+
+
+def _stem(word: str) -> str:
+    ending = next((e for e in ("ing", "ed", "es", "s") if word.endswith(e) and len(word) >= len(e) + 3), "")
+    return word.removesuffix(ending)
+
+
+def is_identifier(answer: str) -> bool:
+    """Whether an answer is an option, a path, a name in code, or quoted words.
+
+    Example:
+        >>> is_identifier("--no-cache-dir"), is_identifier("press q")
+        (True, False)
+    """
+    return _NAME.fullmatch(answer) is not None
 
 
 def asks_yes_no(question: str) -> bool:

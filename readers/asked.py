@@ -1,18 +1,61 @@
-"""What a reader of spans gives where one span is no answer: for lists, and for questions of yes or no.
+"""What a reader of spans gives where one span is no answer: for lists, yes or no, and questions of two parts.
 
 Who asks for several things gets the whole list that the best span stands in. Who asks for yes or no gets
 the sentences that bear on it: the "yes" and "no" of the readers here are right no more often than guesses.
+Who asks two questions in one gets an answer to each.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
-from rag.core.types import Answer, AnswerSet
+from rag.core.types import Answer, AnswerSet, certainty
 from rag.data.sentences import sentence_spans
 from readers.answer_forms import asks_several, asks_yes_no, list_around
 from readers.extractive.settings import ReaderSettings
+from readers.two_parts import two_parts
 
 Sentence = tuple[str, int, int]  # the passage's id, start and end
+
+
+def in_parts(reader: object, questions: Sequence[str]) -> list[tuple[str, ...]]:
+    """The questions to ask for each question: its two parts, or itself."""
+    if _span_settings(reader) is None:
+        return [(question,) for question in questions]
+    return [two_parts(question) or (question,) for question in questions]
+
+
+def of_parts(question: str, parts: Sequence[AnswerSet]) -> AnswerSet:
+    """The answers to a question of two parts, from those to each; those to an undivided question as they are.
+
+    Its `answers` are the first answers of the parts that are answered, and the confidence that there is no
+    answer is that for neither part having one.
+
+    Example:
+        >>> parts = [AnswerSet(part, (), 0.5, "v", {}) for part in ("When was it?", "Where was it?")]
+        >>> whole = of_parts("When and where was it?", parts)
+        >>> whole.kind, whole.no_answer_confidence, len(whole.parts)
+        ('parts', 0.25, 2)
+    """
+    if len(parts) == 1:
+        return parts[0]
+    names = {name: None for part in parts for name in part.reading}
+    return replace(
+        parts[0],
+        question=question,
+        answers=tuple(part.answers[0] for part in parts if _is_shown(part)),
+        no_answer_confidence=prod(part.no_answer_confidence for part in parts),
+        reading={name: sum(part.reading.get(name, 0) for part in parts) for name in names},
+        failure=next((part.failure for part in parts if part.failure), ""),
+        kind="parts",
+        parts=tuple(replace(part, timings_ms={}) for part in parts),
+    )
+
+
+def _is_shown(part: AnswerSet) -> bool:
+    """Whether its first answer is presented as one, if with a "perhaps"."""
+    first = part.answers[0].confidence if part.answers else 0.0
+    return certainty(first, part.no_answer_confidence) != "none"
 
 
 def answers_wanted(reader: object, questions: Sequence[str], n_best: int) -> int:

@@ -21,7 +21,7 @@ def fit_calibration(
 
         minimise −Σ_q w_q log Σ_{i ∈ right(q)} p_i(q; T, b) + 10⁻⁴·((log T)² + b²)
 
-    with p from `readers.ranking.confidences`, and right(q) the candidates that are right
+    with p from `readers.confidence.confidences`, and right(q) the candidates that are right
     answers, or "no answer here" where none of them is.
 
     Args:
@@ -67,7 +67,7 @@ def fit_chance(signs: Floats, happened: npt.NDArray[np.bool_], weights: Floats) 
     the first answer is right.
 
     Args:
-        signs: (Q, n) s, such as `readers.ranking.answer_signs`.
+        signs: (Q, n) s, such as `readers.confidence.answer_signs`.
         happened: (Q,) such as whether the first answer is right.
         weights: (Q,) of the questions.
 

@@ -23,7 +23,7 @@ class Calibration(Config):
     first: tuple[float, ...] | None = Field(
         default=None,
         min_length=2,
-        max_length=9,
+        max_length=17,
         description="bias and slopes of `answer_signs`: how likely the first answer is",
     )
     none: tuple[float, ...] | None = Field(
@@ -31,6 +31,12 @@ class Calibration(Config):
         min_length=2,
         max_length=9,
         description="likewise: how likely there is no answer, if the first one is wrong",
+    )
+    empty: tuple[float, ...] | None = Field(
+        default=None,
+        min_length=2,
+        max_length=17,
+        description="likewise: how likely the passages hold no answer; used in place of `none`",
     )
     questions: int = Field(default=0, ge=0, description="held-out questions it was fitted on; 0 = not fitted")
 

@@ -10,16 +10,18 @@ import numpy.typing as npt
 
 from rag.core.types import Passage
 from rag.data.text import normalize_answer
-from readers.answer_forms import answer_bounds, has_form
+from readers.answer_forms import answer_bounds, content_words, fit_of_form, has_form
 from readers.extractive.inference import RowScores
 from readers.extractive.layout import Row
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import TokenizedTexts
-from readers.manifest import Calibration
 from readers.protocols import ReadAnswer, ReadResult
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+_NEAR = 15  # words on each side of an answer
+_ONLY_SIGNS = ("", "date", "step")  # forms that change no order
 
 Pair = tuple[int, int, int]
 """Number of the question, place in that question's list, index of the unique passage."""
@@ -50,6 +52,7 @@ class PassageRows:
         extend: (V,) bool, tokens that continue a word, if answers are to be extended to whole words.
         polar: (questions,) bool, whether "yes" and "no" can answer the question.
         forms: for each question the form of its answers, see `asked_form`.
+        contents: for each question its content words, see `content_words`.
     """
 
     questions: int
@@ -60,12 +63,13 @@ class PassageRows:
     extend: npt.NDArray[np.bool_] | None
     polar: npt.NDArray[np.bool_]
     forms: Sequence[str]
+    contents: Sequence[frozenset[str]]
 
     def scored(self, numbers: Sequence[int], scores: RowScores) -> ScoredPassages:
         """The rows with these numbers, and the network's scores of each."""
         rows = [self.rows[number] for number in numbers]
         same = (self.questions, self.pairs, self.unique, self.texts)
-        return ScoredPassages(*same, rows, self.extend, self.polar, self.forms, scores=scores)
+        return ScoredPassages(*same, rows, self.extend, self.polar, self.forms, self.contents, scores=scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,11 @@ class Ranked:
         place: number of these with a higher retrieval score than the first answer's passage.
         relevance: passage logit of the first answer's passage; 0 for a network without passage logits.
         asked: number of tokens of the question.
+        lead: in the first answer's passage, by how much the best span scores higher than "not here".
+        rival: likewise in the best of the other passages that were read, at least −10.
+        fit: whether the first answer has the form that is asked for, see `fit_of_form`.
+        near: share of the question's content words in the answer and 15 words on both sides; 0 if none.
+        words: number of words of its passage.
     """
 
     candidates: list[CandidateAnswer]
@@ -96,6 +105,11 @@ class Ranked:
     place: int = 0
     relevance: float = 0.0
     asked: int = 1
+    lead: float = 0.0
+    rival: float = -10.0
+    fit: int = 0
+    near: float = 0.0
+    words: int = 0
 
     @property
     def scores(self) -> Floats:
@@ -143,8 +157,27 @@ def rank(
         relevance = float(scored.scores.relevances[chosen][place == first].max())
         ahead = int((scores > scores[read == first]).sum())
         asked = scored.rows[indices[0]].types_from
-        results.append(Ranked(candidates, null, len(read), ahead, relevance, asked))
+        leads = (scored.scores.spans[chosen, 0] - scored.scores.nulls[chosen]).astype(np.float64)
+        seen = float(leads[place == first].max()), float(max(leads[place != first], default=-10.0))
+        signs: tuple[int, float, int] = (0, 0.0, 0)
+        if candidates:
+            passage = next(u for q, n, u in scored.pairs if q == question and n == first)
+            fit = fit_of_form(candidates[0].text, scored.forms[question])
+            signs = fit, *_around(candidates[0], scored.unique[passage], scored.contents[question])
+        signed = seen[0], max(seen[1], -10.0), *signs
+        results.append(Ranked(candidates, null, len(read), ahead, relevance, asked, *signed))
     return results
+
+
+def _around(answer: CandidateAnswer, passage: Passage, asked: frozenset[str]) -> tuple[float, int]:
+    """`near` and `words` of `Ranked`."""
+    text, start, end = passage.text, answer.start, answer.end
+    if start is None or end is None:
+        near = content_words(text)
+    else:
+        before, after = text[:start].split()[-_NEAR:], text[end:].split()[:_NEAR]
+        near = content_words(" ".join([*before, answer.text, *after]))
+    return len(asked & near) / max(1, len(asked)), len(passage.title.split()) + len(text.split())
 
 
 def _candidates(
@@ -202,7 +235,7 @@ def _candidates(
 
 def _by_form(candidates: list[CandidateAnswer], form: str, weight: float) -> list[CandidateAnswer]:
     """The candidates in a new order: the scores of those without the requested form are lower by `weight`."""
-    if not form or not weight:
+    if form in _ONLY_SIGNS or not weight:
         return candidates
     scored = [c if has_form(c.text, form) else replace(c, score=c.score - weight) for c in candidates]
     return sorted(scored, key=lambda c: -c.score)
@@ -296,72 +329,3 @@ def _overlap(one: CandidateAnswer, other: CandidateAnswer) -> bool:
     if one.start is None or one.end is None or other.start is None or other.end is None:
         return False
     return one.passage_index == other.passage_index and one.start < other.end and other.start < one.end
-
-
-def confidences(scores: Floats, null: float | None, calibration: Calibration) -> tuple[Floats, float]:
-    r"""Probabilities of the candidates and of "no answer here".
-
-        p_i = exp(z_i / T) / (Σ_j exp(z_j / T) + exp(z_0 / T + b)),  p_0 likewise
-
-    with z_0 the null score, T the temperature and b the null bias; without a null score p_0 = 0.
-
-    Example:
-        >>> p, none = confidences(np.array([2.0, 0.0]), 0.0, Calibration())
-        >>> p.round(3).tolist(), round(none, 3)
-        ([0.787, 0.107], 0.107)
-    """
-    logits = np.asarray(scores, np.float64) / calibration.temperature
-    extra = -np.inf if null is None else null / calibration.temperature + calibration.null_bias
-    everything = np.append(logits, extra)
-    if not np.isfinite(everything).any():
-        return np.zeros(len(logits)), 1.0
-    weights = np.exp(everything - everything.max())
-    weights /= weights.sum()
-    return weights[:-1], float(weights[-1])
-
-
-def likelihoods(found: Ranked, calibration: Calibration) -> tuple[Floats, float]:
-    r"""Probabilities of a question's candidates, and the probability that the passages read hold no answer.
-
-    They are those of `confidences`, unless the calibration has fits for the first answer and for "no answer",
-    with σ the logistic function and s `answer_signs`:
-
-        p_1 = σ(first · (1, s)),  p_0 = (1 − p_1)·σ(none · (1, s))
-
-    The other candidates share the remaining probability, none being likelier than the first.
-    """
-    p, none = confidences(found.scores, found.null, calibration)
-    if calibration.first is None or found.null is None or not found.candidates:
-        return p, none
-    signs = answer_signs(found, p, none)
-    first = _chance(calibration.first, signs)
-    nothing = none / max(1.0 - p[0], 1e-12) if calibration.none is None else _chance(calibration.none, signs)
-    nothing *= 1.0 - first
-    rest = p[1:] * ((1.0 - first - nothing) / max(float(p[1:].sum()), 1e-12))
-    return np.append(first, np.minimum(rest, first)), float(nothing)
-
-
-def _chance(fitted: Sequence[float], signs: Floats) -> float:
-    bias, *slopes = fitted
-    return 1.0 / (1.0 + float(np.exp(-bias - signs[: len(slopes)] @ np.array(slopes))))
-
-
-def answer_signs(found: Ranked, p: Floats, none: float) -> Floats:
-    """Features (8,) that predict whether the first answer is right: ln(p_1 / Σ of the other answers),
-    ln(p_1 / p_0), the logarithms of the number of passages read, of the rank of its passage by retrieval
-    score, and of the answer's length in characters plus 1; the passage logit of its passage, ln(p_1 / p_2),
-    and the logarithm of the question's length in tokens.
-
-    Args:
-        p, none: results of `confidences`.
-    """
-    first, others, nothing = (max(float(x), 1e-12) for x in (p[0], p[1:].sum(), none))
-    odds = np.clip(np.log([first / others, first / nothing]), -20.0, 20.0)
-    seen = np.log([found.passages, 1 + found.place, 1 + len(found.candidates[0].text)])
-    margin = min(np.log(first / max(float(p[1]), 1e-12)), 20.0) if len(p) > 1 else 20.0
-    return np.concatenate([odds, seen, [found.relevance, margin, np.log(found.asked)]])
-
-
-def confidence_of_first(found: Ranked, calibration: Calibration) -> float:
-    """How likely a question's best answer is; 0 without any."""
-    return float(likelihoods(found, calibration)[0][0]) if found.candidates else 0.0

@@ -24,6 +24,7 @@ from serve.settings import ONLY_INDEX
 MODEL = ONLY_INDEX  # with several indexes, the default one
 _NO_ANSWER = "No answer found"
 _PERHAPS = "Perhaps: "
+_TWO = "This asks two things:"
 _BEARS = "This asks for yes or no, which the reader cannot tell. The passage that bears on it"
 _UNDERSTOOD = "Question as understood: "
 _MAX_TURNS = 4  # of the conversation that a follow-up question may refer to
@@ -172,7 +173,7 @@ async def chat(body: ChatRequest, request: Request, desk: DeskOf) -> Response:
     result = (await run_job(request, desk, job, [question]))[0]
     answers = result["answers"]
     base_url, query = str(request.base_url), "" if index == desk.default else f"?index={index}"
-    sources = _sources(answers[0], base_url, query) if answers else []
+    sources = _sources(answers if result.get("parts") else answers[:1], base_url, query)
     content = _content(result, given, sources)
     n_prompt = sum(len(simple_tokenize(message.text)) for message in body.messages)
     n_reply = len(simple_tokenize(content))
@@ -236,16 +237,16 @@ def _turn(question: str, reply: str) -> Turn:
     first, *others = reply.strip().splitlines() or [""]
     understood = next((line for line in others if line.startswith(_UNDERSTOOD)), None)
     answer = _MARKS.sub("", first.strip().removeprefix(_PERHAPS))
-    is_none = answer.startswith((_NO_ANSWER, _BEARS)) or len(answer) > _MAX_ANSWER_CHARS
+    is_none = answer.startswith((_NO_ANSWER, _BEARS, _TWO)) or len(answer) > _MAX_ANSWER_CHARS
     return Turn(
         question if understood is None else understood.removeprefix(_UNDERSTOOD), "" if is_none else answer
     )
 
 
-def _sources(answer: dict[str, Any], base_url: str, query: str) -> list[dict[str, Any]]:
-    """The passages behind an answer: those it cites, or its path, or its evidence."""
-    cited = answer.get("citations") or answer.get("path") or [answer["evidence"]]
-    passages = {passage["passage_id"]: passage for passage in (answer["evidence"], *cited)}
+def _sources(answers: list[dict[str, Any]], base_url: str, query: str) -> list[dict[str, Any]]:
+    """The passages behind answers: those they cite, or their paths, or their evidence."""
+    cited = [one for a in answers for one in (a.get("citations") or a.get("path") or [a["evidence"]])]
+    passages = {one["passage_id"]: one for one in (*(a["evidence"] for a in answers), *cited)}
     in_order = list(dict.fromkeys([*(passage["passage_id"] for passage in cited), *passages]))
     return [_source(number, passages[name], base_url, query) for number, name in enumerate(in_order, start=1)]
 
@@ -264,7 +265,9 @@ def _content(result: dict[str, Any], given: str, sources: list[dict[str, Any]]) 
     answers, nothing = result["answers"], result["no_answer_confidence"]
     marks = " " + "".join(f"[{source['number']}]" for source in sources)
     level = certainty(answers[0]["confidence"] if answers else 0.0, nothing)
-    if not answers:
+    if result.get("parts"):
+        parts = [_TWO, *(_part(part, sources) for part in result["parts"])]
+    elif not answers:
         parts = [f"{_NO_ANSWER}: no passage seems to hold one."]
     elif level == "none":
         guess = (
@@ -275,7 +278,7 @@ def _content(result: dict[str, Any], given: str, sources: list[dict[str, Any]]) 
         parts = [f"{_BEARS}{marks}:", f"> {_in_one_line(answers[0]['text'])}"]
     else:
         parts = [(_PERHAPS if level == "perhaps" else "") + _in_one_line(answers[0]["text"]) + marks]
-    if answers and answers[0].get("note"):
+    if answers and answers[0].get("note") and not result.get("parts"):
         parts.append(f"Note: {answers[0]['note']}.")
     if result.get("notice"):
         parts.append(f"Note: {result['notice']}.")
@@ -284,6 +287,19 @@ def _content(result: dict[str, Any], given: str, sources: list[dict[str, Any]]) 
     if sources:
         parts.append("  \n".join(_footnote(source) for source in sources))
     return "\n\n".join(parts)
+
+
+def _part(part: dict[str, Any], sources: list[dict[str, Any]]) -> str:
+    """A part of the question, and the reply to it in one line."""
+    best = next(iter(part["answers"]), None)
+    level = certainty(best["confidence"] if best else 0.0, part["no_answer_confidence"])
+    if best is None or level == "none":
+        reply = f"{_NO_ANSWER}."
+    else:
+        here = (s["number"] for s in sources if s["passage_id"] == best["evidence"]["passage_id"])
+        marks = "".join(f"[{number}]" for number in here)
+        reply = f"{_PERHAPS if level == 'perhaps' else ''}{_in_one_line(best['text'])} {marks}"
+    return f"{_in_one_line(part['question'])} {reply}"
 
 
 def _footnote(source: dict[str, Any]) -> str:

@@ -226,14 +226,16 @@ class AnswerSetOut(BaseModel):
     `kind` is "list" where the question asks for several things and the first answer is a whole list of its
     passage, one entry a line. It is "passage" where the question asks for yes or no and the reader cannot
     tell: each `text` is then no answer, but a sentence that bears on the question, with the confidence that
-    it does. Otherwise it is left out.
+    it does. It is "parts" where the question is two: `parts` then has the answers to each, `answers` the
+    first answer of each part that has one, and `no_answer_confidence` is for neither having one. Otherwise it
+    is left out.
     `partial` names the parts of the index that did not answer in time; it is left out if all did.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE.to_json()]})
 
     question: str
-    kind: Literal["answer", "list", "passage"] = "answer"
+    kind: Literal["answer", "list", "passage", "parts"] = "answer"
     answers: list[AnswerOut]
     no_answer_confidence: float
     index_version: str
@@ -243,6 +245,7 @@ class AnswerSetOut(BaseModel):
         "", description="reason to doubt every answer, such as a language unknown to the models"
     )
     partial: list[str] = []
+    parts: list[AnswerSetOut] = []
 
 
 class BatchAnswersOut(BaseModel):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from indexers.index import Index
 from rag.adaptation.agreement import Made, agreeing
+from rag.adaptation.choices import KINDS, SOURCES
 from rag.adaptation.config import AdaptConfig
 from rag.adaptation.questions import make_questions
 from rag.core.errors import ConfigError, DataError
@@ -96,10 +97,11 @@ def _make(config: AdaptConfig, start: Path) -> Counter[str]:
             return Counter(read_json(config.out / REPORT))
         made = list(_made(config, index))
         if not made:
+            others = [kind for kind in KINDS if kind not in config.kinds]
             raise DataError(
-                f"{config.index}: its {len(index.passages):,} passages give no question of the kinds "
-                f"{', '.join(config.kinds)}",
-                hint="questions are made from tables, lists, headings and English sentences",
+                f"{config.index}: its {len(index.passages):,} passages have no "
+                f"{' and no '.join(SOURCES[kind] for kind in config.kinds)} to make questions from",
+                hint=f"try --kinds {','.join(others)}" if others else "give an index with more English text",
             )
     blocks = BlockFolder(config.out / "questions" / "blocks", settings)
     pipeline = Pipeline.open(

@@ -51,5 +51,5 @@ class AdaptConfig(Config):
         given = (given,) if isinstance(given, str) else given
         kinds = tuple(kind.strip() for part in given for kind in str(part).split(","))
         if unknown := [kind for kind in kinds if kind not in KINDS]:
-            raise ValueError(f"{unknown[0]!r} is no kind of question, expected some of {', '.join(KINDS)}")
+            raise ValueError(f"{unknown[0]!r} is no kind of question, expected some of {','.join(KINDS)}")
         return kinds

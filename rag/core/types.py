@@ -322,7 +322,10 @@ class AnswerSet:
         partial: parts of the index that did not answer in time: their passages were not searched.
         kind: "answer"; "list" where the first answer is a whole list, one entry a line; "passage" where the
             question asks for yes or no and the reader cannot tell: then each `text` is no answer, but a
-            sentence that bears on the question, with the confidence for that.
+            sentence that bears on the question, with the confidence for that; "parts" where the question is
+            two: then `answers` are the first answers of the parts, and `no_answer_confidence` is for neither
+            having one.
+        parts: for kind "parts", the answers to each part; nested one deep.
     """
 
     question: str
@@ -334,7 +337,8 @@ class AnswerSet:
     failure: str = ""
     notice: str = ""
     partial: tuple[str, ...] = ()
-    kind: Literal["answer", "list", "passage"] = "answer"
+    kind: Literal["answer", "list", "passage", "parts"] = "answer"
+    parts: tuple[AnswerSet, ...] = ()
 
     def __repr__(self) -> str:
         best = f"{self.answers[0].text!r}, " if self.is_answered else "no answer, "
@@ -361,4 +365,5 @@ class AnswerSet:
             **({"failure": self.failure} if self.failure else {}),
             **({"notice": self.notice} if self.notice else {}),
             **({"partial": list(self.partial)} if self.partial else {}),
+            **({"parts": [part.to_json() for part in self.parts]} if self.parts else {}),
         }

@@ -17,6 +17,7 @@ from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import ReadsPassages, RetrievesPassages
 from rag.metrics.calibration import calibration
 from readers.calibration import fit_shift
+from readers.confidence import chance_of_none
 from readers.manifest import Calibration
 
 _FOLDS = 5
@@ -65,15 +66,20 @@ class ConfidenceTuning:
 
 @dataclass(frozen=True, slots=True)
 class _Outcomes:
-    """Q questions: logits that the first answer is right, and that there is none if it is wrong; what was."""
+    """Q questions: logits that the first answer is right, and that there is none; what was.
+
+    `if_wrong`: whether the second is fitted where the first answer is wrong, as `Calibration.none` is.
+    """
 
     first: Floats
     none: Floats
     right: Bools
     empty: Bools
+    if_wrong: bool
 
     def only(self, kept: Bools) -> _Outcomes:
-        return _Outcomes(self.first[kept], self.none[kept], self.right[kept], self.empty[kept])
+        arrays = self.first[kept], self.none[kept], self.right[kept], self.empty[kept]
+        return _Outcomes(*arrays, self.if_wrong)
 
 
 def tune_confidence(
@@ -102,7 +108,7 @@ def tune_confidence(
             f"{len(questions)} questions, expected at least {_LEAST}",
             hint="about 50 give a useful fit, a fifth of them without an answer in the corpus",
         )
-    outcomes = _ask(system, questions, settings)
+    outcomes = _ask(system, questions, settings, if_wrong=old.empty is None)
     fold = np.arange(len(questions)) % _FOLDS
     crossed = np.zeros((len(questions), 2))
     for held_out in range(_FOLDS):
@@ -110,8 +116,8 @@ def tune_confidence(
         crossed[fold == held_out] = _confidences(outcomes.only(fold == held_out), learnt)
     (a, b), (c, d) = _fit(outcomes)
     fitted = {"first": _shifted(old.first, a, b)}
-    if old.none is not None:
-        fitted["none"] = _shifted(old.none, c, d)
+    if (slopes := old.none if old.empty is None else old.empty) is not None:
+        fitted["none" if old.empty is None else "empty"] = _shifted(slopes, c, d)
     tuned = old.model_copy(update={**fitted, "questions": len(questions)})
     return ConfidenceTuning(
         tuned, len(questions), int(outcomes.empty.sum()),
@@ -119,7 +125,9 @@ def tune_confidence(
     )  # fmt: skip
 
 
-def _ask(system: _System, questions: Sequence[Question], settings: EvaluationSettings) -> _Outcomes:
+def _ask(
+    system: _System, questions: Sequence[Question], settings: EvaluationSettings, *, if_wrong: bool
+) -> _Outcomes:
     rows = []
     with Progress(len(questions), "questions", "ask") as progress:
         for begin in range(0, len(questions), settings.batch_size):
@@ -132,7 +140,8 @@ def _ask(system: _System, questions: Sequence[Question], settings: EvaluationSet
                 rows.append((*_logits(answers), holds and _is_right(answers, question), not holds))
             progress.update(len(part))
     first, none, right, empty = (np.array(column) for column in zip(*rows, strict=True))
-    return _Outcomes(first.astype(float), none.astype(float), right.astype(bool), empty.astype(bool))
+    arrays = first.astype(float), none.astype(float), right.astype(bool), empty.astype(bool)
+    return _Outcomes(*arrays, if_wrong)
 
 
 def _is_right(answers: AnswerSet, question: Question) -> bool:
@@ -152,8 +161,8 @@ def _logits(answers: AnswerSet) -> tuple[float, float]:
 
 
 def _fit(outcomes: _Outcomes) -> tuple[tuple[float, float], tuple[float, float]]:
-    wrong = ~outcomes.right
-    return fit_shift(outcomes.first, outcomes.right), fit_shift(outcomes.none[wrong], outcomes.empty[wrong])
+    some = ~outcomes.right if outcomes.if_wrong else np.ones(len(outcomes.right), bool)
+    return fit_shift(outcomes.first, outcomes.right), fit_shift(outcomes.none[some], outcomes.empty[some])
 
 
 def _shifted(fitted: Sequence[float], shift: float, slope: float) -> tuple[float, ...]:
@@ -167,7 +176,8 @@ def _confidences(
     """(Q, 2): of the first answer and of none."""
     (a, b), (c, d) = fitted
     first, none = (1.0 / (1.0 + np.exp(-z)) for z in (a + b * outcomes.first, c + d * outcomes.none))
-    return np.column_stack([first, (1.0 - first) * none])
+    nothing = (1.0 - first) * none if outcomes.if_wrong else chance_of_none(first, none)
+    return np.column_stack([first, nothing])
 
 
 def _figures(confidences: npt.NDArray[np.float64], outcomes: _Outcomes) -> ConfidenceFigures:

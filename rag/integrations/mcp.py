@@ -74,6 +74,13 @@ class Answered(BaseModel):
     note: str = ""
 
 
+def _shown(part: dict[str, Any]) -> str:
+    """The first answer, if it is likely enough to be shown."""
+    first = part["answers"][0] if part["answers"] else None
+    is_shown = first and certainty(first["confidence"], part["no_answer_confidence"]) != "none"
+    return str(first["text"]) if first and is_shown else ""
+
+
 def create_mcp_server(source: Source, *, top_k: int = 10, snippet_chars: int = 300) -> MCPServer:
     """An MCP server that is not running yet.
 
@@ -155,6 +162,19 @@ def create_mcp_server(source: Source, *, top_k: int = 10, snippet_chars: int = 3
         level = certainty(best["confidence"] if best else 0.0, nothing)
         bears = result.get("kind") == "passage"
         notes = _BEARS if bears else "", best.get("note") if best else "", result.get("notice")
+        if parts := result.get("parts"):
+            best = min(answers, key=lambda one: one["confidence"], default=None)
+            told = [f"{part['question']} {_shown(part) or 'no answer found'}" for part in parts]
+            return Answered(
+                question=question,
+                answer=" ".join(told) if best else None,
+                certainty=certainty(best["confidence"] if best else 0.0, nothing),
+                confidence=best["confidence"] if best else None,
+                no_answer_confidence=nothing,
+                best_guess=None,
+                evidence=document(passage) if passage else None,
+                note=result.get("notice", ""),
+            )
         return Answered(
             question=question,
             answer=best["text"] if best and level != "none" and not bears else None,

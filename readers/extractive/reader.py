@@ -13,7 +13,8 @@ import torch
 from rag.core.types import Passage
 from rag.data.sentences import Spans
 from rag.runtime.hardware import resolve_device, resolve_precision
-from readers.answer_forms import asked_form
+from readers.answer_forms import asked_form, content_words
+from readers.confidence import likelihoods
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
 from readers.extractive.inference import RowScores, map_rows, score_rows
@@ -25,7 +26,8 @@ from readers.extractive.waves import read_waves
 from readers.follow_up import can_be_polar
 from readers.manifest import Calibration, with_overrides
 from readers.protocols import ReadResult, check_request
-from readers.ranking import Pair, PassageRows, ScoredPassages, likelihoods, rank
+from readers.ranking import Pair, PassageRows, ScoredPassages, rank
+from readers.steps import with_steps
 
 
 class ExtractiveReader:
@@ -129,10 +131,12 @@ class ExtractiveReader:
             depth=self.model.depth,
         )
         ranked = rank(read, scores, settings)
-        return [
-            found.result(*likelihoods(found, self.calibration), n_best, cost.to_json())
-            for found, cost in zip(ranked, costs, strict=True)
-        ]
+        results = []
+        for asked, found, cost, given in zip(read.forms, ranked, costs, passages, strict=True):
+            n_read = len(found.candidates) if asked == "step" else n_best  # spans of one sentence become one
+            result = found.result(*likelihoods(found, self.calibration), n_read, cost.to_json())
+            results.append(with_steps(result, given, n_best) if asked == "step" else result)
+        return results
 
     def score(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> ScoredPassages:
         """Run the network over all windows of all passages; `rank` makes answers of the result.
@@ -153,7 +157,8 @@ class ExtractiveReader:
         extend = self._continues if self.settings.words == "extend" else None
         polar = np.array([can_be_polar(question) for question in questions], bool)
         forms = [asked_form(question) for question in questions]
-        return PassageRows(len(questions), pairs, unique, texts, rows, extend, polar, forms)
+        contents = [content_words(question) for question in questions]
+        return PassageRows(len(questions), pairs, unique, texts, rows, extend, polar, forms, contents)
 
     def score_rows(self, rows: Sequence[Row], floors: npt.NDArray[np.float32] | None) -> RowScores:
         """Scores of rows; rows that the early head scores below their floor are dropped."""

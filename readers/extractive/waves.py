@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from readers.confidence import confidence_of_first
 from readers.extractive.inference import RowScores
 from readers.extractive.layout import Row
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import Calibration
-from readers.ranking import PassageRows, ScoredPassages, confidence_of_first, rank
+from readers.ranking import PassageRows, ScoredPassages, rank
 
 Ints = npt.NDArray[np.int64]
 ScoreRows = Callable[[Sequence[Row], npt.NDArray[np.float32] | None], RowScores]

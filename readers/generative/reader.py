@@ -16,6 +16,7 @@ from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.text import normalize_answer
 from rag.runtime.hardware import resolve_device, resolve_precision
+from readers.confidence import confidences
 from readers.generative.attention import attend
 from readers.generative.files import load_generator, open_network
 from readers.generative.layout import encode_rows
@@ -26,7 +27,7 @@ from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings
 from readers.manifest import Calibration
 from readers.protocols import ReadResult, check_request
-from readers.ranking import CandidateAnswer, Ranked, confidences, retrieval_prior
+from readers.ranking import CandidateAnswer, Ranked, retrieval_prior
 from readers.spans import find_span
 
 _DECODED_TOKENS = 65_536  # of passages, in front of the decoder at a time

@@ -110,25 +110,36 @@ function showLoading() {
 }
 
 function showResult(result, passages, index) {
-  const answered = isAnswered(result), bears = result.kind === "passage";
-  const path = answered ? (result.answers[0].path ?? []).map(stepOf) : [];
-  const found = result.answers.length ? cardsOf(result.answers) : passages.map(asCard);
-  const cards = found.filter((card) => path.every((step) => step.id !== card.id));
-  show(
-    !answered ? noAnswerPanel(result) : bears ? bearingPanel(result) : answerPanel(result, index),
-    ...(result.notice ? [make("p", "fine notice", `${capital(result.notice)}.`)] : []),
-    ...(path.length ? [steps(path)] : []),
-    ...(answered && !bears && result.answers.length > 1 ? [alternatives(result.answers.slice(1))] : []),
-    ...(cards.length ? [evidence(cards, answered)] : []),
-  );
+  const parts = result.parts?.flatMap((part) => [make("h2", "part", part.question), ...blocksOf(part, [], index)]);
+  show(...(parts ?? blocksOf(result, passages, index)));
   const stages = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
   const read = result.reading ? [`${result.reading.passages} passages read`] : [];
   if (result.reading?.over_limit) read.push(`${result.reading.over_limit} more left out by the limit on reading`);
   if (result.partial) read.push(`not searched: ${result.partial.join(", ")}`);
   byId("timings").textContent = [`index ${result.index_version}`, ...stages, ...read].join("  ·  ");
-  announce(answered && bears ? `${BEARS}: ${result.answers[0].text}` : answered
-    ? `${isDoubtful(result) ? "Perhaps" : "Answer"}: ${result.answers[0].text}, ${percent(result.answers[0].confidence)} sure`
-    : "No answer found");
+  announce(result.parts ? result.parts.map((part) => `${part.question} ${inShort(part)}`).join(" ") : inShort(result));
+}
+
+function inShort(result) {
+  if (!isAnswered(result)) return "No answer found";
+  const { text, confidence: probability } = result.answers[0];
+  if (result.kind === "passage") return `${BEARS}: ${text}`;
+  return `${isDoubtful(result) ? "Perhaps" : "Answer"}: ${text}, ${percent(probability)} sure`;
+}
+
+// A result, or a part of one: the answer, other possibilities, and the evidence.
+function blocksOf(result, passages, index) {
+  const answered = isAnswered(result), bears = result.kind === "passage";
+  const path = answered ? (result.answers[0].path ?? []).map(stepOf) : [];
+  const found = result.answers.length ? cardsOf(result.answers) : passages.map(asCard);
+  const cards = found.filter((card) => path.every((step) => step.id !== card.id));
+  return [
+    !answered ? noAnswerPanel(result) : bears ? bearingPanel(result) : answerPanel(result, index),
+    ...(result.notice ? [make("p", "fine notice", `${capital(result.notice)}.`)] : []),
+    ...(path.length ? [steps(path)] : []),
+    ...(answered && !bears && result.answers.length > 1 ? [alternatives(result.answers.slice(1))] : []),
+    ...(cards.length ? [evidence(cards, answered)] : []),
+  ];
 }
 
 function showError(error, question) {

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from rag.core.progress import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
+from readers.asked import of_parts
 from readers.follow_up import Turn, standalone_question
 from serve.app import create_app
 from serve.run import bind
@@ -62,6 +63,8 @@ KNOWN: dict[str, tuple[list[tuple[str, str, float]], float]] = {
 }  # fmt: skip
 BEARING = "Does the Rhine reach the sea?"  # the reader cannot tell yes from no
 KNOWN[BEARING] = ([("rhine-1", PASSAGES[1].text.split(". ")[0] + ".", 0.6)], 0.2)
+PARTS = "Where does the Danube rise?", "Who invented the telephone?"
+TWO_PARTS = "Where does the Danube rise and who invented the telephone?"
 PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
 
 
@@ -120,6 +123,8 @@ class FakeService:
         return [self._answer(question, n_best) for question in questions]
 
     def _answer(self, question: str, n_best: int) -> AnswerSet:
+        if question == TWO_PARTS:
+            return of_parts(question, [self._answer(part, n_best) for part in PARTS])
         ranked = self._ranked(question)
         top = ranked[0][1]
         spans, no_answer = KNOWN.get(question, ([(top.id, top.text.split(",")[0], 0.5)], 0.2))

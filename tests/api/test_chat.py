@@ -10,7 +10,7 @@ from rag.core.types import Answer, AnswerSet, Evidence, Location
 from serve.app import create_app
 from serve.chat import ChatOut
 from serve.settings import hash_api_key
-from tests.api.fakes import BEARING, FakeService, listening, running, settings
+from tests.api.fakes import BEARING, PARTS, TWO_PARTS, FakeService, listening, running, settings
 
 QUESTION = "Where does the Danube rise?"
 MODEL = "openqa-rag"
@@ -173,3 +173,13 @@ async def test_failures_of_the_server_have_openais_shape_too() -> None:
         assert set(elsewhere.json()["error"]) == {"code", "message", "hint", "request_id"}
         large = await client.post("/v1/chat/completions", content=b" " * 300_000)
         assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
+
+
+def test_a_question_of_two_parts_gets_a_line_and_a_source_for_each(client: openai.OpenAI) -> None:
+    reply = complete(client, user(TWO_PARTS))
+    first, second, third, footnote = reply.choices[0].message.content.split("\n\n")
+    assert first == "This asks two things:"
+    assert second == f"{PARTS[0]} the Black Forest [1]"
+    assert third == f"{PARTS[1]} No answer found."
+    assert footnote.startswith("[1] [Danube]")
+    assert [source["passage_id"] for source in reply.sources] == ["danube-1"]

@@ -12,7 +12,7 @@ from rag.core.types import AnswerSet
 from rag.data.filters import Filter
 from serve.app import create_app
 from serve.schemas import AnswerSetOut, AskRequest, RetrieveRequest
-from tests.api.fakes import BEARING, PASSAGES, FakeService, running, settings
+from tests.api.fakes import BEARING, PARTS, PASSAGES, TWO_PARTS, FakeService, running, settings
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
@@ -63,6 +63,16 @@ async def test_a_sentence_that_bears_on_a_question_for_yes_or_no_is_named_as_suc
     assert bears["kind"] == "passage"
     assert "kind" not in usual
     AnswerSetOut.model_validate(bears, strict=True)
+
+
+async def test_the_parts_of_a_question_have_their_own_answers():
+    async with running(FakeService()) as client:
+        whole = (await client.post("/v1/ask", json={"question": TWO_PARTS})).json()
+    assert whole["kind"] == "parts"
+    assert [part["question"] for part in whole["parts"]] == list(PARTS)
+    assert [answer["text"] for answer in whole["answers"]] == ["the Black Forest"]
+    assert whole["parts"][1]["no_answer_confidence"] == 0.88
+    AnswerSetOut.model_validate(whole, strict=True)
 
 
 async def test_several_questions_are_answered_in_order():

@@ -7,7 +7,7 @@ import pytest
 from rag.data.questions import read_questions
 from serve.app import create_app
 from serve.settings import hash_api_key
-from tests.api.fakes import BEARING, EVIL, FakeService, listening, settings
+from tests.api.fakes import BEARING, EVIL, PARTS, TWO_PARTS, FakeService, listening, settings
 
 QUESTION = "Where does the Danube rise?"
 
@@ -58,6 +58,13 @@ def test_a_question_for_yes_or_no_shows_the_passage_that_bears_on_it(page):
     assert "which the reader cannot tell" in page.text(".panel")
     assert page.texts("mark.best") == [sentence]
     assert page.all(".alternatives") == page.all(".answer") == []
+    assert page.complaints() == []
+
+
+def test_each_part_of_a_question_has_its_own_panel(page):
+    page.ask(TWO_PARTS)
+    assert page.texts("h2.part") == list(PARTS)
+    assert page.texts(".panel .answer") == ["the Black Forest", "No answer found"]
     assert page.complaints() == []
 
 

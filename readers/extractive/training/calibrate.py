@@ -14,18 +14,20 @@ from rag.core.log import get_logger
 from rag.data.examples import Example
 from rag.metrics.calibration import calibration as measure_calibration
 from readers.calibration import fit_calibration, fit_chance
+from readers.confidence import EMPTY_SIGNS, answer_signs, confidences, likelihoods
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.data import SPAN, answer_type, is_right
 from readers.extractive.training.efforts import HeldOut, choose_efforts
 from readers.extractive.waves import standing
 from readers.manifest import Calibration
-from readers.ranking import Ranked, ScoredPassages, answer_signs, confidences, likelihoods, rank
+from readers.ranking import Ranked, ScoredPassages, rank
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 _FORM_WEIGHTS = (0.0, 1.0, 2.0, 3.0)
 _DEPTHS = (2, 5, 10)  # passages after which a reading may end: a confidence has to hold there too
 _EMPTY = 0.2  # of the weight of a set is on questions whose passages hold no answer
+_PRESENTED = 0.33  # likewise where it is decided whether to present "no answer": see the note on readers
 _EMPTIED, _OF = (0, 5), 8  # questions, one in each half, also read without the passages that hold an answer
 _CHUNK = 64
 
@@ -154,8 +156,8 @@ def tune(
     return Tuned(settings.model_copy(update=taken), calibration, {**em, **figures, **kept})
 
 
-def with_empty_share(cases: Sequence[Case]) -> list[Case]:
-    """Weigh the cases so that in every set those without an answer have a fifth of the weight.
+def with_empty_share(cases: Sequence[Case], empty: float = _EMPTY) -> list[Case]:
+    """Weigh the cases so that in every set those without an answer have the share `empty` of the weight.
 
     How often a corpus holds no answer depends on the user's corpus and must not be learnt from the sets, in
     which the retrieved passages of 1 to 60 % of the questions hold none. A set in which all cases have an
@@ -167,7 +169,7 @@ def with_empty_share(cases: Sequence[Case]) -> list[Case]:
     weighted = []
     for case in cases:
         here, other = totals[case.label, case.holds], totals[case.label, not case.holds]
-        share = (1 - _EMPTY if case.holds else _EMPTY) if other else 1.0
+        share = (1 - empty if case.holds else empty) if other else 1.0
         weighted.append(replace(case, weight=case.weight * share * (here + other) / here))
     return weighted
 
@@ -271,12 +273,16 @@ def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:
     )
     first = fit_chance(signs[answerable], correct[answerable, 0], weight[answerable])
     # "yes" and "no" stand in no passage
-    wrong = answerable & ~correct[:, 0] & np.array([answer_type(case.example) == SPAN for case in cases])
+    told = np.array([answer_type(case.example) == SPAN for case in cases])
     empty = np.array([not case.holds for case in cases])
     # From one kind alone it would learn "always" or "never": then the bias tells, which knows emptied cases.
-    both = empty[wrong].any() and not empty[wrong].all()
-    none = fit_chance(signs[wrong], empty[wrong], weight[wrong]) if both else None
-    return fitted.model_copy(update={"first": first, "none": none})
+    if not empty[told].any() or empty[told].all():
+        return fitted.model_copy(update={"first": first})
+    shares = np.array([case.weight for case in with_empty_share(cases, _PRESENTED)])
+    bias, *slopes = fit_chance(signs[told][:, EMPTY_SIGNS], empty[told], shares[told])
+    spread = np.zeros(signs.shape[1])
+    spread[list(EMPTY_SIGNS)] = slopes
+    return fitted.model_copy(update={"first": first, "empty": (bias, *spread.tolist())})
 
 
 def _percent(of: npt.NDArray[np.bool_]) -> float:

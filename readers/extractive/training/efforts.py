@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rag.data.examples import Example
+from readers.confidence import confidence_of_first
 from readers.extractive.settings import Effort, ReaderSettings
 from readers.extractive.training.data import is_right
 from readers.extractive.waves import ScoreRows, read_waves
 from readers.manifest import Calibration
-from readers.ranking import ScoredPassages, confidence_of_first, rank
+from readers.ranking import ScoredPassages, rank
 
 BUDGETS = {"normal": 0.2, "low": 0.1}
 """By name, the share of full reading's token-layers that an effort may take, on average over the sets."""

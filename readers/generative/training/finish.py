@@ -15,12 +15,13 @@ from rag.metrics.answers import score_answers
 from rag.metrics.calibration import calibration as measure_calibration
 from rag.training.card import Card
 from readers.calibration import fit_calibration
+from readers.confidence import confidences
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.generative.training.data import best_ranked
 from readers.manifest import Calibration
-from readers.ranking import Ranked, confidences
+from readers.ranking import Ranked
 
 _CHUNK = 32
 

@@ -139,7 +139,7 @@ def _adapt(index: Path, out: Path, given: dict[str, Any]) -> None:
 def test_what_cannot_work_is_refused(world: tuple[Path, Path], tmp_path: Path) -> None:
     index, reader = world
     given: dict[str, Any] = {"reader": str(reader), "training": TRAINING}
-    with pytest.raises(DataError, match="70 passages give no question of the kinds table"):
+    with pytest.raises(DataError, match="its 70 passages have no tables to make questions from"):
         adapt(index, tmp_path / "a", kinds="table", **given)
     with pytest.raises(DataError, match="of 20 made questions are kept, expected at least 50"):
         adapt(index, tmp_path / "b", kinds="sentence", questions=20, **given)

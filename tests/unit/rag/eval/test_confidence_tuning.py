@@ -10,9 +10,10 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
 from rag.eval.confidence_tuning import tune_confidence
 from rag.eval.settings import EvaluationSettings
+from readers.confidence import likelihoods
 from readers.extractive.files import SHIPPED_READER, load_parts, save_calibrated
 from readers.manifest import Calibration
-from readers.ranking import CandidateAnswer, Ranked, likelihoods
+from readers.ranking import CandidateAnswer, Ranked
 
 OLD = Calibration(first=(0.0, 1.0, 0.5), none=(0.2, -0.3), temperature=2.0)
 SETTINGS = EvaluationSettings()

@@ -17,6 +17,7 @@ from rag.core.errors import (
 )
 from rag.runtime.hardware import has_int8
 from readers.calibration import fit_calibration
+from readers.confidence import confidences
 from readers.extractive.layout import RowLayout, pair_template
 from readers.extractive.model import SpanModel
 from readers.extractive.quantized import load_int8, quantize, save_int8
@@ -27,7 +28,7 @@ from readers.extractive.training.config import TrainingSet
 from readers.extractive.training.data import read_set
 from readers.extractive.training.export import add_ranges, export_int8, export_trained
 from readers.manifest import Calibration, load_manifest
-from readers.ranking import CandidateAnswer, confidences, distinct, retrieval_prior
+from readers.ranking import CandidateAnswer, distinct, retrieval_prior
 from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 

@@ -8,13 +8,14 @@ import pytest
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
 from readers.calibration import fit_chance
+from readers.confidence import answer_signs, confidences, likelihoods
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.training import calibrate
 from readers.extractive.training.efforts import BUDGETS, HeldOut, choose_efforts
 from readers.manifest import Calibration, with_overrides
-from readers.ranking import CandidateAnswer, Ranked, answer_signs, confidences, likelihoods
+from readers.ranking import CandidateAnswer, Ranked
 from tests.tiny_reader import tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
 
@@ -87,13 +88,23 @@ def test_the_chances_of_the_first_answer_and_of_none_are_found_and_the_others_sh
         3,
         -0.5,
         12,
+        2.5,
+        -3.0,
+        -1,
+        0.75,
+        99,
     )
     plain, none = confidences(found.scores, found.null, Calibration())
     signs = answer_signs(found, plain, none)
     odds = plain[0] / plain[1:].sum(), plain[0] / none
+    entropy = -sum(p * np.log(p) for p in [*plain, none])
     np.testing.assert_allclose(
-        signs, [*np.log([*odds, 7, 4, 5]), -0.5, np.log(plain[0] / plain[1]), np.log(12)]
-    )
+        signs,
+        [
+            *np.log([*odds, 7, 4, 5]), -0.5, np.log(plain[0] / plain[1]), np.log(12),
+            entropy, np.log(2), 2.5, -3.0, -1, 0.75, np.log(100), 0,
+        ],
+    )  # fmt: skip
     first = (0.5, 0.3, 0.8, -0.1, -0.2, -0.3)
     for calibration, seen in ((Calibration(first=first), 5), (Calibration(first=first[:3]), 2)):
         p, rest = likelihoods(found, calibration)
@@ -105,5 +116,8 @@ def test_the_chances_of_the_first_answer_and_of_none_are_found_and_the_others_sh
     p, rest = likelihoods(found, Calibration(first=first, none=(-1.0, 0.0, 0.5)))
     np.testing.assert_allclose(rest, (1 - p[0]) / (1 + np.exp(1.0 - 0.5 * signs[1])))
     np.testing.assert_allclose(p.sum() + rest, 1)
+    for bias, limit in ((0.1, 1.0), (-0.1, p[0])):  # passages that likelier hold an answer are not refused
+        p, rest = likelihoods(found, Calibration(first=(-3.0, 0.0), empty=(bias, 0.0)))
+        np.testing.assert_allclose(rest, min((1 - p[0]) / (1 + np.exp(-bias)), p[0] if bias < 0 else limit))
     low, _ = likelihoods(found, Calibration(first=(-5.0, 0.0, 0.0)))
     assert low[1] <= low[0] < 0.01

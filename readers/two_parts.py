@@ -1,0 +1,129 @@
+"""Questions of two parts, such as "When and where was Ada born?", as two questions.
+
+The rule is for English and leaves alone what it is not sure of: a question that is not split gets one answer,
+as before; one that is split wrongly gets none.
+"""
+
+import re
+
+from readers.follow_up import Turn, standalone_question
+
+_AUXILIARY = r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|may|might|must)"
+_PREPOSITION = r"(?:in|on|at|of|for|from|to|by|with|since|until)"
+_MEASURE = r"how (?:many|much|long|old|far|tall|high|big|large|heavy|often|fast|deep|wide)"
+_ASKS = (
+    rf"(?:(?:{_PREPOSITION} )?(?:what|which) (?:year|month|day|date|city|town|country|state|place|county)"
+    rf"|when|where|why|by whom|{_MEASURE}|how(?! {_AUXILIARY}\b.*\bcompare))"
+)
+_SAME_CLAUSE = re.compile(
+    rf"(?P<one>{_ASKS}|what) and (?P<two>{_ASKS}) (?P<rest>{_AUXILIARY}(?:n't)? .+)", re.IGNORECASE
+)
+_TRAILING = re.compile(
+    rf"(?P<one>{_ASKS}|what) (?P<rest>{_AUXILIARY} .+?),? and (?P<two>{_ASKS})", re.IGNORECASE
+)
+_DONE = re.compile(
+    r"who (?P<did>[a-z]+) (?P<what>.+?),? and (?P<two>when|where|why|how|in what year)", re.IGNORECASE
+)
+_TWO_CLAUSES = re.compile(
+    rf"(?P<one>(?:{_PREPOSITION} )?(?:who(?:se|m)?|what|which|when|where|why|how)\b.+?),? and "
+    rf"(?P<two>(?:{_ASKS} {_AUXILIARY}|(?:what|which) (?:[a-z]+ ){{0,2}}{_AUXILIARY}"
+    rf"|who (?:[a-z]+ed|{_AUXILIARY}))\b .+)",
+    re.IGNORECASE,
+)
+_EMBEDDED = re.compile(
+    r"\b(?:between|know|knows|tell|say|says|said|explain|explains|determine|determines|about|of|on|that) "
+    r"(?:who|what|which|when|where|why|how)\b",
+    re.IGNORECASE,
+)
+_VAGUE = re.compile(r"\b(?:this|that|these|those|so)\b", re.IGNORECASE)
+_PERSONAL = re.compile(r"\b(?:he|him|his|she|her)\b", re.IGNORECASE)
+_PLURAL_PRONOUN = re.compile(r"\b(?:they|them|their)\b", re.IGNORECASE)
+_LAST_PARTICIPLE = re.compile(
+    r"(?P<before>\b(?:is|are|was|were) .*\w) (?:[a-z]+ed|born|made|built|written|found)(?=\?)", re.IGNORECASE
+)
+_PLURAL_END = re.compile(r"[^uis]s$")
+_NAME = r"(?:[Tt]he )?[A-Z0-9\"“][\w.'’”\"-]*(?: (?:(?:of|de|la|the|for|in) )*[A-Z0-9\"“][\w.'’”\"-]*)*"
+_BOTH = re.compile(
+    rf"(?P<asks>(?i:(?:in )?(?:what|which) year|when|where|how (?:old|tall|high|long|big|large|far))) "
+    rf"(?P<aux>(?i:were|are|did)) (?:both )?(?P<a>{_NAME}) and (?P<b>{_NAME})(?: both| each)?"
+    r"(?P<does> (?:founded|born|built|established|created|released|published|written|opened|invented"
+    r"|introduced|discovered|located|completed|launched|die)\b(?:(?! and ).)*)?"
+)
+_ONE_OF = {"were": "was", "are": "is", "did": "did"}
+_PARTICIPLES = {
+    "wrote": "written", "sang": "sung", "drew": "drawn", "made": "made", "built": "built", "won": "won",
+    "took": "taken", "led": "led", "sold": "sold", "broke": "broken", "began": "begun", "shot": "shot",
+    "taught": "taught", "bought": "bought", "found": "found", "set": "set", "sent": "sent", "spoke": "spoken",
+}  # fmt: skip
+_PLURAL = re.compile(r"(?:the )?(?:[a-z-]+ )*[a-z]+(?<!s)s(?: of\b.*)?", re.IGNORECASE)
+
+
+def two_parts(question: str) -> tuple[str, str] | None:
+    """The two questions that a question consists of; None if it is one question, or not surely two.
+
+    Recognised are two question words before one clause or around it, two clauses, and one clause about two
+    names that holds for each of them.
+
+    Example:
+        >>> two_parts("When and where was Ada Lovelace born?")
+        ('When was Ada Lovelace born?', 'Where was Ada Lovelace born?')
+        >>> two_parts("Who wrote Faust and when?")
+        ('Who wrote Faust?', 'When was Faust written?')
+        >>> two_parts("When were Intel and IBM founded?")
+        ('When was Intel founded?', 'When was IBM founded?')
+        >>> two_parts("Who invented the telephone, and when was it patented?")
+        ('Who invented the telephone?', 'When was the telephone patented?')
+        >>> two_parts("What is the difference between when and where?")
+    """
+    asked = " ".join(question.split()).rstrip(" ?.!")
+    if not asked or " and " not in asked or "? " in asked or _EMBEDDED.search(asked):
+        return None
+    if both := _BOTH.fullmatch(asked):
+        aux = _ONE_OF[both["aux"].lower()]
+        does = both["does"] or ""
+        if (aux == "did") != (does.startswith(" die")) or (not does and "'" in both["b"]):
+            return None  # who did something together did it once
+        if _PLURAL_END.search(both["b"]) and _length(both["a"]) < _length(both["b"]):
+            return None  # "the Southern and Northern Dynasties"
+        return _asked(f"{both['asks']} {aux} {both['a']}{does}"), _asked(
+            f"{both['asks']} {aux} {both['b']}{does}"
+        )
+    if same := _SAME_CLAUSE.fullmatch(asked) or _TRAILING.fullmatch(asked):
+        if same["one"].lower() == "what" and not re.match(
+            r"(?:is|are|was|were)\b", same["rest"], re.IGNORECASE
+        ):
+            return None  # "What did Ann paint and when?": "When did Ann paint?" asks less
+        return _asked(f"{same['one']} {same['rest']}"), _asked(f"{same['two']} {same['rest']}")
+    if done := _DONE.fullmatch(asked):
+        did = done["did"].lower()
+        participle = _PARTICIPLES.get(did) or (did if did.endswith("ed") else "")
+        if not participle:
+            return None
+        aux = "were" if _PLURAL.fullmatch(done["what"]) else "was"
+        first = asked[: done.start("two")].rstrip(" ,").removesuffix(" and").rstrip(" ,")
+        return _asked(first), _asked(f"{done['two']} {aux} {done['what']} {participle}")
+    if clauses := _TWO_CLAUSES.fullmatch(asked):
+        first, second = _asked(clauses["one"]), _asked(clauses["two"])
+        if len(clauses["one"].split()) < 3 or not _is_clause(clauses["one"]) or _VAGUE.search(clauses["two"]):
+            return None
+        if _PLURAL_PRONOUN.search(second) or (
+            _PERSONAL.search(second) and (first.startswith("Who") or not re.search(r"\s[A-Z]", first))
+        ):  # it may stand for the first part's answer
+            return first, f"{first} {second}"
+        shorter = _LAST_PARTICIPLE.sub(r"\g<before>", first)  # a subject ends before "located"
+        resolved = standalone_question(second, Turn(shorter, ""))
+        return first, f"{first} {second}" if resolved.startswith(shorter) else resolved
+    return None
+
+
+def _length(name: str) -> int:
+    return len(name.lower().removeprefix("the ").split())
+
+
+def _is_clause(words: str) -> bool:
+    """Whether a verb can stand in these words, which open with a question word."""
+    return re.search(rf"\b(?:{_AUXILIARY}|[a-z]+ed|{'|'.join(_PARTICIPLES)}|[a-z]+s)\b", words) is not None
+
+
+def _asked(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}?"
