@@ -40,7 +40,7 @@ from retrievers.examples.tokens import Int32
 from retrievers.training.ance_refresher import NegativesRefresher, take_up_negatives
 from retrievers.training.corpus_refresher import snapshot_exchange
 from retrievers.training.ict import IctBatches
-from retrievers.training.losses import in_batch_objective
+from retrievers.training.losses import Objective, in_batch_objective, pairwise_objective
 from retrievers.training.recipe import contrastive_batches, examples_key
 from retrievers.training.recipe_configs import IctDataConfig
 from retrievers.training.split import ExampleSplit, split_examples
@@ -101,20 +101,31 @@ class StaticTokenizer:
         return _rows(*self._passages(self._layout.render(titles, texts)[0]))
 
 
+WeightedBatch = tuple[float, Objective, RetrieverBatch]
+"""Weight and objective of a batch, and the batch."""
+
+
 @dataclass(frozen=True, slots=True)
 class StaticBatches:
-    """The batches of a run: questions with their passages, and sentences with theirs, or one of both."""
+    """The batches of a run: questions with their passages, and sentences with theirs, or one of both.
+
+    Attributes:
+        objective: the loss of questions; that of sentences is always in-batch, with `weight`.
+    """
 
     questions: RetrieverBatches | None
     sentences: IctBatches | None
+    objective: Objective
     weight: float
 
     def __len__(self) -> int:
         return len(self.questions if self.questions is not None else self.sentences or ())
 
-    def __getitem__(self, step: int) -> list[tuple[float, RetrieverBatch]]:
-        parts: list[tuple[float, Any]] = [(1.0, self.questions), (self.weight, self.sentences)]
-        return [(weight, part[step]) for weight, part in parts if part is not None]
+    def __getitem__(self, step: int) -> list[WeightedBatch]:
+        parts: list[tuple[float, Objective, Any]] = [
+            (1.0, self.objective, self.questions), (self.weight, in_batch_objective, self.sentences)
+        ]  # fmt: skip
+        return [(weight, loss, part[step]) for weight, loss, part in parts if part is not None]
 
 
 def train_static(config: StaticTrainConfig) -> Path:
@@ -289,21 +300,20 @@ def _batches(
             )  # fmt: skip
         drawn = IctDataConfig(keep_sentence=said.keep_sentence, min_words=said.min_words)
         sentences = IctBatches(store, np.zeros(0, np.int64), tokens, drawn, once)
-    return StaticBatches(questions, sentences, said.sentences if questions is not None else 1.0)
+    objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
+    return StaticBatches(questions, sentences, objective, said.sentences if questions is not None else 1.0)
 
 
-def _loss(model: TokenVectors, temperature: float, parts: Sequence[tuple[float, RetrieverBatch]]) -> Loss:
+def _loss(model: TokenVectors, temperature: float, parts: Sequence[WeightedBatch]) -> Loss:
     def scored(questions: Vectors, passages: Vectors) -> Tensor:
         return score(questions, passages) / temperature
 
     value = torch.stack([
         weight
-        * in_batch_objective(
-            Vectors(model(batch.questions)), Vectors(model(batch.passages)), batch, scored
-        )
-        for weight, batch in parts
+        * objective(Vectors(model(batch.questions)), Vectors(model(batch.passages)), batch, scored)
+        for weight, objective, batch in parts
     ]).sum()  # fmt: skip
-    return Loss(value, sum(len(b.questions) for _, b in parts), sum(b.tokens for _, b in parts))
+    return Loss(value, sum(len(b.questions) for *_, b in parts), sum(b.tokens for *_, b in parts))
 
 
 def _encoder(config: StaticTrainConfig, tokens: StaticTokenizer, model: TokenVectors) -> StaticEncoder:

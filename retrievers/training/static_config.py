@@ -81,6 +81,8 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
         refresh: when hard negatives are mined anew among the passages of `index`: "never", "every 100"
             (steps), "0:100,2000:1000" (first step:interval), "drift>0.05". Without negatives in the training
             files the first ones are mined before the first step.
+        loss: of questions: "in_batch", or "pairwise" against their own mined passages only, as ANCE published
+            it.
         data: see `StaticDataConfig`.
         model: see `StaticModelConfig`.
     """
@@ -94,6 +96,7 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
     start: str = ""
     name: str = Field(default="static-encoder", min_length=1)
     refresh: str = "never"
+    loss: Literal["pairwise", "in_batch"] = "in_batch"
     data: StaticDataConfig = StaticDataConfig()
     model: StaticModelConfig = StaticModelConfig()
     optim: OptimConfig = OptimConfig(

@@ -124,6 +124,8 @@ def test_what_cannot_work_is_refused(tmp_path: Path, taught: tuple[Path, Path, l
         train_static(config(tmp_path / "a", tmp_path / "bm25", train))
     with pytest.raises(ValueError, match="nothing to learn from"):
         config(tmp_path / "a", index, None, sentences=0)
+    with pytest.raises(ConfigError, match="no question of a batch of 16 has a mined negative"):
+        train_static(config(tmp_path / "b", index, train, loss="pairwise"))
     with pytest.raises(ValueError, match="give train_files"):
         config(tmp_path / "a", index, None, refresh="every 5")
     with pytest.raises(ValueError, match=r"hard_negatives \(0\) are drawn from kept"):
@@ -176,12 +178,13 @@ def test_refreshed_negatives_are_those_its_own_vectors_rank_high(
         assert not {passages[row].text for row in found} & gold
 
 
+@pytest.mark.parametrize("loss", ["in_batch", "pairwise"])
 def test_it_learns_with_negatives_it_mines_itself(
-    tmp_path: Path, taught: tuple[Path, Path, list[Example]]
+    tmp_path: Path, taught: tuple[Path, Path, list[Example]], loss: str
 ) -> None:
     index, train, _ = taught
     settings = {"batch_size": 8, "max_steps": 90, "epochs": 30, "learning_rate": 0.02, "sentences": 0.0}
-    run = config(tmp_path / "run", index, train, refresh="every 30", depth=20, kept=5, **settings)
+    run = config(tmp_path / "run", index, train, loss=loss, refresh="every 30", depth=20, kept=5, **settings)
     finished = train_static(run)
     records = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
     before = next(record["held_out/mrr"] for record in records if "held_out/mrr" in record)
