@@ -16,6 +16,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -37,7 +38,7 @@ from rag.core.files import (
     sha256_file,
 )
 from rag.core.manifest import differences
-from rag.core.npy import advise, load_npy, save_npy, will_read
+from rag.core.npy import RowPages, advise, load_npy, save_npy
 from rag.core.progress import Progress
 
 # The stubs that FAISS ships lack much of what the library has.
@@ -346,6 +347,10 @@ class EmbeddingShards:
     def __len__(self) -> int:
         return self._header.rows
 
+    @cached_property
+    def _pages(self) -> list[RowPages]:
+        return [RowPages(values) for values in self._shards]
+
     @property
     def shards(self) -> int:
         """Number of shard files."""
@@ -383,7 +388,7 @@ class EmbeddingShards:
             if stop - start > shard_rows // _MOST_OF_A_SHARD:
                 advise(self._shards[shard], "MADV_WILLNEED")
             elif self.is_large:
-                will_read(self._shards[shard], ordered[start:stop] - shard * shard_rows)
+                self._pages[shard].will_read(ordered[start:stop] - shard * shard_rows)
         for shard, start, stop in parts:
             gathered[order[start:stop]] = self._shards[shard][ordered[start:stop] - shard * shard_rows]
         return _as_float32(gathered)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Protocol, runtime_checkable
 
 from rag.core.errors import ConfigError, ResourceError
@@ -75,6 +76,9 @@ def open_pipeline(settings: ServeSettings) -> AnswerService:
         RagError: the index or a model cannot be used.
     """
     from indexers.index import Index
+
+    # the reader needs torch, whose import takes as long as opening a large index
+    threading.Thread(target=import_module, args=("torch",), name="rag-import", daemon=True).start()
     from rag.pipeline import Pipeline
     from rag.scale.search import open_sharded
 

@@ -68,19 +68,24 @@ def advise(values: NDArray[Any], advice: Literal["MADV_RANDOM", "MADV_WILLNEED"]
         mapped.madvise(getattr(mmap, advice))
 
 
-def will_read(values: NDArray[Any], rows: NDArray[np.integer[Any]]) -> None:
-    """Let the system begin to read the pages of some rows (n,) of a mapped array, and return at once.
+class RowPages:
+    """The pages of the rows of a mapped array.
 
     A disk reads pages side by side several times as fast as one by one, each when it is missed.
     """
-    mapped = _mapping(values)
-    if mapped is None or not hasattr(mmap, "MADV_WILLNEED"):
-        return
-    size = values.strides[0]
-    start = values.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
-    for first in (start + rows * size).tolist():
-        page = first - first % mmap.PAGESIZE
-        mapped.madvise(mmap.MADV_WILLNEED, page, first + size - page)
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._mapped, self._size = _mapping(values), values.strides[0]
+        if self._mapped is not None:
+            self._start = values.ctypes.data - np.frombuffer(self._mapped, np.uint8).ctypes.data
+
+    def will_read(self, rows: NDArray[np.integer[Any]]) -> None:
+        """Let the system begin to read some rows (n,), and return at once."""
+        if self._mapped is None or not hasattr(mmap, "MADV_WILLNEED"):
+            return
+        for first in (self._start + rows * self._size).tolist():
+            page = first - first % mmap.PAGESIZE
+            self._mapped.madvise(mmap.MADV_WILLNEED, page, first + self._size - page)
 
 
 def _mapping(values: NDArray[Any]) -> mmap.mmap | None:

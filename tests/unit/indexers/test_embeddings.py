@@ -14,7 +14,7 @@ from indexers.protocols import EncoderIdentity, FloatArray
 from indexers.settings import VectorDtype
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import TEMPORARY_MARK
-from rag.core.npy import save_npy, will_read
+from rag.core.npy import RowPages, save_npy
 
 WHO = EncoderIdentity("toy", "aa", dim=5)
 
@@ -68,7 +68,7 @@ def test_the_pages_of_wanted_rows_are_asked_for(tmp_path: Path) -> None:
     with path.open("rb") as file:
         mapped = Recorded(file.fileno(), 0, access=mmap.ACCESS_READ)
     values = np.ndarray((100, 512), np.float16, mapped, 128)
-    will_read(values, np.array([0, 3, 99]))
+    RowPages(values).will_read(np.array([0, 3, 99]))
     pages = [first // mmap.PAGESIZE * mmap.PAGESIZE for first in (128, 128 + 3 * 1024, 128 + 99 * 1024)]
     assert Recorded.asked == list(zip(pages, (128 + 1024, 128 + 4 * 1024, 128 + 100 * 1024), strict=True))
 
