@@ -7,7 +7,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path as FilePath
 from typing import Any, Literal, overload
 
@@ -24,7 +23,7 @@ from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.languages import LanguageNotices
 from rag.opening import Opening, keep_encoder, save
-from readers.asked import answers_wanted, as_asked, in_parts, of_parts
+from readers.asked import answers_wanted, as_asked, in_parts, in_whole
 from readers.follow_up import Turn, rephrase
 from readers.paths import Steps, read_answers, with_paths
 from readers.protocols import Reader, check_lengths
@@ -370,15 +369,10 @@ class Pipeline:
                 found, paths = self._search(asked, int(top_k), timer, filter)
                 with timer("read"):
                     read = self.read(asked, found, answers_wanted(self.reader, asked, n_best), paths)
-        times, missing = timer.timings_ms, tuple(timer.missing)
         shown = (as_asked(self.reader, each, n_best) for each in map(with_paths, read, paths))
-        whole = (
-            of_parts(one, list(islice(shown, len(each)))) for one, each in zip(batch, parts, strict=True)
-        )
-        results = [
-            replace(one, timings_ms=dict(times), notice=self._notice(one.question), partial=missing)
-            for one in whole
-        ]
+        common: dict[str, Any] = {"timings_ms": timer.timings_ms, "partial": tuple(timer.missing)}
+        whole = in_whole(batch, parts, shown)
+        results = [replace(one, notice=self._notice(one.question), **common) for one in whole]
         return results[0] if isinstance(questions, str) else results
 
     @overload

@@ -5,7 +5,7 @@ the sentences that bear on it: the "yes" and "no" of the readers here are right 
 Who asks two questions in one gets an answer to each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -50,6 +50,15 @@ def of_parts(question: str, parts: Sequence[AnswerSet]) -> AnswerSet:
         kind="parts",
         parts=tuple(replace(part, timings_ms={}) for part in parts),
     )
+
+
+def in_whole(
+    questions: Sequence[str], parts: Sequence[Sequence[str]], results: Iterable[AnswerSet]
+) -> Iterator[AnswerSet]:
+    """The answers to each question, from those to all its parts in turn; see `in_parts` and `of_parts`."""
+    left = iter(results)
+    for question, asked in zip(questions, parts, strict=True):
+        yield of_parts(question, [next(left) for _ in asked])
 
 
 def _is_shown(part: AnswerSet) -> bool:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import rag
 from rag.core.types import Answer, AnswerSet, Evidence
 from readers.asked import in_parts, of_parts
 from readers.extractive.settings import ReaderSettings
@@ -85,3 +86,23 @@ def test_only_readers_of_spans_need_two_questions() -> None:
     assert in_parts(SimpleNamespace(), [question]) == [(question,)]
     reader = SimpleNamespace(settings=ReaderSettings())
     assert in_parts(reader, [question, "Who?"]) == [("When was Ada born?", "Where was Ada born?"), ("Who?",)]
+
+
+def test_a_pipeline_searches_and_reads_each_part_and_keeps_the_order_of_questions() -> None:
+    texts = [
+        "Ada Lovelace was born in London on 10 December 1815.",
+        "Oslo is the capital of Norway.",
+        "To stop the server, press q twice. Then wait.",
+    ]
+    questions = [
+        "When and where was Ada Lovelace born?",
+        "What is the capital of Norway?",
+        "How do I stop the server?",
+    ]
+    with rag.Pipeline.from_texts(texts, retriever="bm25") as pipeline:
+        two, one, step = pipeline.ask(questions, n_best=2)
+    assert [part.answers[0].text for part in two.parts] == ["10 December 1815", "London"]
+    assert [answer.text for answer in two.answers] == ["10 December 1815", "London"]
+    assert (two.question, two.kind, one.kind) == (questions[0], "parts", "answer")
+    assert one.answers[0].text == "Oslo"
+    assert step.answers[0].text == "To stop the server, press q twice."
