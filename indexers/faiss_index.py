@@ -27,7 +27,7 @@ from indexers.exact import (
     select_best,
 )
 from indexers.ledger import read_info
-from indexers.presets import HNSW_EF_CONSTRUCTION, Preset, preset_for
+from indexers.presets import HNSW_EF_CONSTRUCTION, IN_MEMORY, Preset, preset_for
 from indexers.probes import perturbed_probes
 from indexers.protocols import FloatArray, IntArray, VectorIndex
 from indexers.selected import Selection
@@ -85,8 +85,8 @@ def _trained(index: Any, preset: Preset, sample: FloatArray, seed: int) -> Calla
     """Train on a sample (n, D); returns what adds vectors (n, D)."""
     if preset.nlist >= TWO_LEVELS_FROM:
         return partial(add_to_lists, index, fill_lists(index, sample, seed))
-    if len(sample) < preset.codewords == 16:  # as many as there are centroids, to train them
-        sample = np.resize(sample, (16, sample.shape[1]))
+    if preset.name == "fastscan" and len(sample) < preset.codewords:  # its codebooks cannot be smaller
+        sample = np.resize(sample, (preset.codewords, sample.shape[1]))
     index.train(sample)
     add: Callable[[FloatArray], None] = index.add
     return add
@@ -280,7 +280,7 @@ def open_faiss(directory: Path, info: Mapping[str, Any]) -> Any:
     if not path.is_file():
         raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
     try:
-        is_copied = info.get("index_type") == "fastscan"  # from a mapping that would take ten times as long
+        is_copied = info.get("index_type") == IN_MEMORY  # from a mapping that would take ten times as long
         index = faiss.read_index(str(path), 0 if is_copied else faiss.IO_FLAG_MMAP_IFC)
     except (RuntimeError, MemoryError) as error:
         raise ArtifactError(f"{path} is damaged", hint="restore it or rebuild the index") from error

@@ -36,6 +36,7 @@ INDEX_KINDS: dict[IndexKind, tuple[Part, ...]] = {
 }
 IndexType = Literal["flat", "fp16", "sq8", "hnsw", "ivf", "fastscan", "ivfpq", "rabitq"]
 INDEX_TYPES: tuple[IndexType, ...] = get_args(IndexType)
+IN_MEMORY = "fastscan"  # the type that each process reads into its memory; the others are mapped
 LISTED_TYPES = ("ivf", "fastscan", "ivfpq", "rabitq")  # with inverted lists, of which a search reads some
 PLAID = "plaid"  # one vector per token: the part "tokens" takes the place of "dense"
 

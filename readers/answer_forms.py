@@ -90,7 +90,8 @@ _SEVERAL = regex.compile(
     r"|who (?:are|were) the (?:[a-z]+ )*?[a-z]+s\b)",
     regex.IGNORECASE,
 )
-_ITEM = regex.compile(r"\s*(?:[•▪◦‣–*+-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+\S")
+LIST_MARKER = r"\s*(?:[•▪◦‣–*+-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+"
+_ITEM = regex.compile(rf"{LIST_MARKER}\S")
 _WORD = regex.compile(r"\w+")
 _FUNCTION_WORDS = frozenset(
     _WORD.findall(

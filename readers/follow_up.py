@@ -24,9 +24,8 @@ class Turn(NamedTuple):
 
 _WH = r"(?:who|whom|whose|what|which|when|where|why|how)"
 _PREPOSITION = r"(?:in|on|at|of|for|from|to|into|by|with|during|after|before|since|under|near|about|between)"
-_AUXILIARY = (
-    r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|may|might|must)(?:n't)?"
-)
+AUXILIARY = r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|may|might|must)"
+_AUXILIARY = rf"{AUXILIARY}(?:n't)?"
 _OPENS_QUESTION = re.compile(rf"(?:{_PREPOSITION} )?{_WH}(?:'s)?\b|{_AUXILIARY} ", re.IGNORECASE)
 _LEAD = re.compile(r"(?:(?:and|but|or|so|then|ok(?:ay)?|well)\b,? *)*(?:(?:what|how) about )?", re.IGNORECASE)
 _BARE = re.compile(

@@ -10,12 +10,12 @@ import regex
 
 from rag.core.types import Passage
 from rag.data.sentences import sentence_spans
-from readers.answer_forms import is_identifier
+from readers.answer_forms import LIST_MARKER, is_identifier
 from readers.protocols import ReadAnswer, ReadResult
 
 _MOST = 600  # characters; a longer sentence is hardly one
 _WHOLE = 12  # words; as many say what to do without the rest of the sentence
-_MARKER = regex.compile(r"\s*(?:[•▪◦‣–*+-]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+")
+_MARKER = regex.compile(LIST_MARKER)
 _GOES_ON = regex.compile(r"[^\s.!?:;|]\s*\n[ \t]*(?=\p{Ll})")  # a line end inside a sentence
 
 

@@ -6,28 +6,27 @@ as before; one that is split wrongly gets none.
 
 import re
 
-from readers.follow_up import Turn, standalone_question
+from readers.follow_up import AUXILIARY, Turn, standalone_question
 
-_AUXILIARY = r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|may|might|must)"
 _PREPOSITION = r"(?:in|on|at|of|for|from|to|by|with|since|until)"
 _MEASURE = r"how (?:many|much|long|old|far|tall|high|big|large|heavy|often|fast|deep|wide)"
 _ASKS = (
     rf"(?:(?:{_PREPOSITION} )?(?:what|which) (?:year|month|day|date|city|town|country|state|place|county)"
-    rf"|when|where|why|by whom|{_MEASURE}|how(?! {_AUXILIARY}\b.*\bcompare))"
+    rf"|when|where|why|by whom|{_MEASURE}|how(?! {AUXILIARY}\b.*\bcompare))"
 )
 _SAME_CLAUSE = re.compile(
-    rf"(?P<one>{_ASKS}|what) and (?P<two>{_ASKS}) (?P<rest>{_AUXILIARY}(?:n't)? .+)", re.IGNORECASE
+    rf"(?P<one>{_ASKS}|what) and (?P<two>{_ASKS}) (?P<rest>{AUXILIARY}(?:n't)? .+)", re.IGNORECASE
 )
 _TRAILING = re.compile(
-    rf"(?P<one>{_ASKS}|what) (?P<rest>{_AUXILIARY} .+?),? and (?P<two>{_ASKS})", re.IGNORECASE
+    rf"(?P<one>{_ASKS}|what) (?P<rest>{AUXILIARY} .+?),? and (?P<two>{_ASKS})", re.IGNORECASE
 )
 _DONE = re.compile(
     r"who (?P<did>[a-z]+) (?P<what>.+?),? and (?P<two>when|where|why|how|in what year)", re.IGNORECASE
 )
 _TWO_CLAUSES = re.compile(
     rf"(?P<one>(?:{_PREPOSITION} )?(?:who(?:se|m)?|what|which|when|where|why|how)\b.+?),? and "
-    rf"(?P<two>(?:{_ASKS} {_AUXILIARY}|(?:what|which) (?:[a-z]+ ){{0,2}}{_AUXILIARY}"
-    rf"|who (?:[a-z]+ed|{_AUXILIARY}))\b .+)",
+    rf"(?P<two>(?:{_ASKS} {AUXILIARY}|(?:what|which) (?:[a-z]+ ){{0,2}}{AUXILIARY}"
+    rf"|who (?:[a-z]+ed|{AUXILIARY}))\b .+)",
     re.IGNORECASE,
 )
 _EMBEDDED = re.compile(
@@ -122,7 +121,7 @@ def _length(name: str) -> int:
 
 def _is_clause(words: str) -> bool:
     """Whether a verb can stand in these words, which open with a question word."""
-    return re.search(rf"\b(?:{_AUXILIARY}|[a-z]+ed|{'|'.join(_PARTICIPLES)}|[a-z]+s)\b", words) is not None
+    return re.search(rf"\b(?:{AUXILIARY}|[a-z]+ed|{'|'.join(_PARTICIPLES)}|[a-z]+s)\b", words) is not None
 
 
 def _asked(words: str) -> str:

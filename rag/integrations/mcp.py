@@ -164,10 +164,10 @@ def create_mcp_server(source: Source, *, top_k: int = 10, snippet_chars: int = 3
         notes = _BEARS if bears else "", best.get("note") if best else "", result.get("notice")
         if parts := result.get("parts"):
             best = min(answers, key=lambda one: one["confidence"], default=None)
-            told = [f"{part['question']} {_shown(part) or 'no answer found'}" for part in parts]
+            replies = [f"{part['question']} {_shown(part) or 'no answer found'}" for part in parts]
             return Answered(
                 question=question,
-                answer=" ".join(told) if best else None,
+                answer=" ".join(replies) if best else None,
                 certainty=certainty(best["confidence"] if best else 0.0, nothing),
                 confidence=best["confidence"] if best else None,
                 no_answer_confidence=nothing,

@@ -154,11 +154,11 @@ def _refuse_misfits(state: Mapping[str, torch.Tensor], config: Any) -> None:
     expected = {"embeddings.word_embeddings.weight": (config.vocab_size, width)}
     for number in range(depth):
         expected[f"encoder.layer.{number}.intermediate.dense.weight"] = (inner, width)
-    found = {name: tuple(state[name].shape) for name in expected if name in state}
-    if found != expected or f"encoder.layer.{depth}.intermediate.dense.weight" in state:
-        odd = next((name for name in expected if found.get(name) != expected[name]), f"layer {depth}")
+    shapes = {name: tuple(state[name].shape) for name in expected if name in state}
+    if shapes != expected or f"encoder.layer.{depth}.intermediate.dense.weight" in state:
+        odd = next((name for name in expected if shapes.get(name) != expected[name]), f"layer {depth}")
         raise ArtifactError(
-            f"the weights do not fit the configuration: {odd} is {found.get(odd, 'missing')}, "
+            f"the weights do not fit the configuration: {odd} is {shapes.get(odd, 'missing')}, "
             f"expected {expected.get(odd, 'none')}",
             hint="copy the whole folder again",
         )

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rag.core.errors import ArtifactError, ConfigError
-from rag.runtime.backbone import attention_for, has_segments, load_backbone, loading, run_backbone
+from rag.runtime.backbone import attention_for, load_backbone, loading, run_backbone
 from rag.runtime.model_files import model_folder
 
 if TYPE_CHECKING:  # transformers' networks take seconds to import, and reading on a CPU needs none of them
@@ -140,7 +140,6 @@ class SpanModel(LogitsModel):
         self.skim_layer = skim_layer
         self.fact_head = fact_head
         self.depth = int(getattr(encoder.config, "num_hidden_layers", 0))
-        self.segmented = has_segments(encoder.config)
 
     @classmethod
     def from_encoder(cls, folder: str | Path, *, seed: int = 0, dropout: float | None = None) -> SpanModel:

@@ -309,6 +309,10 @@ class MinedConfig(RefreshedConfig):
             )
         return self
 
+    def _check_drawn(self, hard_negatives: int) -> None:
+        if not 1 <= hard_negatives <= self.kept:
+            raise ValueError(f"hard_negatives ({hard_negatives}) are drawn from kept ({self.kept})")
+
 
 class AnceTrainConfig(ContrastiveTrainConfig, MinedConfig, CorpusTrainConfig):
     """The whole configuration of `train_ance`, for trainer and refresher."""
@@ -319,8 +323,7 @@ class AnceTrainConfig(ContrastiveTrainConfig, MinedConfig, CorpusTrainConfig):
 
     @model_validator(mode="after")
     def _cross_check_ance(self) -> AnceTrainConfig:
-        if not 1 <= self.data.hard_negatives <= self.kept:
-            raise ValueError(f"hard_negatives ({self.data.hard_negatives}) are drawn from kept ({self.kept})")
+        self._check_drawn(self.data.hard_negatives)
         return self
 
 

@@ -115,8 +115,5 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
         if not self.schedule_of_refresh.is_never:
             if not self.train_files:
                 raise ValueError("refresh mines negatives of training questions: give train_files")
-            if not 1 <= self.data.hard_negatives <= self.kept:
-                raise ValueError(
-                    f"hard_negatives ({self.data.hard_negatives}) are drawn from kept ({self.kept})"
-                )
+            self._check_drawn(self.data.hard_negatives)
         return self

@@ -273,13 +273,13 @@ def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:
     )
     first = fit_chance(signs[answerable], correct[answerable, 0], weight[answerable])
     # "yes" and "no" stand in no passage
-    told = np.array([answer_type(case.example) == SPAN for case in cases])
+    spans = np.array([answer_type(case.example) == SPAN for case in cases])
     empty = np.array([not case.holds for case in cases])
     # From one kind alone it would learn "always" or "never": then the bias tells, which knows emptied cases.
-    if not empty[told].any() or empty[told].all():
+    if not empty[spans].any() or empty[spans].all():
         return fitted.model_copy(update={"first": first})
     shares = np.array([case.weight for case in with_empty_share(cases, _PRESENTED)])
-    bias, *slopes = fit_chance(signs[told][:, EMPTY_SIGNS], empty[told], shares[told])
+    bias, *slopes = fit_chance(signs[spans][:, EMPTY_SIGNS], empty[spans], shares[spans])
     spread = np.zeros(signs.shape[1])
     spread[list(EMPTY_SIGNS)] = slopes
     return fitted.model_copy(update={"first": first, "empty": (bias, *spread.tolist())})
