@@ -194,15 +194,22 @@ class OrqaTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
 
 
 class MlmConfig(Config):
-    """The masked language model.
+    """What fills in masked words.
 
     Attributes:
-        encoder: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`, with a fresh head.
+        fills: "words" predicts each masked token from the whole vocabulary, as the paper does. "span" copies
+            the masked words out of the passage with an extractive reader (`rag.joint.span_filler`): it reads
+            after minutes of training, and passages without the words do no harm.
+        guess: for "span": probability of the words beside a passage that does not hold them.
+        encoder: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`, with a fresh head. For
+            "span" it may be a reader.
         sentence_tokens: maximum length of a sentence; longer ones are truncated.
         joint_tokens: maximum length of a sentence and a passage together.
         mlm_dropout: dropout of hidden states and attention weights; None keeps that of the encoder's folder.
     """
 
+    fills: Literal["words", "span"] = "words"
+    guess: float = Field(default=0.01, gt=0, lt=1)
     encoder: str | None = None
     sentence_tokens: int = Field(default=96, ge=8)
     joint_tokens: int = Field(default=288, ge=32, le=512)
@@ -227,6 +234,8 @@ class MaskedTrainConfig(TrainConfig):
     def _cross_check_masks(self) -> MaskedTrainConfig:
         if self.tagger is not None and self.masks != "salient":
             raise ValueError(f"a tagger has no use with masks={self.masks}")
+        if self.masks == "random" and self.mlm.fills == "span":
+            raise ValueError("mlm.fills=span copies one run of words: use masks=salient or masks=span")
         return self
 
 

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -221,6 +221,18 @@ def _apart(spans: CharSpans) -> CharSpans:
     return kept
 
 
+class Filled(NamedTuple):
+    """What B sentences' masked words are worth beside K passages each, for T masks.
+
+    Attributes:
+        logp: (B, K, T) log p(y_t | x, z), 0 after a sentence's last mask.
+        objective: (B, K, T) what the reader itself is trained to raise.
+    """
+
+    logp: Tensor
+    objective: Tensor
+
+
 class MaskedReader(nn.Module):
     """A masked language model that reads a sentence and a passage together.
 
@@ -307,6 +319,13 @@ class MaskedReader(nn.Module):
         self.float().load_state_dict(dict(weights), strict=False)
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+    def read(
+        self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]
+    ) -> Filled:
+        """See `Filled`; the objective is the log-probability."""
+        logp = self(sentences, passages)
+        return Filled(logp, logp)
 
     def forward(
         self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from rag.joint.config import MlmTrainConfig
-from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
+from rag.joint.masked import Filled, MaskedReader, MaskedSentence, SentenceBatches
 from rag.joint.salient import open_tagger
+from rag.joint.span_filler import SpanFiller, open_filler
 from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss
@@ -42,14 +43,16 @@ def train_mlm(config: MlmTrainConfig) -> Path:
         DataError: the corpus has nothing to mask.
         ConfigError: the encoder cannot be a masked language model.
     """
-    start = plain_encoder(config.mlm.encoder, config.out)
+    start = config.mlm.encoder
+    if config.mlm.fills == "words":
+        start = plain_encoder(start, config.out)
     resolved = config.replaced(mlm={"encoder": start})
     return train(resolved, partial(_method, resolved), "mlm")
 
 
 def _method(config: MlmTrainConfig, run: Run) -> Method:
     # model
-    reader = MaskedReader.of(config.mlm, run.device, fresh=True)
+    reader = open_filler(config.mlm, run.device, fresh=True)
     master = run.master(reader)
 
     # data
@@ -77,29 +80,31 @@ def _method(config: MlmTrainConfig, run: Run) -> Method:
     )  # fmt: skip
 
 
-def masked_loss(reader: MaskedReader, batch: Sequence[MaskedSentence], world: World) -> Loss:
+def masked_loss(reader: MaskedReader | SpanFiller, batch: Sequence[MaskedSentence], world: World) -> Loss:
     """−log p of the masked words: the mean over words, then over sentences and the texts beside them."""
     sentences = batch[world.rank :: world.size]
     if not sentences:  # fewer sentences than processes
         return Loss(next(reader.parameters()).sum() * 0.0, 0, 0, parts=_figures(torch.zeros(1, 3)))
-    logp, tokens = _log_likelihood(reader, sentences)
+    filled, tokens = _log_likelihood(reader, sentences)
     share = len(sentences) / len(batch)
     return Loss(
-        -logp.mean() * share,
+        -filled.objective.mean() * share,
         examples=len(sentences),
         tokens=tokens,
-        parts={name: share * value for name, value in _figures(logp.detach()).items()},
+        parts={name: share * value for name, value in _figures(filled.logp.detach()).items()},
     )
 
 
-def held_out_figures(reader: MaskedReader, sentences: Sequence[MaskedSentence]) -> dict[str, float]:
+def held_out_figures(
+    reader: MaskedReader | SpanFiller, sentences: Sequence[MaskedSentence]
+) -> dict[str, float]:
     """`nll`, nats per masked word beside the rest of the passage; `utility`, how many more it takes alone;
     `utility_after`, the same of the passage that follows.
     """
     reader.eval()
     with torch.no_grad():
         parts = [sentences[n : n + _AT_ONCE] for n in range(0, len(sentences), _AT_ONCE)]
-        logp = torch.cat([_log_likelihood(reader, part)[0] for part in parts])
+        logp = torch.cat([_log_likelihood(reader, part)[0].logp for part in parts])
     reader.train()
     return {name: round(value, 4) for name, value in _figures(logp).items()}
 
@@ -109,15 +114,17 @@ def _figures(logp: torch.Tensor) -> dict[str, float]:
     return {"nll": -rest, "utility": rest - alone, "utility_after": after - alone}
 
 
-def _log_likelihood(reader: MaskedReader, sentences: Sequence[MaskedSentence]) -> tuple[torch.Tensor, int]:
-    """Mean log p (B, 3) of the masked words: alone, beside the rest, beside the passage that follows; and how
+def _log_likelihood(
+    reader: MaskedReader | SpanFiller, sentences: Sequence[MaskedSentence]
+) -> tuple[Filled, int]:
+    """Means (B, 3) over the masked words: alone, beside the rest, beside the passage that follows; and how
     many tokens were read.
     """
     rests = reader.tokens([sentence.rest for sentence in sentences])
     others = reader.tokens([sentence.after for sentence in sentences])
-    alone = reader(sentences, [[[]] for _ in sentences])  # apart from the others: such rows are short
-    beside = reader(sentences, list(zip(rests, others, strict=True)))
-    logp = torch.cat([alone, beside], 1).sum(2)
-    counts = torch.tensor([len(sentence.places) for sentence in sentences], device=logp.device)
+    alone = reader.read(sentences, [[[]] for _ in sentences])  # apart from the others: such rows are short
+    beside = reader.read(sentences, list(zip(rests, others, strict=True)))
+    counts = torch.tensor([len(sentence.places) for sentence in sentences], device=alone.logp.device)
     read = sum(3 * len(sentence.ids) for sentence in sentences) + sum(map(len, (*rests, *others)))
-    return logp / counts[:, None], read
+    means = (torch.cat(pair, 1).sum(2) / counts[:, None] for pair in zip(alone, beside, strict=True))
+    return Filled(*means), read

@@ -33,6 +33,7 @@ from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
 from rag.joint.mlm import held_out_figures
 from rag.joint.pair import part
 from rag.joint.salient import open_tagger
+from rag.joint.span_filler import SpanFiller, open_filler
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.refresh.processes import Role
@@ -98,7 +99,7 @@ def train_realm(config: RealmTrainConfig, role: Role = "both", encode: EncodesCo
 
 def _method(config: RealmTrainConfig, role: Role, index: Index, encode: EncodesCorpus, run: Run) -> Method:
     # model
-    retriever, reader = load_model(config, run.device), MaskedReader.of(config.mlm, run.device)
+    retriever, reader = load_model(config, run.device), open_filler(config.mlm, run.device)
     module = nn.ModuleDict({"retriever": retriever, "reader": reader})
     master = run.master(module)
 
@@ -144,7 +145,7 @@ class RealmTask:
         self,
         config: RealmTrainConfig,
         retriever: BiEncoderModel,
-        reader: MaskedReader,
+        reader: MaskedReader | SpanFiller,
         live_index: LiveIndex,
         world: World,
         *,
@@ -248,7 +249,7 @@ def _holding(
     )
 
 
-def _does_little_harm(reader: MaskedReader, batches: SentenceBatches) -> bool:
+def _does_little_harm(reader: MaskedReader | SpanFiller, batches: SentenceBatches) -> bool:
     """Whether the null document can be used: see `RealmTrainConfig.null_document`."""
     sentences: list[MaskedSentence] = []
     for number in range(len(batches)):

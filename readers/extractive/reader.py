@@ -21,7 +21,7 @@ from readers.extractive.inference import RowScores, map_rows, score_rows
 from readers.extractive.layout import Row, RowLayout, pair_template, rows_of_pairs
 from readers.extractive.model import Logits, LogitsModel
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.tokens import check_offsets, tokenize_texts
+from readers.extractive.tokens import check_offsets, continuations, tokenize_texts
 from readers.extractive.waves import read_waves
 from readers.follow_up import can_be_polar
 from readers.manifest import Calibration, with_overrides
@@ -63,7 +63,7 @@ class ExtractiveReader:
         self.name = name
         self.device = device
         self.layout = RowLayout(pair_template(tokenizer), settings)
-        self._continues = None if settings.words == "any" else _continuations(tokenizer)
+        self._continues = None if settings.words == "any" else continuations(tokenizer)
 
     @classmethod
     def load(
@@ -228,9 +228,3 @@ def _unique_passages(passages: Sequence[Sequence[Passage]]) -> tuple[list[Pair],
                 unique.append(passage)
             pairs.append((question, place, seen[key]))
     return pairs, unique
-
-
-def _continuations(tokenizer: Any) -> npt.NDArray[np.bool_]:
-    """(V,) whether a token continues a word ("##ing")."""
-    names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    return np.array([str(name).startswith("##") for name in names])

@@ -68,6 +68,12 @@ def check_offsets(name: str, tokenizer: Any) -> None:
         )
 
 
+def continuations(tokenizer: Any) -> npt.NDArray[np.bool_]:
+    """(V,) whether a token continues a word ("##ing")."""
+    names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    return np.array([str(name).startswith("##") for name in names])
+
+
 def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenizedTexts:
     """Tokenise without special tokens (a fast Hugging Face tokenizer: offsets are needed)."""
     if not texts:

@@ -108,7 +108,7 @@ def _check(folder: str, model: SpanModel, tokenizer: Any, asked: int) -> None:
     if asked > longest:
         raise ConfigError(
             f"rows have {asked} tokens, the encoder reads at most {longest}",
-            hint="lower full_tokens and max_tokens",
+            hint="lower full_tokens and max_tokens (mlm.joint_tokens of `rag train mlm` and `realm`)",
         )
 
 

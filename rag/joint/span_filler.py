@@ -1,0 +1,206 @@
+"""Fill in a masked run of words by copying it from a passage: an extractive reader in the place of a masked
+language model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from indexers.protocols import IntArray
+from rag.core.errors import ConfigError
+from rag.joint.config import MlmConfig
+from rag.joint.masked import Filled, MaskedReader, MaskedSentence
+from readers.extractive.files import SHIPPED_READER
+from readers.extractive.inference import row_tensors
+from readers.extractive.layout import Row, pair_template
+from readers.extractive.model import SpanModel
+from readers.extractive.tokens import continuations
+from readers.extractive.training.config import ReaderModelConfig
+from readers.extractive.training.export import export_trained
+from readers.extractive.training.start import start_model
+
+
+class SpanFiller(nn.Module):
+    r"""Copies the masked words of a sentence out of a passage.
+
+        p(y | x, z) = (1 − ε) Σ_{(s,e): z[s..e] = y} P_start(s) · P_end(e) + ε
+
+    Both softmaxes run over the passage's tokens and its [CLS], "not here". ε is what a passage without the
+    words is worth, and what the null document is: no passage can do harm, and only those that hold the words
+    are read.
+
+    Args:
+        model: span model; the sentence takes the question's place.
+        tokenizer: the tokenizer of `model`.
+        max_tokens: maximum length of sentence and passage together; passages are truncated.
+        guess: ε.
+
+    Source:
+        Guu et al. 2020, "REALM" (the objective); Lee et al. 2019, "ORQA", section 4 (spans in the place of
+        words); Clark and Gardner 2018 (the probabilities).
+    """
+
+    def __init__(self, model: SpanModel, tokenizer: Any, *, max_tokens: int, guess: float) -> None:
+        super().__init__()
+        self.model, self.tokenizer, self._max_tokens = model, tokenizer, max_tokens
+        if tokenizer.mask_token_id is None:
+            raise ConfigError(
+                f"{type(tokenizer).__name__} has no mask token", hint="use a BERT-like reader or encoder"
+            )
+        self._log_guess, self._log_copy = float(np.log(guess)), float(np.log1p(-guess))
+        self._mark = pair_template(tokenizer)
+        self._continues = continuations(tokenizer)
+
+    @classmethod
+    def of(cls, config: MlmConfig, device: str = "cpu") -> SpanFiller:
+        """Load the reader, or the encoder, that a configuration names; an encoder gets a fresh span head.
+
+        Raises:
+            ArtifactError: nothing there can be trained.
+        """
+        folder = str(SHIPPED_READER) if config.encoder == "shipped" else config.encoder
+        start = ReaderModelConfig(encoder=folder, dropout=config.mlm_dropout or 0.0)
+        model, tokenizer = start_model(start, longest=config.joint_tokens, seed=0)
+        filler = cls(model, tokenizer, max_tokens=config.joint_tokens, guess=config.guess)
+        return filler.to(device).train()
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of passages, as `read` takes them."""
+        encoded = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
+
+    def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
+        """A folder that transformers opens with `AutoModelForQuestionAnswering`.
+
+        Args:
+            weights: fp32, by parameter name.
+        """
+        self.float().load_state_dict(dict(weights), strict=False)
+        export_trained(folder, self.model, self.model.state_dict(), self.tokenizer)
+
+    def forward(
+        self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]
+    ) -> Tensor:
+        """(B, K, T) log p(y | x, z) at a sentence's first mask, 0 at the others: the words are filled in
+        together.
+
+        Args:
+            sentences: the B sentences, each with one run of masks.
+            passages: for each sentence the token ids of K passages; an empty list is the null document.
+        """
+        return self.read(sentences, passages, learning=False).logp
+
+    def read(
+        self,
+        sentences: Sequence[MaskedSentence],
+        passages: Sequence[Sequence[Sequence[int]]],
+        *,
+        learning: bool = True,
+    ) -> Filled:
+        """See `Filled`; the objective is log Σ P_start · P_end where the passage holds the words, and the
+        log-probability of "not here" where it does not.
+
+        Args:
+            learning: read the passages without the words too, for the objective.
+        """
+        work = list(self._work(sentences, passages, learning=learning))
+        device, shape = next(self.parameters()).device, (len(sentences), len(passages[0]))
+        longest = max(len(sentence.places) for sentence in sentences)
+        copied = torch.full(shape, -torch.inf, device=device)
+        objective = torch.zeros(shape, device=device)
+        if work:
+            b, k, holds = (
+                torch.tensor(part, device=device) for part in zip(*(w.key for w in work), strict=True)
+            )
+            right, absent = self._spans(work)
+            copied = copied.index_put((b, k), torch.where(holds, right, -torch.inf))
+            objective = objective.index_put((b, k), torch.where(holds, right, absent))
+        guess = torch.full_like(copied, self._log_guess)
+        logp = torch.logaddexp(copied + self._log_copy, guess)
+        return Filled(*(_at_first_mask(values, longest) for values in (logp, objective)))
+
+    def _work(
+        self,
+        sentences: Sequence[MaskedSentence],
+        passages: Sequence[Sequence[Sequence[int]]],
+        *,
+        learning: bool,
+    ) -> Iterator[_Reading]:
+        for b, (sentence, listed) in enumerate(zip(sentences, passages, strict=True)):
+            frame = self._mark.frame(sentence.ids)
+            room = max(0, self._max_tokens - frame.size)
+            for k, passage in enumerate(listed):
+                tokens = np.array(passage[:room], np.int64)
+                starts = _places(tokens, sentence.targets, self._continues)
+                if len(starts) or (learning and len(tokens)):
+                    row = frame.row(tokens)
+                    first = starts + row.text_from
+                    yield _Reading((b, k, bool(len(starts))), row, first, first + len(sentence.targets) - 1)
+
+    def _spans(self, work: Sequence[_Reading]) -> tuple[Tensor, Tensor]:
+        """(R,) log-probability of the right spans, −inf without any, and of "not here"."""
+        device = next(self.parameters()).device
+        ids, mask, types, text = row_tensors(self._mark, [one.row for one in work])
+        text[:, self._mark.cls_position] = True
+        logits = self.model(ids.to(device), mask.to(device), types.to(device))
+        outside = ~text.to(device)
+        start, end = (
+            values.float().masked_fill(outside, -torch.inf).log_softmax(-1)
+            for values in (logits.start, logits.end)
+        )
+        owner = torch.from_numpy(np.repeat(np.arange(len(work)), [len(one.first) for one in work])).to(device)
+        first, last = (
+            torch.from_numpy(np.concatenate(places)).to(device)
+            for places in zip(*((one.first, one.last) for one in work), strict=True)
+        )
+        span = (start[owner, first] + end[owner, last]).exp()
+        right = span.new_zeros(len(work)).index_add(0, owner, span).clamp_min(1e-30).log()
+        cls = self._mark.cls_position
+        return right, start[:, cls] + end[:, cls]
+
+
+class _Reading(NamedTuple):
+    """A row to read: its sentence, its passage and whether that holds the words; their places in the row."""
+
+    key: tuple[int, int, bool]
+    row: Row
+    first: IntArray
+    last: IntArray
+
+
+def _places(tokens: IntArray, wanted: IntArray, continues: Any) -> IntArray:
+    """Where `wanted` begins in `tokens`, as whole words.
+
+    Example:
+        >>> _places(np.array([5, 7, 8, 7, 8, 9]), np.array([7, 8]), np.arange(10) == 9)
+        array([1])
+    """
+    count = len(tokens) - len(wanted) + 1
+    if count < 1:
+        return np.zeros(0, np.int64)
+    same = np.lib.stride_tricks.sliding_window_view(tokens, len(wanted)) == wanted
+    after = np.append(tokens, -1)[len(wanted) :][:count]
+    whole = (after < 0) | ~continues[after]
+    return np.flatnonzero(same.all(1) & whole)
+
+
+def _at_first_mask(values: Tensor, longest: int) -> Tensor:
+    """(B, K, T) with (B, K) values at the first of T places."""
+    return nn.functional.pad(values[..., None], (0, longest - 1))
+
+
+def open_filler(config: MlmConfig, device: str = "cpu", *, fresh: bool = False) -> MaskedReader | SpanFiller:
+    """What fills in masked words, as `config.fills` says.
+
+    Args:
+        fresh: see `MaskedReader.load`.
+    """
+    if config.fills == "span":
+        return SpanFiller.of(config, device)
+    return MaskedReader.of(config, device, fresh=fresh)

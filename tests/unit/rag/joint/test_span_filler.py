@@ -1,0 +1,161 @@
+"""A reader that copies masked words out of passages, against plain computation; and what it teaches."""
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers import AutoModelForQuestionAnswering
+
+from indexers.build import build_index
+from indexers.settings import BuildSettings
+from rag.core.types import Passage
+from rag.joint.config import MlmConfig, MlmTrainConfig, RealmTrainConfig
+from rag.joint.masked import MaskedSentence
+from rag.joint.mlm import train_mlm
+from rag.joint.realm import train_realm
+from rag.joint.span_filler import SpanFiller
+from rag.training.run_log import read_metrics
+from retrievers.encoders.bi_encoder import BiEncoder
+from tests.conftest import TinyModels
+from tests.unit.retrievers.training.test_ict import write_corpus
+
+NAMES = ("Danube", "Forest", "Black", "Title", "Text")
+DRAW = np.random.default_rng(4)
+CODES = list(dict.fromkeys(" ".join(DRAW.choice(list("efghijknopqst"), 4, replace=False)) for _ in range(24)))
+FACTS = [(code, NAMES[n % len(NAMES)]) for n, code in enumerate(CODES)]
+READ: dict[str, Any] = {"precision": "fp32", "max_length": 32, "pooling": "mean", "normalize": True}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
+    """A reader that has learnt to copy a name that stands in both sentences of a passage."""
+    place, draw = tmp_path_factory.mktemp("filler"), np.random.default_rng(3)
+    tiny.bert(place / "bert", seed=5, max_position_embeddings=128)
+    texts = []
+    for name, other in zip(draw.choice(NAMES, 240), draw.choice(NAMES, 240), strict=True):
+        one, two = (" ".join(draw.choice(list("efghijknopqst"), 4, replace=False)) for _ in range(2))
+        texts.append(f"Who wrote {one} in {name} rises? The river {one} {name} the river {two} {other}")
+    write_corpus(place / "corpus.jsonl", texts)
+    return train_mlm(MlmTrainConfig(
+        out=place / "run", train_files=(place / "corpus.jsonl",), split="none", precision="fp32", threads=1,
+        log_every_steps=10, batch_size=24, validation_fraction=0.2, min_words=3, epochs=50, max_steps=200,
+        learning_rate=3e-3,
+        mlm={"fills": "span", "encoder": str(place / "bert"), "sentence_tokens": 32, "joint_tokens": 60},
+    ))  # fmt: skip
+
+
+def test_words_are_worth_the_probability_of_their_spans(tmp_path: Path, tiny: TinyModels) -> None:
+    folder = tiny.bert(tmp_path / "bert", seed=3)
+    config = MlmConfig(fills="span", encoder=str(folder), joint_tokens=32, guess=0.02)
+    filler = SpanFiller.of(config).eval()
+    filler.save(tmp_path / "whole", filler.state_dict())
+    plain = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "whole").eval()
+    cls, sep, mask = (getattr(filler.tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask"))
+    continued = int(np.flatnonzero(filler._continues)[0])
+    wanted = [20, 21]
+    sentence = MaskedSentence("", "", np.array([9, mask, mask, 10]), np.array([1, 2]), np.array(wanted))
+    passages = [
+        [],
+        [30, 31, 32],
+        [30, *wanted, 31, *wanted],
+        [*wanted, continued, 33],  # another word
+        [33] * 40 + wanted,  # cut before the words
+    ]
+    with torch.no_grad():
+        filled = filler.read([sentence], [passages])
+        for k, passage in enumerate(passages):
+            head = [cls, *sentence.ids.tolist(), sep]
+            text = passage[: 32 - len(head) - 1]
+            types = torch.tensor([[0] * len(head) + [1] * (len(text) + 1)])
+            output = plain(torch.tensor([[*head, *text, sep]]), token_type_ids=types)
+            inside = [0, *range(len(head), len(head) + len(text))]
+            start, end = (
+                dict(zip(inside, logits[0, inside].softmax(0).tolist(), strict=True))
+                for logits in (output.start_logits, output.end_logits)
+            )
+            right = sum(
+                start[a] * end[b]
+                for a, b in product(inside, inside)
+                if b == a + 1 and text[a - len(head) : b - len(head) + 1] == wanted
+                and text[b - len(head) + 1 : b - len(head) + 2] != [continued]
+            )  # fmt: skip
+            assert (right > 0) == (k == 2)
+            assert float(filled.logp[0, k, 0]) == pytest.approx(np.log(0.98 * right + 0.02), abs=1e-5)
+            objective = np.log(right) if right else np.log(start[0] * end[0]) if passage else 0.0
+            assert float(filled.objective[0, k, 0]) == pytest.approx(objective, abs=1e-4)
+        assert filled.logp.shape == (1, 5, 2)
+        assert not filled.logp[..., 1].any()
+        torch.testing.assert_close(filler([sentence], [passages]), filled.logp)
+
+
+def test_only_passages_with_the_words_are_read(tmp_path: Path, tiny: TinyModels) -> None:
+    folder = tiny.bert(tmp_path / "bert", seed=3)
+    filler = SpanFiller.of(MlmConfig(fills="span", encoder=str(folder), joint_tokens=32))
+    rows: list[int] = []
+    filler.model.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
+    sentence = MaskedSentence("", "", np.array([9, 4]), np.array([1]), np.array([20]))
+    logp = filler([sentence] * 2, [[[], [21, 20], [22]], [[20], [], [23]]])
+    assert rows == [2]
+    logp.sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in filler.parameters() if p.grad is not None)
+    assert not torch.allclose(filler.model.qa_outputs.weight.grad, torch.zeros(1))
+    nothing = filler([sentence], [[[], [22]]])
+    torch.testing.assert_close(nothing, torch.full((1, 2, 1), float(np.log(0.01))))
+    assert rows == [2]
+
+
+def test_it_learns_to_copy(trained: Path) -> None:
+    last = [r for r in read_metrics(trained.parent / "metrics.jsonl") if "eval/utility" in r][-1]
+    assert last["eval/utility"] > np.log(0.7 / 0.01)  # of two names in the passage, the right one
+    assert last["eval/utility_after"] >= 0  # no passage is worth less than none
+    filler = SpanFiller.of(MlmConfig(fills="span", encoder=str(trained), joint_tokens=60)).eval()
+    ids = filler.tokens(
+        ["Who wrote e f g h in [MASK] rises?", "the river e f g h Forest the river k n o p Danube"]
+    )
+    mask = np.flatnonzero(np.array(ids[0]) == filler.tokenizer.mask_token_id)
+    right, wrong = (
+        float(
+            filler([MaskedSentence("", "", np.array(ids[0]), mask, np.array(name))], [[ids[1]]])
+            .detach()
+            .exp()
+        )
+        for name in filler.tokens(["Forest", "Danube"])
+    )
+    assert right > 0.7 > 0.2 > wrong
+
+
+def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyModels) -> None:
+    tiny.bert(tmp_path / "encoder", seed=2)
+    write_corpus(tmp_path / "sentences.jsonl", [f"Who wrote {code} in {name} rises?" for code, name in FACTS])
+    passages = [Passage(str(n), "", f"the river {code} {name}") for n, (code, name) in enumerate(FACTS)]
+    first = BiEncoder.load(tmp_path / "encoder", **READ)
+    build_index(passages, tmp_path / "index", encoder=first, settings=BuildSettings(probes=8))
+    config = RealmTrainConfig(
+        out=tmp_path / "run", train_files=(tmp_path / "sentences.jsonl",), index=tmp_path / "index",
+        documents=13, batch_size=12, split="none", precision="fp32", threads=1, log_every_steps=1,
+        refresh="every 20", epochs=20, learning_rate=1e-3, learning_rates={"reader": 1e-5},
+        null_document="auto",
+        model={"question_tokens": 32, "dropout": 0.0},
+        mlm={"fills": "span", "encoder": str(trained), "sentence_tokens": 32, "joint_tokens": 60},
+    )  # fmt: skip
+    finished = train_realm(config)
+
+    def right(encoder: BiEncoder) -> float:
+        asked = encoder.encode_questions([f"Who wrote {code} in [MASK] rises?" for code, _ in FACTS])
+        vectors = encoder.encode_passages([""] * len(FACTS), [f"the river {c} {n}" for c, n in FACTS])
+        return float(((asked @ vectors.T).argmax(1) == np.arange(len(FACTS))).mean())
+
+    assert right(BiEncoder.load(finished)) > right(first) + 0.15
+    records = [r for r in read_metrics(config.out / "metrics.jsonl") if "loss" in r]
+    assert min(r["null"] for r in records) > 0  # passages do no harm: the null document may stay
+    assert np.mean([r["posterior_gold"] for r in records]) > np.mean([r["p_gold"] for r in records])
+    SpanFiller.of(MlmConfig(fills="span", encoder=str(config.out / "mlm"), joint_tokens=60))
+
+
+def test_words_that_do_not_stand_together_cannot_be_copied(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="copies one run of words"):
+        MlmTrainConfig(out=tmp_path, train_files=(tmp_path,), masks="random", mlm={"fills": "span"})
