@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from indexers.documents import DOCUMENTS_NAME, DocumentList
-from indexers.embeddings import EmbeddingShards, encode_corpus
+from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import encode_corpus
 from indexers.faiss_index import build_faiss
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.lucene import build_bm25

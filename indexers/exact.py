@@ -9,7 +9,7 @@ import faiss as _faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.embeddings import EmbeddingShards
+from indexers.embedding_shards import EmbeddingShards
 from indexers.protocols import FloatArray, IntArray
 from indexers.selected import Selection
 from rag.core.errors import ConfigError, RetrievalError

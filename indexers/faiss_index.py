@@ -15,7 +15,7 @@ import faiss as _faiss
 import numpy as np
 
 from indexers.coarse import add_to_lists, fill_lists
-from indexers.embeddings import EmbeddingShards
+from indexers.embedding_shards import EmbeddingShards
 from indexers.exact import (
     CANDIDATE_MARGIN,
     FlatIndex,

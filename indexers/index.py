@@ -18,7 +18,7 @@ from indexers.build import (
     TOKENS_DIR,
     manifest_checksum,
 )
-from indexers.embeddings import EmbeddingShards
+from indexers.embedding_shards import EmbeddingShards
 from indexers.faiss_index import FAISS_NAME, open_dense
 from indexers.filtering import folders, select
 from indexers.lucene import FOLDER_NAME, LuceneIndex

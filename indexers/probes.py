@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from indexers.embeddings import EmbeddingShards
+from indexers.embedding_shards import EmbeddingShards
 from indexers.exact import sample_rows
 from indexers.passages import PassageStore
 from indexers.protocols import FloatArray, PassageEncoder

@@ -15,7 +15,7 @@ from rag.core.files import fingerprint
 from rag.core.progress import StageTimer
 
 if TYPE_CHECKING:
-    from indexers.embeddings import EmbeddingShards
+    from indexers.embedding_shards import EmbeddingShards
     from indexers.passages import PassageStore
     from indexers.selected import Selection
     from indexers.settings import VectorDtype

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from indexers.build import EMBEDDINGS_DIR, write_index_manifest
-from indexers.embeddings import HEADER_NAME
-from indexers.embeddings import LEDGER_NAME as SHARDS_NAME
+from indexers.embedding_shards import HEADER_NAME
+from indexers.embedding_shards import LEDGER_NAME as SHARDS_NAME
 from indexers.index import Index
 from indexers.ledger import LEDGER_NAME, StageLedger
 from indexers.protocols import EncoderIdentity, PassageEncoder

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.build import EMBEDDINGS_DIR, PASSAGES_DIR
-from indexers.embeddings import EmbeddingShards
+from indexers.embedding_shards import EmbeddingShards
 from indexers.index import Index
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder, ReportingEncoder

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from indexers.embeddings import EmbeddingShards
+from indexers.embedding_shards import EmbeddingShards
 from indexers.exact import check_selected, select_best
 from indexers.faiss_index import open_dense
 from indexers.passages import PassageStore

@@ -21,7 +21,7 @@ from rag.metrics.significance import bootstrap
 RECALL_GOAL, BARE_GOAL = 0.95, 1.10
 RECALL_KS = (1, 10, 20, 100)
 if TYPE_CHECKING:
-    from indexers.embeddings import EmbeddingShards
+    from indexers.embedding_shards import EmbeddingShards
     from indexers.protocols import FloatArray, VectorIndex
 
 _MOST_FLAT = 1_000_000  # vectors that are also searched one by one

@@ -77,7 +77,8 @@ def _encode(
 ) -> None:
     import torch
 
-    from indexers.embeddings import EmbeddingShards, encode_corpus
+    from indexers.embedding_shards import EmbeddingShards
+    from indexers.embeddings import encode_corpus
     from indexers.index import Index
     from indexers.passage_writer import PassageStoreWriter
     from indexers.passages import PassageStore

@@ -15,7 +15,7 @@ from rag.core.errors import ConfigError
 from rag.core.progress import format_seconds
 
 if TYPE_CHECKING:
-    from indexers.embeddings import EmbeddingShards
+    from indexers.embedding_shards import EmbeddingShards
     from indexers.protocols import FloatArray
 
 FLAT_GOAL = 1.05

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from indexers.embeddings import EmbeddingShards, encode_corpus
+from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import encode_corpus
 from indexers.exact import FlatIndex
 from indexers.index import Index
 from indexers.probes import probe_texts

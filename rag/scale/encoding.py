@@ -15,7 +15,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from indexers.embeddings import HEADER_NAME, EmbeddingShards, EmbeddingWriter, encode_rows, store_shard
+from indexers.embedding_shards import HEADER_NAME, EmbeddingShards
+from indexers.embeddings import EmbeddingWriter, encode_rows, store_shard
 from indexers.passages import HASHES_NAME, PassageStore
 from indexers.protocols import EncoderIdentity, PassageEncoder
 from indexers.settings import VectorDtype

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from indexers.embeddings import EmbeddingShards, encode_corpus
+from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import encode_corpus
 from indexers.exact import exact_search
 from indexers.index import Index
 from indexers.passages import PassageStore

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from indexers import exact, faiss_index
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter
+from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import EmbeddingWriter
 from indexers.exact import FlatIndex, exact_search, select_best
 from indexers.faiss_index import _faiss_threads, build_faiss, open_dense, recall_at
 from indexers.presets import INDEX_TYPES, Preset

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from indexers import embeddings
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter
+from indexers import embedding_shards
+from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import EmbeddingWriter
 from indexers.protocols import EncoderIdentity, FloatArray
 from indexers.settings import VectorDtype
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
@@ -51,7 +52,7 @@ def test_gather_keeps_order_and_repeats(tmp_path: Path, rows: list[int], is_larg
     values = vectors(30)
     write(tmp_path, values)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embeddings, "_LARGE_BYTES", 0 if is_large else 1 << 40)
+        patch.setattr(embedding_shards, "_LARGE_BYTES", 0 if is_large else 1 << 40)
         found = EmbeddingShards.open(tmp_path).rows(np.array(rows, dtype=np.int64))
     np.testing.assert_array_equal(found, values[np.array(rows, dtype=np.int64)])
 

@@ -3,7 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter
+from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import EmbeddingWriter
 from indexers.probes import PROBES_NAME, perturbed_probes, read_probes
 from indexers.protocols import EncoderIdentity
 from rag.bench.lossy import compare_lossy, multiplied

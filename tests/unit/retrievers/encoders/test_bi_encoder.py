@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from indexers.embeddings import EmbeddingShards, EmbeddingWriter
+from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import EmbeddingWriter
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from indexers.protocols import PassageEncoder, ReportingEncoder

@@ -1,0 +1,205 @@
+"""Read passage embeddings by memory map; `indexers.embeddings` writes them and describes the files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import faiss as _faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from indexers.ledger import read_info
+from indexers.protocols import EncoderIdentity, FloatArray, IntArray
+from indexers.settings import VectorDtype
+from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError
+from rag.core.files import atomic_write_bytes
+from rag.core.npy import RowPages, advise, load_npy
+
+# The stubs that FAISS ships lack much of what the library has.
+faiss: Any = _faiss
+_LARGE_BYTES = 1 << 31  # from which the pages of rows are asked for side by side before they are read
+_MOST_OF_A_SHARD = 8  # one wanted row in so many: the whole shard is read ahead
+HEADER_NAME, LEDGER_NAME = "embeddings.json", "ledger.jsonl"
+
+
+def shard_name(shard: int) -> str:
+    """File name of a shard."""
+    return f"shard-{shard:05d}.npy"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """`embeddings.json`: what all shards of a folder share."""
+
+    rows: int
+    dim: int
+    dtype: VectorDtype
+    shard_rows: int
+    encoder: EncoderIdentity
+
+    @property
+    def shards(self) -> int:
+        """Number of shards."""
+        return -(-self.rows // self.shard_rows)
+
+    def shard_range(self, shard: int) -> tuple[int, int]:
+        """First row of a shard, and one past its last."""
+        return shard * self.shard_rows, min((shard + 1) * self.shard_rows, self.rows)
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Header:
+        """The header in the content of `embeddings.json`; KeyError, TypeError or ValueError if it is none."""
+        header = cls(**{**value, "encoder": EncoderIdentity.from_json(value["encoder"])})
+        if header.dtype not in get_args(VectorDtype):
+            raise ValueError(f"dtype {header.dtype!r}")
+        return header
+
+    @classmethod
+    def read(cls, directory: Path) -> Header:
+        """The header of a folder; an ArtifactError names a missing or damaged file."""
+        return cls.of(read_info(directory / HEADER_NAME, cls.of))
+
+
+def read_ledger(directory: Path) -> dict[int, dict[str, Any]]:
+    """Finished shards; a torn last line, left by a kill, is cut off the file."""
+    path = directory / LEDGER_NAME
+    if not path.exists():
+        return {}
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if whole != data:
+        atomic_write_bytes(path, whole)
+    try:
+        lines = [json.loads(line) for line in whole.splitlines()]
+        return {int(line["shard"]): line for line in lines}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"{path} is damaged: {error}", hint="delete the embeddings folder and run again"
+        ) from error
+
+
+class EmbeddingShards:
+    """Reads finished embeddings by memory map.
+
+    Attributes:
+        encoder: identity of the encoder that made the vectors.
+        dim: vector size D.
+        dtype: type of the numbers on disk.
+        shard_rows: rows per file.
+        is_large: whether rows are likely to come from the disk.
+
+    Example:
+        >>> import tempfile
+        >>> from indexers.embeddings import EmbeddingWriter
+        >>> who = EncoderIdentity("toy", "", dim=2)
+        >>> writer = EmbeddingWriter(tempfile.mkdtemp(), rows=3, encoder=who, shard_rows=2)
+        >>> done = list(writer.write_missing(lambda a, b: np.full((b - a, 2), a, np.float32)))
+        >>> EmbeddingShards.open(writer.directory).rows(np.array([2, 0]))
+        array([[2., 2.],
+               [0., 0.]], dtype=float32)
+    """
+
+    def __init__(self, directory: Path, header: Header, shards: list[NDArray[Any]]) -> None:
+        self.directory, self.encoder = directory, header.encoder
+        self.dim, self.dtype = header.dim, header.dtype
+        self.shard_rows = header.shard_rows
+        self._header, self._shards = header, shards
+        self.is_large = header.rows * header.dim * np.dtype(header.dtype).itemsize >= _LARGE_BYTES
+
+    @classmethod
+    def open(cls, directory: str | Path) -> EmbeddingShards:
+        """Map all shards and check their headers.
+
+        Raises:
+            IncompleteArtifactError: some shards are not written yet.
+            ArtifactError: a file is missing, truncated or in another format; the message names it.
+        """
+        place = Path(directory)
+        header = Header.read(place)
+        ledger = read_ledger(place)
+        absent = [shard for shard in range(header.shards) if shard not in ledger]
+        if absent:
+            raise IncompleteArtifactError(
+                f"{place} lacks {len(absent)} of {header.shards} embedding shards",
+                hint="run the command that builds the index again; it continues where it stopped",
+            )
+        shapes = [(stop - start, header.dim) for start, stop in map(header.shard_range, range(header.shards))]
+        shards = [
+            load_npy(place / shard_name(shard), dtype=header.dtype, shape=shape)
+            for shard, shape in enumerate(shapes)
+        ]
+        for values in shards:
+            advise(values, "MADV_RANDOM")  # `blocks` says otherwise when it reads a whole shard
+        return cls(place, header, shards)
+
+    def __len__(self) -> int:
+        return self._header.rows
+
+    @cached_property
+    def _pages(self) -> list[RowPages]:
+        return [RowPages(values) for values in self._shards]
+
+    @property
+    def shards(self) -> int:
+        """Number of shard files."""
+        return self._header.shards
+
+    def part(self, first: int, stop: int) -> tuple[int, EmbeddingShards]:
+        """The first row of shard file `first`, and the shard files first … stop - 1 by themselves."""
+        start, end = self._header.shard_range(first)[0], self._header.shard_range(stop - 1)[1]
+        header = replace(self._header, rows=end - start)
+        return start, EmbeddingShards(self.directory, header, self._shards[first:stop])
+
+    def checksums(self) -> dict[str, dict[str, Any]]:
+        """Size and sha256 of every shard file, from the ledger."""
+        return {
+            shard_name(shard): {
+                "size_bytes": (self.directory / shard_name(shard)).stat().st_size,
+                "sha256": line["sha256"],
+            }
+            for shard, line in sorted(read_ledger(self.directory).items())
+        }
+
+    def rows(self, rows: IntArray) -> FloatArray:
+        """Vectors (n, D) float32 of `rows` (n,), in that order; reads only the pages they lie on."""
+        wanted = np.asarray(rows, dtype=np.int64)
+        gathered = np.empty((len(wanted), self.dim), self.dtype)
+        order = np.argsort(wanted, kind="stable")
+        ordered = wanted[order]
+        if len(ordered) and (ordered[0] < 0 or ordered[-1] >= len(self)):
+            raise DataError(f"rows {ordered[0]}…{ordered[-1]} are outside of the {len(self)} embeddings")
+        shard_rows = self.shard_rows
+        touched = np.unique(ordered // shard_rows)
+        bounds = np.searchsorted(ordered, np.append(touched, touched[-1:] + 1) * shard_rows)
+        parts = list(zip(touched.tolist(), bounds[:-1], bounds[1:], strict=True))
+        for shard, start, stop in parts:
+            if stop - start > shard_rows // _MOST_OF_A_SHARD:
+                advise(self._shards[shard], "MADV_WILLNEED")
+            elif self.is_large:
+                self._pages[shard].will_read(ordered[start:stop] - shard * shard_rows)
+        for shard, start, stop in parts:
+            gathered[order[start:stop]] = self._shards[shard][ordered[start:stop] - shard * shard_rows]
+        return _as_float32(gathered)
+
+    def blocks(self, *, read_whole: bool = True) -> Iterator[tuple[int, FloatArray]]:
+        """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not copied.
+
+        `read_whole`: all of a shard will be read, and not only some rows.
+        """
+        for shard, values in enumerate(self._shards):
+            if read_whole:
+                advise(values, "MADV_WILLNEED")
+            yield shard * self.shard_rows, _as_float32(values)
+
+
+def _as_float32(values: NDArray[Any]) -> FloatArray:
+    """Vectors (n, D) in float32; by FAISS, which converts float16 in half of numpy's time."""
+    if values.dtype != np.float16 or not len(values):
+        return np.ascontiguousarray(values, np.float32)
+    codec = faiss.ScalarQuantizer(values.shape[1], faiss.ScalarQuantizer.QT_fp16)
+    return cast("FloatArray", codec.decode(np.ascontiguousarray(values).view(np.uint8)))
