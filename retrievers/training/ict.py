@@ -12,10 +12,12 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.data.examples import Example, read_examples
+from rag.data.salient import CapitalTagger, find_dates
 from rag.data.selection import check_usable, least_held_out
 from rag.data.sentences import split_sentences
 from rag.runtime.seeds import generator
 from rag.training.run import Method
+from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.batches import Epochs, Int64, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import TrainingArrays
@@ -28,6 +30,7 @@ from retrievers.training.validation import HeldOutScores
 
 log = get_logger(__name__)
 
+_NAMES = CapitalTagger(np.zeros(0, np.uint64))
 _SAMPLE = 1000  # passages looked at before training
 
 
@@ -55,6 +58,23 @@ def inverse_cloze(
     return sentences[chosen], rest
 
 
+def mask_salient(sentence: str, place: float, mask: str) -> str:
+    """The sentence with one of its names and dates replaced by a mask for each of its words.
+
+    Args:
+        place: in [0, 1): which of them.
+
+    Example:
+        >>> mask_salient("It was built in Upper Austria in 1893.", 0.2, "[MASK]")
+        'It was built in [MASK] [MASK] in 1893.'
+    """
+    spans = sorted(find_dates(sentence) + _NAMES([sentence])[0])
+    if not spans:
+        return sentence
+    start, end = spans[int(place * len(spans))]
+    return f"{sentence[:start]}{' '.join([mask] * len(sentence[start:end].split()))}{sentence[end:]}"
+
+
 class IctBatches:
     """The batches of a run: `self[step]` depends on the arguments and the step alone.
 
@@ -64,6 +84,7 @@ class IctBatches:
         store: the corpus.
         held_out: rows that are never trained on, ascending.
         examples: decides which of the other passages are in each batch; its seed decides every choice.
+        mask: the mask token, for `masked_queries`.
     """
 
     def __init__(
@@ -73,8 +94,11 @@ class IctBatches:
         tokenizer: TextsToIds,
         data: IctDataConfig,
         examples: Epochs,
+        *,
+        mask: str = "",
     ) -> None:
         self._store, self._tokenizer, self._data, self.examples = store, tokenizer, data, examples
+        self._mask = mask
         self._gaps = held_out - np.arange(len(held_out))
         self.batch_size = examples.batch_size
 
@@ -96,14 +120,21 @@ class IctBatches:
                 f"batch {step}: {len(drawn)} of {len(rows)} passages have a sentence that can be taken out",
                 hint="cut the corpus into longer passages, or lower min_words",
             )
-        questions = self._tokenizer.queries([Query(sentence) for _, sentence, _ in drawn])
-        passages = self._tokenizer.passages([p.title for p, _, _ in drawn], [rest for _, _, rest in drawn])
+        masking = generator(self.examples.seed, 35, step).random((len(drawn), 2)).tolist()
+        questions = self._tokenizer.queries([
+            Query(mask_salient(sentence, place, self._mask) if draw < self._data.masked_queries else sentence)
+            for (_, sentence, _), (draw, place) in zip(drawn, masking, strict=True)
+        ])  # fmt: skip
+        empty = [""] * self._data.empty_passage
+        passages = self._tokenizer.passages(
+            [p.title for p, _, _ in drawn] + empty, [rest for _, _, rest in drawn] + empty
+        )
         count = len(drawn)
         return RetrieverBatch(
             questions=_arrays(questions),
             passages=_arrays(passages),
             positives=np.arange(count),
-            ignored=np.zeros((count, count), bool),
+            ignored=np.zeros((count, len(passages)), bool),
             drawn=np.zeros((2, 0), np.int64),
             examples=rows,
         )
@@ -170,9 +201,9 @@ def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
     store, _ = open_corpus(config.train_files, run.out / "data", config.data.split)
     usable = _usable_share(store, config)
     held_rows, held_out = _held_out(config, store)
-    batches = IctBatches(
-        store, held_rows, run.tokenizer, config.data, Epochs.of(config, len(store) - len(held_rows))
-    )
+    examples = Epochs.of(config, len(store) - len(held_rows))
+    mask = mask_token(run.model.settings.question.weights_dir) if config.data.masked_queries else ""
+    batches = IctBatches(store, held_rows, run.tokenizer, config.data, examples, mask=mask)
     scores = None
     if run.world.is_main and held_out:
         scores = HeldOutScores(config, held_out, run.tokenizer, _held_out_batches, in_batch_objective)

@@ -98,11 +98,17 @@ class IctDataConfig(HeldOutCorpusConfig, EncodedConfig):
         validation_questions: maximum number of held-out passages, or of questions of `validation_file`, that
             are scored.
         keep_sentence: probability that the sentence stays in its passage too.
+        masked_queries: probability that a name or date of the sentence is masked, as `rag train realm` will
+            mask it.
+        empty_passage: add the empty passage to the negatives: REALM's null document, which an encoder
+            otherwise places anywhere.
     """
 
     batch_size: int = Field(default=256, ge=2)
     chunk_size: int | None = Field(default=64, ge=1)
     keep_sentence: float = Field(default=0.1, ge=0, le=1)
+    masked_queries: float = Field(default=0.0, ge=0, le=1)
+    empty_passage: bool = False
 
 
 class IctTrainConfig(EncodedTrainConfig):

@@ -27,7 +27,7 @@ def test_plan_lists_every_recipe_with_its_presets(capsys: pytest.CaptureFixture[
     assert code == 0
     listed = dict(line.split(maxsplit=1) for line in out.partition("training (")[2].splitlines()[1:])
     assert set(listed) == set(RECIPES)
-    assert listed["realm"] == "realm-small, realm-wiki"
+    assert listed["realm"] == "realm-small, realm-span, realm-wiki"
     assert sorted(", ".join(listed.values()).split(", ")) == preset_names()
 
 

@@ -12,10 +12,11 @@ from pydantic import ValidationError
 from indexers.build import build_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
 from rag.data.examples import write_examples
 from rag.training.run_log import read_metrics
 from retrievers.encoders.settings import read_settings
+from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.tokens import RetrieverTokenizer
@@ -67,6 +68,35 @@ def test_a_batch_depends_on_seed_and_step_alone_and_leaves_out_what_is_held_out(
     assert 0 < kept < 0.3 * len(seen)
     every = drawn(store, tiny_bert, held_out, keep_sentence=1.0)[0]
     assert {len(passage) for passage in every.passages} == {len(every.passages[0])}
+
+
+def test_queries_with_masks_and_the_empty_passage(tmp_path: Path, tiny_bert: Path) -> None:
+    """As REALM will search: a name is masked, and the null document is in nobody's favour."""
+    texts = [f"Who wrote {a} in Danube rises. The river {b} in {a} text." for a in "abcd" for b in "ghij"]
+    store, _ = open_corpus([write_corpus(tmp_path / "c.jsonl", texts)], tmp_path / "data", "none")
+    settings = read_settings(tiny_bert).override(max_length=64)
+    tokenizer = RetrieverTokenizer(settings, settings)
+    mask = tokenizer.queries([Query(mask_token(tiny_bert))])[0][1]
+    for share in (0.0, 0.5, 1.0):
+        data = IctDataConfig(batch_size=16, masked_queries=share, empty_passage=share == 1)
+        examples = Epochs(len(store), 16, epochs=2, seed=5)
+        batch = IctBatches(store, np.array([], int), tokenizer, data, examples, mask=mask_token(tiny_bert))[1]
+        masked = [list(question).count(mask) for question in batch.questions]
+        named = sum("Danube" in text for text in texts)
+        assert max(masked, default=0) <= 1
+        assert sum(masked) <= named
+        assert (sum(masked) > 0) == (share > 0)
+        assert batch.ignored.shape == (len(batch.questions), len(batch.passages))
+        assert len(batch.passages) == len(batch.questions) + (share == 1)
+        assert batch.positives.tolist() == list(range(len(batch.questions)))
+        if share == 1:
+            assert batch.passages[-1].tolist() == list(tokenizer.passages([""], [""])[0])
+    corpus = write_corpus(tmp_path / "corpus.jsonl", texts)
+    config = IctTrainConfig(
+        out=tmp_path / "run", train_files=(corpus,), question_encoder=str(tiny_bert), epochs=2, batch_size=8,
+        validation_fraction=0, masked_queries=1.0, empty_passage=True, **_SMALL,
+    )  # fmt: skip
+    assert (train_ict(config) / "README.md").exists()
 
 
 def test_retrieval_of_real_questions_rises(tmp_path: Path, tiny_bert: Path) -> None:
