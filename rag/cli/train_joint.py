@@ -55,7 +55,8 @@ _MASKS = {
     "tagger": Annotated[
         str | None,
         option(
-            help="Token classification model that finds names; default: by capital letters.", panel=TRAINING
+            help="What finds names: a token classification model, or spacy:FOLDER; default: capital letters.",
+            panel=TRAINING,
         ),
     ],
 }

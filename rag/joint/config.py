@@ -221,8 +221,8 @@ class MaskedTrainConfig(TrainConfig):
 
     Attributes:
         masks: what is masked: "salient" (names and dates), "random" words or a random "span".
-        tagger: token classification model that finds names; None finds them by capital letters and by the
-            titles of the corpus.
+        tagger: finds names: a token classification model, or `spacy:FOLDER`, a pipeline of spaCy; None finds
+            them by capital letters and by the titles of the corpus.
         mlm: settings of the masked language model.
     """
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rag.core.errors import ArtifactError
+from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Passage
 from rag.data.salient import WORDS, CapitalTagger, CharSpans, title_hashes
 from rag.joint.config import Masks
@@ -25,6 +25,10 @@ from rag.runtime.model_files import model_folder, position_limit, weight_files
 Tagger = Callable[[Sequence[str]], list[CharSpans]]
 """Sentences → the names in each."""
 
+_SPACY = "spacy:"
+_SPACY_NAMES = {"ner", "entity_ruler"}
+_SPACY_STEPS = {"tok2vec", "transformer", *_SPACY_NAMES}
+_AMOUNTS = {"CARDINAL", "ORDINAL", "PERCENT", "MONEY", "QUANTITY", "TIME"}
 _MASKED_SHARE = 0.15
 _GO_ON = 0.8  # of a random span, after each word: 3.8 words on average with at most ten
 _LONGEST = 10
@@ -90,18 +94,60 @@ class ModelTagger:
         return found
 
 
+class SpacyTagger:
+    """Recognises names and dates with a pipeline of spaCy; amounts and ordinals are left out.
+
+    Args:
+        folder: a pipeline on disk, with `config.cfg`; of a package that carries one, its inner folder. No
+            code of that package is run.
+
+    Raises:
+        ArtifactError: there is no pipeline that recognises entities.
+        ConfigError: spaCy is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import spacy
+        except ImportError as error:
+            raise ConfigError(
+                "a tagger spacy:… needs spaCy", hint="pip install 'openqa-rag[spacy]'"
+            ) from error
+        if not (folder / "config.cfg").is_file():
+            raise ArtifactError(
+                f"{folder} has no config.cfg", hint="give the folder of a spaCy pipeline: spacy:FOLDER"
+            )
+        with loading(f"{folder}: no spaCy pipeline there"):
+            steps = spacy.util.load_config(folder / "config.cfg")["nlp"]["pipeline"]
+            self._pipeline = spacy.load(folder, exclude=[name for name in steps if name not in _SPACY_STEPS])
+        if not set(self._pipeline.pipe_names) & _SPACY_NAMES:
+            raise ArtifactError(
+                f"{folder} has the steps {', '.join(steps)}, "
+                f"expected one of {', '.join(sorted(_SPACY_NAMES))}"
+            )
+
+    def __call__(self, sentences: Sequence[str]) -> list[CharSpans]:
+        """Names and dates in each sentence."""
+        return [
+            [(one.start_char, one.end_char) for one in tagged.ents if one.label_ not in _AMOUNTS]
+            for tagged in self._pipeline.pipe(sentences)
+        ]
+
+
 def open_tagger(
     masks: Masks, name_or_path: str | None, passages: Iterable[Passage], folder: Path, device: str
 ) -> Tagger | None:
     """Open the name tagger that a kind of masking needs; None unless `masks` is "salient".
 
     Args:
-        name_or_path: a token classification model; None recognises names by capital letters and by the
-            titles of `passages`.
+        name_or_path: a token classification model, or `spacy:FOLDER`; None recognises names by capital
+            letters and by the titles of `passages`.
         folder: where the hashes of the titles are stored.
     """
     if masks != "salient":
         return None
+    if name_or_path is not None and name_or_path.startswith(_SPACY):
+        return SpacyTagger(Path(name_or_path.removeprefix(_SPACY)))
     if name_or_path is not None:
         return ModelTagger(name_or_path, device)
     return CapitalTagger(title_hashes(passages, folder / "titles.npy"))

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import spacy
 import torch
 from transformers import BertConfig, BertForTokenClassification
 
 from rag.core.errors import ArtifactError
 from rag.core.types import Passage
 from rag.data.salient import CapitalTagger, find_dates, title_hashes
-from rag.joint.salient import ModelTagger, choose_spans
+from rag.joint.salient import ModelTagger, SpacyTagger, choose_spans, open_tagger
 from tests.conftest import TinyModels
 from tests.published import published_encoder
 
@@ -71,6 +72,31 @@ def test_names_by_a_model(tmp_path: Path, tiny: TinyModels) -> None:
     (tmp_path / "plain").mkdir()
     with pytest.raises(ArtifactError, match="has no model"):
         ModelTagger(tmp_path / "plain")
+
+
+def test_names_by_a_pipeline_of_spacy(tmp_path: Path) -> None:
+    pipeline = spacy.blank("en")
+    pipeline.add_pipe("sentencizer")  # not needed for names, and not loaded
+    rules = pipeline.add_pipe("entity_ruler")
+    rules.add_patterns([
+        {"label": "GPE", "pattern": "New York"}, {"label": "DATE", "pattern": "1907"},
+        {"label": "CARDINAL", "pattern": "three"},
+    ])  # fmt: skip
+    pipeline.to_disk(tmp_path / "names")
+    tagger = open_tagger("salient", f"spacy:{tmp_path / 'names'}", [], tmp_path, "cpu")
+    assert isinstance(tagger, SpacyTagger)
+    assert tagger._pipeline.pipe_names == ["entity_ruler"]
+    text = "In 1907 three of them left New York."
+    assert [[text[slice(*span)] for span in spans] for spans in tagger([text, "none"])] == [
+        ["1907", "New York"],
+        [],
+    ]
+    with pytest.raises(ArtifactError, match="has no config"):
+        SpacyTagger(tmp_path)
+    pipeline.remove_pipe("entity_ruler")
+    pipeline.to_disk(tmp_path / "none")
+    with pytest.raises(ArtifactError, match="has the steps sentencizer, expected one of entity_ruler, ner"):
+        SpacyTagger(tmp_path / "none")
 
 
 def test_a_roberta_finds_names_in_a_sentence_longer_than_its_positions(tmp_path: Path) -> None:
