@@ -164,7 +164,7 @@ def index_exchange(
         config, index, model, lambda: part(master.state(), "retriever"), live_index.take_up,
         lambda device: IndexRefresher(config, index, device=device, encode=encode),
         payload="indexes", max_length=config.model.passage_tokens, watched=_watched(config, index),
-        key=_key(index), world=world, role=role,
+        key=_key(index), world=world, role=role, begins_with_result=True,
     )  # fmt: skip
 
 

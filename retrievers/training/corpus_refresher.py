@@ -178,6 +178,7 @@ def corpus_exchange(
     world: World,
     role: Role,
     must_wait: Callable[[], bool] = lambda: False,
+    begins_with_result: bool = False,
 ) -> Exchange:
     """Hooks of the fit loop that publish encoders and load what a `CorpusRefresher` built with them.
 
@@ -187,7 +188,7 @@ def corpus_exchange(
         refresher: creates a `CorpusRefresher` on a device; called only in a process that also refreshes.
         payload, watched, key: see `CorpusRefresher`.
         max_length: maximum text length, in tokens, of the published encoders.
-        take_up, must_wait: see `Exchange`.
+        take_up, must_wait, begins_with_result: see `Exchange`.
     """
     form = replace(encoder_form(config, model), max_length=max_length)
     return snapshot_exchange(
@@ -197,6 +198,7 @@ def corpus_exchange(
         take_up,
         refresher,
         payload=payload, key=key, world=world, role=role, must_wait=must_wait,
+        begins_with_result=begins_with_result,
     )  # fmt: skip
 
 
@@ -212,6 +214,7 @@ def snapshot_exchange(
     world: World,
     role: Role = "both",
     must_wait: Callable[[], bool] = lambda: False,
+    begins_with_result: bool = False,
 ) -> Exchange:
     """Hooks of the fit loop for any encoder; see `corpus_exchange`.
 
@@ -231,6 +234,7 @@ def snapshot_exchange(
         refresher=refresher(world.device) if in_line and world.is_main else None,
         drift=DriftMeter(vectors) if config.schedule_of_refresh.watches_drift else None,
         must_wait=must_wait,
+        begins_with_result=begins_with_result,
         in_line=in_line,
         show_steps=config.run.log_every_steps,
     )

@@ -63,6 +63,8 @@ class Exchange(FitHooks):
         key: identifies the run's examples and corpus; results of a refresher with another key are ignored.
         drift: needed if the schedule depends on it.
         must_wait: whether training cannot begin without a result.
+        begins_with_result: what training begins with was made by the model of step 0: the schedule counts
+            from there, and nothing is made before the first step.
         in_line: refresh at once, in the main process, whenever a snapshot is published; otherwise another
             process refreshes.
         show_steps: number of steps during which the figures of a new result are logged.
@@ -81,6 +83,7 @@ class Exchange(FitHooks):
         refresher: Refresher | None = None,
         drift: Drift | None = None,
         must_wait: Callable[[], bool] = lambda: False,
+        begins_with_result: bool = False,
         in_line: bool = True,
         show_steps: int = 20,
         sleep: Callable[[float], None] = time.sleep,
@@ -94,7 +97,8 @@ class Exchange(FitHooks):
         self._figures: Mapping[str, float] = {}
         self._taken_up_at = 0
         self._unsaved = False
-        self._snapshot_step: int | None = None
+        is_current = begins_with_result and not self._schedule.watches_drift  # drift is from a snapshot
+        self._snapshot_step: int | None = 0 if is_current else None
         self._snapshot_version = ""
         self._unanswered = 0
 

@@ -151,6 +151,8 @@ def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyMo
 
     assert right(BiEncoder.load(finished)) > right(first) + 0.15
     records = [r for r in read_metrics(config.out / "metrics.jsonl") if "loss" in r]
+    made = [r["index_age_steps"] for r in records]  # the index of step 0 is not made again at step 0
+    assert made == [*range(1, 21), *range(1, len(made) - 19)]
     assert min(r["null"] for r in records) > 0  # passages do no harm: the null document may stay
     assert np.mean([r["posterior_gold"] for r in records]) > np.mean([r["p_gold"] for r in records])
     SpanFiller.of(MlmConfig(fills="span", encoder=str(config.out / "mlm"), joint_tokens=60))
