@@ -209,7 +209,7 @@ class MlmConfig(Config):
     """
 
     fills: Literal["words", "span"] = "words"
-    guess: float = Field(default=0.01, gt=0, lt=1)
+    guess: float = Field(default=0.001, gt=0, lt=1)
     encoder: str | None = None
     sentence_tokens: int = Field(default=96, ge=8)
     joint_tokens: int = Field(default=288, ge=32, le=512)
