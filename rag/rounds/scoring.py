@@ -31,13 +31,13 @@ class ScoreReport:
             "no passage holds an answer"; "constant" (all passages alike: nothing to learn from); "short"
             (fewer than two candidates); "unreadable" passages, which get no target.
         run: signal, reader with the hash of its weights, examples with theirs, depth; passages per second.
-        told: how well the signal tells passages that hold an answer from others of the same question, over
-            the questions that have both: "auc", and "best", how often its best passage holds one.
+        separation: how well the signal tells passages that hold an answer from others of the same question,
+            over the questions that have both: "auc", and "best", how often its best passage holds one.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
     run: dict[str, Any] = field(default_factory=dict)
-    told: dict[str, Interval] = field(default_factory=dict)
+    separation: dict[str, Interval] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """The report as text, line by line."""
@@ -45,25 +45,27 @@ class ScoreReport:
         return [
             f"{counts['questions']:,} questions, {counts['passages']:,} passages scored by "
             f"{self.run['signal']} of {reader['name']} ({reader['weights_sha256'][:12]})",
-            *(["questions: " + self.said] if self.said else []),
+            *(["questions: " + self.excluded] if self.excluded else []),
             *(
-                f"{_TOLD[name]}: {x.value:.2f} [{x.low:.2f}, {x.high:.2f}], {x.n:,} questions"
-                for name, x in self.told.items()
+                f"{_SEPARATION[name]}: {x.value:.2f} [{x.low:.2f}, {x.high:.2f}], {x.n:,} questions"
+                for name, x in self.separation.items()
                 if x.n
             ),
         ]
 
     @property
-    def said(self) -> str:
+    def excluded(self) -> str:
         """Number of questions that cannot be learned from, by reason."""
-        return ", ".join(f"{self.counts[name]:,} {why}" for name, why in _SAID.items() if self.counts[name])
+        return ", ".join(
+            f"{self.counts[name]:,} {why}" for name, why in _EXCLUDED.items() if self.counts[name]
+        )
 
 
-_TOLD = {
+_SEPARATION = {
     "auc": "AUC of passages with an answer against the others of a question",
     "best": "the best passage holds an answer",
 }
-_SAID = {
+_EXCLUDED = {
     "without answers": "without answers",
     "no passage holds an answer": "whose passages hold no answer",
     "constant": "whose targets are all alike",
@@ -118,15 +120,17 @@ def score_examples(
             blocks.remove()
             raise DataError(
                 f"{examples}: no passage of {report.counts['questions']:,} questions could be scored: "
-                f"{report.said}",
+                f"{report.excluded}",
                 hint=f"the signal {judge.signal} needs "
                 + ("answers and " if judge.needs_answers else "")
                 + "candidates: write them with `rag retrieve` or `rag mine`",
             )
         write_examples(out, blocks.examples())
-        report.told = dict(zip(_TOLD, bootstrap([_tells(one) for one in blocks.examples()]), strict=False))
-        told = {name: interval.to_json() for name, interval in report.told.items()}
-        atomic_write_json(report_path(out), {"counts": dict(report.counts), **report.run, **told})
+        report.separation = dict(
+            zip(_SEPARATION, bootstrap([_tells(one) for one in blocks.examples()]), strict=False)
+        )
+        separation = {name: interval.to_json() for name, interval in report.separation.items()}
+        atomic_write_json(report_path(out), {"counts": dict(report.counts), **report.run, **separation})
         blocks.remove()
     return report
 

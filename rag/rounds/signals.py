@@ -112,13 +112,13 @@ def _question_likelihood(judge: QuestionLikelihood, examples: Sequence[Example])
     return np.split(found, np.cumsum([len(e.candidates) for e in examples])[:-1])
 
 
-def _echoed(layout: str, said: Callable[[Example], str]) -> Measure:
+def _echoed(layout: str, target: Callable[[Example], str]) -> Measure:
     """A signal of an endpoint: what follows each passage in plain text, without a chat template."""
 
     def measure(judge: EndpointScorer, examples: Sequence[Example]) -> list[Floats]:
         pairs = [(e, passage) for e in examples for passage in e.passages]
         prompts = [layout.format(title=p.title, text=p.text, question=e.question) for e, p in pairs]
-        found = np.array(judge.score(prompts, [" " + said(e) for e, _ in pairs]))
+        found = np.array(judge.score(prompts, [" " + target(e) for e, _ in pairs]))
         return np.split(found, np.cumsum([len(e.candidates) for e in examples])[:-1])
 
     return measure

@@ -80,12 +80,12 @@ def read_apart(
     """
     labels = seq2seq.targets(answers)  # (B, T)
     asked = torch.repeat_interleave(torch.tensor(list(counts)))
-    told = labels[asked.to(labels.device)]  # (R, T)
-    everything = seq2seq.logits(apart, told).log_softmax(-1) if words else None
+    targets = labels[asked.to(labels.device)]  # (R, T)
+    everything = seq2seq.logits(apart, targets).log_softmax(-1) if words else None
     if everything is None:
-        logp = seq2seq.token_log_probs(apart, told)
+        logp = seq2seq.token_log_probs(apart, targets)
     else:
-        logp = everything.gather(2, told.clamp_min(0)[:, :, None])[:, :, 0].masked_fill(told < 0, 0.0)
+        logp = everything.gather(2, targets.clamp_min(0)[:, :, None])[:, :, 0].masked_fill(targets < 0, 0.0)
     each = None if everything is None else _by_question(everything, counts)
     return _by_question(logp, counts), labels >= 0, each
 

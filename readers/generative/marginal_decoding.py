@@ -62,14 +62,14 @@ def decode(
     rows = [list(range(begin, end)) for begin, end in pairwise(ends)]
     if marginal == "token":
         found = beam_search(seq2seq, apart, rows, priors, answer_tokens=answer_tokens, beams=beams)
-        told = [[beam] for beam in found]
+        hypotheses_of = [[beam] for beam in found]
     else:
         one = priors[0].new_zeros(1)
         each = [[row] for mine in rows for row in mine]
         beam = beam_search(seq2seq, apart, each, [one] * len(each), answer_tokens=answer_tokens, beams=beams)
-        told = [[beam[row] for row in mine] for mine in rows]
+        hypotheses_of = [[beam[row] for row in mine] for mine in rows]
     results = []
-    for mine, prior, beams_of in zip(rows, priors, told, strict=True):
+    for mine, prior, beams_of in zip(rows, priors, hypotheses_of, strict=True):
         if marginal == "sequence" and decoding == "fast":
             hypotheses = _fast(beams_of, prior)
         else:
@@ -204,8 +204,8 @@ def _scored(
     parts = []
     for begin in range(0, len(pairs), _ROWS_AT_ONCE):
         part = pairs[begin : begin + _ROWS_AT_ONCE]
-        told = labels[[number for number, _ in part]]
-        parts.append(seq2seq.token_log_probs(apart.rows([row for _, row in part]), told))
+        targets = labels[[number for number, _ in part]]
+        parts.append(seq2seq.token_log_probs(apart.rows([row for _, row in part]), targets))
     logp = torch.cat(parts).view(len(answers), len(rows), -1)  # (H, K, T)
     prior = prior.to(logp)[None].expand(len(answers), -1)
     values = answer_log_likelihood(marginal, prior, logp).tolist()

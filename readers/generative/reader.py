@@ -72,11 +72,11 @@ class GenerativeReader:
             precision: "fp32", "bf16", or "auto" for the faster of the two on this machine.
             changes: fields of `GeneratorSettings` to replace.
         """
-        model, tokenizer, said = load_generator(name_or_path, **changes)
+        model, tokenizer, loaded = load_generator(name_or_path, **changes)
         where = resolve_device(device)
         model = model.to(where, resolve_precision(precision, where))
-        network = open_network(model, tokenizer, said.settings)
-        return cls(network, said.settings, said.calibration, name=said.name)
+        network = open_network(model, tokenizer, loaded.settings)
+        return cls(network, loaded.settings, loaded.calibration, name=loaded.name)
 
     def read(
         self,
@@ -142,9 +142,11 @@ class GenerativeReader:
             )
         check_request(questions, passages, scores, 1)
         chosen, _, rows = self._rows(questions, passages, scores)
-        told = list(map(self.seq2seq.answer_ids, answers))  # whole, also those it would cut in saying them
+        answer_ids = list(
+            map(self.seq2seq.answer_ids, answers)
+        )  # whole, also those it would cut in saying them
         for part in _parts(rows):
-            asked = [told[b] for b in part]
+            asked = [answer_ids[b] for b in part]
             with torch.inference_mode():
                 memory = self.seq2seq.encode([rows[b] for b in part], self.settings.batch_tokens)
                 if marginal is None:

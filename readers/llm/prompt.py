@@ -91,8 +91,8 @@ def quoting_messages(question: str, passages: Sequence[Passage]) -> list[dict[st
 
     The passages have no numbers, because small models continue the numbering and invent a next passage.
     """
-    told = [f"{passage.title + ': ' if passage.title else ''}{passage.text}" for passage in passages]
-    asked = "\n\n".join([*told, f"Question: {question}"])
+    texts = [f"{passage.title + ': ' if passage.title else ''}{passage.text}" for passage in passages]
+    asked = "\n\n".join([*texts, f"Question: {question}"])
     return [{"role": "system", "content": _QUOTING}, {"role": "user", "content": asked}]
 
 

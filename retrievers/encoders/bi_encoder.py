@@ -278,9 +278,9 @@ class BiEncoder:
 
     def reporting(self, done: Callable[[int], None]) -> BiEncoder:
         """This encoder, but calling `done` with the number of texts after every batch."""
-        told = copy.copy(self)  # with the same worker threads
-        told._done = done
-        return told
+        reporting = copy.copy(self)  # with the same worker threads
+        reporting._done = done
+        return reporting
 
     def close(self) -> None:
         """End the worker threads; the next call starts them again."""

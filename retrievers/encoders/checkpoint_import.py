@@ -211,9 +211,9 @@ def _check(source: Path, role: str, state: Mapping[str, torch.Tensor], config: d
         "of another shape": sorted(n for n in expected.keys() & found.keys() if expected[n] != found[n]),
     }
     if any(problems.values()):
-        said = "; ".join(f"{kind}: {_list(names)}" for kind, names in problems.items() if names)
+        details = "; ".join(f"{kind}: {_list(names)}" for kind, names in problems.items() if names)
         raise MismatchedArtifactError(
-            f"{source}: the weights of {role} are not those of its configuration ({said})",
+            f"{source}: the weights of {role} are not those of its configuration ({details})",
             hint="give the model it was trained from with --base; nothing was written",
         )
 

@@ -157,18 +157,18 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
         for n, (path, kind) in enumerate(modules)
     ]
     _write_json(folder / "modules.json", listed)
-    said: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "prompts": {"query": form.query_prefix, "document": form.passage_prefix},
         "default_prompt_name": None,
         "similarity_fn_name": "MaxSim" if form.pooling == "tokens" else form.similarity,
         "passage_layout": form.layout,
     }
     if form.segments:
-        said["token_types"] = True
+        settings["token_types"] = True
     if form.interaction is not None:
-        said |= {**form.interaction.to_pylate(), "document_length": form.max_length}
-        said |= {} if form.normalize else {"normalize": False}
-    _write_json(folder / "config_sentence_transformers.json", said)
+        settings |= {**form.interaction.to_pylate(), "document_length": form.max_length}
+        settings |= {} if form.normalize else {"normalize": False}
+    _write_json(folder / "config_sentence_transformers.json", settings)
 
 
 def _write_layer(folder: Path, layer: Linear | nn.LayerNorm, *, on_tokens: bool) -> None:

@@ -130,12 +130,12 @@ def build_head(described: EncoderSettings, size: int, added: Iterable[Linear | n
     """
     layers = [*map(_read_layer, described.layers), *added]
     given = size
-    for said, layer in zip(described.layers, layers, strict=False):
+    for form, layer in zip(described.layers, layers, strict=False):
         if not isinstance(layer, Linear):
             continue
         if layer.in_features != given:
             raise ArtifactError(
-                f"{said.folder}: {said.weight} takes vectors of {layer.in_features} dimensions, not {given}",
+                f"{form.folder}: {form.weight} takes vectors of {layer.in_features} dimensions, not {given}",
                 hint="this head belongs to another model: copy or download the folder again",
             )
         given = layer.out_features

@@ -47,22 +47,22 @@ class Interaction:
     skipped: tuple[str, ...] = tuple(string.punctuation)
 
     @classmethod
-    def from_pylate(cls, said: Mapping[str, Any]) -> Interaction:
+    def from_pylate(cls, config: Mapping[str, Any]) -> Interaction:
         """From a PyLate folder's `config_sentence_transformers.json`."""
-        known = {name: said[key] for name, key in _PYLATE.items() if said.get(key) is not None}
+        known = {name: config[key] for name, key in _PYLATE.items() if config.get(key) is not None}
         markers = {"query_marker": "[Q] ", "passage_marker": "[D] "}
         skipped = known.pop("skipped", string.punctuation)
         return cls(**{**markers, **known}, skipped=tuple(skipped))
 
     @classmethod
-    def from_colbert(cls, said: Mapping[str, Any]) -> Interaction:
+    def from_colbert(cls, config: Mapping[str, Any]) -> Interaction:
         """From an original checkpoint's `artifact.metadata`."""
         return cls(
-            query_tokens=int(said.get("query_maxlen") or 32),
-            attended=bool(said.get("attend_to_mask_tokens")),
-            query_marker=str(said.get("query_token_id") or "[unused0]"),
-            passage_marker=str(said.get("doc_token_id") or "[unused1]"),
-            skipped=tuple(string.punctuation) if said.get("mask_punctuation", True) else (),
+            query_tokens=int(config.get("query_maxlen") or 32),
+            attended=bool(config.get("attend_to_mask_tokens")),
+            query_marker=str(config.get("query_token_id") or "[unused0]"),
+            passage_marker=str(config.get("doc_token_id") or "[unused1]"),
+            skipped=tuple(string.punctuation) if config.get("mask_punctuation", True) else (),
         )
 
     def to_pylate(self) -> dict[str, Any]:

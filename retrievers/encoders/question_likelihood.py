@@ -92,9 +92,9 @@ class QuestionLikelihood:
         sizes = [len(prompt) + len(asked[text]) for prompt, text in zip(prompts, questions, strict=True)]
         measure = self._decoded if self._fuses else self._continued
         for part in plan_batches(sizes, max_rows=_MAX_ROWS, max_tokens=_BATCH_TOKENS):
-            told = [asked[questions[row]] for row in part]
+            tokens = [asked[questions[row]] for row in part]
             with torch.inference_mode():
-                scores[part] = measure([prompts[row] for row in part], told).cpu().numpy()
+                scores[part] = measure([prompts[row] for row in part], tokens).cpu().numpy()
         return scores
 
     def _prompt(self, passage: Passage, question_tokens: int) -> list[int]:
@@ -110,7 +110,7 @@ class QuestionLikelihood:
 
     def _continued(self, prompts: Sequence[list[int]], asked: Sequence[list[int]]) -> Tensor:
         """(R,) of a causal model: padded on the left, so that all questions end together."""
-        rows = [torch.tensor([*prompt, *told]) for prompt, told in zip(prompts, asked, strict=True)]
+        rows = [torch.tensor([*prompt, *tokens]) for prompt, tokens in zip(prompts, asked, strict=True)]
         width, kept = max(map(len, rows)), max(map(len, asked)) + 1
         ids, mask = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width).long()
         for row, own in enumerate(rows):
@@ -120,14 +120,14 @@ class QuestionLikelihood:
             input_ids=ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp_min(0),
             logits_to_keep=kept, use_cache=False,
         ).logits[:, :-1]  # fmt: skip
-        return _mean(logits, ids[:, 1 - kept :], [len(told) for told in asked])
+        return _mean(logits, ids[:, 1 - kept :], [len(tokens) for tokens in asked])
 
     def _decoded(self, prompts: Sequence[list[int]], asked: Sequence[list[int]]) -> Tensor:
         """(R,) of an encoder–decoder, whose decoder says the question."""
         rows = self._tokenizer.pad({"input_ids": list(prompts)}, return_tensors="pt").to(self._model.device)
         labels = torch.full((len(asked), max(map(len, asked))), -100)
-        for row, told in enumerate(asked):
-            labels[row, : len(told)] = torch.tensor(told)
+        for row, tokens in enumerate(asked):
+            labels[row, : len(tokens)] = torch.tensor(tokens)
         labels = labels.to(self._model.device)
         logits = self._model(**rows, labels=labels, use_cache=False).logits
         found = logits.float().log_softmax(-1).gather(2, labels.clamp_min(0)[:, :, None])[:, :, 0]

@@ -152,12 +152,12 @@ def read_settings(folder: Path) -> EncoderSettings:
     linear = "linear.weight"
     named = (folder / _COLBERT).is_file() or "HF_ColBERT" in (config.get("architectures") or ())
     if named and _has(folder, linear):
-        said = _optional_json(folder / _COLBERT)
+        colbert = _optional_json(folder / _COLBERT)
         return EncoderSettings(
             kind="colbert", weights_dir=folder, pooling="tokens", normalize=True,
-            max_length=min(int(said.get("doc_maxlen") or 220), position_limit(config)),
-            layers=(HeadLayer("linear", folder, linear),), interaction=Interaction.from_colbert(said),
-            notes=() if said else (
+            max_length=min(int(colbert.get("doc_maxlen") or 220), position_limit(config)),
+            layers=(HeadLayer("linear", folder, linear),), interaction=Interaction.from_colbert(colbert),
+            notes=() if colbert else (
                 f"{folder.name} lacks {_COLBERT}, which states the lengths and markers of texts: "
                 "taking ColBERT's usual settings",
             ),

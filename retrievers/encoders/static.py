@@ -281,10 +281,10 @@ def static_parts(folder: Path) -> tuple[Path, dict[str, Any]]:
                 hint="use a static encoder made of these modules",
             )
         inner, unit = folder / str(modules[0].get("path") or ""), "Normalize" in kinds
-    said = _json(folder / "config_sentence_transformers.json") or {}
-    prompts = {str(name): str(text) for name, text in (said.get("prompts") or {}).items() if text}
+    settings = _json(folder / "config_sentence_transformers.json") or {}
+    prompts = {str(name): str(text) for name, text in (settings.get("prompts") or {}).items() if text}
     return inner, {
-        "normalize": unit or said.get("similarity_fn_name") == "cosine",
+        "normalize": unit or settings.get("similarity_fn_name") == "cosine",
         "query": prompts.get("query", ""),
         "passage": next((prompts[n] for n in ("document", "passage", "corpus") if n in prompts), ""),
         "layout": str(config.get("passage_layout") or LAYOUT),

@@ -287,21 +287,21 @@ def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: Static
 def _batches(
     config: StaticTrainConfig, data: TrainingArrays | None, store: PassageStore, tokens: StaticTokenizer
 ) -> StaticBatches:
-    said = config.data
+    wanted = config.data
     questions = None if data is None else contrastive_batches(config, data, Epochs.of(config, len(data)))
     sentences = None
-    if said.sentences:
+    if wanted.sentences:
         once = Epochs.of(config, len(store))
         if questions is not None:
             steps = len(questions)
             once = Epochs(
-                len(store), said.batch_size, epochs=1 + steps / once.per_epoch, max_batches=steps,
+                len(store), wanted.batch_size, epochs=1 + steps / once.per_epoch, max_batches=steps,
                 seed=config.run.seed,
             )  # fmt: skip
-        drawn = IctDataConfig(keep_sentence=said.keep_sentence, min_words=said.min_words)
+        drawn = IctDataConfig(keep_sentence=wanted.keep_sentence, min_words=wanted.min_words)
         sentences = IctBatches(store, np.zeros(0, np.int64), tokens, drawn, once)
     objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
-    return StaticBatches(questions, sentences, objective, said.sentences if questions is not None else 1.0)
+    return StaticBatches(questions, sentences, objective, wanted.sentences if questions is not None else 1.0)
 
 
 def _loss(model: TokenVectors, temperature: float, parts: Sequence[WeightedBatch]) -> Loss:

@@ -119,15 +119,15 @@ def reader_card(config: ReaderTrainConfig) -> Card:
 
 def _source(config: ReaderTrainConfig, sets: Mapping[str, Sequence[Example]]) -> str:
     """The inputs, beside the weights, that decide the choice of settings."""
-    told = {label: [example.id for example in examples] for label, examples in sets.items()}
+    ids = {label: [example.id for example in examples] for label, examples in sets.items()}
     files = {
         str(path): path.stat().st_size
         for one in (*config.train, *config.calibrate)
         for path in (one.questions, one.retrieved, one.serving)
         if path is not None and path.is_file()
     }
-    said = fingerprint([told, files, config.effort, config.effort_sets])[:16]
-    return " ".join([*(f"{label} {len(examples)}" for label, examples in sets.items()), said])
+    digest = fingerprint([ids, files, config.effort, config.effort_sets])[:16]
+    return " ".join([*(f"{label} {len(examples)}" for label, examples in sets.items()), digest])
 
 
 def _serving(

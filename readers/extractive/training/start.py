@@ -24,14 +24,14 @@ Other = tuple[float, Mapping[str, torch.Tensor]]
 
 
 def start_model(
-    said: ReaderModelConfig,
+    config: ReaderModelConfig,
     *,
     longest: int,
     seed: int,
     passage_head: bool = False,
     fact_head: bool = False,
 ) -> tuple[SpanModel, Any]:
-    """Load `said.encoder`, an encoder or a reader, with the heads that are asked for, and its tokenizer.
+    """Load `config.encoder`, an encoder or a reader, with the heads that are asked for, and its tokenizer.
 
     Args:
         longest: tokens of the longest row.
@@ -43,7 +43,7 @@ def start_model(
         MismatchedArtifactError: the tokenizer is not that of the encoder.
         ConfigError: the stages or layers do not fit the encoder, or the tokenizer gives no offsets.
     """
-    folder = said.encoder or str(embedded_encoder_dir())
+    folder = config.encoder or str(embedded_encoder_dir())
     hint = "give a Hugging Face name, or a folder with configuration, weights and tokenizer"
     with loading(f"{folder}: no encoder with a tokenizer there", hint=hint):
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
@@ -58,36 +58,36 @@ def start_model(
     else:
         model = SpanModel.from_encoder(folder, seed=seed)
     model.add_heads(
-        passage=said.answer_types or passage_head,
-        skim_layer=said.skim_layer,
+        passage=config.answer_types or passage_head,
+        skim_layer=config.skim_layer,
         facts=fact_head,
         seed=seed,
     )
     _check(folder, model, tokenizer, longest)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
-            module.p = said.dropout
+            module.p = config.dropout
     encoder: Any = model.encoder
-    if said.freeze_word_embeddings:
+    if config.freeze_word_embeddings:
         encoder.get_input_embeddings().weight.requires_grad_(False)
     return model, tokenizer
 
 
-def kept_ranking(said: ReaderModelConfig) -> tuple[ReaderSettings, Calibration]:
+def kept_ranking(config: ReaderModelConfig) -> tuple[ReaderSettings, Calibration]:
     """Ranking, efforts and confidence of the reader that training goes on from.
 
     Raises:
         ConfigError: it is no folder of `rag train reader`, or has outputs that the trained reader lacks.
     """
-    folder = Path(said.encoder or "")
-    if not said.encoder or not (folder / READER_FILE).exists():
+    folder = Path(config.encoder or "")
+    if not config.encoder or not (folder / READER_FILE).exists():
         raise ConfigError(
-            f"keep_ranking needs a reader to go on from, found {said.encoder or 'the embedded encoder'}",
+            f"keep_ranking needs a reader to go on from, found {config.encoder or 'the embedded encoder'}",
             hint="--from names a folder of `rag train reader`",
         )
     manifest = load_manifest(ReaderManifest, folder)
     for name in ("answer_types", "skim_layer", "question_tokens", "title_tokens"):
-        if (here := getattr(said, name)) != (there := getattr(manifest.settings, name)):
+        if (here := getattr(config, name)) != (there := getattr(manifest.settings, name)):
             raise ConfigError(f"keep_ranking: {name} is {here} here, and {there} in {folder}")
     return manifest.settings, manifest.calibration
 

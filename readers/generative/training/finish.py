@@ -57,17 +57,17 @@ def answer_scores(
         answers: (n,) accepted answers of each question.
         profiles: (n,) rules by which answers are compared, "squad" by default. Patterns have no F1.
     """
-    said = [question.candidates[0].text if question.candidates else None for question in read]
-    rules = profiles or ["squad"] * len(said)
+    texts = [question.candidates[0].text if question.candidates else None for question in read]
+    rules = profiles or ["squad"] * len(texts)
     scores = [
         score_answers([text], [accepted], profile)
-        for text, accepted, profile in zip(said, answers, rules, strict=True)
+        for text, accepted, profile in zip(texts, answers, rules, strict=True)
     ]
     f1s = [float(one.f1[0]) for one in scores if not np.isnan(one.f1[0])]
     shares = {
         "em": np.mean([one.em[0] for one in scores]),
         "f1": np.mean(f1s or [0.0]),
-        "silent": said.count(None) / len(said),
+        "silent": texts.count(None) / len(texts),
     }
     return {name: round(100 * float(share), 2) for name, share in shares.items()}
 

@@ -231,12 +231,12 @@ def test_the_report_says_how_well_a_signal_tells_passages_with_an_answer(tmp_pat
     write_examples(tmp_path / "in.json", asked)
     report = score_examples(tmp_path / "in.json", tmp_path / "out.json", Counting())
     # 4, 4 and 2 characters against 6 and 5, then 2 against 6
-    assert [(told.value, told.n) for told in report.told.values()] == [(0.0, 2), (0.0, 2)]
+    assert [(interval.value, interval.n) for interval in report.separation.values()] == [(0.0, 2), (0.0, 2)]
     texts = ("57 meters", "57", "river", "57 m.")  # 9, 2 and 5 against 5: ahead, behind, level
     level = replace(mixed, candidates=tuple(Candidate(Passage(t, "", t), "retrieved") for t in texts))
     write_examples(tmp_path / "in.json", [level])
     report = score_examples(tmp_path / "in.json", tmp_path / "out2.json", Counting())
-    assert (report.told["auc"].value, report.told["best"].value) == (0.5, 1.0)
+    assert (report.separation["auc"].value, report.separation["best"].value) == (0.5, 1.0)
     assert "others of a question: 0.50 [0.50, 0.50], 1 questions" in "\n".join(report.lines())
     assert json.loads(report_path(tmp_path / "out2.json").read_text())["auc"]["value"] == 0.5
 
