@@ -1,4 +1,4 @@
-"""Reading: milliseconds and exact match by effort and precision, and beside Haystack's reader on the same weights."""
+"""Reading: time and exact match by effort and precision, and beside Haystack's reader on the same weights."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run_read_benchmark(
     precision: Sequence[str] = ("auto",),
     format: str = "auto",
 ) -> Report:
-    """Time and exact match of reading, by effort and precision, and beside Haystack's reader on the same weights.
+    """Time and exact match of reading, by effort and precision, and beside Haystack on the same weights.
 
     Passages are retrieved once; then all contestants read the same passages, one after another, first one
     question at a time, then in batches. Haystack gets the same weights in fp32, as transformers loads them,
@@ -201,7 +201,8 @@ def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> No
         }  # fmt: skip
         row = [
             name, f"{figures['ms']:.0f}", f"{p95:.0f}", "–" if batched_ms is None else f"{batched_ms:.0f}",
-            format_interval(cpu, 0, factor=1000), format_interval(cpu_share, 2), format_interval(faster, 2), "–" if batched is None else f"{batched:.2f}",
+            format_interval(cpu, 0, factor=1000), format_interval(cpu_share, 2),
+            format_interval(faster, 2), "–" if batched is None else f"{batched:.2f}",
             "–" if share is None else f"{100 * share:.0f} %", format_interval(em, 1, factor=100),
         ]  # fmt: skip
         if peer is not None:

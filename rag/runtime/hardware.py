@@ -105,8 +105,8 @@ def has_fast_int8(device: str = "cpu") -> bool:
     """Whether int8 linear layers (`rag.runtime.fast.int8_bert`) are the fastest there are on `device`.
 
     With VNNI instructions int8 products run twice as fast as bf16 and four times as fast as fp32, with AVX2
-    alone twice as fast as fp32. With amx_bf16, bf16 products are so fast that quantising may cost more than it
-    saves: False. AVX-512 without VNNI has not been measured: False.
+    alone twice as fast as fp32. With amx_bf16, bf16 products are so fast that quantising may cost more than
+    it saves: False. AVX-512 without VNNI has not been measured: False.
     """
     flags = _cpu_flags()
     fast = "amx_bf16" not in flags if has_vnni() else "avx512f" not in flags
@@ -121,8 +121,8 @@ def has_int8() -> bool:
 def has_vnni() -> bool:
     """Whether oneDNN adds products of bytes in 32 bits on this CPU.
 
-    Without VNNI instructions it adds pairs of products in 16 bits, which overflow unless the weights are chosen
-    for it, see `rag.runtime.fast.int8_bert`. Processors with AVX-512 do not use avx_vnni for it.
+    Without VNNI instructions it adds pairs of products in 16 bits, which overflow unless the weights are
+    chosen for it, see `rag.runtime.fast.int8_bert`. Processors with AVX-512 do not use avx_vnni for it.
     """
     flags = _cpu_flags()
     return "avx512_vnni" in flags or ("avx_vnni" in flags and "avx512f" not in flags)

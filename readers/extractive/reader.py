@@ -225,8 +225,8 @@ class ExtractiveReader:
 def _unique_passages(
     passages: Sequence[Sequence[Passage]], places: Sequence[Collection[int]] | None
 ) -> tuple[list[Pair], list[Passage]]:
-    """The (question, passage) pairs, all or those at `places`, and the distinct passages, so that each text is
-    tokenised once.
+    """The (question, passage) pairs, all or those at `places`, and the distinct passages, so that each text
+    is tokenised once.
     """
     seen: dict[tuple[str, str], int] = {}
     unique: list[Passage] = []

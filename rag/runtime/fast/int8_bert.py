@@ -1,10 +1,12 @@
 """`FastBert` with linear layers in int8: uint8 inputs times int8 weights.
 
-Weights have one scale per output. VNNI instructions add the products in 32 bits. Without them oneDNN multiplies
-by `vpmaddubsw`, which adds the products of each pair of neighbouring inputs (0 and 1, 2 and 3, …) in 16 bits: the
-scale is then so large that no pair can overflow, which costs less precision than 7-bit codes would.
+Weights have one scale per output. VNNI instructions add the products in 32 bits. Without them oneDNN
+multiplies by `vpmaddubsw`, which adds the products of each pair of neighbouring inputs (0 and 1, 2 and 3, …)
+in 16 bits: the scale is then so large that no pair can overflow, which costs less precision than 7-bit codes
+would.
 
-Inputs are quantised in one of two ways; in both, a row's result does not depend on the other rows of the batch:
+Inputs are quantised in one of two ways; in both, a row's result does not depend on the other rows of the
+batch:
 
 * `CalibratedLinear`: every input channel has its own range, measured beforehand. Its scale is folded
   into the weights, so the product needs no correction, and bias and activation are fused into it. Values
