@@ -13,7 +13,7 @@ from retrievers.fusion import Fusion
 from retrievers.protocols import PairScorer, Passages, Retriever
 
 DEFAULT_DEPTH = 200
-_MATCHED = 100  # first hits whose words are matched
+_MATCHED = 60  # first hits whose words are matched; those behind them hardly ever reach the first 20
 
 
 def default_fusion(members: int, *, is_static: bool = False) -> Fusion:
@@ -38,7 +38,7 @@ class HybridRetriever:
         members: retrievers over one set of passages, usually dense and sparse.
         fusion: the method, with weights in the order of `members`; `default_fusion` if None.
         depth: hits taken from each member; never fewer than `top_k`.
-        passages, matching: a scorer of the words of the first 100 hits' passages (of `top_k` if more are
+        passages, matching: a scorer of the words of the first 60 hits' passages (of `top_k` if more are
             wanted), whose scores are added to the fused ones; None: the fused scores decide alone.
 
     Raises:

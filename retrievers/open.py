@@ -39,7 +39,7 @@ class HybridOptions(Config):
 
     Attributes:
         depth: hits taken from each list before fusion.
-        matching: with a static encoder and the usual fusion, add scores of how the words of the first 100
+        matching: with a static encoder and the usual fusion, add scores of how the words of the first 60
             passages match the question's (`TokenMatch`); by default with the encoder of the package, for
             which the weights of these scores were fitted.
     """

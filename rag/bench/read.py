@@ -1,4 +1,4 @@
-"""Reading: milliseconds and exact match by effort, and beside Haystack's reader on the same weights."""
+"""Reading: time and exact match by effort and precision, and beside Haystack's reader on the same weights."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rag.bench.common import interval_of, working_folder
+from rag.bench.load import latency_interval
 from rag.bench.report import Report, Table, format_interval
 from rag.core.errors import ConfigError
 from rag.core.optional import require
@@ -34,6 +36,7 @@ class _Contestant:
         read: questions with their passages → the answer of each, and its token-layers if they are counted.
         costs: token-layers of each question read alone.
         alone_s, batched_s: seconds per question, read alone and in a batch.
+        alone_cpu_s: processor time per question read alone, of all threads.
         right: whether each answer matched.
     """
 
@@ -41,6 +44,7 @@ class _Contestant:
     costs: list[float] = field(default_factory=list)
     alone_s: list[float] = field(default_factory=list)
     batched_s: list[float] = field(default_factory=list)
+    alone_cpu_s: list[float] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
 
 
@@ -54,10 +58,10 @@ def run_read_benchmark(
     top_k: int = 20,
     batch_size: int = 16,
     retriever: str = "auto",
-    precision: str = "auto",
+    precision: Sequence[str] = ("auto",),
     format: str = "auto",
 ) -> Report:
-    """Time and exact match of reading, by effort, and beside Haystack's reader on the same weights.
+    """Time and exact match of reading, by effort and precision, and beside Haystack on the same weights.
 
     Passages are retrieved once; then all contestants read the same passages, one after another, first one
     question at a time, then in batches. Haystack gets the same weights in fp32, as transformers loads them,
@@ -70,7 +74,7 @@ def run_read_benchmark(
         haystack: Read with Haystack's extractive reader, too.
         top_k: Passages per question.
         batch_size: Questions per batch; 1: no batches.
-        precision: auto, fp32, bf16 or int8, for this system's reader.
+        precision: auto, fp32, bf16 or int8, for this system's reader; several are measured side by side.
 
     Raises:
         ConfigError: the reader does not know an effort, or is not an extractive one.
@@ -89,11 +93,14 @@ def run_read_benchmark(
     }  # fmt: skip
     report = Report("read", settings)
     with working_folder("read") as folder:
-        contestants = {effort: _Contestant(_ours(reader, precision, effort)) for effort in efforts}
+        contestants = {
+            ", ".join([effort, each][: len(precision)]): _Contestant(_ours(reader, each, effort))
+            for effort, each in product(efforts, precision)
+        }
         if haystack:
             contestants["Haystack"] = _Contestant(_haystack(reader, folder, top_k))
         _measure(contestants, asked, found, batch_size)
-    _fill(report, contestants, efforts[0])
+    _fill(report, contestants, next(iter(contestants)))
     return report
 
 
@@ -159,14 +166,16 @@ def _measure(
             for turn, begin in enumerate(range(0, len(asked), size)):
                 part, hits = asked[begin : begin + size], found[begin : begin + size]
                 for one in list(contestants.values())[:: 1 if turn % 2 == 0 else -1]:
-                    started = time.perf_counter()
+                    started, cpu_before = time.perf_counter(), time.process_time()
                     answers = one.read([question.text for question in part], hits)
                     seconds = (time.perf_counter() - started) / len(part)
+                    cpu_s = time.process_time() - cpu_before
                     if size == 1:
                         [(answer, cost)] = answers
                         one.right.append(exact_match(answer, part[0].answers, part[0].answer_profile))
                         one.costs += [] if cost is None else [cost]
                         one.alone_s.append(seconds)
+                        one.alone_cpu_s.append(cpu_s)
                     else:
                         one.batched_s += [seconds] * len(part)
                 progress.update(len(part))
@@ -177,16 +186,22 @@ def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> No
     for name, one in contestants.items():
         p50, p95 = (1000 * float(np.quantile(one.alone_s, q)) for q in (0.5, 0.95))
         faster, em = _times_faster(one, base), bootstrap(np.array(one.right, float))[0]
+        cpu = latency_interval(one.alone_cpu_s, 50)
+        cpu_share = interval_of(
+            lambda a, b, axis: a.mean(axis) / b.mean(axis), one.alone_cpu_s, base.alone_cpu_s
+        )
         share = float(np.mean(one.costs) / np.mean(base.costs)) if one.costs else None
         batched_ms = 1000 * float(np.mean(one.batched_s)) if one.batched_s else None
         batched = float(np.mean(base.batched_s) / np.mean(one.batched_s)) if one.batched_s else None
         figures: dict[str, Any] = {
             "ms": 1000 * float(np.mean(one.alone_s)), "p50_ms": p50, "p95_ms": p95,
+            "cpu_p50_s": cpu, "cpu_share": cpu_share,
             "batched_ms": batched_ms, "faster": faster, "em": em,
             "batched_faster": batched, "token_layers": share,
         }  # fmt: skip
         row = [
             name, f"{figures['ms']:.0f}", f"{p95:.0f}", "–" if batched_ms is None else f"{batched_ms:.0f}",
+            format_interval(cpu, 0, factor=1000), format_interval(cpu_share, 2),
             format_interval(faster, 2), "–" if batched is None else f"{batched:.2f}",
             "–" if share is None else f"{100 * share:.0f} %", format_interval(em, 1, factor=100),
         ]  # fmt: skip
@@ -198,7 +213,8 @@ def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> No
         report.figures[name] = figures
         rows.append(tuple(row))
     columns = [
-        "effort", "ms a question", "p95", "in batches", f"× {first}", "in batches", "token-layers", "EM",
+        "effort", "ms a question", "p95", "in batches", "median processor ms", f"/ {first}",
+        f"× {first}", "in batches", "token-layers", "EM",
     ]  # fmt: skip
     columns += [] if peer is None else ["× Haystack", "EM gain"]
     title = "reading [95 % bootstrap interval over questions]"

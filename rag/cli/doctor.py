@@ -48,22 +48,30 @@ def _attempt(probe: Any, problems: list[str], name: str) -> Any:
 
 
 def _hardware() -> dict[str, Any]:
-    from rag.runtime.hardware import available_cores, has_fast_bf16, resolve_device
+    from rag.runtime.hardware import available_cores, has_fast_bf16, has_fast_int8, resolve_device
 
     device = resolve_device()
     return {
         "device": device,
         "cores": available_cores(),
         "fast_bf16": has_fast_bf16(device),
+        "fast_int8": has_fast_int8(device),
         "disk_free_gib": round(shutil.disk_usage(".").free / 2**30, 1),
     }
 
 
-def _reader() -> str:
-    from readers.extractive.files import SHIPPED_READER, load_parts
+def _reader() -> dict[str, str]:
+    from rag.runtime.hardware import resolve_precision
+    from readers.extractive.fast import FastSpanModel
+    from readers.extractive.files import SHIPPED_READER
+    from readers.extractive.reader import ExtractiveReader
 
-    load_parts(None)
-    return str(SHIPPED_READER)
+    reader = ExtractiveReader.load()
+    if isinstance(reader.model, FastSpanModel):
+        precision = reader.model.encoder.precision
+    else:
+        precision = str(resolve_precision("auto", reader.device)).removeprefix("torch.")
+    return {"weights": str(SHIPPED_READER), "precision": precision}
 
 
 def doctor(

@@ -104,22 +104,28 @@ def has_fast_bf16(device: str = "cpu") -> bool:
 def has_fast_int8(device: str = "cpu") -> bool:
     """Whether int8 linear layers (`rag.runtime.fast.int8_bert`) are the fastest there are on `device`.
 
-    They are with VNNI instructions: int8 products then run twice as fast as bf16 and four times as fast as
-    fp32.
-    With amx_bf16, bf16 products are so fast that quantising may cost more than it saves: False.
+    With VNNI instructions int8 products run twice as fast as bf16 and four times as fast as fp32, with AVX2
+    alone twice as fast as fp32. With amx_bf16, bf16 products are so fast that quantising may cost more than
+    it saves: False. AVX-512 without VNNI has not been measured: False.
     """
-    return device == "cpu" and has_int8() and "amx_bf16" not in _cpu_flags()
+    flags = _cpu_flags()
+    fast = "amx_bf16" not in flags if has_vnni() else "avx512f" not in flags
+    return device == "cpu" and has_int8() and fast
 
 
 def has_int8() -> bool:
-    """Whether int8 linear layers are exact and fast on this CPU.
+    """Whether int8 linear layers can be computed on this CPU: it has AVX2 or VNNI instructions."""
+    return (has_vnni() or "avx2" in _cpu_flags()) and torch.backends.mkldnn.is_available()
 
-    Without VNNI instructions oneDNN adds products of bytes in 16 bits, which overflow: an encoder's error
-    doubles, for a third more speed than fp32. Processors with AVX-512 do not use avx_vnni for it.
+
+def has_vnni() -> bool:
+    """Whether oneDNN adds products of bytes in 32 bits on this CPU.
+
+    Without VNNI instructions it adds pairs of products in 16 bits, which overflow unless the weights are
+    chosen for it, see `rag.runtime.fast.int8_bert`. Processors with AVX-512 do not use avx_vnni for it.
     """
     flags = _cpu_flags()
-    exact = "avx512_vnni" in flags or ("avx_vnni" in flags and "avx512f" not in flags)
-    return exact and torch.backends.mkldnn.is_available()
+    return "avx512_vnni" in flags or ("avx_vnni" in flags and "avx512f" not in flags)
 
 
 @lru_cache(maxsize=1)

@@ -143,7 +143,7 @@ def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, torch.Te
         )
     if not has_int8():
         raise ConfigError(
-            "precision is int8, and this CPU has no VNNI instructions (avx512_vnni or avx_vnni)",
+            "precision is int8, and this CPU has neither AVX2 nor VNNI instructions",
             hint="use auto, which is the fastest that works here",
         )
     return Int8Bert(state, config, ranges, attention=floating)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +122,10 @@ class ExtractiveReader:
         if from_paths:
             of_paths = {"retrieval_weight": settings.path_weight, "effort": settings.path_effort}
             settings = settings.model_copy(update=of_paths)
+        most = sum(settings.reading.waves) or None  # further passages are never read
+        best = [np.argsort(-np.asarray(given, float), kind="stable")[:most].tolist() for given in scores]
         read, costs = read_waves(
-            self.rows(questions, passages),
+            self.rows(questions, passages, best),
             scores,
             settings,
             self.calibration,
@@ -147,9 +149,14 @@ class ExtractiveReader:
         floors = np.full(len(everything.rows), -np.inf, np.float32) if self.model.skim_layer else None
         return everything.scored(range(len(everything.rows)), self.score_rows(everything.rows, floors))
 
-    def rows(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> PassageRows:
-        """All windows of all passages of each question."""
-        pairs, unique = _unique_passages(passages)
+    def rows(
+        self,
+        questions: Sequence[str],
+        passages: Sequence[Sequence[Passage]],
+        places: Sequence[Collection[int]] | None = None,
+    ) -> PassageRows:
+        """All windows of all passages of each question, or of those at these places of its list."""
+        pairs, unique = _unique_passages(passages, places)
         asked = tokenize_texts(self.tokenizer, questions)
         titles = tokenize_texts(self.tokenizer, [passage.title for passage in unique])
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
@@ -215,13 +222,19 @@ class ExtractiveReader:
         self.model.close()
 
 
-def _unique_passages(passages: Sequence[Sequence[Passage]]) -> tuple[list[Pair], list[Passage]]:
-    """All (question, passage) pairs, and the distinct passages, so that each text is tokenised once."""
+def _unique_passages(
+    passages: Sequence[Sequence[Passage]], places: Sequence[Collection[int]] | None
+) -> tuple[list[Pair], list[Passage]]:
+    """The (question, passage) pairs, all or those at `places`, and the distinct passages, so that each text
+    is tokenised once.
+    """
     seen: dict[tuple[str, str], int] = {}
     unique: list[Passage] = []
     pairs: list[Pair] = []
     for question, found in enumerate(passages):
         for place, passage in enumerate(found):
+            if places is not None and place not in places[question]:
+                continue
             key = (passage.title, passage.text)
             if key not in seen:
                 seen[key] = len(unique)

@@ -62,10 +62,20 @@ class _Linear:
                 x, self.weight, self.bias, self.activation, [], self.algorithm
             )
             return result
-        y = torch.addmm(self.bias, x, self.weight)
-        if self.activation == "gelu":
-            return torch.ops.aten.gelu_(y, approximate=self.algorithm)
-        return y.relu_() if self.activation == "relu" else y
+        return activate_(torch.addmm(self.bias, x, self.weight), self.activation, self.algorithm)
+
+
+def fuses_activation(activation: str, algorithm: str) -> bool:
+    """Whether oneDNN's products should compute this activation; see `activate_`."""
+    return not (activation == "gelu" and algorithm == "none" and prefers_mkl(torch.float32))
+
+
+def activate_(y: Tensor, activation: str, algorithm: str) -> Tensor:
+    """Apply "gelu" (with the algorithm "none" or "tanh"), "relu" or "none" to `y` in place."""
+    if activation == "gelu":
+        result: Tensor = torch.ops.aten.gelu_(y, approximate=algorithm)
+        return result
+    return y.relu_() if activation == "relu" else y
 
 
 @dataclass(frozen=True, slots=True)

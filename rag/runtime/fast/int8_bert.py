@@ -1,7 +1,12 @@
-"""`FastBert` with linear layers in int8: uint8 inputs times int8 weights on VNNI instructions.
+"""`FastBert` with linear layers in int8: uint8 inputs times int8 weights.
 
-Weights have one scale per output. Inputs are quantised in one of two ways; in both, a row's result does not
-depend on the other rows of the batch:
+Weights have one scale per output. VNNI instructions add the products in 32 bits. Without them oneDNN
+multiplies by `vpmaddubsw`, which adds the products of each pair of neighbouring inputs (0 and 1, 2 and 3, …)
+in 16 bits: the scale is then so large that no pair can overflow, which costs less precision than 7-bit codes
+would.
+
+Inputs are quantised in one of two ways; in both, a row's result does not depend on the other rows of the
+batch:
 
 * `CalibratedLinear`: every input channel has its own range, measured beforehand. Its scale is folded
   into the weights, so the product needs no correction, and bias and activation are fused into it. Values
@@ -19,9 +24,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from rag.core.errors import ConfigError
-from rag.runtime.fast.fast_bert import FUSED_ACTIVATIONS, FastBert, Layer
+from rag.runtime.fast.fast_bert import FUSED_ACTIVATIONS, FastBert, Layer, activate_, fuses_activation
+from rag.runtime.hardware import has_vnni
 
 _LEAST = {"gelu": -0.17, "gelu_new": -0.1701, "gelu_pytorch_tanh": -0.1701, "relu": 0.0}
 _BLOCK_TOKENS = 512  # tokens whose (tokens, 4H) float32 intermediates stay in the cache of one core
@@ -32,12 +39,26 @@ _TINY = 1e-12
 _SMALLEST = 0.02  # a channel's range counts as at least this share of the widest one
 
 
+def weight_codes(weight: Tensor, *, pairs: bool) -> tuple[Tensor, Tensor]:
+    """(N, K) int8 codes of weights, and the value of one code (N,).
+
+    Args:
+        pairs: make the codes of inputs 2i and 2i + 1 of equal sign add up to at most ±128, so that 255 times
+            this sum, all that a pair can amount to, fits into 16 bits; else codes reach ±127 each.
+    """
+    greatest = weight.abs().amax(1)
+    if pairs:
+        of_pairs = functional.pad(weight, (0, weight.shape[1] % 2)).unflatten(1, (-1, 2))  # (N, K / 2, 2)
+        greatest = torch.maximum(of_pairs.relu().sum(2), (-of_pairs).relu().sum(2)).amax(1)
+    scale = greatest.clamp_min(_TINY) / 127.0  # rounding adds up to 1/2 to each code of a pair
+    return (weight / scale[:, None]).round().to(torch.int8), scale
+
+
 class _Int8Weight:
     """(N, K) weights prepared for uint8 inputs (M, K)."""
 
     def __init__(self, weight: Tensor) -> None:
-        scale = weight.abs().amax(1).clamp_min(_TINY) / 127.0  # (N,)
-        codes = (weight / scale[:, None]).round().to(torch.int8)
+        codes, scale = weight_codes(weight, pairs=not has_vnni())
         self._weight = torch.ops.onednn.qlinear_prepack(codes, None)
         self._scale = scale
         self._zeros = torch.zeros(len(scale), dtype=torch.int32)
@@ -49,13 +70,12 @@ class _Int8Weight:
         *,
         bias: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
-        activation: str = "none",
-        algorithm: str = "",
+        activation: tuple[str, str] = ("none", ""),
     ) -> Tensor:
         """activation((codes − zero) Wᵀ + b), (M, N) from (M, K) uint8."""
         result: Tensor = torch.ops.onednn.qlinear_pointwise(
             codes, 1.0, zero, self._weight, self._scale, self._zeros, bias,
-            1.0, 0, dtype, activation, [], algorithm,
+            1.0, 0, dtype, activation[0], [], activation[1],
         )  # fmt: skip
         return result
 
@@ -68,8 +88,8 @@ class CalibratedLinear:
         bias: (N,) float32.
         low, high: (K,) least and greatest value of each input channel.
         dtype: type of the result, float32 or bfloat16.
-        activation, algorithm: the activation that oneDNN fuses: "none" and "", "gelu" and "none" or "tanh",
-            "relu" and "".
+        activation, algorithm: the activation, fused into the product where that is faster: "none" and "",
+            "gelu" and "none" or "tanh", "relu" and "".
 
     Example:
         >>> linear = CalibratedLinear(torch.eye(2), torch.ones(2), -torch.ones(2), torch.ones(2))
@@ -97,18 +117,14 @@ class CalibratedLinear:
         self._weight = _Int8Weight(weight * step)
         self._bias = bias + weight @ middle
         self._dtype, self._activation, self._algorithm = dtype, activation, algorithm
+        self._fused = fuses_activation(activation, algorithm)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T, N) from (T, K) float32."""
         codes = _unsigned(torch.addcmul(self._offset, x, self._factor).clamp_(-127.0, 127.0))
-        return self._weight.product(
-            codes,
-            _HALF,
-            bias=self._bias,
-            dtype=self._dtype,
-            activation=self._activation,
-            algorithm=self._algorithm,
-        )
+        fused = (self._activation, self._algorithm) if self._fused else ("none", "")
+        y = self._weight.product(codes, _HALF, bias=self._bias, dtype=self._dtype, activation=fused)
+        return y if self._fused else activate_(y, self._activation, self._algorithm)
 
 
 class RowLinear:

@@ -32,6 +32,12 @@ def test_efforts_are_compared_on_the_same_questions(tmp_path: Path, monkeypatch:
     assert low["batched_ms"] > 0
     assert "token-layers" in report.to_text()
 
+    given_numbers = {"sample": 3, "top_k": 8, "batch_size": 1, "precision": ("fp32", "auto")}
+    report = run_read_benchmark(*given, efforts=("low",), **given_numbers)
+    assert list(report.figures) == ["low, fp32", "low, auto"]
+    assert report.figures["low, fp32"]["cpu_share"].value == 1.0
+    assert report.figures["low, auto"]["cpu_p50_s"].value > 0
+
     monkeypatch.setattr(read, "_haystack", lambda *_: lambda asked, _: [("Swiss Alps", None)] * len(asked))
     report = run_read_benchmark(*given, efforts=("full",), sample=3, top_k=8, batch_size=1, haystack=True)
     full, peer = report.figures["full"], report.figures["Haystack"]

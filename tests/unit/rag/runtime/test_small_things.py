@@ -120,7 +120,8 @@ def test_bf16_is_taken_where_it_is_faster_than_fp32(
 @pytest.mark.skipif(os.environ.get("ONEDNN_MAX_CPU_ISA") != "AVX2", reason="a run of `make test-avx2` alone")
 def test_the_simulated_processor_has_avx2_alone() -> None:
     assert torch.backends.cpu.get_cpu_capability() == "AVX2"
-    assert [hardware.has_bf16(), hardware.has_fast_bf16(), hardware.has_int8()] == [False] * 3
+    assert [hardware.has_bf16(), hardware.has_fast_bf16(), hardware.has_vnni()] == [False] * 3
+    assert [hardware.has_int8(), hardware.has_fast_int8()] == [True] * 2
 
 
 def test_hardware() -> None:

@@ -14,6 +14,7 @@ from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import Effort, ReaderSettings
 from readers.manifest import with_overrides
 from readers.paths import read_answers
+from readers.ranking import PassageRows
 from tests.tiny_reader import tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
 
@@ -52,6 +53,27 @@ def test_waves_that_nothing_ends_read_everything_and_answer_as_full_effort(netwo
         assert one.reading == other.reading
     lengths = [len(row.ids) for row in reader(network).rows(QUESTIONS[:1], RETRIEVED[:1]).rows]
     assert full[0].reading == {"passages": 9, "dropped": 0, "token_layers": 2 * sum(lengths)}
+
+
+def test_passages_that_no_wave_reaches_are_not_prepared(
+    network: FastSpanModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[list[str]] = []
+
+    def noting(self: ExtractiveReader, *given: Any) -> PassageRows:
+        rows = ExtractiveReader.rows(self, *given)
+        prepared.append([passage.id for passage in rows.unique])
+        return rows
+
+    some = reader(network, waves=(1, 2), enough=(1,))
+    monkeypatch.setattr(some, "rows", noting.__get__(some))
+    one, other = some.read(QUESTIONS, RETRIEVED, SCORES)
+    assert prepared == [["6", "7", "8", "3", "4", "5"]]
+    assert one.reading["passages"] == other.reading["passages"] == 3
+    assert {answer.passage_index for answer in one.answers} <= {6, 7, 8}  # places in the list that was given
+    [alone] = reader(network).read(QUESTIONS[:1], [PASSAGES[6:]], [SCORES[0][6:]])
+    assert [a.text for a in one.answers] == [a.text for a in alone.answers]
+    assert [a.confidence for a in one.answers] == pytest.approx([a.confidence for a in alone.answers])
 
 
 def test_a_likely_answer_ends_the_reading(network: FastSpanModel) -> None:

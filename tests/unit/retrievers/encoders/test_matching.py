@@ -82,6 +82,21 @@ def test_the_score_of_a_pair_depends_on_nothing_else(encoder: StaticEncoder) -> 
     assert len(match.score([], [])) == 0
 
 
+def test_only_the_first_hits_are_matched(
+    tmp_path: Path, encoder: StaticEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = [p for p in PASSAGES if p.text]
+    build_index(documents, tmp_path / "index", encoder=encoder, settings=BuildSettings(retriever="hybrid"))
+    monkeypatch.setattr("retrievers.hybrid._MATCHED", 2)
+    with Index.open(tmp_path / "index") as index:
+        matching = open_retriever(index, "hybrid")
+        plain = open_retriever(index, "hybrid:matching=false")
+        first = [hit.row for hit in plain.search([QUESTION], 3)[0]]
+        assert len(first) == 3
+        assert {hit.row for hit in matching.search([QUESTION], 1)[0]} < set(first[:2])
+        assert {hit.row for hit in matching.search([QUESTION], 3)[0]} == set(first)  # all that are wanted
+
+
 def test_hybrid_search_with_static_vectors_matches_words(tmp_path: Path, encoder: StaticEncoder) -> None:
     documents = [p for p in PASSAGES if p.text]
     build_index(documents, tmp_path / "index", encoder=encoder, settings=BuildSettings(retriever="hybrid"))

@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional
 
 from rag.runtime import hardware
-from rag.runtime.fast.int8_bert import CalibratedLinear, RowLinear
-from rag.runtime.hardware import has_fast_int8, has_int8
+from rag.runtime.fast.int8_bert import CalibratedLinear, RowLinear, _Int8Weight, weight_codes
+from rag.runtime.hardware import has_fast_int8, has_int8, has_vnni
 
 
 def layer(n=24, k=16):
@@ -94,10 +94,39 @@ def test_a_row_does_not_depend_on_its_neighbours():
         assert torch.equal(alone, together[row : row + 1])
 
 
+@pytest.mark.parametrize("k", [1, 2, 7, 64])
+def test_no_pair_of_products_overflows_16_bits(k):
+    """The greatest and the least sum that `vpmaddubsw` can be given, whatever the inputs."""
+    for weight in (layer(k=k)[0], torch.ones(24, k), -torch.ones(24, k), torch.zeros(24, k)):
+        codes, scale = weight_codes(weight, pairs=True)
+        pairs = functional.pad(codes.int(), (0, k % 2)).unflatten(1, (-1, 2))
+        assert int(255 * pairs.clamp_min(0).sum(2).max()) <= 2**15 - 1
+        assert int(255 * pairs.clamp_max(0).sum(2).min()) >= -(2**15)
+        assert (codes * scale[:, None] - weight).abs().max() <= scale.max() / 2 * 1.001
+
+
+def test_codes_use_the_room_that_pairs_leave():
+    weight = torch.tensor([[1.0, -1.0, 0.25, 0.25], [0.5, 0.5, 1.0, 0.0]])
+    assert weight_codes(weight, pairs=True)[0].tolist() == [[127, -127, 32, 32], [64, 64, 127, 0]]
+    assert weight_codes(weight * 3, pairs=False)[0].tolist() == [[127, -127, 32, 32], [64, 64, 127, 0]]
+
+
+@pytest.mark.needs_int8
+@pytest.mark.parametrize("k", [1, 7, 32, 384])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_products_at_the_limit_are_exact_on_this_processor(k, sign):
+    weight = sign * torch.tensor([[1.0, 0.0], [0.5, 0.5], [1.0, -1.0]]).repeat(6, k)[:, :k]
+    codes, scale = weight_codes(weight, pairs=not has_vnni())
+    inputs = torch.full((5, k), 255, dtype=torch.uint8)
+    expected = (inputs.double() @ codes.double().T) * scale.double()
+    torch.testing.assert_close(_Int8Weight(weight).product(inputs, 0).double(), expected, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ({"avx2"}, False),
+        (set(), False),
+        ({"avx2"}, True),
         ({"avx2", "avx_vnni"}, True),
         ({"avx2", "avx_vnni", "avx512f"}, False),
         ({"avx512_vnni"}, True),
@@ -109,5 +138,6 @@ def test_where_int8_is_fast(monkeypatch, flags, expected):
     monkeypatch.setattr(hardware, "_cpu_flags", lambda: frozenset(flags))
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     assert has_fast_int8() is expected
-    assert has_int8() is (expected or "amx_int8" in flags)
+    assert has_int8() is bool(flags)
+    assert has_vnni() is ("avx512_vnni" in flags or flags == {"avx2", "avx_vnni"})
     assert not has_fast_int8("cuda")

@@ -1,0 +1,17 @@
+"""`rag doctor` says in which numbers the reader computes."""
+
+import pytest
+
+from rag.cli.doctor import collect
+from rag.runtime import hardware
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision"), [({"avx2"}, "int8"), ({"avx2", "avx512f"}, "fp32"), (set(), "fp32")]
+)
+def test_precision_of_the_reader(flags: set[str], precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    report = collect(start_java=False)
+    assert report["reader"]["precision"] == precision
+    assert report["hardware"]["fast_int8"] is (precision == "int8")
