@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from rag.adaptation.choices import KINDS, Kind
 from rag.adaptation.tables import cell_question, table_cells
 from rag.adaptation.terms import first_sentence, term_questions
@@ -56,7 +54,7 @@ _ACTS = _words(
     """
 )
 _NO_NAMES = _ACTS | _LEANS
-_TAGGER = CapitalTagger(np.zeros(0, np.uint64))
+_TAGGER = CapitalTagger()
 _LINE = re.compile(r"[^\n]+")
 _IDENTIFIER = re.compile(r"-{1,2}\w|[/~]\S|\w*[a-z][A-Z]|\w+[._=-]\w|[A-Z_]{3,}\b")
 _SHORT, _LONG = 6, 40  # words of a sentence that becomes a question

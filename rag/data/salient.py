@@ -64,16 +64,16 @@ class CapitalTagger:
     title of the corpus.
 
     Args:
-        titles: hashes of the corpus's titles, from `title_hashes`.
+        titles: hashes of the corpus's titles, from `title_hashes`; None: no titles.
 
     Example:
         >>> text = "In Vienna, the Bank of Austria met J. Smith."
-        >>> [text[slice(*span)] for span in CapitalTagger(np.zeros(0, np.uint64))([text])[0]]
+        >>> [text[slice(*span)] for span in CapitalTagger()([text])[0]]
         ['Vienna', 'Bank of Austria', 'J. Smith']
     """
 
-    def __init__(self, titles: npt.NDArray[np.uint64]) -> None:
-        self._titles = titles
+    def __init__(self, titles: npt.NDArray[np.uint64] | None = None) -> None:
+        self._titles = np.zeros(0, np.uint64) if titles is None else titles
 
     def __call__(self, sentences: Sequence[str]) -> list[CharSpans]:
         """Names in each sentence."""

@@ -205,7 +205,8 @@ class MlmConfig(Config):
             "span" it may be a reader.
         sentence_tokens: maximum length of a sentence; longer ones are truncated.
         joint_tokens: maximum length of a sentence and a passage together.
-        mlm_dropout: dropout of hidden states and attention weights; None keeps that of the encoder's folder.
+        mlm_dropout: dropout of hidden states and attention weights; None keeps that of the encoder's folder,
+            and is 0 for "span".
     """
 
     fills: Literal["words", "span"] = "words"

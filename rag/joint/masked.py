@@ -233,7 +233,50 @@ class Filled(NamedTuple):
     objective: Tensor
 
 
-class MaskedReader(nn.Module):
+class Filler(nn.Module):
+    """A network that fills in a sentence's masked words beside a passage.
+
+    Calling it gives `Filled.logp` from the arguments of `read`.
+
+    Args:
+        model: the network.
+        tokenizer: the tokenizer of `model`.
+        max_tokens: maximum length of sentence and passage together; passages are truncated.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, max_tokens: int) -> None:
+        super().__init__()
+        self.model, self.tokenizer, self._max_tokens = model, tokenizer, max_tokens
+        self._mark = pair_template(tokenizer)
+
+    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of passages, as `read` takes them."""
+        encoded = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)  # cut later
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
+
+    def read(
+        self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]
+    ) -> Filled:
+        """What the masked words are worth; the objective is the log-probability.
+
+        Args:
+            sentences: the B sentences.
+            passages: for each sentence the token ids of K passages; an empty list is the null document.
+        """
+        logp = self(sentences, passages)
+        return Filled(logp, logp)
+
+    def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
+        """Write a folder that `rag train realm` starts from.
+
+        Args:
+            weights: fp32, by parameter name; tied parameters are listed once.
+        """
+        raise NotImplementedError
+
+
+class MaskedReader(Filler):
     """A masked language model that reads a sentence and a passage together.
 
     Args:
@@ -246,14 +289,12 @@ class MaskedReader(nn.Module):
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, max_tokens: int) -> None:
-        super().__init__()
-        self.model, self.tokenizer, self._max_tokens = model, tokenizer, max_tokens
         if tokenizer.mask_token_id is None or not hasattr(model, "cls") | hasattr(model, "lm_head"):
             raise ConfigError(
                 f"{type(model).__name__} has no mask token, or no masked language modelling head",
                 hint="use a BERT-like or RoBERTa-like encoder",
             )
-        self._mark = pair_template(tokenizer)
+        super().__init__(model, tokenizer, max_tokens=max_tokens)
 
     @classmethod
     def load(
@@ -304,38 +345,16 @@ class MaskedReader(nn.Module):
             dropout=config.mlm_dropout, device=device, fresh=fresh,
         )  # fmt: skip
 
-    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of passages, as `forward` takes them."""
-        encoded = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)  # cut later
-        ids: list[list[int]] = encoded["input_ids"]
-        return ids
-
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        """A folder that transformers opens with `AutoModelForMaskedLM`.
-
-        Args:
-            weights: fp32, by parameter name; tied parameters are listed once.
-        """
+        """See `Filler`; transformers opens the folder with `AutoModelForMaskedLM`."""
         self.float().load_state_dict(dict(weights), strict=False)
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
-    def read(
-        self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]
-    ) -> Filled:
-        """See `Filled`; the objective is the log-probability."""
-        logp = self(sentences, passages)
-        return Filled(logp, logp)
-
     def forward(
         self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]
     ) -> Tensor:
-        """(B, K, T) log p(y_t | x, z) of the masked tokens, 0 after a sentence's last one.
-
-        Args:
-            sentences: the B sentences.
-            passages: for each sentence the token ids of K passages; an empty list is the null document.
-        """
+        """(B, K, T) log p(y_t | x, z) of the masked tokens, 0 after a sentence's last one; see `read`."""
         mark, device = self._mark, next(self.parameters()).device
         rows = []
         for sentence, listed in zip(sentences, passages, strict=True):

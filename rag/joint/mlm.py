@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from rag.joint.config import MlmTrainConfig
-from rag.joint.masked import Filled, MaskedReader, MaskedSentence, SentenceBatches
+from rag.joint.masked import Filled, Filler, MaskedSentence, SentenceBatches
 from rag.joint.salient import open_tagger
-from rag.joint.span_filler import SpanFiller, open_filler
+from rag.joint.span_filler import open_filler
 from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss
@@ -80,7 +80,7 @@ def _method(config: MlmTrainConfig, run: Run) -> Method:
     )  # fmt: skip
 
 
-def masked_loss(reader: MaskedReader | SpanFiller, batch: Sequence[MaskedSentence], world: World) -> Loss:
+def masked_loss(reader: Filler, batch: Sequence[MaskedSentence], world: World) -> Loss:
     """−log p of the masked words: the mean over words, then over sentences and the texts beside them."""
     sentences = batch[world.rank :: world.size]
     if not sentences:  # fewer sentences than processes
@@ -95,9 +95,7 @@ def masked_loss(reader: MaskedReader | SpanFiller, batch: Sequence[MaskedSentenc
     )
 
 
-def held_out_figures(
-    reader: MaskedReader | SpanFiller, sentences: Sequence[MaskedSentence]
-) -> dict[str, float]:
+def held_out_figures(reader: Filler, sentences: Sequence[MaskedSentence]) -> dict[str, float]:
     """`nll`, nats per masked word beside the rest of the passage; `utility`, how many more it takes alone;
     `utility_after`, the same of the passage that follows.
     """
@@ -114,9 +112,7 @@ def _figures(logp: torch.Tensor) -> dict[str, float]:
     return {"nll": -rest, "utility": rest - alone, "utility_after": after - alone}
 
 
-def _log_likelihood(
-    reader: MaskedReader | SpanFiller, sentences: Sequence[MaskedSentence]
-) -> tuple[Filled, int]:
+def _log_likelihood(reader: Filler, sentences: Sequence[MaskedSentence]) -> tuple[Filled, int]:
     """Means (B, 3) over the masked words: alone, beside the rest, beside the passage that follows; and how
     many tokens were read.
     """

@@ -29,11 +29,11 @@ from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.joint.config import RealmTrainConfig
 from rag.joint.live_index import LiveIndex, index_exchange
-from rag.joint.masked import MaskedReader, MaskedSentence, SentenceBatches
+from rag.joint.masked import Filler, MaskedSentence, SentenceBatches
 from rag.joint.mlm import held_out_figures
 from rag.joint.pair import part
 from rag.joint.salient import open_tagger
-from rag.joint.span_filler import SpanFiller, open_filler
+from rag.joint.span_filler import open_filler
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.refresh.processes import Role
@@ -145,7 +145,7 @@ class RealmTask:
         self,
         config: RealmTrainConfig,
         retriever: BiEncoderModel,
-        reader: MaskedReader | SpanFiller,
+        reader: Filler,
         live_index: LiveIndex,
         world: World,
         *,
@@ -249,7 +249,7 @@ def _holding(
     )
 
 
-def _does_little_harm(reader: MaskedReader | SpanFiller, batches: SentenceBatches) -> bool:
+def _does_little_harm(reader: Filler, batches: SentenceBatches) -> bool:
     """Whether the null document can be used: see `RealmTrainConfig.null_document`."""
     sentences: list[MaskedSentence] = []
     for number in range(len(batches)):

@@ -146,11 +146,11 @@ def open_tagger(
     """
     if masks != "salient":
         return None
-    if name_or_path is not None and name_or_path.startswith(_SPACY):
+    if name_or_path is None:
+        return CapitalTagger(title_hashes(passages, folder / "titles.npy"))
+    if name_or_path.startswith(_SPACY):
         return SpacyTagger(Path(name_or_path.removeprefix(_SPACY)))
-    if name_or_path is not None:
-        return ModelTagger(name_or_path, device)
-    return CapitalTagger(title_hashes(passages, folder / "titles.npy"))
+    return ModelTagger(name_or_path, device)
 
 
 def choose_spans(how: Masks, sentence: str, salient: CharSpans, draw: np.random.Generator) -> CharSpans:

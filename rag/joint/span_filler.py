@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from indexers.protocols import IntArray
 from rag.core.errors import ConfigError
 from rag.joint.config import MlmConfig
-from rag.joint.masked import Filled, MaskedReader, MaskedSentence
+from rag.joint.masked import Filled, Filler, MaskedReader, MaskedSentence
 from readers.extractive.files import SHIPPED_READER
 from readers.extractive.inference import row_tensors
-from readers.extractive.layout import Row, pair_template
+from readers.extractive.layout import Row
 from readers.extractive.model import SpanModel
 from readers.extractive.tokens import continuations
 from readers.extractive.training.config import ReaderModelConfig
@@ -25,7 +25,7 @@ from readers.extractive.training.export import export_trained
 from readers.extractive.training.start import start_model
 
 
-class SpanFiller(nn.Module):
+class SpanFiller(Filler):
     r"""Copies the masked words of a sentence out of a passage.
 
         p(y | x, z) = (1 − ε) Σ_{(s,e): z[s..e] = y} P_start(s) · P_end(e) + ε
@@ -46,14 +46,12 @@ class SpanFiller(nn.Module):
     """
 
     def __init__(self, model: SpanModel, tokenizer: Any, *, max_tokens: int, guess: float) -> None:
-        super().__init__()
-        self.model, self.tokenizer, self._max_tokens = model, tokenizer, max_tokens
         if tokenizer.mask_token_id is None:
             raise ConfigError(
                 f"{type(tokenizer).__name__} has no mask token", hint="use a BERT-like reader or encoder"
             )
+        super().__init__(model, tokenizer, max_tokens=max_tokens)
         self._log_guess, self._log_copy = float(np.log(guess)), float(np.log1p(-guess))
-        self._mark = pair_template(tokenizer)
         self._continues = continuations(tokenizer)
 
     @classmethod
@@ -69,30 +67,16 @@ class SpanFiller(nn.Module):
         filler = cls(model, tokenizer, max_tokens=config.joint_tokens, guess=config.guess)
         return filler.to(device).train()
 
-    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of passages, as `read` takes them."""
-        encoded = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)
-        ids: list[list[int]] = encoded["input_ids"]
-        return ids
-
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        """A folder that transformers opens with `AutoModelForQuestionAnswering`.
-
-        Args:
-            weights: fp32, by parameter name.
-        """
+        """See `Filler`; transformers opens the folder with `AutoModelForQuestionAnswering`."""
         self.float().load_state_dict(dict(weights), strict=False)
         export_trained(folder, self.model, self.model.state_dict(), self.tokenizer)
 
     def forward(
         self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]
     ) -> Tensor:
-        """(B, K, T) log p(y | x, z) at a sentence's first mask, 0 at the others: the words are filled in
-        together.
-
-        Args:
-            sentences: the B sentences, each with one run of masks.
-            passages: for each sentence the token ids of K passages; an empty list is the null document.
+        """(B, K, T) log p(y | x, z) at a sentence's first mask, 0 at the others: the words, one run, are
+        filled in together; see `read`.
         """
         return self.read(sentences, passages, learning=False).logp
 
@@ -103,8 +87,8 @@ class SpanFiller(nn.Module):
         *,
         learning: bool = True,
     ) -> Filled:
-        """See `Filled`; the objective is log Σ P_start · P_end where the passage holds the words, and the
-        log-probability of "not here" where it does not.
+        """See `Filler.read`; the objective is log Σ P_start · P_end where the passage holds the words, and
+        the log-probability of "not here" where it does not.
 
         Args:
             learning: read the passages without the words too, for the objective.
@@ -115,9 +99,9 @@ class SpanFiller(nn.Module):
         copied = torch.full(shape, -torch.inf, device=device)
         objective = torch.zeros(shape, device=device)
         if work:
-            b, k, holds = (
-                torch.tensor(part, device=device) for part in zip(*(w.key for w in work), strict=True)
-            )
+            b = torch.tensor([one.sentence for one in work], device=device)
+            k = torch.tensor([one.passage for one in work], device=device)
+            holds = torch.tensor([len(one.first) > 0 for one in work], device=device)
             right, absent = self._spans(work)
             copied = copied.index_put((b, k), torch.where(holds, right, -torch.inf))
             objective = objective.index_put((b, k), torch.where(holds, right, absent))
@@ -141,10 +125,10 @@ class SpanFiller(nn.Module):
                 if len(starts) or (learning and len(tokens)):
                     row = frame.row(tokens)
                     first = starts + row.text_from
-                    yield _Reading((b, k, bool(len(starts))), row, first, first + len(sentence.targets) - 1)
+                    yield _Reading(b, k, row, first, first + len(sentence.targets) - 1)
 
     def _spans(self, work: Sequence[_Reading]) -> tuple[Tensor, Tensor]:
-        """(R,) log-probability of the right spans, −inf without any, and of "not here"."""
+        """(R,) log-probability of the right spans, of no use where there are none, and of "not here"."""
         device = next(self.parameters()).device
         ids, mask, types, text = row_tensors(self._mark, [one.row for one in work])
         text[:, self._mark.cls_position] = True
@@ -166,9 +150,10 @@ class SpanFiller(nn.Module):
 
 
 class _Reading(NamedTuple):
-    """A row to read: its sentence, its passage and whether that holds the words; their places in the row."""
+    """A row to read, the numbers of its sentence and its passage, and where the words stand in the row."""
 
-    key: tuple[int, int, bool]
+    sentence: int
+    passage: int
     row: Row
     first: IntArray
     last: IntArray
@@ -195,7 +180,7 @@ def _at_first_mask(values: Tensor, longest: int) -> Tensor:
     return nn.functional.pad(values[..., None], (0, longest - 1))
 
 
-def open_filler(config: MlmConfig, device: str = "cpu", *, fresh: bool = False) -> MaskedReader | SpanFiller:
+def open_filler(config: MlmConfig, device: str = "cpu", *, fresh: bool = False) -> Filler:
     """What fills in masked words, as `config.fills` says.
 
     Args:

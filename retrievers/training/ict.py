@@ -30,7 +30,7 @@ from retrievers.training.validation import HeldOutScores
 
 log = get_logger(__name__)
 
-_NAMES = CapitalTagger(np.zeros(0, np.uint64))
+_NAMES = CapitalTagger()
 _SAMPLE = 1000  # passages looked at before training
 
 
