@@ -1,7 +1,7 @@
 """FAISS over memory-mapped embeddings: built block by block, tuned to a recall, searched with re-ranking.
 
 Files in the directory: `dense.json` (type, parameters, search settings, measured recall) and `faiss.index`
-(absent for `flat`, which searches the embeddings themselves).
+(absent for `flat`, which searches the embeddings themselves), for `fastscan` also `faiss.lists`.
 """
 
 import logging
@@ -27,7 +27,8 @@ from indexers.exact import (
     select_best,
 )
 from indexers.ledger import read_info
-from indexers.presets import HNSW_EF_CONSTRUCTION, IN_MEMORY, Preset, preset_for
+from indexers.mapped_lists import LISTS_NAME, move_lists, open_lists
+from indexers.presets import HNSW_EF_CONSTRUCTION, Preset, preset_for
 from indexers.probes import perturbed_probes
 from indexers.protocols import FloatArray, IntArray, VectorIndex
 from indexers.selected import Selection
@@ -126,6 +127,7 @@ def build_faiss(
     if len(embeddings) == 0:
         raise DataError("there are no embeddings to index")
     clean_directory(place)
+    (place / LISTS_NAME).unlink(missing_ok=True)
     if probes is None:
         probes = perturbed_probes(embeddings, min(256, len(embeddings)), seed)
     info: dict[str, Any] = {
@@ -157,10 +159,12 @@ def build_faiss(
             for _, block in embeddings.blocks():
                 add(block)
                 progress.update(len(block))
+    if preset.name == "fastscan":
+        index = faiss.IndexIVFPQFastScan(index)
+        move_lists(index, place)
     with atomic_path(place / FAISS_NAME) as temporary, _disk_errors_of_faiss(place):
-        fast = faiss.IndexIVFPQFastScan(index) if preset.name == "fastscan" else index
-        faiss.write_index(fast, str(temporary))
-    del fast, index
+        faiss.write_index(index, str(temporary))
+    del index
     with _faiss_threads(threads):
         truth, _ = exact_search(embeddings, probes, min(max(RECALL_KS), len(embeddings)))
         info.update(_tune(open_faiss(place, info), preset, embeddings, probes, truth, recall_target))
@@ -271,7 +275,7 @@ def search_parameters(index: Any, effort: int, wanted: int, selected: Selection 
 
 
 def open_faiss(directory: Path, info: Mapping[str, Any]) -> Any:
-    """FAISS's index in a directory, mapped into memory where its type can be.
+    """FAISS's index in a directory, mapped into memory.
 
     Raises:
         ArtifactError: the file is missing, damaged, or does not fit `info`, the content of `dense.json`.
@@ -280,8 +284,8 @@ def open_faiss(directory: Path, info: Mapping[str, Any]) -> Any:
     if not path.is_file():
         raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
     try:
-        is_copied = info.get("index_type") == IN_MEMORY  # from a mapping that would take ten times as long
-        index = faiss.read_index(str(path), 0 if is_copied else faiss.IO_FLAG_MMAP_IFC)
+        is_blocked = info.get("index_type") == "fastscan"
+        index = open_lists(path) if is_blocked else faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (RuntimeError, MemoryError) as error:
         raise ArtifactError(f"{path} is damaged", hint="restore it or rebuild the index") from error
     if (index.ntotal, index.d) != (info["rows"], info["dim"]):

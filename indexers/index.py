@@ -22,8 +22,9 @@ from indexers.embedding_shards import EmbeddingShards
 from indexers.faiss_index import FAISS_NAME, open_dense
 from indexers.filtering import folders, select
 from indexers.lucene import FOLDER_NAME, LuceneIndex
+from indexers.mapped_lists import LISTS_NAME
 from indexers.passages import IDS_NAME, PassageStore
-from indexers.presets import IN_MEMORY, PARTS, Part
+from indexers.presets import PARTS, Part
 from indexers.protocols import EncoderIdentity, VectorIndex
 from indexers.segments import ROWS_NAME, LiveRows, open_segments
 from indexers.selected import Selection
@@ -239,8 +240,7 @@ class Index:
 
     def read_ahead(self) -> int:
         """Let the system read what every search uses into its cache; see `page_cache.read_ahead`."""
-        is_in_memory = self.manifest.get("dense", {}).get("index_type") == IN_MEMORY
-        used = (IDS_NAME,) if is_in_memory else (IDS_NAME, FAISS_NAME)
+        used = (IDS_NAME, FAISS_NAME, LISTS_NAME)
         names = [Path(name) for name in self.manifest["files"]]
         return read_ahead(
             self.directory / name for name in names if name.name in used or FOLDER_NAME in name.parts

@@ -21,7 +21,7 @@ from indexers.coarse import products_per_vector
 from indexers.documents import DOCUMENTS_NAME, DocumentList, cut_and_listed
 from indexers.faiss_index import TWO_LEVELS_FROM
 from indexers.passage_writer import PassageStoreWriter
-from indexers.presets import HNSW_LINKS, IN_MEMORY, Preset, preset_for
+from indexers.presets import HNSW_LINKS, Preset, preset_for
 from indexers.settings import BuildSettings
 from indexers.token_codec import TRAINING_TOKENS, centroid_count, code_dtype
 from indexers.token_index import default_ndocs
@@ -250,7 +250,7 @@ def plan(
             building["dense"] = 150e6 + embedding_bytes
         else:
             disk["faiss"] = index_bytes
-            serving["faiss" if preset.name == IN_MEMORY else "faiss, mapped"] = index_bytes
+            serving["faiss, mapped"] = index_bytes
             factor = over_fetch or preset.over_fetches[0]
             fetched = questions * (top_k * factor + 16)
             serving["embeddings, mapped"] = touched_bytes(embedding_bytes, fetched)

@@ -12,9 +12,8 @@
 | rabitq   | inverted lists of 1-bit codes, rotated     | D/8 + 16         | smallest memory            |
 
 All but `flat` are lossy; their candidates are re-ranked with exact scores from the embeddings on disk. Files
-are mapped into memory, which several processes share; only that of `fastscan` is read into the memory of each
-process, in blocks of 32 codes that the processor compares at a time (André et al. 2017, "Accelerated Nearest
-Neighbor Search with Quick ADC").
+are mapped into memory, which several processes share. The codes of `fastscan` lie in blocks of 32 that the
+processor compares at a time (André et al. 2017, "Accelerated Nearest Neighbor Search with Quick ADC").
 Another lossy type, `plaid`, is for encoders with one vector per token: see `indexers.token_index`.
 """
 
@@ -36,7 +35,6 @@ INDEX_KINDS: dict[IndexKind, tuple[Part, ...]] = {
 }
 IndexType = Literal["flat", "fp16", "sq8", "hnsw", "ivf", "fastscan", "ivfpq", "rabitq"]
 INDEX_TYPES: tuple[IndexType, ...] = get_args(IndexType)
-IN_MEMORY = "fastscan"  # the type that each process reads into its memory; the others are mapped
 LISTED_TYPES = ("ivf", "fastscan", "ivfpq", "rabitq")  # with inverted lists, of which a search reads some
 PLAID = "plaid"  # one vector per token: the part "tokens" takes the place of "dense"
 

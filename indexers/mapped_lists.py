@@ -1,0 +1,74 @@
+"""Inverted lists of blocked codes in a file that is mapped into memory.
+
+FAISS reads the lists of its `IndexIVFPQFastScan` into the memory of every process. Its lists on disk
+(`OnDiskInvertedLists`) can hold the same blocks, and the search reads both through one interface: results are
+equal, processes share the pages, and an index opens without reading them.
+
+`faiss.lists` has, for each list, the codes in blocks of 32 and then the ids (int64), both with room for whole
+blocks; unused ids are -1. Where each list is stands in `faiss.index`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import faiss as _faiss
+import numpy as np
+
+from rag.core.errors import ArtifactError, IncompleteArtifactError
+from rag.core.files import atomic_path
+
+faiss: Any = _faiss  # its stubs lack much of what the library has
+LISTS_NAME = "faiss.lists"
+_ID_BYTES = 8
+
+
+def move_lists(index: Any, directory: Path) -> None:
+    """Write the lists of an `IndexIVFPQFastScan` into `directory`, and refer to that file from the index.
+
+    The index is then for `faiss.write_index` alone.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    blocks = faiss.downcast_InvertedLists(index.invlists)
+    lists = faiss.OnDiskInvertedLists()
+    lists.nlist, lists.code_size, lists.read_only = index.nlist, index.code_size, True
+    offset = 0
+    with atomic_path(directory / LISTS_NAME) as temporary, temporary.open("wb") as file:
+        for number in range(index.nlist):
+            size = blocks.list_size(number)
+            room = -(-size // blocks.n_per_block) * blocks.n_per_block
+            entry = faiss.OnDiskOneList()
+            entry.size, entry.capacity, entry.offset = size, room, offset
+            lists.lists.push_back(entry)
+            if room:
+                ids = np.full(room, -1, np.int64)
+                ids[:size] = faiss.rev_swig_ptr(blocks.get_ids(number), size)
+                file.write(faiss.rev_swig_ptr(blocks.get_codes(number), room * index.code_size))
+                file.write(ids.data)
+            offset += room * (index.code_size + _ID_BYTES)
+    lists.filename, lists.totsize = LISTS_NAME, offset
+    index.replace_invlists(lists, True)
+    lists.this.disown()
+
+
+def open_lists(path: Path) -> Any:
+    """FAISS's index in a file, with lists that `move_lists` wrote beside it, mapped.
+
+    Raises:
+        ArtifactError: the file of lists is missing or has another size than the index says.
+        RuntimeError: FAISS cannot read the index.
+    """
+    index = faiss.read_index(str(path), faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_SKIP_IVF_DATA)
+    lists = faiss.downcast_InvertedLists(index.invlists)
+    file = path.with_name(LISTS_NAME)
+    if not file.is_file():
+        raise IncompleteArtifactError(f"{file} is missing", hint="restore it or rebuild the index")
+    if (size := file.stat().st_size) != lists.totsize:
+        raise ArtifactError(
+            f"{file} has {size:,} bytes, expected {lists.totsize:,}", hint="restore it or rebuild the index"
+        )
+    lists.filename, lists.prefetch_nthread = str(file), 0  # threads that read ahead cost more than they bring
+    if size:
+        lists.do_mmap()
+    return index

@@ -1,0 +1,75 @@
+"""Lists of blocked codes that are mapped, against FAISS's own in memory."""
+
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from indexers.mapped_lists import LISTS_NAME, move_lists, open_lists
+from rag.core.errors import ArtifactError, IncompleteArtifactError
+
+DIM, ROWS, LISTS = 32, 4000, 40
+
+
+@pytest.fixture
+def in_memory() -> Any:
+    """An index one of whose lists is empty, and whose others do not end with a whole block."""
+    vectors = np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32)
+    centres = np.concatenate([vectors[: LISTS - 1], np.full((1, DIM), -100.0, np.float32)])
+    flat = faiss.IndexFlatIP(DIM)
+    flat.add(centres)
+    index = faiss.IndexIVFPQ(flat, DIM, LISTS, DIM // 2, 4, faiss.METRIC_INNER_PRODUCT)
+    index.cp.niter = 1
+    index.train(vectors)
+    index.add(vectors)
+    return faiss.IndexIVFPQFastScan(index)
+
+
+def written(index: Any, folder: Path) -> Path:
+    move_lists(index, folder)
+    faiss.write_index(index, str(folder / "faiss.index"))
+    return folder / "faiss.index"
+
+
+@pytest.mark.parametrize("nprobe", [1, 7, LISTS])
+def test_mapped_lists_give_the_results_of_those_in_memory(
+    in_memory: Any, tmp_path: Path, nprobe: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    queries = np.random.default_rng(1).standard_normal((60, DIM)).astype(np.float32)
+    rows = faiss.IDSelectorBatch(np.arange(0, ROWS, 3))
+    settings = [{"nprobe": nprobe}, {"nprobe": nprobe, "sel": rows}]
+    expected = [
+        in_memory.search(queries, 50, params=faiss.IVFPQSearchParameters(**each)) for each in settings
+    ]
+    mapped = open_lists(written(in_memory, tmp_path))
+    assert mapped.ntotal == ROWS
+    for each, wanted in zip(settings, expected, strict=True):
+        found = mapped.search(queries, 50, params=faiss.IVFPQSearchParameters(**each))
+        for part in (0, 1):
+            np.testing.assert_array_equal(found[part], wanted[part])
+    assert capfd.readouterr().out == ""
+
+
+def test_an_index_opens_where_it_was_moved_to(in_memory: Any, tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    written(in_memory, tmp_path / "before")
+    (tmp_path / "before").rename(tmp_path / "after")
+    mapped = open_lists(tmp_path / "after" / "faiss.index")
+    _, rows = mapped.search(np.ones((1, DIM), np.float32), 5)
+    assert (rows >= 0).all()
+
+
+def test_lists_that_are_missing_or_cut_are_refused_before_they_are_read(
+    in_memory: Any, tmp_path: Path
+) -> None:
+    index = written(in_memory, tmp_path)
+    lists = tmp_path / LISTS_NAME
+    content = lists.read_bytes()
+    lists.write_bytes(content[:-100])
+    with pytest.raises(ArtifactError, match=f"has {len(content) - 100:,} bytes, expected {len(content):,}"):
+        open_lists(index)
+    lists.unlink()
+    with pytest.raises(IncompleteArtifactError, match="lists is missing"):
+        open_lists(index)
