@@ -19,7 +19,6 @@ from rag.core.files import atomic_path
 
 faiss: Any = _faiss  # its stubs lack much of what the library has
 LISTS_NAME = "faiss.lists"
-_ID_BYTES = 8
 
 
 def move_lists(index: Any, directory: Path) -> None:
@@ -28,26 +27,24 @@ def move_lists(index: Any, directory: Path) -> None:
     The index is then for `faiss.write_index` alone.
 
     Raises:
-        OSError: the disk is full.
+        ResourceError: the disk is full.
     """
     blocks = faiss.downcast_InvertedLists(index.invlists)
     lists = faiss.OnDiskInvertedLists()
     lists.nlist, lists.code_size, lists.read_only = index.nlist, index.code_size, True
-    offset = 0
     with atomic_path(directory / LISTS_NAME) as temporary, temporary.open("wb") as file:
         for number in range(index.nlist):
             size = blocks.list_size(number)
             room = -(-size // blocks.n_per_block) * blocks.n_per_block
             entry = faiss.OnDiskOneList()
-            entry.size, entry.capacity, entry.offset = size, room, offset
+            entry.size, entry.capacity, entry.offset = size, room, file.tell()
             lists.lists.push_back(entry)
             if room:
                 ids = np.full(room, -1, np.int64)
                 ids[:size] = faiss.rev_swig_ptr(blocks.get_ids(number), size)
                 file.write(faiss.rev_swig_ptr(blocks.get_codes(number), room * index.code_size))
                 file.write(ids.data)
-            offset += room * (index.code_size + _ID_BYTES)
-    lists.filename, lists.totsize = LISTS_NAME, offset
+        lists.filename, lists.totsize = LISTS_NAME, file.tell()
     index.replace_invlists(lists, True)
     lists.this.disown()
 
@@ -59,11 +56,11 @@ def open_lists(path: Path) -> Any:
         ArtifactError: the file of lists is missing or has another size than the index says.
         RuntimeError: FAISS cannot read the index.
     """
-    index = faiss.read_index(str(path), faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_SKIP_IVF_DATA)
-    lists = faiss.downcast_InvertedLists(index.invlists)
     file = path.with_name(LISTS_NAME)
     if not file.is_file():
         raise IncompleteArtifactError(f"{file} is missing", hint="restore it or rebuild the index")
+    index = faiss.read_index(str(path), faiss.IO_FLAG_READ_ONLY | faiss.IO_FLAG_SKIP_IVF_DATA)
+    lists = faiss.downcast_InvertedLists(index.invlists)
     if (size := file.stat().st_size) != lists.totsize:
         raise ArtifactError(
             f"{file} has {size:,} bytes, expected {lists.totsize:,}", hint="restore it or rebuild the index"

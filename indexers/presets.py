@@ -88,7 +88,8 @@ class Preset:
         centroids = 4.0 * dim * self.nlist
         codebooks = 4.0 * dim * (self.codewords or 2)
         rotation = 4.0 * dim * dim if self.name == "rabitq" else 0.0
-        # A list is a whole number of blocks of 32 codes and ids: half a block is empty on average.
+        # A list is a whole number of blocks of 32 codes and ids: half a block is empty on average. Its size,
+        # its room and where it begins take 24 bytes.
         of_list = 16 * (self.pq_bytes + 8.0) + 24
         padding = of_list * self.nlist if self.name == "fastscan" else 0.0
         return centroids + codebooks + rotation + padding
