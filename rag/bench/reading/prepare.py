@@ -40,6 +40,7 @@ def prepare(sets: Path, out: Path, *, squad: Path, nq: Path, manuals: Path) -> N
             records = [_with_bars(record) for record in records]
         _divide(out, name, records, _passage if name in _UNTITLED else _title, share)
     learnt, held_out = _sides(_squad(squad), _title, 0.045)
+    _write(out / "squad-all-train.jsonl.gz", learnt)
     _write(out / "squad-train.jsonl.gz", random.Random(SEED).sample(learnt, _SQUAD))
     held_out = random.Random(5).sample(held_out, _SQUAD_HELD_OUT)
     _write(out / "squad-held-out.jsonl.gz", held_out)

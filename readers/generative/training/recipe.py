@@ -33,6 +33,7 @@ from readers.generative.training.data import merged_examples
 from readers.generative.training.finish import (
     answer_scores,
     calibrate,
+    fit_retrieval_weight,
     read_examples_with,
     reader_card,
     save_reader,
@@ -116,6 +117,9 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
             set_weights(seq2seq, weights, torch.float32)
             weights = merge()
         set_weights(seq2seq, weights)
+        if config.mode == "single":
+            weight = fit_retrieval_weight(GenerativeReader(seq2seq, final), held_out)
+            final = final.model_copy(update={"retrieval_weight": weight})
         calibration, figures = calibrate(GenerativeReader(seq2seq, final), held_out, shown)
         manifest = GeneratorManifest(name=config.name, settings=final, calibration=calibration)
         save_reader(run.out / "reader", seq2seq, weights, manifest)

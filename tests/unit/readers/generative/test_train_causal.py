@@ -1,8 +1,9 @@
 """A causal model is trained to answer from passages: all weights, or adapters that are merged at the end."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,9 +13,12 @@ from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
 from rag.rounds.signals import Judge, to_judge
+from readers.generative.reader import GenerativeReader
 from readers.generative.training.config import GeneratorTrainConfig
+from readers.generative.training.finish import fit_retrieval_weight
 from readers.generative.training.recipe import _adapt, train_generator
 from readers.open import open_reader
+from readers.ranking import CandidateAnswer, Ranked
 from tests.tiny_causal import causal_folder, tiny_causal
 
 WORDS = ["tower", "river", "city", "bridge", "castle", "harbour", "forest", "year"]
@@ -78,3 +82,32 @@ def test_merged_adapters_compute_the_same() -> None:
         merge()
         assert torch.allclose(model(ids).logits, adapted, atol=1e-4)
     assert not torch.allclose(adapted, plain, atol=1e-2)
+
+
+class ReadsApart:
+    """Answers with the last word of a passage, as likely as its first word says."""
+
+    def generate(self, questions: Any, passages: Any, scores: Any) -> list[Ranked]:
+        found = []
+        for [one] in passages:
+            words = one.text.split()
+            found.append(Ranked([CandidateAnswer(0, None, None, words[-1], float(words[0]))], None))
+        return found
+
+
+@pytest.mark.parametrize(("place", "expected"), [(0, 3.0), (3, 0.0)])
+def test_ranks_count_as_much_as_held_out_questions_say(place: int, expected: float) -> None:
+    """The passage at `place` is right, and every passage's answer is as likely."""
+    held_out = [
+        Example(
+            str(n), f"question {n}", ("right",),
+            tuple(
+                Candidate(Passage("", "", f"-1 {'right' if rank == place else rank}"), "retrieved", rank=rank)
+                for rank in range(4)
+            ),
+        )
+        for n in range(5)
+    ]  # fmt: skip
+    assert fit_retrieval_weight(cast(GenerativeReader, ReadsApart()), held_out) == expected
+    only_right = [replace(one, candidates=one.candidates[place : place + 1]) for one in held_out]
+    assert fit_retrieval_weight(cast(GenerativeReader, ReadsApart()), only_right) == 0.0
