@@ -1,5 +1,6 @@
 """After the last step: export, choose the ranking and calibrate on held-out questions, score, describe."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rag.core.files import atomic_write_json, fingerprint, read_json
+from rag.core.files import atomic_path, atomic_write_json, fingerprint, read_json
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.examples import Example
@@ -63,51 +64,57 @@ def finish(
     Returns:
         Figures by name.
     """
-    trained, finished = config.out / "trained", config.out / "reader"
-    export_trained(trained, model, weights, tokenizer)
+    export_trained(config.out / "trained", model, weights, tokenizer)
     sets = {} if config.keep_ranking else _serving(config, held_out)
     everything = [example for examples in held_out.values() for example in examples]
     everything = everything or [example for examples in sets.values() for example in examples] or [*learnt]
 
-    def export(settings: ReaderSettings, calibration: Calibration) -> ExtractiveReader:
+    def export(folder: Path, settings: ReaderSettings, calibration: Calibration) -> ExtractiveReader:
         export_int8(
-            finished, model, weights, tokenizer, name=config.name, settings=settings, calibration=calibration
+            folder, model, weights, tokenizer, name=config.name, settings=settings, calibration=calibration
         )
         if everything:
-            add_ranges(finished, draw(everything, RANGE_QUESTIONS, config, 7))
-        return ExtractiveReader.load(finished, precision=config.optim.precision)
+            add_ranges(folder, draw(everything, RANGE_QUESTIONS, config, 7))
+        return ExtractiveReader.load(folder, precision=config.optim.precision)
 
-    reader = export(settings, calibration)
-    figures = _Figures(config.out / "measured.json", load_manifest(ReaderManifest, finished).weights_sha256)
-    for label, examples in held_out.items():
-        shown = draw(examples, config.validation_questions, config, 4)
-        if shown:
-            figures.once(f"gold passages, held-out {label}", "", partial(reading_scores, reader, shown))
+    finished = config.out / "reader"
+    with atomic_path(finished) as folder:  # a reader without its ranking and confidence is not in place
+        reader = export(folder, settings, calibration)
+        figures = _Figures(config.out / "measured.json", load_manifest(ReaderManifest, folder).weights_sha256)
+        for label, examples in held_out.items():
+            shown = draw(examples, config.validation_questions, config, 4)
+            if shown:
+                figures.once(f"gold passages, held-out {label}", "", partial(reading_scores, reader, shown))
 
-    if sets:
+        if sets:
 
-        def tuned() -> dict[str, Any]:
-            found = tune(reader, sets, effort_sets=config.effort_sets, effort=config.effort)
-            figures.notes["choice"] = {
-                "settings": found.settings.model_dump(),
-                "calibration": found.calibration.model_dump(),
-            }
-            return found.figures
+            def tuned() -> dict[str, Any]:
+                found = tune(reader, sets, effort_sets=config.effort_sets, effort=config.effort)
+                figures.notes["choice"] = {
+                    "settings": found.settings.model_dump(),
+                    "calibration": found.calibration.model_dump(),
+                }
+                return found.figures
 
-        source = _source(config, sets)
-        figures.once("retrieved, held-out", source, tuned)
-        choice = figures.notes["choice"]
+            source = _source(config, sets)
+            figures.once("retrieved, held-out", source, tuned)
+            choice = figures.notes["choice"]
+            reader.close()
+            chosen = ReaderSettings(**choice["settings"])
+            reader = export(folder, chosen, Calibration(**choice["calibration"]))
+
+        if config.test_file is not None:
+            test = read_set(TrainingSet(questions=config.test_file))
+            source = f"{config.test_file} {fingerprint(figures.notes.get('choice'))[:16]}"
+            figures.once(
+                "gold passages, test, shipped weights", source, partial(reading_scores, reader, test)
+            )
+            full = model.to_compute(torch.float32).cpu()
+            full.load_state_dict(weights, strict=False)
+            exact = ExtractiveReader(full, tokenizer, reader.settings, reader.calibration)
+            figures.once("gold passages, test, weights in fp32", source, partial(reading_scores, exact, test))
         reader.close()
-        reader = export(ReaderSettings(**choice["settings"]), Calibration(**choice["calibration"]))
-
-    if config.test_file is not None:
-        test = read_set(TrainingSet(questions=config.test_file))
-        source = f"{config.test_file} {fingerprint(figures.notes.get('choice'))[:16]}"
-        figures.once("gold passages, test, shipped weights", source, partial(reading_scores, reader, test))
-        full = model.to_compute(torch.float32).cpu()
-        full.load_state_dict(weights, strict=False)
-        exact = ExtractiveReader(full, tokenizer, reader.settings, reader.calibration)
-        figures.once("gold passages, test, weights in fp32", source, partial(reading_scores, exact, test))
+        shutil.rmtree(finished, ignore_errors=True)
     return figures.values
 
 

@@ -91,6 +91,25 @@ def test_the_finished_reader_is_whole(run: tuple[Path, dict[str, Any]]) -> None:
     assert nothing.no_answer_confidence > result.no_answer_confidence
 
 
+def test_a_reader_is_in_place_only_with_its_ranking_and_confidence(
+    run: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, values = run
+    config = ReaderTrainConfig(**{**values, "out": tmp_path / "out", "max_steps": 2, "test_file": None})
+
+    def stopped(*_: Any, **__: Any) -> None:
+        raise DataError("stopped")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("readers.extractive.training.finish.tune", stopped)
+        with pytest.raises(DataError, match="stopped"):
+            train_reader(config)
+    assert (tmp_path / "out" / "trained").exists()
+    assert not (tmp_path / "out" / "reader").exists()
+    train_reader(config)
+    assert ExtractiveReader.load(tmp_path / "out" / "reader").calibration.questions > 24
+
+
 def test_questions_are_read_as_long_as_they_are_trained_on_by_default() -> None:
     trained, read = ReaderModelConfig(), ReaderSettings()
     assert (trained.question_tokens, trained.title_tokens) == (read.question_tokens, read.title_tokens)
