@@ -1,4 +1,4 @@
-"""Divide question sets by document, for `rag train reader --config reader-domains`.
+"""Divide question sets by document, for `rag train reader --config reader-domains` and `reader-domains-long`.
 
     python -m rag.bench.reading.prepare SETS OUT --squad SQUAD_TRAIN --nq NQ_TRAIN --manuals /usr/share/man
 

@@ -80,15 +80,16 @@ def answer_scores(
 def fit_retrieval_weight(reader: GenerativeReader, examples: Sequence[Example]) -> float:
     """The `retrieval_weight` of a reader of single passages that makes right answers likeliest.
 
-    The best ten passages of each held-out question are read one by one. The right answers have a share of
-    the softmax over all answers; the sum of its logarithms counts, over at most 200 questions that have
-    a right and a wrong answer. Without such a question the weight is 0.
+    The best ten passages of each held-out question are read one by one, if they have ranks: in a file
+    without ranks the positives come first. The right answers have a share of the softmax over all answers.
+    The sum of its logarithms counts, over those of the first 200 questions that have a right and a wrong
+    answer; without such a question the weight is 0.
     """
     judged: list[tuple[int, list[int], npt.NDArray[np.float64], npt.NDArray[np.bool_]]] = []
     for example in examples[:_WEIGHED_QUESTIONS]:
-        shown = [[c.passage] for c in best_ranked(example, _WEIGHED_PASSAGES)]
-        apart = reader.generate([example.question] * len(shown), shown, [[0.0]] * len(shown))
-        answers = [(place, one) for place, mine in enumerate(apart) for one in mine.candidates]
+        shown = [c for c in best_ranked(example, _WEIGHED_PASSAGES) if c.rank is not None]
+        read = read_examples_with(reader, [replace(example, candidates=(one,)) for one in shown], 1)
+        answers = [(place, one) for place, mine in enumerate(read) for one in mine.candidates]
         right = np.array([f1(one.text, example.answers) >= _RIGHT for _, one in answers], bool)
         if right.any() and not right.all():
             scores = np.array([one.score for _, one in answers])

@@ -111,3 +111,5 @@ def test_ranks_count_as_much_as_held_out_questions_say(place: int, expected: flo
     assert fit_retrieval_weight(cast(GenerativeReader, ReadsApart()), held_out) == expected
     only_right = [replace(one, candidates=one.candidates[place : place + 1]) for one in held_out]
     assert fit_retrieval_weight(cast(GenerativeReader, ReadsApart()), only_right) == 0.0
+    unranked = [replace(e, candidates=tuple(replace(c, rank=None) for c in e.candidates)) for e in held_out]
+    assert fit_retrieval_weight(cast(GenerativeReader, ReadsApart()), unranked) == 0.0
