@@ -28,9 +28,14 @@ class Page:
         return self.driver.execute_script(code, *arguments)
 
     def until(self, condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+        value = self.within(timeout_s, condition)
+        assert value, f"it did not happen; the page says: {self.text('body')!r}"
+        return value
+
+    def within(self, timeout_s: float, condition: Callable[[], Any]) -> Any:
+        """What the condition gives as soon as that is true, or after that time."""
         deadline = time.monotonic() + timeout_s
-        while not (value := condition()):
-            assert time.monotonic() < deadline, f"it did not happen; the page says: {self.text('body')!r}"
+        while not (value := condition()) and time.monotonic() < deadline:
             time.sleep(0.02)
         return value
 
