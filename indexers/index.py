@@ -30,7 +30,7 @@ from indexers.segments import ROWS_NAME, LiveRows, open_segments
 from indexers.selected import Selection
 from indexers.token_index import TokenIndex
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
-from rag.core.manifest import MANIFEST_NAME, read_manifest, verify_files
+from rag.core.manifest import MANIFEST_NAME, read_manifest, verify_files, version_of
 from rag.core.npy import load_npy
 from rag.core.page_cache import read_ahead
 from rag.core.types import Passage
@@ -57,7 +57,7 @@ class Index:
 
     def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
         self.directory, self.manifest = directory, manifest
-        self.version: str = manifest["checksum"][:12]
+        self.version = version_of(manifest)
         self._selections: dict[Filter, Selection] = {}
         self.embeddings: EmbeddingShards | None = None
         self.dense: VectorIndex | None = None

@@ -18,7 +18,7 @@ from indexers.provenance import split_of_index
 from indexers.versions import OpenEncoder, UpdateReport, VersionWriter
 from rag.core.errors import ConfigError
 from rag.core.files import directory_lock
-from rag.core.manifest import read_manifest
+from rag.core.manifest import read_manifest, version_of
 
 
 def update_index(
@@ -49,7 +49,7 @@ def update_index(
             report = VersionWriter(index, encoder).update(changes, max_deleted_share)
         if merge:
             report.merged = _merge(place, encoder)
-            report.version = read_manifest(place)["checksum"][:12]
+            report.version = version_of(read_manifest(place))
     return report
 
 
@@ -60,8 +60,10 @@ def merge_segments(place: str | Path, encoder: OpenEncoder) -> int:
     one that holds more than half of the passages. Answers stay the same.
 
     Raises:
+        ArtifactError: there is no finished index.
         ResourceError: another process writes into `place`, or the disk is full.
     """
+    read_manifest(place, kind=INDEX_KIND)  # before the lock, which makes the folder
     with directory_lock(place):
         return _merge(Path(place), encoder)
 

@@ -37,7 +37,7 @@ from indexers.settings import STAGES, BuildSettings
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import clean_directory, fsync_path
 from rag.core.log import get_logger
-from rag.core.manifest import NEWEST_VERSION, file_table, read_manifest, write_manifest
+from rag.core.manifest import NEWEST_VERSION, file_table, read_manifest, version_of, write_manifest
 from rag.core.npy import save_npy
 from rag.core.types import Passage
 
@@ -268,7 +268,7 @@ class VersionWriter:
             fsync_path(parent)
         manifest["checksum"] = manifest_checksum(manifest)
         write_manifest(self.place, manifest)
-        return str(manifest["checksum"][:12])
+        return version_of(manifest)
 
     def _describe_dense(self, opened: OpenSegments) -> dict[str, Any]:
         if opened.embeddings is None or opened.dense is None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from rag.data.sentences import Spans, sentence_spans
 from readers.facts import FactPassage, choose_facts, find_signs, is_named
-from readers.protocols import Citation, ReadAnswer, Reader, ReadResult
+from readers.protocols import Citation, ReadAnswer, Reader, ReadResult, readable
 
 Steps = Sequence[tuple[Hit, Passage]]
 
@@ -156,7 +156,7 @@ def read_answers(
         if not numbers:
             continue
         asked = [questions[n] for n in numbers]
-        shown = [[passage for _, passage in retrieved[n]] for n in numbers]
+        shown = [[readable(passage) for _, passage in retrieved[n]] for n in numbers]
         if several and isinstance(reader, ReadsPaths):
             scores = [hop_scores(questions[n], retrieved[n], paths[n]) for n in numbers]
             results = reader.read(asked, shown, scores, n_best, from_paths=True)

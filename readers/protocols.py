@@ -1,7 +1,7 @@
 """The interface of readers: questions and their passages in, answers with evidence out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from rag.core.errors import ConfigError, DataError
@@ -149,6 +149,13 @@ def check_request(
                 f"{len(found)} passages but {len(given)} scores for the question {question[:60]!r}"
             )
         check_lengths(found)
+
+
+def readable(passage: Passage) -> Passage:
+    """The passage as far as a reader accepts it: one that is too long must not cost a question its answer."""
+    if len(passage.text) <= MAX_PASSAGE_CHARS:
+        return passage
+    return replace(passage, text=passage.text[:MAX_PASSAGE_CHARS])
 
 
 def check_lengths(passages: Iterable[Passage]) -> None:

@@ -74,7 +74,7 @@ class ChatRequest(BaseModel):
 
     model: str = MODEL
     messages: list[ChatMessage] = Field(min_length=1)
-    stream: bool = False
+    stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = None
     filter: dict[str, Any] | None = Field(None, description="as in /v1/ask; not of OpenAI's protocol")
@@ -164,13 +164,10 @@ async def chat(body: ChatRequest, request: Request, desk: DeskOf) -> Response:
     A question that needs the conversation ("and its population?") is rewritten first; the reply shows how.
     """
     index, chosen = _index_of(body.model, desk), checked_filter(body.filter)
-    given, turns = _conversation(body.messages)
-    question = given = checked_question("the last user message", given, desk.settings)
-    if turns:
-        rephrased = await run_job(request, desk, Job("rephrase", index, turns=turns), [given])
-        question = rephrased[0]["question"]
-    job = Job("ask", index, desk.settings.read_top_k, desk.settings.n_best, filter=chosen)
-    result = (await run_job(request, desk, job, [question]))[0]
+    given, turns = _conversation(body.messages, desk.settings.max_question_chars)
+    given = checked_question("the last user message", given, desk.settings)
+    job = Job("ask", index, desk.settings.read_top_k, desk.settings.n_best, turns, chosen)
+    result = (await run_job(request, desk, job, [given]))[0]
     answers = result["answers"]
     base_url, query = str(request.base_url), "" if index == desk.default else f"?index={index}"
     sources = _sources(answers if result.get("parts") else answers[:1], base_url, query)
@@ -185,7 +182,7 @@ async def chat(body: ChatRequest, request: Request, desk: DeskOf) -> Response:
         "model": body.model,
     }
     extra = {
-        "question": question,
+        "question": result["question"],
         "sources": sources,
         "confidence": answers[0]["confidence"] if answers else None,
         "no_answer_confidence": result["no_answer_confidence"],
@@ -217,19 +214,24 @@ def _events(
     yield "data: [DONE]\n\n"
 
 
-def _conversation(messages: list[ChatMessage]) -> tuple[str, tuple[Turn, ...]]:
-    """The last user message, and the questions before it with their answers."""
+def _conversation(messages: list[ChatMessage], max_chars: int) -> tuple[str, tuple[Turn, ...]]:
+    """The last user message, and the questions before it with their answers, cut at `max_chars`."""
     last = max((place for place, message in enumerate(messages) if message.role == "user"), default=None)
     if last is None:
         raise ApiError(
             422, "invalid_request", "there is no message of the user", hint="end with the question"
         )
     turns = [
-        _turn(message.text, reply.text if reply.role == "assistant" else "")
+        _turn(_valid(message.text[:max_chars]), _valid(reply.text) if reply.role == "assistant" else "")
         for message, reply in pairwise(messages[: last + 1])
         if message.role == "user" and message.text.strip()
     ]
     return messages[last].text, tuple(turns[-_MAX_TURNS:])
+
+
+def _valid(text: str) -> str:
+    """The text with question marks for halves of surrogate pairs, which JSON allows and UTF-8 does not."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _turn(question: str, reply: str) -> Turn:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from rag.core.errors import RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger
-from rag.core.manifest import MANIFEST_NAME
+from rag.core.manifest import MANIFEST_NAME, read_manifest, version_of
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage
 from rag.data.filters import Filter, FilterError
@@ -42,10 +42,10 @@ class Job:
     """The task for a question; only questions with equal jobs share a batch.
 
     `index` is the name of one of the server's indexes; `turns` are the earlier questions and answers of a
-    conversation, for "rephrase".
+    conversation, which the question to answer may follow up on.
     """
 
-    kind: Literal["ask", "retrieve", "rephrase"]
+    kind: Literal["ask", "retrieve"]
     index: str
     top_k: int = 0
     n_best: int = 0
@@ -213,12 +213,14 @@ class Desk:
         while pause_s := self.settings.follow_updates_s:
             await asyncio.sleep(pause_s)
             for name, folder in self.settings.indexes.items():
+                service = self.holders[name].current
+                if service is None or self.state != "ready":
+                    continue
                 with suppress(OSError):
                     changed_ns = (Path(folder) / MANIFEST_NAME).stat().st_mtime_ns
-                    is_new = seen.setdefault(name, changed_ns) != changed_ns
-                    seen[name] = changed_ns
-                    if is_new and self.state == "ready":
+                    if seen.get(name) != changed_ns and _version_in(folder) != service.index_version:
                         await self._refresh_here(name)
+                    seen[name] = changed_ns
 
     async def _install(self, name: str, service: AnswerService) -> str | None:
         previous = await self.in_thread(self.holders[name].swap, service)
@@ -347,12 +349,11 @@ class Desk:
         assert isinstance(key, Job)
         with self.holders[key.index].lease() as service:
             if key.kind == "ask":
+                if key.turns:
+                    questions = [self._rephrased(service, text, key.turns) for text in questions]
                 answer_sets = service.ask(questions, top_k=key.top_k, n_best=key.n_best, filter=key.filter)
                 self._count_answers(answer_sets, key.index)
                 return [ReaderError(one.failure) if one.failure else one.to_json() for one in answer_sets]
-            if key.kind == "rephrase":
-                shared = {"index_version": service.index_version, "timings_ms": {}}
-                return [{"question": service.rephrase(text, key.turns), **shared} for text in questions]
             timer = StageTimer()
             with timer("retrieve"):
                 found = service.retrieve(questions, key.top_k, filter=key.filter, timer=timer)
@@ -366,11 +367,24 @@ class Desk:
                 for question, pairs in zip(questions, found, strict=True)
             ]
 
+    def _rephrased(self, service: AnswerService, question: str, turns: tuple[Turn, ...]) -> str:
+        """The question without need of the conversation; as it is where that would be too long to ask."""
+        rephrased = service.rephrase(question, turns)
+        return rephrased if 0 < len(rephrased) <= self.settings.max_question_chars else question
+
     def _count_answers(self, answer_sets: list[AnswerSet], index: str) -> None:
         self.metrics.questions.labels("ask", index).inc(len(answer_sets))
         self.metrics.no_answers.labels(index).inc(sum(not one.is_answered for one in answer_sets))
         if answer_sets:
             self.metrics.stages_finished(answer_sets[0].timings_ms, answer_sets[0].partial)
+
+
+def _version_in(folder: Path) -> str:
+    """The version of the index in a folder; "" if its manifest cannot be read."""
+    try:
+        return version_of(read_manifest(folder))
+    except RagError:
+        return ""
 
 
 def _release_memory() -> None:

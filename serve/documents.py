@@ -28,6 +28,7 @@ from rag.data.corpus import IdSet, fault_of
 from rag.data.files.sources import ReadOptions
 from rag.data.records import Document
 from rag.data.split import split_documents
+from readers.protocols import MAX_PASSAGE_CHARS
 from serve.desk import Desk
 from serve.errors import ApiError
 from serve.routes import DeskOf, error_models
@@ -127,8 +128,8 @@ class DocumentWriter:
         self.desk, self.name, self.place = desk, name, Path(desk.settings.indexes[name])
         self._waiting: list[_Write] = []
         self._task: asyncio.Task[None] | None = None
-        self._encoder: PassageEncoder | None = None
-        self._cut: Callable[[Document], list[Passage]] | None = None
+        self._encoder: tuple[EncoderIdentity, PassageEncoder] | None = None
+        self._cut: tuple[Any, Callable[[Document], list[Passage]]] | None = None
 
     async def write(self, documents: Sequence[Document], deleted: Sequence[str]) -> tuple[str, set[str]]:
         """The version of the index with these changes, and which of the ids it had before.
@@ -136,7 +137,10 @@ class DocumentWriter:
         Raises:
             ApiError: the change cannot be made, or another writer holds the index for too long.
         """
-        puts = await self.desk.in_thread(self._puts, documents)
+        try:
+            puts = await self.desk.in_thread(self._puts, documents)
+        except RagError as error:
+            raise _refusal(error) from None
         write = _Write(puts, list(deleted), asyncio.get_running_loop().create_future())
         self._waiting.append(write)
         if self._task is None or self._task.done():
@@ -149,11 +153,13 @@ class DocumentWriter:
             if not await self._attempt(batch) and len(batch) > 1:
                 for write in batch:  # one of them cannot be made: each by itself
                     await self._attempt([write])
-        try:
+        try:  # what fails here is tried again after the next change
             if await self.desk.in_thread(merge_segments, self.place, self._open_encoder):
                 await self.desk.refresh(self.name)
-        except RagError as error:  # tried again after the next change
+        except RagError as error:
             log.warning("segments were not merged: %s", error)
+        except Exception:  # those who wait must not wait for ever
+            log.exception("segments were not merged", extra={"index": self.name})
         if self._waiting:  # what came in the meantime
             await self._work()
 
@@ -211,25 +217,42 @@ class DocumentWriter:
         """An encoder of its own: that of the questions works on another thread."""
         from retrievers.encoders.open import load_like
 
-        if self._encoder is None:
+        if self._encoder is None or self._encoder[0] != identity:  # a reload may bring another index
             settings = self.desk.settings
-            self._encoder = load_like(identity, settings.index_encoder, precision=settings.precision)
-        return self._encoder
+            opened = load_like(identity, settings.index_encoder, precision=settings.precision)
+            self._encoder = identity, opened
+        return self._encoder[1]
 
     def _puts(self, documents: Sequence[Document]) -> list[Put]:
-        return [Put(one.id, record_digest(one), self._passages(one), sent=True) for one in documents]
+        puts = []
+        cut = self._open_cut() if documents else None
+        for one in documents:
+            assert cut is not None
+            passages = cut(one)
+            if too_long := next((it for it in passages if len(it.text) > MAX_PASSAGE_CHARS), None):
+                raise ApiError(
+                    422,
+                    "invalid_request",
+                    f"passage {too_long.id!r} has {len(too_long.text)} characters, "
+                    f"at most {MAX_PASSAGE_CHARS} are accepted",
+                    hint="split the document; this index keeps each as one passage. Nothing was changed",
+                )
+            puts.append(Put(one.id, record_digest(one), passages, sent=True))
+        return puts
 
-    def _passages(self, document: Document) -> list[Passage]:
+    def _open_cut(self) -> Callable[[Document], list[Passage]]:
+        """How the index that is in place now cuts documents into passages."""
         from retrievers.encoders.open import passage_budget
 
-        if self._cut is None:
-            with Index.open(self.place, verify="none") as index:
-                identity = index.encoder_identity
+        with Index.open(self.place, verify="none") as index:
+            identity = index.encoder_identity
+        key = identity, split_of_index(self.place)
+        if self._cut is None or self._cut[0] != key:
             name, length = (identity.name, identity.max_length) if identity else (None, None)
             budget, count = passage_budget(self.desk.settings.index_encoder or name, length)
             split = split_of_index(self.place, budget)
-            self._cut = lambda one: list(split_documents([one], split, count))
-        return self._cut(document)
+            self._cut = key, lambda one: list(split_documents([one], split, count))
+        return self._cut[1]
 
 
 def _refusal(error: RagError) -> ApiError:
@@ -296,6 +319,8 @@ def _problem(documents: Sequence[Document]) -> str:
         fault = fault_of(document, ReadOptions(), seen)
         if fault is not None:
             return f"documents.{number}: {fault.reason} ({fault.detail})"
+        if any(char < " " or char == "\x7f" for char in document.id):  # no path of a URL could name it
+            return f"documents.{number}: control character (id {document.id!r})"
     return ""
 
 
@@ -357,7 +382,10 @@ async def listing(
     try:
         documents, version, total = await desk.in_thread(_entries, writer.place)
     except ArtifactError as error:
-        raise _refusal(error) from None
+        log.error("the documents cannot be listed: %s", error)
+        raise ApiError(
+            500, "index_unusable", "the index cannot be read", hint="the server's log has the reason"
+        ) from None
     ids = list(documents)
     if after is not None and after not in documents:
         raise ApiError(404, "document_not_found", f"no document has the id {after[:100]!r}")

@@ -82,6 +82,9 @@ def _from_http(request: Request, error: HTTPException) -> ApiError:
         message = f"there is nothing at {path}"
     elif error.status_code == 405:
         message = f"{request.method} is not possible at {path}"
+    elif error.status_code == 400 and request.headers.get("content-type", "").startswith("multipart/"):
+        message = f"the form could not be read: {str(error.detail)[:200]}"
+        hint = "send files as form fields, such as curl -F file=@guide.pdf"
     elif error.status_code == 400:
         message, hint = "the request could not be read", "send a JSON object in UTF-8"
     else:
@@ -100,18 +103,21 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
             hint="send the header Content-Type: application/json",
         )  # fmt: skip
     problems = [_describe(problem) for problem in error.errors()[:5]]
-    return ApiError(
-        422, "invalid_request", "; ".join(problems), hint=f"a minimal body is {_minimal(request)}"
-    )
+    return ApiError(422, "invalid_request", "; ".join(problems), hint=_expected(request))
 
 
-def _minimal(request: Request) -> str:
+def _expected(request: Request) -> str:
+    """What a request to this path should look like."""
     path, question = request.url.path, "Who wrote Faust?"
-    if path == "/v1/admin/reload":
-        return "{}"
-    if path.startswith(OPENAI_PATHS):
-        return json.dumps({"messages": [{"role": "user", "content": question}]})
-    return json.dumps({"question": question})
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/admin/reload": {},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": question}]},
+        "/v1/ask": {"question": question},
+        "/v1/retrieve": {"question": question},
+    }
+    if path in bodies:
+        return f"a minimal body is {json.dumps(bodies[path])}"
+    return "GET /openapi.json describes the request"
 
 
 def _describe(problem: Mapping[str, Any]) -> str:

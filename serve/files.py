@@ -11,6 +11,7 @@ from indexers.documents import DocumentEntry
 from indexers.index import Index
 from indexers.provenance import documents_of_index
 from rag.core.errors import ArtifactError
+from rag.core.log import get_logger
 from rag.data.documents.kinds import kind_by_name
 from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
@@ -18,6 +19,7 @@ from serve.desk import Desk
 from serve.errors import ApiError
 from serve.routes import DeskOf, error_models
 
+log = get_logger(__name__)
 router = APIRouter()
 _MOST_CACHED = 8
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
@@ -76,7 +78,8 @@ async def _document(desk: Desk, name: str, path: str) -> DocumentEntry | None:
     place = Path(desk.settings.indexes[name])
     try:
         entries = await desk.in_thread(_documents, place, service.index_version)
-    except ArtifactError:
+    except ArtifactError as error:
+        log.error("the documents cannot be listed: %s", error)
         raise ApiError(
             500, "index_unusable", "the index cannot be read", hint="the server's log has the reason"
         ) from None

@@ -15,9 +15,16 @@ def documents_of_uploads(contents: Sequence[tuple[str, bytes]]) -> list[Document
     """Convert files, given by name and content.
 
     Raises:
-        ApiError: 422: a file cannot be read; 501: the server lacks the package for its format.
+        ApiError: 422: a file cannot be read, or has no usable name; 501: the server lacks the package for its
+            format.
     """
     documents = []
+    for name, _ in contents:
+        if name in ("", ".", "..") or not name.isprintable() or len(name.encode("utf-8", "replace")) > 255:
+            raise ApiError(
+                422, "invalid_request", f"{name[:100]!r} cannot be the name of a file",
+                hint='give the form field a file name such as filename="guide.pdf"',
+            )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="rag-upload-") as folder:
         sources = []
         for number, (name, content) in enumerate(contents):

@@ -43,6 +43,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
+def logs_json() -> bool:
+    """Whether the lines of this process's log are JSON objects, so that nothing else may stand among them."""
+    return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
+
+
 def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     """Send log records of this process to stderr, replacing earlier handlers."""
     handler = _BesideBars(sys.stderr)

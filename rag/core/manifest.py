@@ -31,6 +31,11 @@ def write_manifest(directory: str | Path, data: Mapping[str, Any]) -> None:
     atomic_write_json(Path(directory) / MANIFEST_NAME, {"format_version": FORMAT_VERSION, **data})
 
 
+def version_of(manifest: Mapping[str, Any]) -> str:
+    """The version of the artefact that a manifest describes: the beginning of its checksum."""
+    return str(manifest["checksum"])[:12]
+
+
 def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str, Any]:
     """Read and check `manifest.json`.
 

@@ -10,6 +10,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from rag.core.log import get_logger, logs_json
+
 
 def format_duration(seconds: float) -> str:
     """Human form of a duration.
@@ -68,7 +70,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._started = self._last_line = time.monotonic()
-        if self._stream.isatty():
+        if self._stream.isatty() and not logs_json():
             self._bar = tqdm(
                 total=self.total, unit=f" {self.unit}", desc=self.label, initial=self.initial,
                 file=self._stream, smoothing=0.05, dynamic_ncols=True,
@@ -116,6 +118,9 @@ class Progress:
             self._write(f"{self.label}: {state}, {counted}, {self._speed()}")
 
     def _write(self, text: str) -> None:
+        if self._stream is sys.stderr and logs_json():
+            get_logger(__name__).info(text)
+            return
         self._stream.write(text + "\n")
         self._stream.flush()
 

@@ -26,6 +26,7 @@ _OPTION = re.compile(r"(?P<field>[^=<>]+)(?P<sign>>=|<=|=|>|<)(?P<value>.+)", re
 _SIGNS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt"}
 _EXPECTED = 'expected an object such as {"path": "guide/*", "year": {"gte": 2020}}'
 _MOST_VALUES = 10_000
+_MOST_PATTERN = 4_000  # characters of all patterns of paths: a compiled expression grows with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,7 @@ class Condition:
             True
         """
         if self.field == "path":
-            patterns = [pattern + "*" * str(pattern).endswith("/") for pattern in map(str, self.values)]
-            expression = re.compile("|".join(map(translate, patterns)))
-            return lambda value: value is not None and expression.match(value) is not None
+            return _path_test([str(value) for value in self.values])
         if self.bounds:
             return lambda value: any(
                 all(_kind(one) == _kind(bound) and _RANGES[name](one, bound) for name, bound in self.bounds)
@@ -140,7 +139,38 @@ def _condition(name: str, given: Any) -> Condition:
     values = given if isinstance(given, list | tuple) else [given]
     if not values or len(values) > _MOST_VALUES:
         raise FilterError(f"the filter gives {name!r} {len(values)} values, expected 1 to {_MOST_VALUES}")
-    return Condition(name, tuple(_checked(name, value) for value in values))
+    checked = tuple(_checked(name, value) for value in values)
+    size = sum(len(pattern) for pattern in map(str, checked) if not _is_plain(pattern))
+    if name == "path" and size > _MOST_PATTERN:
+        raise FilterError(
+            f"the filter gives 'path' patterns of {size} characters, at most {_MOST_PATTERN} are accepted",
+            hint="name files, or folders with a slash at the end: these have no limit",
+        )
+    return Condition(name, checked)
+
+
+def _is_plain(pattern: str) -> bool:
+    """Whether a pattern is a path or everything in a folder, which needs no expression."""
+    return not any(sign in pattern for sign in "*?[")
+
+
+def _path_test(patterns: list[str]) -> Callable[[Any], bool]:
+    plain = [pattern for pattern in patterns if _is_plain(pattern)]
+    files = {path for path in plain if not path.endswith("/")}
+    folders = tuple(path for path in plain if path.endswith("/"))
+    others = [re.sub(r"\*+", "*", it + "*" * it.endswith("/")) for it in patterns if not _is_plain(it)]
+    expression = re.compile("|".join(map(translate, others))) if others else None
+
+    def test(value: Any) -> bool:
+        if value is None:
+            return False
+        return (
+            value in files
+            or value.startswith(folders)
+            or (expression is not None and expression.match(value) is not None)
+        )
+
+    return test
 
 
 def _checked(name: str, value: Any) -> Value:
@@ -148,6 +178,8 @@ def _checked(name: str, value: Any) -> Value:
     if not isinstance(value, str if is_text else str | int | float) or value != value:
         expected = "text" if is_text else "text, a number, true or false"
         raise FilterError(f"the filter gives {name!r} the value {value!r:.60}, expected {expected}")
+    if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+        raise FilterError(f"the filter gives {name!r} half of a surrogate pair, expected valid Unicode")
     return value
 
 

@@ -11,6 +11,9 @@ from rag.data.documents.sections import CountTokens, estimated_tokens, sections
 from rag.data.records import Document
 from rag.data.sentences import split_sentences
 
+_LONGEST_WORD, _PART = 200, 20  # characters; a longer word is cut into parts
+_GOES_ON = "\x00"  # after a part that is not the last of its word; no document has this character
+
 
 @dataclass(frozen=True, slots=True)
 class SplitOptions:
@@ -126,16 +129,36 @@ def word_blocks(text: str, size: int = 100, *, wrap: bool = True) -> list[str]:
     """Disjoint blocks of exactly `size` whitespace words, joined by one space.
 
     With `wrap` the last block is filled up from the beginning of the text; a text shorter than one block
-    stays short.
+    stays short. Text without spaces has no words: of more than 200 characters every 20 count as one.
 
     Example:
         >>> word_blocks("a b c d e", 2), word_blocks("a b c d e", 2, wrap=False), word_blocks("a", 2)
         (['a b', 'c d', 'e a'], ['a b', 'c d', 'e'], ['a'])
     """
-    words = text.split()
+    words = _words(text)
     if wrap and len(words) > size and (missing := -len(words) % size):
         words += words[:missing]
-    return [" ".join(words[start : start + size]) for start in range(0, len(words), size)]
+    return [_joined(words[start : start + size]) for start in range(0, len(words), size)]
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text, endless ones in parts: Chinese prose, a picture in base64."""
+    words = text.split()
+    if max(map(len, words), default=0) <= _LONGEST_WORD:
+        return words
+    return [part for word in words for part in _parts(word)]
+
+
+def _parts(word: str) -> list[str]:
+    if len(word) <= _LONGEST_WORD:
+        return [word]
+    parts = [word[start : start + _PART] for start in range(0, len(word), _PART)]
+    return [*(part + _GOES_ON for part in parts[:-1]), parts[-1]]
+
+
+def _joined(words: Sequence[str]) -> str:
+    text = " ".join(words)
+    return text.replace(f"{_GOES_ON} ", "").replace(_GOES_ON, "") if _GOES_ON in text else text
 
 
 def window_sentences(
@@ -152,10 +175,10 @@ def window_sentences(
     """
     pieces: list[tuple[str, int]] = []  # text, number of words
     for sentence in sentences:
-        words = sentence.split()
+        words = _words(sentence)
         for start in range(0, len(words), max_words):
             part = words[start : start + max_words]
-            pieces.append((" ".join(part), len(part)))
+            pieces.append((_joined(part), len(part)))
     windows: list[str] = []
     start = 0
     while start < len(pieces):

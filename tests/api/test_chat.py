@@ -1,8 +1,10 @@
 """Chat completions, through OpenAI's own client where it can be."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -109,6 +111,16 @@ def test_a_follow_up_question_is_rewritten_and_shown(client: openai.OpenAI) -> N
     other = complete(client, *history, {"role": "assistant", "content": "…"}, user(QUESTION))
     assert other.question == QUESTION
     assert "understood" not in other.choices[0].message.content
+
+
+def test_a_conversation_that_cannot_be_used_costs_nothing(client: openai.OpenAI) -> None:
+    turns = [user("Who wrote it?"), {"role": "assistant", "content": "Johann \ud800Bach"}]
+    body = json.dumps({"model": MODEL, "stream": None, "messages": [*turns, user("Where was he born?")]})
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer sesame"}
+    reply = httpx.post(f"{client.base_url}chat/completions", content=body, headers=headers)
+    assert reply.status_code == 200, reply.text
+    long = [user("Johann " * 3000), {"role": "assistant", "content": "Swiss"}, user("And his?")]
+    assert complete(client, *long).question == "And his?"
 
 
 def test_an_answer_is_what_stands_in_the_first_line_of_a_reply(client: openai.OpenAI) -> None:

@@ -33,9 +33,12 @@ def opened(given: ServeSettings) -> AnswerService:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
-    source = {"split": {"mode": "words100"}, "read": {}}
+    return built(tmp_path / "i", "words100")
+
+
+def built(place: Path, split: str) -> Path:
     chosen = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
-    return build_index(PASSAGES, tmp_path / "i", settings=chosen, source=source)
+    return build_index(PASSAGES, place, settings=chosen, source={"split": {"mode": split}, "read": {}})
 
 
 def application(index: Path, **values: object):
@@ -151,3 +154,96 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
         await until(lambda: app.state.desk.holders["openqa-rag"].current.index_version == report.version, 120)
         reply = await client.post("/v1/retrieve", json={"question": "okapi number3"}, headers=KEY)
         assert {hit["passage_id"] for hit in reply.json()["hits"]} == {"command-0", "n3-0"}
+
+
+async def test_what_no_file_or_url_could_name_is_refused(index: Path) -> None:
+    app = application(index)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+        for name in ("..", ".", "x" * 300 + ".txt"):
+            reply = await client.post("/v1/documents", files={"file": (name, b"hello text")}, headers=KEY)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request"), name
+        sent = {"documents": [{"id": "a\nb", "text": "word"}]}
+        reply = await client.post("/v1/documents", json=sent, headers=KEY)
+        assert "control character" in reply.json()["error"]["message"]
+        many = [("file", (f"{n}.txt", b"text")) for n in range(101)]
+        reply = await client.post("/v1/documents", files=many, headers=KEY)
+        assert reply.status_code == 400
+        assert "100" in reply.json()["error"]["message"]
+
+
+async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, index: Path) -> None:
+    text = "The capital of Zembla is Onhava. data:image/png;base64," + "QUJD" * 60_000
+    whole = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
+    kept = build_index(
+        PASSAGES, tmp_path / "w", settings=whole, source={"split": {"mode": "none"}, "read": {}}
+    )
+    for place, status in ((kept, 422), (index, 200)):
+        app = application(place)
+        async with running(app=app) as client:
+            await until(lambda app=app: app.state.desk.state == "ready", 120)
+            sent = {"documents": [{"id": "long", "text": text}]}
+            reply = await client.post("/v1/documents", json=sent, headers=KEY)
+            assert reply.status_code == status, reply.text
+    with Index.open(index) as opened_index:
+        lengths = [len(passage.text) for passage in opened_index.passages.get_many(range(2, 5))]
+    assert max(lengths) < 5_000
+
+
+async def test_after_a_reload_documents_are_cut_as_the_new_index_cuts(tmp_path: Path, index: Path) -> None:
+    whole = BuildSettings(retriever="bm25", threads=1, java_heap_mib=256)
+    other = build_index(
+        PASSAGES, tmp_path / "w", settings=whole, source={"split": {"mode": "none"}, "read": {}}
+    )
+    link = tmp_path / "link"
+    link.symlink_to(index)
+    app = application(link)
+    text = " ".join(f"word{n}" for n in range(360))
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+        counts = []
+        for target in (index, other):
+            link.unlink()
+            link.symlink_to(target)
+            await client.post("/v1/admin/reload", json={}, headers=KEY)
+            sent = {"documents": [{"id": "long", "text": text}]}
+            reply = await client.post("/v1/documents", json=sent, headers=KEY)
+            counts.append(reply.json()["documents"][0]["passages"])
+    assert counts == [4, 1]
+
+
+async def test_an_update_published_before_the_first_look_is_followed(index: Path) -> None:
+    """As by a worker that opened its index while another one wrote."""
+    app = application(index, follow_updates_s=0.05)
+    desk, service = app.state.desk, opened(settings(index=(str(index),)))
+    puts = [Put("c", "digest", [Passage("c-0", "Elbe", "The elbe flows.")])]
+    update_index(index, lambda known: [*(Kept(id) for id in known), *puts], lambda _: None)
+    desk._given = service
+    async with running(app=app) as client:
+        await until(lambda: desk.state == "ready", 120)
+        await until(lambda: desk.holders[desk.default].current.n_passages == 3, 20)
+        reply = await client.post("/v1/retrieve", json={"question": "elbe"}, headers=KEY)
+        assert [hit["passage_id"] for hit in reply.json()["hits"]] == ["c-0"]
+
+
+async def test_a_write_does_not_make_a_folder_anew_and_never_hangs(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = application(index)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+
+        def fail(*_: object) -> int:
+            time.sleep(0.3)
+            raise FileExistsError("somebody moved the folder")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("serve.documents.merge_segments", fail)
+            first = asyncio.create_task(client.delete("/v1/documents/x", headers=KEY))
+            await asyncio.sleep(0.15)
+            second = await asyncio.wait_for(client.delete("/v1/documents/y", headers=KEY), 20)
+            assert ((await first).status_code, second.status_code) == (200, 200)
+        index.rename(index.with_name("away"))
+        reply = await client.delete("/v1/documents/x", headers=KEY)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (500, "index_unusable")
+        assert not index.exists()

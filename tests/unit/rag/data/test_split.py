@@ -111,3 +111,16 @@ def test_sentences(text: str) -> None:
 def test_options_are_checked(options) -> None:
     with pytest.raises(ConfigError):
         SplitOptions(**options)
+
+
+def test_text_without_spaces_is_cut_into_passages() -> None:
+    chinese = "赞布拉的首都是昂哈瓦。" * 2_000
+    blocks = word_blocks(chinese, 100, wrap=False)
+    assert "".join(blocks) == chinese
+    assert max(map(len, blocks)) == 2_000
+    address = "https://example.org/" + "x" * 150
+    assert word_blocks(f"see {address} there", 100) == [f"see {address} there"]
+    mixed = word_blocks("before " + "y" * 250 + " after", 6, wrap=False)
+    assert mixed == ["before " + "y" * 100, "y" * 120, "y" * 30 + " after"]
+    windows = window_sentences([chinese, "The end."], 6, 6, 180)
+    assert "".join(windows).replace(" The end.", "") == chinese
