@@ -18,7 +18,7 @@ from indexers.documents import DOCUMENTS_NAME, DocumentList
 from indexers.embedding_shards import EmbeddingShards
 from indexers.embeddings import encode_corpus
 from indexers.faiss_index import build_faiss
-from indexers.ledger import LEDGER_NAME, StageLedger
+from indexers.ledger import StageLedger
 from indexers.lucene import build_bm25
 from indexers.passage_writer import PassageStoreWriter, passages_digest
 from indexers.passages import PassageStore
@@ -29,8 +29,8 @@ from indexers.settings import STAGES, BuildSettings, Stage
 from indexers.token_build import TokenEncoder, build_tokens
 from indexers.token_index import TokenIndex
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.files import directory_lock, disk_errors, fingerprint, remove_temporaries
-from rag.core.manifest import MANIFEST_NAME, file_table, read_manifest, write_manifest
+from rag.core.files import directory_lock, disk_errors, fingerprint, is_temporary, remove_temporaries
+from rag.core.manifest import LEDGER_NAME, MANIFEST_NAME, file_table, read_manifest, write_manifest
 from rag.core.progress import Progress
 from rag.core.types import Passage
 
@@ -93,6 +93,8 @@ def build_index(
         raise ConfigError(
             f"retriever {settings.retriever!r} needs an encoder", hint="pass one, or choose retriever bm25"
         )
+    if place.is_dir():
+        _refuse_others_files(place)  # before the lock, which is a file in it
     with directory_lock(place):
         if overwrite:  # what is there stays if there is nothing to take its place
             passages = _with_a_first(passages)
@@ -139,17 +141,23 @@ def _refuse_second_vectors(place: Path, ledger: StageLedger, settings: BuildSett
         )
 
 
+_KNOWN = {*STAGES, LEDGER_NAME, MANIFEST_NAME, ".lock", SEGMENTS_DIR, VERSIONS_DIR}
+_KNOWN |= {"build_log.json", "encoder", "reader", "pipeline.json"}  # of older versions; of saved pipelines
+
+
+def _refuse_others_files(place: Path) -> None:
+    with disk_errors(place):
+        foreign = sorted(e.name for e in place.iterdir() if e.name not in _KNOWN and not is_temporary(e))
+    if foreign:
+        raise ConfigError(
+            f"{place} holds other files ({', '.join(foreign[:3])}), not an index",
+            hint="choose an empty or a new directory",
+        )
+
+
 def _prepare(place: Path, overwrite: bool) -> None:
-    known = {*STAGES, LEDGER_NAME, MANIFEST_NAME, ".lock", SEGMENTS_DIR, VERSIONS_DIR}
-    known |= {"build_log.json", "encoder", "reader", "pipeline.json"}  # of older versions; of saved pipelines
     with disk_errors(place):
         remove_temporaries(place)
-        foreign = sorted(entry.name for entry in place.iterdir() if entry.name not in known)
-        if foreign:
-            raise ConfigError(
-                f"{place} holds other files ({', '.join(foreign[:3])}), not an index",
-                hint="choose an empty or a new directory",
-            )
         is_finished = (place / MANIFEST_NAME).is_file()
         if is_finished and not overwrite and "folders" in read_manifest(place):
             raise MismatchedArtifactError(
@@ -158,7 +166,7 @@ def _prepare(place: Path, overwrite: bool) -> None:
             )
         if overwrite:
             # The manifest first: from here on nothing looks complete.
-            for name in (MANIFEST_NAME, *sorted(known - {MANIFEST_NAME, ".lock"})):
+            for name in (MANIFEST_NAME, *sorted(_KNOWN - {MANIFEST_NAME, ".lock"})):
                 path = place / name
                 if path.is_dir():
                     shutil.rmtree(path)

@@ -88,6 +88,8 @@ def _of_files(
         id = file_id(source.name)
         if digest and _digest(known, id) == digest:
             if seen.add(id):
+                report.files += 1
+                report.add_good()
                 yield Kept(id)
         elif coming is not None and coming.id == id:
             yield Put(id, digest, cut(coming))

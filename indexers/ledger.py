@@ -6,9 +6,7 @@ from typing import Any
 
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, fingerprint, read_json
-from rag.core.manifest import MANIFEST_NAME, differences
-
-LEDGER_NAME = "build.json"
+from rag.core.manifest import LEDGER_NAME, MANIFEST_NAME, differences
 
 
 class StageLedger:
@@ -68,8 +66,11 @@ class StageLedger:
         if changed := differences(known["inputs"], inputs):
             hint = "continue with the same inputs and settings, choose another --out, or add --overwrite"
             if changed.startswith("source.files: ") and "; " not in changed:
+                is_whole = (self.path.parent / MANIFEST_NAME).exists()
                 hint = (
                     f"bring it up to date: --update {self.path.parent} in place of --out; or add --overwrite"
+                    if is_whole
+                    else "it is not finished: give the files that it was begun with, or add --overwrite"
                 )
             raise MismatchedArtifactError(
                 f"{self.path.parent} holds a build whose stage {stage!r} has other inputs ({changed})",

@@ -13,7 +13,7 @@ from indexers.build import EMBEDDINGS_DIR, write_index_manifest
 from indexers.embedding_shards import HEADER_NAME
 from indexers.embedding_shards import LEDGER_NAME as SHARDS_NAME
 from indexers.index import Index
-from indexers.ledger import LEDGER_NAME, StageLedger
+from indexers.ledger import StageLedger
 from indexers.protocols import EncoderIdentity, PassageEncoder
 from indexers.reuse import check_passage_vectors
 from rag.core.errors import ConfigError
@@ -25,6 +25,7 @@ from rag.core.files import (
     link_or_copy,
     read_json,
 )
+from rag.core.manifest import LEDGER_NAME
 
 
 def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, *, seed: int = 0) -> Path:

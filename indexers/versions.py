@@ -24,7 +24,7 @@ from indexers.documents import DOCUMENTS_NAME, DocumentEntry, DocumentTable
 from indexers.exact import exact_search
 from indexers.faiss_index import RECALL_KS, recall_at
 from indexers.index import Index
-from indexers.ledger import LEDGER_NAME, StageLedger
+from indexers.ledger import StageLedger
 from indexers.lucene import build_bm25
 from indexers.passage_writer import passages_digest
 from indexers.passages import PassageStore
@@ -37,7 +37,14 @@ from indexers.settings import STAGES, BuildSettings
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import clean_directory, fsync_path
 from rag.core.log import get_logger
-from rag.core.manifest import NEWEST_VERSION, file_table, read_manifest, version_of, write_manifest
+from rag.core.manifest import (
+    LEDGER_NAME,
+    NEWEST_VERSION,
+    file_table,
+    read_manifest,
+    version_of,
+    write_manifest,
+)
 from rag.core.npy import save_npy
 from rag.core.types import Passage
 

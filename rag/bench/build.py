@@ -15,14 +15,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from indexers.ledger import LEDGER_NAME
 from rag.bench.common import leave_cache
 from rag.bench.load import latency_interval
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
 from rag.bench.server_process import ServerProcess, post_json
 from rag.core.errors import DataError, ResourceError
 from rag.core.files import read_json
-from rag.core.manifest import read_manifest
+from rag.core.manifest import LEDGER_NAME, read_manifest
 from rag.core.progress import format_seconds
 from rag.core.types import Question
 from rag.data.text import MatchMode

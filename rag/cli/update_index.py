@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rag.core.errors import ConfigError, RagError, ResourceError
+from rag.core.errors import ConfigError, DataError, RagError, ResourceError
 
 if TYPE_CHECKING:
     from indexers.protocols import EncoderIdentity, PassageEncoder
@@ -114,6 +114,11 @@ class _Updater:
 
         report = ReadReport(shown=self.reading.shown_problems)
         sources = find_sources(self.corpus, self.format, report)
+        if report.unread:
+            raise DataError(
+                f"{report.problems[0].source} may not be read, and its documents would be deleted",
+                hint="change its permissions; nothing was changed",
+            )
         if report.ignored:
             typer.echo(report.ignored_summary(), err=True)
 

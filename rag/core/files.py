@@ -35,12 +35,21 @@ def fsync_tree(path: Path) -> None:
     fsync_path(path)
 
 
+def _is_about(error: Exception, path: Path) -> bool:
+    """Whether an error is about this path, what lies beside it, or a folder above; True if it names none."""
+    named = getattr(error, "filename", None)
+    if not isinstance(named, str | os.PathLike):
+        return True
+    place, known = Path(named).absolute(), path.absolute()
+    return place.is_relative_to(known.parent) or known.is_relative_to(place)
+
+
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Turn "disk full" and permission errors into `ResourceError` that names the place.
 
     Raises:
-        ResourceError: for ENOSPC, EDQUOT, EACCES, EPERM and EROFS; other errors pass through.
+        ResourceError: for ENOSPC, EDQUOT, EACCES, EPERM and EROFS at this place; other errors pass through.
     """
     try:
         yield
@@ -54,7 +63,7 @@ def disk_errors(path: Path) -> Iterator[None]:
                 f"the disk is full: could not write {path} ({free_mib:.0f} MiB free)",
                 hint="free some space and run the same command again; finished parts are kept",
             ) from error
-        if code in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if code in (errno.EACCES, errno.EPERM, errno.EROFS) and _is_about(error, path):
             raise ResourceError(
                 f"no permission to write {path}", hint="choose another --out or change the permissions"
             ) from error
@@ -103,6 +112,11 @@ def clean_directory(directory: Path) -> None:
         remove_temporaries(directory)
 
 
+def is_temporary(path: Path) -> bool:
+    """Whether a file or folder is what a killed writer left."""
+    return path.name.startswith(".") and TEMPORARY_MARK in path.name
+
+
 def remove_temporaries(directory: Path, *, spare: str = "") -> None:
     """Delete temporary files that killed writers left in `directory`, except those of the file `spare`."""
     for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
@@ -131,7 +145,11 @@ def atomic_write_text(path: str | Path, text: str) -> None:
 def atomic_write_json(path: str | Path, value: Any) -> None:
     """Write JSON atomically: indented, sorted keys, UTF-8, a newline at the end."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    atomic_write_text(path, text + "\n")
+    try:
+        atomic_write_text(path, text + "\n")
+    except UnicodeEncodeError:  # the name of a file that is not UTF-8, which Python keeps in surrogates
+        text = json.dumps(value, indent=2, sort_keys=True, allow_nan=False)
+        atomic_write_text(path, text + "\n")
 
 
 def read_json(path: str | Path) -> Any:

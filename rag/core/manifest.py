@@ -9,6 +9,7 @@ from rag.core.files import atomic_write_json, read_json, sha256_file
 
 FORMAT_VERSION = 1
 NEWEST_VERSION = 2  # of indexes that were updated; earlier programs would see a part of them only
+LEDGER_NAME = "build.json"  # of an index whose stages are begun
 MANIFEST_NAME = "manifest.json"
 
 

@@ -128,7 +128,12 @@ def _judged(queries: Path, qrels: Path) -> Iterator[Question]:
     for question in _read(str(queries), "auto"):
         if (record := grades.get(question.id)) is not None:
             relevant = sorted(record.of_role("positive"), key=lambda judged: -judged.extra["grade"])
-            yield replace(question, gold_passage_ids=tuple(judged.passage.id for judged in relevant))
+            yield replace(
+                question,
+                gold_passage_ids=tuple(judged.passage.id for judged in relevant),
+                gold_are_alternatives=True,
+                gold_grades={judged.passage.id: judged.extra["grade"] for judged in relevant},
+            )
 
 
 def questions_from(rows: Any) -> list[Question]:
@@ -266,6 +271,8 @@ def _question(record: Any, fallback_id: str, place: str) -> Question:
         return question_from_mapping(record, fallback_id)
     except ValueError as error:
         raise DataError(f"{place}: {error}") from error
+    except (TypeError, LookupError, AttributeError) as error:
+        raise DataError(f"{place}: a field has another shape than expected ({error})") from error
 
 
 def _column_names(row: list[str]) -> list[str]:

@@ -12,7 +12,10 @@ from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.eval.aggregate import FigureTable
 from rag.eval.report_labels import NATS, compared_figures, describe
 from rag.eval.results import Evaluation
+from rag.eval.settings import EvaluationSettings, cut_off, depth_of
 from rag.metrics.significance import Interval, PairedTest, compare_paired, holm, non_inferiority
+
+_UNCUT = ("mrr", "RR", "AP")  # figures that look at all that was retrieved
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +182,21 @@ def _corrected(rows: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _chosen(evaluations: Sequence[Evaluation], figures: Sequence[str] | None) -> list[str]:
-    chosen = list(figures) if figures else compared_figures(*(e.metrics["figures"] for e in evaluations))
+    depths = [_depth(evaluation) for evaluation in evaluations]
+
+    def is_fair(name: str) -> bool:
+        """Whether all have retrieved what this figure looks at."""
+        if name in _UNCUT:
+            return len({*depths}) == 1
+        return cut_off(name) <= min(depths)
+
+    shared = compared_figures(*(e.metrics["figures"] for e in evaluations))
+    chosen = list(figures) if figures else [name for name in shared if is_fair(name)]
+    if unfair := [name for name in chosen if not is_fair(name)]:
+        raise MismatchedArtifactError(
+            f"{unfair[0]} cannot be compared where {', '.join(map(str, depths))} passages were retrieved",
+            hint="evaluate all with the same --ks",
+        )
     for evaluation in evaluations:
         missing = [name for name in chosen if name not in evaluation.metrics["figures"]]
         if missing:
@@ -190,6 +207,14 @@ def _chosen(evaluations: Sequence[Evaluation], figures: Sequence[str] | None) ->
     if not chosen:
         raise ConfigError("these evaluations share no figure", hint="name figures to compare")
     return chosen
+
+
+def _depth(evaluation: Evaluation) -> int:
+    """Number of passages retrieved per question."""
+    settings = evaluation.metrics.get("settings", {})
+    usual = EvaluationSettings()
+    ks, read = settings.get("ks", usual.ks), settings.get("read", 0)
+    return depth_of(ks, read, settings.get("measures", usual.measures))
 
 
 def _check_same(evaluations: Sequence[Evaluation]) -> None:

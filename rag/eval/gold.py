@@ -69,7 +69,8 @@ def gold_passages(question: Question, lookup: PassageLookup | None = None) -> li
     quoted = question.gold[:1] if question.gold_are_alternatives else question.gold
     found = [gold.passage for gold in quoted if gold.passage.text]
     if not found and lookup is not None:
-        found = [passage for key in question.gold_passage_ids if (passage := lookup(key)) is not None]
+        named = question.gold_passage_ids[: 1 if question.gold_are_alternatives else None]
+        found = [passage for key in named if (passage := lookup(key)) is not None]
     return found
 
 

@@ -164,8 +164,10 @@ def _measures(
         if keys:
             names = dict.fromkeys(passage_key(passage, kind) for _, passage in outcome.retrieved)
             rankings[outcome.question.id] = [(name, 0.0) for name in names]
-            qrels[outcome.question.id] = dict.fromkeys(keys, 1)
-    return trec_measures(rankings, qrels, settings.measures) if qrels and settings.measures else {}
+            grades = outcome.question.gold_grades
+            qrels[outcome.question.id] = {key: grades.get(key, 1) for key in keys}
+    measures = settings.computed_measures
+    return trec_measures(rankings, qrels, measures) if qrels and measures else {}
 
 
 def _coverage(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -88,5 +90,29 @@ class EvaluationSettings(Config):
 
     @property
     def retrieve_top_k(self) -> int:
-        """Number of passages to retrieve: enough for every figure and for the reader."""
-        return max(*self.ks, self.read)
+        """Number of passages to retrieve: enough for `ks`, for the reader, and for measures that are not the
+        usual ones.
+        """
+        return depth_of(self.ks, self.read, self.measures)
+
+    @property
+    def computed_measures(self) -> tuple[str, ...]:
+        """The measures for which enough passages are retrieved: recall at 100 needs a hundred."""
+        return tuple(name for name in self.measures if cut_off(name) <= self.retrieve_top_k)
+
+
+def depth_of(ks: Sequence[int], read: int, measures: Sequence[str]) -> int:
+    """Number of passages that are retrieved for such settings."""
+    asked = () if tuple(measures) == DEFAULT_MEASURES else map(cut_off, measures)
+    return max(*ks, read, *asked)
+
+
+def cut_off(figure: str) -> int:
+    """The rank that a figure looks at most down to; 0 for one that looks at all that was retrieved.
+
+    Example:
+        >>> cut_off("nDCG@10"), cut_off("top20"), cut_off("RR")
+        (10, 20, 0)
+    """
+    match = re.search(r"(?:@|^top)(\d+)$", figure)
+    return int(match[1]) if match else 0

@@ -45,13 +45,35 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: Path) -> Checkpoint:
-        """Read the state of the checkpoint in `path`."""
-        return cls(path, json.loads((path / "state.json").read_text(encoding="utf-8")))
+        """Read the state of the checkpoint in `path`.
+
+        Raises:
+            IncompleteArtifactError: it is damaged.
+        """
+        file = path / "state.json"
+        with _named(file):
+            return cls(path, json.loads(file.read_text(encoding="utf-8")))
 
     def tensors(self, name: str) -> dict[str, torch.Tensor]:
-        """The tensors of one file; none if this checkpoint has no such file."""
+        """The tensors of one file; none if this checkpoint has no such file.
+
+        Raises:
+            IncompleteArtifactError: the file is damaged.
+        """
         path = self.path / f"{name}.safetensors"
-        return load_file(path) if path.exists() else {}
+        with _named(path):
+            return load_file(path) if path.exists() else {}
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the damaged file of a checkpoint, and say how to go on without it."""
+    try:
+        yield
+    except (SafetensorError, OSError, ValueError) as error:
+        raise IncompleteArtifactError(
+            f"{path} is damaged ({error})", hint="delete this folder to resume from the one before"
+        ) from error
 
 
 def save_checkpoint(

@@ -212,10 +212,11 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
     own = _optional_json(folder / "config_sentence_transformers.json")
     several = "Pooling" not in kinds
     pooling_config = {} if several else _optional_json(folder / modules[place]["path"] / "config.json")
-    prompts = {str(name): str(text) for name, text in (own.get("prompts") or {}).items() if text}
+    stated_prompts = own.get("prompts") or {}
+    prompts = {str(name): str(text) for name, text in stated_prompts.items() if text}
     # Empty prompts are passed over: sentence-transformers 6 saves an empty "document" beside a "passage".
     default = prompts.get(own.get("default_prompt_name") or "", "")
-    query = prompts.get("query", default)
+    query = prompts.get("query", "" if "query" in stated_prompts else default)
     passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), default)
     if (query or passage) and pooling_config.get("include_prompt") is False:
         raise ArtifactError(f"{folder} leaves prompts out of pooling, which this program does not do")

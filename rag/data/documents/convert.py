@@ -34,6 +34,10 @@ def convert(data: bytes, name: str, limits: Limits | None = None, encoding: str 
         raise
     except MemoryError as error:
         raise Unreadable("too large", "split it", f"over {limits.memory_mib} MiB of memory") from error
+    except RecursionError as error:
+        raise Unreadable(
+            "nested too deeply", "save it as plain text", "its elements hold one another"
+        ) from error
     except Exception as error:  # whatever the libraries raise over damaged files
         detail = f"{type(error).__name__}: {clean(str(error))[:120]}"
         raise Unreadable(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from email.message import MIMEPart
 
+from rag.core.errors import RagError
 from rag.data.documents import html
 from rag.data.documents.blocks import Piece, Unreadable, clean
 from rag.data.documents.plain import decode, text
@@ -31,7 +32,7 @@ def message(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
     found = email.message_from_bytes(data, policy=email.policy.default)
     if not found.keys():
         raise Unreadable("broken file", "save the message again", "it has no header of an e-mail")
-    return clean(str(found.get("Subject", ""))), list(_pieces(found, attached, 1))
+    return _header(found, "Subject"), _pieces(found, attached, 1)
 
 
 def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
@@ -44,15 +45,21 @@ def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
     for part in _SEPARATOR.split(data):
         found = email.message_from_bytes(part, policy=email.policy.default)
         if found.keys():
-            pieces.append(Piece("heading", clean(str(found.get("Subject", ""))) or "Message", 1))
-            pieces += _pieces(found, attached, 2)
+            pieces.append(Piece("heading", _header(found, "Subject") or "Message", 1))
+            try:
+                pieces += _pieces(found, attached, 2)
+            except (RagError, MemoryError):
+                raise
+            except Exception as error:  # one damaged message does not cost the others
+                pieces.append(Piece("paragraph", f"(not read: {type(error).__name__})"))
     if not pieces:
         raise Unreadable("broken file", "export the mailbox again", "no message in it has a header")
     return "", pieces
 
 
 def _pieces(found: MIMEPart, attached: Attached, level: int) -> list[Piece]:
-    head = "; ".join(f"{name}: {clean(str(found[name]))}" for name in _SHOWN if found[name])
+    shown = ((name, _header(found, name)) for name in _SHOWN)
+    head = "; ".join(f"{name}: {value}" for name, value in shown if value)
     pieces = [Piece("paragraph", head)]
     body = found.get_body(("plain", "html"))
     if body is not None:
@@ -64,7 +71,7 @@ def _pieces(found: MIMEPart, attached: Attached, level: int) -> list[Piece]:
         name = part.get_filename() or (f"attachment{extension}" if extension else "")
         if part.get_content_type() == "message/rfc822" and level < _MAX_DEPTH:
             inner = part.get_content()
-            pieces.append(Piece("heading", clean(str(inner.get("Subject", ""))) or "Attached message", level))
+            pieces.append(Piece("heading", _header(inner, "Subject") or "Attached message", level))
             pieces += _pieces(inner, attached, level + 1)
         elif name and not part.is_multipart():
             pieces.append(Piece("heading", name, level))
@@ -75,13 +82,22 @@ def _pieces(found: MIMEPart, attached: Attached, level: int) -> list[Piece]:
     return pieces
 
 
+def _header(found: MIMEPart, name: str) -> str:
+    """A header's text, unparsed where it is so odd that the parser fails; "" if there is none."""
+    try:
+        return clean(str(found.get(name, "")))
+    except Exception:
+        raw = (value for key, value in found.raw_items() if key.lower() == name.lower())
+        return clean(str(next(raw, "")))
+
+
 def _text(part: MIMEPart) -> str:
     """A part's text, even if it names no encoding, or one that does not exist or does not fit."""
     try:
         if part.get_content_charset() is None:
             return decode(_bytes(part))[0]
         return str(part.get_content())
-    except (LookupError, UnicodeError, Unreadable):
+    except (LookupError, ValueError, Unreadable):
         return _bytes(part).decode("utf-8", "replace")
 
 

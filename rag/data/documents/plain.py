@@ -16,10 +16,20 @@ _DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-
 _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
 _ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+(?=\S)")
 _RULE = re.compile(r"[\s=\-_*#~+.]+\Z")
-_DRAWN = re.compile(r"\s*\|.*\|.*\|\s*\Z")  # a row of a table drawn with lines
-_BORDER = re.compile(r"\s*[|+][|+=:\s-]*[|+]\s*\Z")
+_BORDER = re.compile(r"[|+=:\s-]+")  # of a table drawn with lines
 _MAX_HEADING_CHARS = 100
 _LATIN_SHARE = 0.25  # of letters beyond ASCII: more is no Western European text
+
+
+def _is_drawn(line: str) -> bool:
+    """Whether a line is a row of a table that is drawn with lines."""
+    line = line.strip()
+    return line.startswith("|") and line.endswith("|") and line.count("|") >= 3
+
+
+def _is_border(line: str) -> bool:
+    line = line.strip()
+    return line[:1] in ("|", "+") and line[1:][-1:] in ("|", "+") and _BORDER.fullmatch(line) is not None
 
 
 def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, tuple[str, ...]]:
@@ -74,7 +84,7 @@ def text(source: str) -> tuple[str, list[Piece]]:
 
 def _paragraphs(body: str) -> Iterator[Piece]:
     for group in re.split(r"\n[ \t]*(?:\n[ \t]*)+", body.strip("\n")):
-        if sum(_DRAWN.match(line) is not None for line in group.split("\n")) > 1:
+        if sum(map(_is_drawn, group.split("\n"))) > 1:
             yield from _with_table(group.split("\n"))
             continue
         lines = [line for line in group.split("\n") if not (line.strip() and _RULE.match(line))]
@@ -94,7 +104,7 @@ def _paragraphs(body: str) -> Iterator[Piece]:
 
 def _with_table(lines: Sequence[str]) -> Iterator[Piece]:
     """A drawn table and what stands above and below it without an empty line."""
-    for is_drawn, run in groupby(lines, lambda line: bool(_DRAWN.match(line) or _BORDER.match(line))):
+    for is_drawn, run in groupby(lines, lambda line: _is_drawn(line) or _is_border(line)):
         found = list(run)
         yield from _drawn(found) if is_drawn else _paragraphs("\n".join(found))
 
@@ -106,7 +116,7 @@ def _drawn(lines: Iterable[str]) -> Iterator[Piece]:
     parts, borders = [list[list[str]]()], list[str]()
     for line in lines:
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if _BORDER.match(line):
+        if _is_border(line):
             if parts[-1]:
                 parts.append([])
                 borders.append(line)

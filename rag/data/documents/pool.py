@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rag.core.errors import MissingDependencyError
+from rag.core.errors import MissingDependencyError, ResourceError
 from rag.core.log import get_logger
 from rag.data.documents.blocks import Converted, Unreadable
 from rag.data.documents.limits import Limits
@@ -132,10 +132,16 @@ class _Worker:
                 return None
             if self._process is None or self._process.poll() is not None:
                 environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "rag.data.documents.worker"],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
-                )  # fmt: skip
+                try:
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-m", "rag.data.documents.worker"], stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+                    )  # fmt: skip
+                except OSError as error:
+                    raise ResourceError(
+                        f"documents are converted in processes of their own, and {sys.executable} cannot be "
+                        f"started: {error.strerror}"
+                    ) from error
             return self._process
 
     def kill(self) -> None:

@@ -24,8 +24,12 @@ from rag.data.files.streams import COMPRESSED_SUFFIXES, open_binary, strip_compr
 MAX_CACHE_BYTES = 2 << 30
 
 
+_MAX_FRAMES = 20_000  # of converters that walk a tree: pages of a few thousand nested elements exist
+
+
 def main() -> None:
     """Serve until standard input ends. What libraries print goes to standard error."""
+    sys.setrecursionlimit(_MAX_FRAMES)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:

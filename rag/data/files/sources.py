@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from rag.core.errors import ConfigError, DataError
+from rag.core.manifest import LEDGER_NAME, MANIFEST_NAME
 from rag.data.choices import CORPUS_FORMATS, FILTER_FIELDS
 from rag.data.documents.kinds import is_text, kind_by_name, remedy_by_name
 from rag.data.documents.limits import Limits
@@ -19,7 +20,7 @@ from rag.data.files.streams import (
     open_binary,
     strip_compression,
 )
-from rag.data.records import ReadReport
+from rag.data.records import Problem, ReadReport
 
 DOCUMENTS = "documents"  # every file is one document: PDF, Office, HTML, Markdown, text, …
 _BY_SUFFIX = {
@@ -116,7 +117,8 @@ def find_sources(
     """List everything to read, in the order given; the files of a folder by relative path.
 
     Args:
-        report: gets the names of files in folders that no reader was chosen for.
+        report: gets the names of files in folders that no reader was chosen for, and the folders that may not
+            be read.
 
     Raises:
         ConfigError: no inputs, an unknown format name, standard input given twice, or a format that cannot be
@@ -133,6 +135,7 @@ def find_sources(
     if names.count(STDIN) > 1:
         raise ConfigError("standard input ('-') was given more than once")
     ignored: list[str] = []
+    closed: list[str] = []
     paths = [path for name in names for path in _expand(name, format)]
     labels = _labels(paths)
     sources: list[Source] = []
@@ -145,11 +148,15 @@ def find_sources(
             name = path.removeprefix(HF_PREFIX)
             sources.append(Source(HF_PREFIX + name, "hf", name))
         elif os.path.isdir(path):
-            sources += _folder(Path(path), format, ignored, f"{labels[path]}/" if len(paths) > 1 else "")
+            prefix = f"{labels[path]}/" if len(paths) > 1 else ""
+            sources += _folder(Path(path), format, ignored, closed, prefix)
         else:
             sources.append(Source(path, _file_format(path, format), labels[path]))
     if report is not None:
         report.ignored += ignored
+        for folder in closed:
+            report.files += 1
+            report.add_unread(Problem(folder, 0, "file", "no permission", "this folder may not be read"))
     return sources
 
 
@@ -208,13 +215,13 @@ def _file_format(path: str, format: str) -> str:
     return guessed or ""
 
 
-def _folder(folder: Path, format: str, ignored: list[str], prefix: str) -> list[Source]:
+def _folder(folder: Path, format: str, ignored: list[str], closed: list[str], prefix: str) -> list[Source]:
     if format in ("auto", "beir"):
         if corpus := in_folder(folder, "corpus.jsonl"):
             return [Source(str(corpus), "jsonl", corpus.name)]
         if format == "beir":
             raise DataError(f"{folder}: no corpus.jsonl, so this is not a BEIR folder")
-    files = _files(folder)
+    files = _files(folder, closed)
     if format == "auto":
         is_data = _is_data(files)
         fits = {name: kind for name, kind in files.items() if kind and (kind == DOCUMENTS) is not is_data}
@@ -241,23 +248,40 @@ def _format_in_folder(path: Path, kind: str, format: str) -> str:
     return DOCUMENTS if kind == DOCUMENTS else _file_format(str(path), format)
 
 
-def _files(folder: Path) -> dict[str, str | None]:
+def _files(folder: Path, closed: list[str]) -> dict[str, str | None]:
     """Relative names of the files of a folder, without hidden ones, and their formats as far as names say.
 
-    Links to documents are followed within the folder only.
+    Links to documents are followed within the folder only; an index in the folder is no part of its corpus.
+
+    Args:
+        closed: gets the folders that may not be read.
     """
     found: dict[str, str | None] = {}
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if any(part.startswith(".") or part in _GENERATED_FOLDERS for part in parts) or not path.is_file():
-            continue
-        guessed = _guess(path.name)
-        if guessed is None and strip_compression(path.name) == path.name:
-            guessed = DOCUMENTS if _is_document(path) else None
-        if guessed == DOCUMENTS and path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            guessed = None  # a link out of the folder may lead to files that nobody wants indexed
-        found["/".join(parts)] = guessed
+    for place, folders, names in os.walk(folder, onerror=lambda error: closed.append(str(error.filename))):
+        folders[:] = [
+            name for name in sorted(folders) if _is_visible(name) and not _is_index(Path(place, name))
+        ]
+        for path in (Path(place, name) for name in sorted(names) if _is_visible(name)):
+            if not path.is_file():
+                continue
+            guessed = _guess(path.name)
+            if guessed is None and strip_compression(path.name) == path.name:
+                guessed = DOCUMENTS if _is_document(path) else None
+            is_link = guessed == DOCUMENTS and path.is_symlink()
+            if is_link and not path.resolve().is_relative_to(folder.resolve()):
+                guessed = None  # a link out of the folder may lead to files that nobody wants indexed
+            found["/".join(path.relative_to(folder).parts)] = guessed
     return found
+
+
+def _is_visible(name: str) -> bool:
+    return not name.startswith(".") and name not in _GENERATED_FOLDERS
+
+
+def _is_index(folder: Path) -> bool:
+    """Whether a folder holds an index, finished or not: it has one writer's lock, and says what was built."""
+    described = (folder / name for name in (MANIFEST_NAME, LEDGER_NAME))
+    return (folder / ".lock").is_file() and any(path.is_file() for path in described)
 
 
 def _is_document(path: Path) -> bool:

@@ -243,13 +243,14 @@ def beir(folder: Path, **splits: str) -> Path:
 
 def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
     folder = beir(tmp_path / "one", test="b2\td1\t1\nb2\td2\t2\nb2\td3\t0\n")
-    assert list(read_questions(folder)) == [Question("b2", "R?", gold_passage_ids=("d2", "d1"))]
+    named = {"gold_passage_ids": ("d2", "d1"), "gold_grades": {"d2": 2, "d1": 1}}
+    assert list(read_questions(folder)) == [Question("b2", "R?", **named, gold_are_alternatives=True)]
     assert [file.name for file in question_files(folder)] == ["queries.jsonl", "test.tsv"]
     beir(folder, dev="b1\td4\t1\n")
     with pytest.raises(DataError, match=r"judgements of 2 splits \(dev, test\)"):
         read_questions(folder)
     assert list(read_questions(folder / "qrels" / "dev.tsv")) == [
-        Question("b1", "Q?", gold_passage_ids=("d4",))
+        Question("b1", "Q?", gold_passage_ids=("d4",), gold_grades={"d4": 1}, gold_are_alternatives=True)
     ]
 
 
@@ -257,3 +258,16 @@ def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
 def test_tags_are_not_taken_for_questions(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match="holds tags, as TREC's topics do"):
         read(tmp_path / name, b"<top>\n<num> Number: 301\n<title> Crime\n</top>\n")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"question": "Who?", "context": [["t", ["a b"]]], "supporting_facts": [["t", null]], "answer": "a"}',
+        '{"question": "Who?", "context": [["t", null]], "supporting_facts": [["t", 0]], "answer": "a"}',
+        '{"question": "Who?", "answers": ["a"], "gold_titles": 5}',
+    ],
+)
+def test_a_field_of_another_shape_is_told_with_its_place(tmp_path: Path, record: str) -> None:
+    with pytest.raises(DataError, match=r"q\.jsonl:1: "):
+        read(tmp_path / "q.jsonl", record.encode())

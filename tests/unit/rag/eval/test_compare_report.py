@@ -81,6 +81,20 @@ def test_folders_with_equal_names_are_named_by_what_differs(
         load_evaluations([places[0], tmp_path / "bm25" / ".." / "bm25" / "dev"])
 
 
+def test_figures_of_other_depths_are_not_compared(
+    tmp_path: Path, system: Any, questions: list[Question]
+) -> None:
+    places = [tmp_path / str(depth) for depth in (2, 3)]
+    for depth, place in zip((2, 3), places, strict=True):
+        settings = EvaluationSettings(ks=(1, depth), read=depth, resamples=1000)
+        evaluate(system, questions, place, settings, source=QuestionSource("toy", split="dev"))
+    pair = load_evaluations(places)
+    assert {"top1", "em"} <= {row.figure for row in compare_evaluations(pair)}
+    assert "mrr" not in {row.figure for row in compare_evaluations(pair)}
+    with pytest.raises(MismatchedArtifactError, match="mrr cannot be compared where 2, 3 passages"):
+        compare_evaluations(pair, ["mrr"])
+
+
 def test_three_systems_in_pairs(pair: list[Evaluation]) -> None:
     third = Evaluation("third", pair[0].place, pair[0].metrics)
     assert len(compare_evaluations([*pair, third], ["em"])) == 2

@@ -330,6 +330,30 @@ def test_alternative_positives_are_not_hops(tmp_path: Path, system: Any) -> None
     assert metrics["figures"]["gold_passage_em"]["value"] == 1.0
 
 
+def test_grades_count_as_trec_eval_counts_them(tmp_path: Path, finds: Any) -> None:
+    import ir_measures as ir
+
+    grades = {"p0": 1, "p1": 3, "p2": 2}
+    question = Question(
+        "a", "the river flows", gold_passage_ids=tuple(grades), gold_grades=grades, gold_are_alternatives=True
+    )
+    metrics = evaluate(finds, [question], tmp_path, settings(measures=("nDCG@3", "R@3")), source=SOURCE)
+    hits = records(tmp_path)[0]["hits"]
+    run = [ir.ScoredDoc("a", hit["id"], -place) for place, hit in enumerate(hits)]
+    qrels = [ir.Qrel("a", key, grade) for key, grade in grades.items()]
+    expected = ir.calc_aggregate([ir.nDCG @ 3], qrels, run)[ir.nDCG @ 3]
+    assert metrics["figures"]["nDCG@3"]["value"] == pytest.approx(expected)
+
+
+def test_a_figure_is_computed_on_as_many_passages_as_it_names(tmp_path: Path, finds: Any) -> None:
+    question = Question("a", "the river flows", gold_passage_ids=("p0",))
+    usual = settings(ks=(1, 3), measures=EvaluationSettings().measures)
+    metrics = evaluate(finds, [question], tmp_path / "few", usual, source=SOURCE)
+    names = [name for name in metrics["figures"] if "@" in name]
+    assert [name for name in names if int(name.partition("@")[2]) > 3] == []
+    assert settings(ks=(1,), read=1, measures=("nDCG@10",)).retrieve_top_k == 10
+
+
 def test_paths_are_judged_where_the_retriever_finds_them(
     tmp_path: Path, system: Any, finds: Any, questions: list[Question]
 ) -> None:

@@ -9,9 +9,9 @@ import torch
 from pydantic import ValidationError
 
 from rag.config import Config
-from rag.core.errors import MismatchedArtifactError
+from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import read_json
-from rag.training.checkpoints import save_checkpoint
+from rag.training.checkpoints import Checkpoint, save_checkpoint
 from rag.training.claim import check_run, claim_run
 from rag.training.config import OptimConfig, RunConfig
 from rag.training.precision import MasterWeights
@@ -67,6 +67,18 @@ def test_a_look_at_a_run_spares_the_checkpoint_that_is_being_written(tmp_path: P
     assert sorted(file.name for file in path.iterdir()) == sorted(
         ("optimizer.safetensors", "state.json", "weights.safetensors")
     )
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 1)
+    master = MasterWeights(model)
+    path = save_checkpoint(tmp_path, 1, model, master, master.optimizer(0.1, 0.0, {}), {}, tensors={})
+    for name in ("weights.safetensors", "state.json"):
+        file = path / name
+        file.write_bytes(file.read_bytes()[:-1])
+        with pytest.raises(IncompleteArtifactError, match=f"{name} is damaged") as caught:
+            Checkpoint.open(path).tensors("weights")
+        assert "delete this folder" in caught.value.hint
 
 
 def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def test_pooling_that_is_not_known_is_refused(tmp_path, config):
         ({"prompts": {"query": "q: ", "passage": "p: "}}, "q: ", "p: "),
         ({"prompts": {"all": "a: "}, "default_prompt_name": "all"}, "a: ", "a: "),
         ({"prompts": {"query": "q: "}}, "q: ", ""),
+        ({"prompts": {"query": "", "document": "d: "}, "default_prompt_name": "document"}, "", "d: "),
         ({"prompts": {"query": "q: ", "document": ""}}, "q: ", ""),
         ({}, "", ""),
     ],

@@ -4,14 +4,17 @@ import io
 import re
 import time
 import zipfile
+from pathlib import Path
 
 import docx
 import pptx
 import pytest
 
 from rag.data.documents import worker
-from rag.data.documents.blocks import Block
+from rag.data.documents.blocks import Block, Converted
 from rag.data.documents.convert import convert
+from rag.data.documents.limits import Limits
+from rag.data.documents.pool import convert_files
 from rag.data.documents.sections import sections
 from rag.data.records import Document
 from tests import document_makers as make
@@ -130,3 +133,28 @@ def test_time_grows_with_the_number_of_sections_and_not_faster() -> None:
     document = Document("d", "T", "x " * 2 * n_sections, blocks=blocks)
     assert sum(1 for _ in sections(document, 64)) == n_sections
     assert Counted.copied <= len(blocks)
+
+
+@pytest.mark.parametrize("header", ["From: <@", 'From: ""@', "To: " + "(" * 300])
+def test_an_odd_header_costs_neither_its_message_nor_the_mailbox(header: str) -> None:
+    message = f"Subject: Gate\n{header}\n\nIt opens at nine.\n"
+    texts = convert(message.encode(), "a.eml").text.split("\n\n")
+    assert (texts[0][:4], texts[-1]) == (header[:4], "It opens at nine.")
+    start = "From a@b Mon Jan 1 10:00:00 2024\n"
+    box = convert(f"{start}Subject: First\n\nGood.\n\n{start}{message}".encode(), "in.mbox")
+    assert [part in box.text for part in ("First", "Good.", "It opens at nine.")] == [True] * 3
+
+
+def test_lines_of_many_bars_take_no_time() -> None:
+    started = time.perf_counter()
+    for line in ("|a" * 40_000 + " x", "|+" * 40_000 + "x"):
+        assert convert(f"{line}\nb".encode(), "a.txt").text
+    assert time.perf_counter() - started < 5
+
+
+def test_a_page_nested_a_thousand_times_is_read_in_its_process(tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    page.write_text("<html><body>" + "<ul><li>a" * 1_000)
+    (found,) = (item for _, item in convert_files([str(page)], Limits()))
+    assert isinstance(found, Converted), found
+    assert found.text.count("a") == 1_000
