@@ -272,6 +272,9 @@ class RealmTrainConfig(CorpusTrainConfig, MaskedTrainConfig):
         answered_within: train only on sentences whose masked words all stand in one of this many first
             passages for the masked sentence, other than its own; 0 trains on every sentence, as the paper
             does. Four sentences are then drawn for each place in a batch.
+        document_side: "reencode" trains both towers and rebuilds the index, as the paper does; "frozen"
+            trains the question side alone, over a fixed index, in a fraction of the time per sentence.
+        train_reader: train what fills in the masks too; if not, it is read without a gradient.
     """
 
     recipe: ClassVar[str] = "realm"
@@ -282,11 +285,15 @@ class RealmTrainConfig(CorpusTrainConfig, MaskedTrainConfig):
     documents: int = Field(default=8, ge=2)
     null_document: bool | Literal["auto"] = True
     answered_within: int = Field(default=0, ge=0, le=100)
+    document_side: Literal["reencode", "frozen"] = "reencode"
+    train_reader: bool = True
     data: CorpusDataConfig = CorpusDataConfig(batch_size=16)
     model: ModelConfig = ModelConfig(question_tokens=96)
 
     @model_validator(mode="after")
     def _cross_check_realm(self) -> RealmTrainConfig:
+        if self.document_side == "frozen" and self.model.shared:
+            raise ValueError("document_side frozen trains only the question encoder: set shared=false")
         if self.model.question_tokens < self.mlm.sentence_tokens:
             raise ValueError(
                 f"the retriever reads question_tokens ({self.model.question_tokens}) of a sentence of up to "

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from indexers.embedding_shards import EmbeddingShards
 from indexers.embeddings import encode_corpus
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus, IntArray
@@ -35,7 +36,7 @@ from rag.joint.pair import part
 from rag.joint.salient import open_tagger
 from rag.joint.span_filler import open_filler
 from rag.training.distributed import World
-from rag.training.fit import Loss
+from rag.training.fit import FitHooks, Loss
 from rag.training.refresh.processes import Role
 from rag.training.refresh.staleness import distinct_share, score_entropy
 from rag.training.run import Method, Run, Trained, train
@@ -51,7 +52,7 @@ from retrievers.training.bi_encoder import (
     export_model,
     load_model,
 )
-from retrievers.training.frozen import listed_scores
+from retrievers.training.frozen import FrozenIndex, listed_scores
 from retrievers.training.recipe import encoder_card
 
 log = get_logger(__name__)
@@ -99,7 +100,9 @@ def train_realm(config: RealmTrainConfig, role: Role = "both", encode: EncodesCo
 
 def _method(config: RealmTrainConfig, role: Role, index: Index, encode: EncodesCorpus, run: Run) -> Method:
     # model
-    retriever, reader = load_model(config, run.device), open_filler(config.mlm, run.device)
+    frozen = config.document_side == "frozen"
+    retriever = load_model(config, run.device, freeze_passages=frozen)
+    reader = open_filler(config.mlm, run.device).requires_grad_(config.train_reader)
     module = nn.ModuleDict({"retriever": retriever, "reader": reader})
     master = run.master(module)
 
@@ -116,7 +119,15 @@ def _method(config: RealmTrainConfig, role: Role, index: Index, encode: EncodesC
     if null_document == "auto":
         null_document = _does_little_harm(reader, batches)
     live_index = LiveIndex(index)
-    task = RealmTask(config, retriever, reader, live_index, run.world, null_document=null_document)
+    task = RealmTask(
+        config, retriever, reader, live_index, run.world, null_document=null_document,
+        vectors=index.embeddings if frozen else None,
+    )  # fmt: skip
+    hooks: FitHooks = FrozenIndex(index.version)
+    if not frozen:
+        hooks = index_exchange(
+            config, live_index, index, retriever, master, world=run.world, role=role, encode=encode
+        )
     form = encoder_form(config, retriever)
 
     def export(trained: Trained) -> None:
@@ -125,21 +136,24 @@ def _method(config: RealmTrainConfig, role: Role, index: Index, encode: EncodesC
 
     return Method(
         module, master, batches, task.loss, export, encoder_card(config, form),
-        hooks=index_exchange(
-            config, live_index, index, retriever, master, world=run.world, role=role, encode=encode
-        ),
+        hooks=hooks,
         facts={
             "passages with sentences": len(store),
             "of them with something to mask, in percent": round(100 * batches.usable, 1),
             "passages of the index": len(index.passages),
-            "index": f"made anew {config.refresh}",
+            "index": "never made anew" if frozen else f"made anew {config.refresh}",
             "null document": "among the passages" if null_document else "left out",
         },
     )  # fmt: skip
 
 
 class RealmTask:
-    """The loss of masked words, given passages retrieved from the live index."""
+    """The loss of masked words, given passages retrieved from the live index.
+
+    Args:
+        vectors: the index's vectors of the passages, to score them by; None encodes them with the model as it
+            is.
+    """
 
     def __init__(
         self,
@@ -150,8 +164,9 @@ class RealmTask:
         world: World,
         *,
         null_document: bool = True,
+        vectors: EmbeddingShards | None = None,
     ) -> None:
-        self.config, self.retriever, self.reader = config, retriever, reader
+        self.config, self.retriever, self.reader, self._vectors = config, retriever, reader, vectors
         self.live_index, self.world, self.null_document = live_index, world, null_document
 
     def loss(self, batch: Sequence[MaskedSentence]) -> Loss:
@@ -219,6 +234,8 @@ class RealmTask:
         questions = model.ask([Query(sentence.query) for sentence in sentences])  # (B, D)
         rows = self.live_index.search(questions, wanted + _SPARE)
         retrieved = self.live_index.passages_of(rows)
+        found = {(p.title, p.text): row for r, ps in zip(rows.tolist(), retrieved, strict=True)
+                 for row, p in zip(r, ps, strict=False)}  # fmt: skip
         places: dict[tuple[str, str], int] = {("", ""): 0}
         rows = np.zeros((len(sentences), wanted + 1), np.int64)
         empty = np.zeros(rows.shape, bool)
@@ -232,7 +249,11 @@ class RealmTask:
             empty[number, 1 + len(listed) :] = True
             empty[number, 0] = not self.null_document and bool(listed)
         passages = list(places)
-        vectors = model.read([Passage("", title, text) for title, text in passages])  # (U, D)
+        read = passages[:1] if self._vectors is not None else passages
+        vectors = model.read([Passage("", title, text) for title, text in read])  # (U, D)
+        if self._vectors is not None:
+            stored = self._vectors.rows(np.array([found[key] for key in passages[1:]], np.int64))
+            vectors = torch.cat([vectors.float(), torch.from_numpy(stored).to(vectors.device)])
         chosen = torch.from_numpy(np.where(empty, -1, rows))
         return listed_scores(questions, vectors, chosen, model.scale), rows, passages
 

@@ -67,6 +67,11 @@ class SpanFiller(Filler):
         filler = cls(model, tokenizer, max_tokens=config.joint_tokens, guess=config.guess)
         return filler.to(device).train()
 
+    def to_compute(self, dtype: torch.dtype) -> SpanFiller:
+        """Move the encoder to `dtype`; the heads stay fp32. Returns self."""
+        self.model.to_compute(dtype)
+        return self
+
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
         """See `Filler`; transformers opens the folder with `AutoModelForQuestionAnswering`."""
         self.float().load_state_dict(dict(weights), strict=False)

@@ -128,7 +128,9 @@ def test_it_learns_to_copy(trained: Path) -> None:
     assert right > 0.7 > 0.2 > wrong
 
 
-def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyModels) -> None:
+@pytest.mark.parametrize("frozen", [False, True])
+def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyModels, frozen: bool) -> None:
+    """Both towers and the reader, or the question side alone over a fixed index."""
     tiny.bert(tmp_path / "encoder", seed=2)
     write_corpus(tmp_path / "sentences.jsonl", [f"Who wrote {code} in {name} rises?" for code, name in FACTS])
     passages = [Passage(str(n), "", f"the river {code} {name}") for n, (code, name) in enumerate(FACTS)]
@@ -137,10 +139,11 @@ def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyMo
     config = RealmTrainConfig(
         out=tmp_path / "run", train_files=(tmp_path / "sentences.jsonl",), index=tmp_path / "index",
         documents=13, batch_size=12, split="none", precision="fp32", threads=1, log_every_steps=1,
-        refresh="every 20", epochs=20, learning_rate=1e-3, learning_rates={"reader": 1e-5},
+        refresh="every 20", epochs=20, learning_rate=1e-3, learning_rates={} if frozen else {"reader": 1e-5},
         null_document="auto",
-        model={"question_tokens": 32, "dropout": 0.0},
+        model={"question_tokens": 32, "dropout": 0.0, "shared": not frozen},
         mlm={"fills": "span", "encoder": str(trained), "sentence_tokens": 32, "joint_tokens": 60},
+        document_side="frozen" if frozen else "reencode", train_reader=not frozen,
     )  # fmt: skip
     finished = train_realm(config)
 
@@ -151,8 +154,14 @@ def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyMo
 
     assert right(BiEncoder.load(finished)) > right(first) + 0.15
     records = [r for r in read_metrics(config.out / "metrics.jsonl") if "loss" in r]
-    made = [r["index_age_steps"] for r in records]  # the index of step 0 is not made again at step 0
-    assert made == [*range(1, 21), *range(1, len(made) - 19)]
+    if frozen:
+        texts = [passage.text for passage in passages]
+        after = BiEncoder.load(finished, precision="fp32")
+        was, now = (encoder.encode_passages([""] * len(texts), texts) for encoder in (first, after))
+        np.testing.assert_allclose(was, now, atol=1e-5)
+    else:
+        made = [r["index_age_steps"] for r in records]  # the index of step 0 is not made again at step 0
+        assert made == [*range(1, 21), *range(1, len(made) - 19)]
     assert min(r["null"] for r in records) > 0  # passages do no harm: the null document may stay
     assert np.mean([r["posterior_gold"] for r in records]) > np.mean([r["p_gold"] for r in records])
     SpanFiller.of(MlmConfig(fills="span", encoder=str(config.out / "mlm"), joint_tokens=60))
@@ -161,3 +170,14 @@ def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyMo
 def test_words_that_do_not_stand_together_cannot_be_copied(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="copies one run of words"):
         MlmTrainConfig(out=tmp_path, train_files=(tmp_path,), masks="random", mlm={"fills": "span"})
+
+
+def test_the_heads_stay_in_fp32() -> None:
+    """As in the extractive reader: the encoder in bf16, and the shipped one's head over early layers too."""
+    filler = SpanFiller.of(MlmConfig(fills="span", encoder="shipped")).train().to_compute(torch.bfloat16)
+    ids, passage, target = filler.tokens(["the river rises in [MASK]", "Vienna lies on the Danube", "Vienna"])
+    places = np.flatnonzero(np.array(ids) == filler.tokenizer.mask_token_id)
+    sentence = MaskedSentence("", "", np.array(ids), places, np.array(target))
+    found = filler.read([sentence], [[passage]])
+    assert found.logp.dtype == torch.float32
+    assert found.logp.isfinite().all()
