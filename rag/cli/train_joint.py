@@ -112,7 +112,8 @@ def realm(
     """Train a retriever by predicting masked names and dates from the passages it retrieves (REALM).
 
     In two processes, start the same command twice, with --role trainer and --role refresher. Either may be
-    killed at any time. Then: rag index … --encoder OUT/encoder, and rag train orqa.
+    killed at any time. Then: rag index … --encoder OUT/encoder, and rag train orqa. Over a fixed index
+    (preset realm-question) that is OUT/index already.
     """
     from rag.joint.realm import train_realm
 

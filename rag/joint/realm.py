@@ -53,7 +53,7 @@ from retrievers.training.bi_encoder import (
     load_model,
 )
 from retrievers.training.frozen import FrozenIndex, listed_scores
-from retrievers.training.recipe import encoder_card
+from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 
 log = get_logger(__name__)
 
@@ -80,7 +80,8 @@ def train_realm(config: RealmTrainConfig, role: Role = "both", encode: EncodesCo
     """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
     Writes the files of `train_dpr` into `config.out`, and `mlm/`, the masked language model, and `snapshots/`
-    and `indexes/`, through which trainer and refresher exchange models and indexes.
+    and `indexes/`, through which trainer and refresher exchange models and indexes; over a fixed index
+    instead `index/`, that index for the trained encoder.
 
     Args:
         role: "both" refreshes the index in this process; "trainer" leaves that to `refresh_index`.
@@ -128,11 +129,15 @@ def _method(config: RealmTrainConfig, role: Role, index: Index, encode: EncodesC
         hooks = index_exchange(
             config, live_index, index, retriever, master, world=run.world, role=role, encode=encode
         )
-    form = encoder_form(config, retriever)
+    form = (frozen_form if frozen else encoder_form)(config, retriever)
 
     def export(trained: Trained) -> None:
         reader.save(run.out / "mlm", part(trained.weights, "reader"))
-        export_model(run.out / "encoder", retriever, part(trained.weights, "retriever"), form)
+        weights = part(trained.weights, "retriever")
+        if frozen:
+            export_frozen(config, index, retriever, weights)
+        else:
+            export_model(run.out / "encoder", retriever, weights, form)
 
     return Method(
         module, master, batches, task.loss, export, encoder_card(config, form),

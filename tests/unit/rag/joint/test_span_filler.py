@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from transformers import AutoModelForQuestionAnswering
 
 from indexers.build import build_index
+from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.types import Passage
 from rag.joint.config import MlmConfig, MlmTrainConfig, RealmTrainConfig
@@ -159,6 +160,8 @@ def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyMo
         after = BiEncoder.load(finished, precision="fp32")
         was, now = (encoder.encode_passages([""] * len(texts), texts) for encoder in (first, after))
         np.testing.assert_allclose(was, now, atol=1e-5)
+        with Index.open(config.out / "index") as index:
+            index.check_encoder(after.identity)
     else:
         made = [r["index_age_steps"] for r in records]  # the index of step 0 is not made again at step 0
         assert made == [*range(1, 21), *range(1, len(made) - 19)]
