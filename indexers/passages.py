@@ -180,6 +180,8 @@ class PassageStore:
 
     def row_of(self, passage_id: str) -> int | None:
         """The row of a passage; None if no passage has this id."""
+        if not isinstance(passage_id, str):
+            return None
         try:
             wanted = np.uint64(hash64(passage_id.encode()))
         except UnicodeEncodeError:

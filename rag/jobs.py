@@ -95,6 +95,7 @@ def index(
     from retrievers.encoders.open import load_encoder, passage_budget
 
     place, report = Path(out), report if report is not None else ReadReport()
+    reuse = [reuse] if isinstance(reuse, str | Path) else reuse
     inputs, is_sample = resolve_corpus([corpus] if isinstance(corpus, str | Path) else corpus)
     names = (*_LIMITS, *_READING, "metadata", *_SPLITTING)
     of_documents = {name: settings.pop(name) for name in names if name in settings}
@@ -150,7 +151,8 @@ def read_and_split(given: Mapping[str, Any], **split: Any) -> tuple[ReadOptions,
     """Options for reading and splitting documents, from arguments as in `index`; `split` adds to these."""
     limits = Limits(**{field: given[name] for name, field in _LIMITS.items() if name in given})
     reading = {name: given[name] for name in _READING if name in given}
-    reading["metadata"] = tuple(given.get("metadata") or ())
+    metadata = given.get("metadata") or ()
+    reading["metadata"] = (metadata,) if isinstance(metadata, str) else tuple(metadata)
     cutting = {field: given[name] for name, field in _SPLITTING.items() if name in given}
     return ReadOptions(**reading, limits=limits, cache=cache_folder()), SplitOptions(**{**cutting, **split})
 
@@ -291,6 +293,11 @@ def retrieve(
     from rag.eval.runs import extension_of, write_results
     from rag.pipeline import Pipeline
 
+    for name, value in (("batch_size", batch_size), ("limit", 1 if limit is None else limit)):
+        if value < 1:
+            raise ConfigError(f"{name} is {value}, expected at least 1")
+    if "reads" in opening:
+        raise ConfigError("retrieve reads nothing", hint="leave reads out")
     target = Path(out)
     extension_of(target)  # refused before anything is opened
     chosen = Filter.parse(filter)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,11 @@ class Opening:
     effort: str | None = None
 
     def completed(self, directory: Path) -> Opening:
-        """A copy in which arguments that were not given come from the saved pipeline in the directory."""
+        """A copy in which arguments that were not given come from the saved pipeline in the directory.
+
+        A saved fusion belongs to hybrid retrieval, and a reader that brings its own question encoder needs no
+        saved one.
+        """
         path = directory / SETTINGS_FILE
         saved: dict[str, Any] = read_json(path) if path.is_file() else {}
         if (directory / READER_DIR).is_dir():
@@ -56,7 +60,13 @@ class Opening:
         defaults = Opening()
         chosen = {name: getattr(self, name) for name in self.__dataclass_fields__}
         missing = {name: value for name, value in saved.items() if chosen[name] == getattr(defaults, name)}
-        return Opening(**{**chosen, **missing})
+        if self.retriever not in ("auto", saved.get("retriever")) and "hybrid" not in str(self.retriever):
+            missing.pop("fusion", None)
+        merged = Opening(**{**chosen, **missing})
+        if merged.retriever in ("auto", "dense") and _bound_of(merged.reader):
+            unfit = {"index_encoder", "fusion"} & {*missing}
+            merged = replace(merged, **{name: getattr(defaults, name) for name in unfit})
+        return merged
 
     def open(self, index: Index) -> tuple[Retriever, Reader | None]:
         """Open retriever and reader; the reader is None if none is wanted.
@@ -73,7 +83,7 @@ class Opening:
         rerank = None if self.rerank is None else str(self.rerank)
         fused = Fusion.parse(self.fusion) if isinstance(self.fusion, str) else self.fusion
         known = _reader_file(reader).get("retriever") or {}
-        bound = None if "kind" in known else known or None
+        bound = _bound_of(reader)
         if reader and bound is None and not self.reads:
             raise ConfigError(
                 f"{reader} is to search and not to read, but there is no question encoder in it",
@@ -116,6 +126,8 @@ def save(index: Index, opening: Opening, place: Path, *, overwrite: bool) -> Non
     """Write an index with the models and settings that it was opened with; see `Pipeline.save`."""
     if place.exists() and place.resolve() == index.directory.resolve():
         raise ConfigError(f"{place} is the pipeline's own directory", hint="choose another one")
+    if place.exists() and not place.is_dir():
+        raise ConfigError(f"{place} is a file", hint="choose a directory")
     if place.exists() and any(place.iterdir()):
         if not overwrite:
             raise ConfigError(f"{place} is not empty", hint="choose another directory, or add --overwrite")
@@ -129,8 +141,9 @@ def save(index: Index, opening: Opening, place: Path, *, overwrite: bool) -> Non
         settings = {name: str(value) for name, value in given.items() if value not in (None, "auto")}
         if opening.rerank is not None:
             folder, comma, rest = str(opening.rerank).partition(",")
-            known = str(Path(folder).resolve()) if Path(folder).is_dir() else folder
-            settings["rerank"] = known + comma + rest
+            kind, colon, named = ("", "", folder) if Path(folder).is_dir() else folder.rpartition(":")
+            known = str(Path(named).resolve()) if Path(named).is_dir() else named
+            settings["rerank"] = kind + colon + known + comma + rest
         if index.encoder_identity is not None:
             kept = (index.directory / ENCODER_DIR).is_dir() or opening.index_encoder is None
             source = index.encoder_identity.name if kept else opening.index_encoder
@@ -173,6 +186,12 @@ def _reader_file(reader: Any) -> Mapping[str, Any]:
     if not reader or not is_source(reader) or not (Path(reader) / READER_FILE).exists():
         return {}
     return read_reader_file(Path(reader))
+
+
+def _bound_of(reader: Any) -> Mapping[str, Any] | None:
+    """How the question encoder in a reader's folder searches; None if there is none."""
+    known = _reader_file(reader).get("retriever") or {}
+    return None if "kind" in known else known or None
 
 
 def _check_scores(reader: str, known: Mapping[str, Any], searched: str, index: Index) -> None:

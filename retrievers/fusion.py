@@ -18,6 +18,11 @@ _SPEC = re.compile(
 )
 
 
+def _exactly(number: float) -> str:
+    """All digits of a number, without an exponent."""
+    return np.format_float_positional(number, trim="-")
+
+
 @dataclass(frozen=True, slots=True)
 class Fusion:
     """A method of fusing several ranked lists.
@@ -97,8 +102,8 @@ class Fusion:
             >>> str(Fusion("weighted", (0.7, 0.3), normalize="minmax")), str(Fusion())
             ('minmax:0.7,0.3', 'rrf60:1,1')
         """
-        name = f"rrf{self.k:g}" if self.method == "rrf" else self.normalize or "raw"
-        return f"{name}:{','.join(f'{weight:g}' for weight in self.weights)}"
+        name = f"rrf{_exactly(self.k)}" if self.method == "rrf" else self.normalize or "raw"
+        return f"{name}:{','.join(map(_exactly, self.weights))}"
 
     def fuse(self, lists: Sequence[Sequence[Sequence[Hit]]], top_k: int) -> list[list[Hit]]:
         """Fuse the lists of several retrievers.

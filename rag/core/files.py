@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rag.core.errors import ArtifactError, DataError, ResourceError
+from rag.core.errors import ArtifactError, ConfigError, DataError, ResourceError
 
 TEMPORARY_MARK = ".partial-"
 
@@ -190,9 +190,12 @@ def directory_lock(directory: str | Path) -> Iterator[None]:
     """Lock `directory` for one writer (a `.lock` file in it, released by the system when the process ends).
 
     Raises:
+        ConfigError: it is a file.
         ResourceError: another process holds it.
     """
     place = Path(directory)
+    if place.exists() and not place.is_dir():
+        raise ConfigError(f"{place} is a file", hint="choose a directory")
     with disk_errors(place):
         place.mkdir(parents=True, exist_ok=True)
         lock = FileLock(place / ".lock")

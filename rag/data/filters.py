@@ -195,6 +195,7 @@ def _meanings(name: str, text: str) -> list[Value]:
     if text in ("true", "false"):
         return [text, text == "true"]
     try:
-        return [text, float(text)]
+        number = float(text)
+        return [text] if number != number else [text, number]  # "nan" is a language
     except ValueError:
         return [text]

@@ -185,6 +185,7 @@ def compare(
     """
     if isinstance(results, str | Path | Evaluation):
         raise ConfigError("results is a single folder, expected a list", hint="give two or more")
+    figures = [figures] if isinstance(figures, str) else figures
     evaluations = load_evaluations(
         [result.place if isinstance(result, Evaluation) else result for result in results]
     )

@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
@@ -55,6 +56,14 @@ def open_source(index: str | Path, *, reads: bool = False, **options: Any) -> So
             ) from None
     if options.pop("api_key", None) is not None:
         raise ConfigError("an index folder needs no API key", hint="leave --api-key and RAG_API_KEY out")
+    from rag.pipeline import Pipeline
+
+    known = {*signature(Pipeline.open).parameters} - {"index_dir", "reads"}
+    if unknown := [name for name in options if name not in known]:
+        raise ConfigError(
+            f"an index folder has no option {unknown[0]!r}",
+            hint=f"there are {', '.join(sorted(known))}; name and timeout_s are options of a server",
+        )
     return IndexSource(index, reads=reads, **options)
 
 
@@ -96,6 +105,11 @@ class ServerSource:
     def __init__(
         self, address: str, *, api_key: str | None = None, name: str | None = None, timeout_s: float = 60.0
     ) -> None:
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+            raise ConfigError(
+                "the API key has characters that no HTTP header can carry",
+                hint="a key read from a file may end with a line break",
+            )
         self._address, self._timeout_s, self._key = address.rstrip("/"), timeout_s, api_key
         self._index = {} if name is None else {"index": name}
 

@@ -114,6 +114,8 @@ def test_bad_settings(arguments):
         ("rrf20:1,0.5", Fusion("rrf", (1.0, 0.5), k=20.0)),
         ("rrf0.5:2,1,1", Fusion("rrf", (2.0, 1.0, 1.0), k=0.5)),
         ("rrf60:1,1", Fusion()),
+        ("raw:1,0.00002", Fusion("weighted", (1.0, 0.00002))),
+        ("raw:1,0.1234567891", Fusion("weighted", (1.0, 0.1234567891))),
     ],
 )
 def test_specs_go_both_ways(spec, fusion):

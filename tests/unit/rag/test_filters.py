@@ -212,3 +212,9 @@ def test_a_filter_that_would_hold_up_everyone_is_refused() -> None:
     ]  # fmt: skip
     with pytest.raises(FilterError, match="surrogate"):
         Filter.parse({"document": "\ud800"})
+
+
+def test_nan_is_a_text() -> None:
+    made = Filter.parse_options(["lang=nan"])
+    assert made is not None
+    assert made.conditions[0].values == ("nan",)

@@ -18,6 +18,7 @@ from transformers import AutoModel, AutoTokenizer, BertForQuestionAnswering
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.pipeline import Pipeline
+from readers.extractive.files import SHIPPED_READER
 from retrievers.encoders.open import load_encoder
 from tests.tiny_reader import tiny_config, tiny_tokenizer
 
@@ -86,6 +87,24 @@ def test_a_saved_pipeline_needs_nothing_else(tiny_bert: Path, tmp_path: Path) ->
             assert found == expected
         with Pipeline.open(tmp_path / name) as again:
             assert again.ask("who wrote the river").to_json()["answers"] == expected["answers"]
+
+
+def test_what_was_saved_can_be_chosen_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Pipeline.from_texts(TEXTS, encoder="static", retriever="hybrid", reader=False, out=tmp_path / "i")
+    made.close()
+    shutil.copytree(SHIPPED_READER, tmp_path / "rd")
+    monkeypatch.chdir(tmp_path)
+    judged = {"fusion": "rrf60:1,1", "rerank": "reader:rd,depth=2", "reader": False}
+    with Pipeline.open("i", retriever="hybrid", **judged) as opened:
+        opened.save("saved")
+        (tmp_path / "file").write_text("")
+        with pytest.raises(ConfigError, match="is a file"):
+            opened.save("file")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    for retriever in ("auto", "bm25", "dense"):
+        with Pipeline.open("../saved", retriever=retriever, reader=False) as again:
+            assert again.retrieve("who wrote the river", 2)
 
 
 def test_saving_replaces_no_other_files(tmp_path: Path) -> None:

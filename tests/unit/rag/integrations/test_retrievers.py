@@ -96,3 +96,10 @@ def test_haystack(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [document.id for document in documents] == ["rivers/1", "rivers/2"]
     assert documents[0].meta == {"title": "Danube"}
     assert documents[0].score > documents[1].score
+
+
+def test_wrong_options_and_keys_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no option 'foo'"):
+        open_source(tmp_path, foo=1)
+    with pytest.raises(ConfigError, match="the API key has characters"):
+        open_source("http://127.0.0.1:9", api_key="abc\n")
