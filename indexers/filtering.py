@@ -1,7 +1,7 @@
 """The rows of the passages that a filter selects."""
 
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,18 +12,25 @@ from indexers.passages import PassageStore, metadata_of
 from indexers.selected import Selection
 from rag.data.filters import Condition, Filter, FilterError
 
+Naming = Literal["pieces", "whole", "numbers", "unknown"]
+"""How passages are named after their documents: `{document}-{n}`, `{document}`, or not at all."""
 
-def select(passages: PassageStore, filter: Filter) -> Selection:
+
+def select(passages: PassageStore, filter: Filter, naming: Naming = "unknown") -> Selection:
     """The rows whose passages meet all conditions; perhaps none.
 
     Values are compared once per distinct value; a metadata object usually belongs to several passages.
 
+    Args:
+        naming: "unknown" takes an id that looks like a piece of a document for one, and for a whole document
+            too.
+
     Raises:
-        FilterError: no passage has a field of this name.
+        FilterError: no passage has a field of this name, or passages do not tell their document.
     """
     mask = np.ones(len(passages), dtype=bool)
     for condition in filter.conditions:
-        mask &= _matches(passages, condition)
+        mask &= _matches(passages, condition, naming)
     return Selection(mask)
 
 
@@ -49,10 +56,10 @@ def filter_fields(passages: PassageStore) -> list[str]:
     return list(dict.fromkeys([*["path"] * has_path, "document", *named]))
 
 
-def _matches(passages: PassageStore, condition: Condition) -> NDArray[np.bool_]:
+def _matches(passages: PassageStore, condition: Condition, naming: Naming) -> NDArray[np.bool_]:
     name = condition.field
     if name == "document":
-        return _of_documents(passages, condition)
+        return _of_documents(passages, condition, naming)
     stored = passages.column("path" if name == "path" else "metadata")
     if stored is None:
         raise _unknown(passages, name)
@@ -72,13 +79,21 @@ def _fields_of(text: Any) -> dict[str, Any]:
     return {} if text is None else dict(metadata_of(str(text)))
 
 
-def _of_documents(passages: PassageStore, condition: Condition) -> NDArray[np.bool_]:
+def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) -> NDArray[np.bool_]:
     """A passage belongs to the document that its id begins with, or bears the document's id itself."""
+    if naming == "numbers":
+        raise FilterError(
+            "the passages of this index are numbered, and do not tell their documents",
+            hint="build it with --passage-ids document, or filter by another field",
+        )
     ids = passages.column("id")
     assert ids is not None
     wanted = pa.array([str(value) for value in condition.values], pa.large_string())
-    documents = pc.replace_substring_regex(ids, r"-\d+$", "")
-    is_wanted = pc.or_(pc.is_in(ids, value_set=wanted), pc.is_in(documents, value_set=wanted))
+    whole = pc.is_in(ids, value_set=wanted)
+    pieces = pc.is_in(pc.replace_substring_regex(ids, r"-\d+$", ""), value_set=wanted)
+    is_wanted = {"whole": whole, "pieces": pieces}.get(naming)
+    if is_wanted is None:
+        is_wanted = pc.or_(whole, pieces)
     return np.asarray(is_wanted.combine_chunks().to_numpy(zero_copy_only=False))
 
 

@@ -171,7 +171,11 @@ class Index:
         Raises:
             FilterError: no passage has a field that the filter names.
         """
-        selected = self._selections.pop(filter, None) or select(self.passages, filter)
+        from indexers.provenance import naming_of_index
+
+        selected = self._selections.pop(filter, None)
+        if selected is None:
+            selected = select(self.passages, filter, naming_of_index(self.directory))
         self._selections[filter] = selected  # the last used stands last
         if len(self._selections) > max(2, min(_KEPT_FILTERS, _KEPT_BYTES // len(self.passages))):
             del self._selections[next(iter(self._selections))]

@@ -6,6 +6,7 @@ from typing import Any
 
 from indexers.build import PASSAGES_DIR
 from indexers.documents import DOCUMENTS_NAME, DocumentTable, grouped
+from indexers.filtering import Naming
 from indexers.index import Index
 from indexers.ledger import StageLedger
 from indexers.presets import IndexKind
@@ -35,6 +36,17 @@ def split_of_index(place: Path, max_tokens: int | None = None) -> SplitOptions:
     """
     limit = {} if max_tokens is None else {"max_tokens": max_tokens}
     return SplitOptions(**{**limit, **_source(place).get("split", {})})
+
+
+def naming_of_index(place: Path) -> Naming:
+    """How the passages of an index are named after their documents."""
+    split = _source(place).get("split")
+    if split is None:
+        return "unknown"
+    options = SplitOptions(**split)
+    if options.ids == "integer":
+        return "numbers"
+    return "whole" if options.mode == "none" else "pieces"
 
 
 def read_options_of_index(place: Path) -> ReadOptions:

@@ -14,6 +14,7 @@ from pydantic import Field
 from indexers.presets import INDEX_KINDS, Part
 from rag.config import Config, load_config, parse_overrides
 from rag.core.errors import ConfigError
+from rag.core.log import get_logger
 from retrievers.dense import DenseRetriever
 from retrievers.fusion import Fusion
 from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever, default_fusion
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from indexers.protocols import EncoderIdentity
     from retrievers.encoders.bi_encoder import BiEncoder
     from retrievers.encoders.static import StaticEncoder
+
+
+log = get_logger(__name__)
 
 
 class NoOptions(Config):
@@ -97,7 +101,9 @@ class Opening:
         wanted = getattr(self.options, "matching", None)
         if wanted is None:
             wanted = is_static and vectors.encoder.identity.weights_sha256 == STATIC_SHA256
-        if wanted and is_static and self.fusion is None:
+        if wanted and is_static and self.fusion not in (None, usual):
+            log.info("with the fusion %s, words of the best hits are not matched", self.fusion)
+        elif wanted and is_static:
             from retrievers.encoders.matching import TokenMatch
 
             matching = TokenMatch(cast("StaticEncoder", vectors.encoder))

@@ -79,6 +79,7 @@ def fusion(
     """Compare ways to fuse two lists of hits, for --fusion or --rerank FOLDER,fusion=…."""
     from rag.config import load_config, parse_numbers
     from rag.eval.api import choose_fusion
+    from rag.eval.fusion_tuning import MATCHED
 
     settings = load_config(EvaluationSettings, overrides={**drawn, "ks": parse_numbers(ks, "--ks")})
     tuning = choose_fusion(index, questions, out, format=format, split=split, settings=settings, **opening)
@@ -93,7 +94,14 @@ def fusion(
         typer.echo(f"{row.name:<18}" + "".join(f"{cell:>23}" for cell in cells) + f"   {row.p_value:.2g}")
     if tuning.left_out:
         typer.echo(f"{tuning.left_out:,} questions are left out: they have neither answers nor gold passages")
-    typer.echo("the first fusion can be given as --fusion, or in --rerank FOLDER,fusion=…, to ask, serve, …")
+    if tuning.rows[0].name.endswith(MATCHED):
+        typer.echo("the best is what is used without --fusion: leave it out")
+    else:
+        typer.echo(
+            "the first fusion can be given as --fusion, or in --rerank FOLDER,fusion=…, to ask, serve, …"
+        )
+    if any(row.name.endswith(MATCHED) for row in tuning.rows):
+        typer.echo("words are matched with the default fusion alone")
     typer.echo("an encoder that was trained on these very questions looks better here than it is")
     typer.echo(f"all figures → {out / 'fusion.json'}")
 

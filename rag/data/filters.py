@@ -36,7 +36,8 @@ class Condition:
     Attributes:
         values: for the field "path" they are patterns, in which `*` and `?` stand for any characters and a
             slash at the end for everything in the folder.
-        bounds: pairs such as ("gte", 2020).
+        bounds: pairs such as ("gte", 2020); one that is given as text and as a number applies to values of
+            either kind.
     """
 
     field: str
@@ -56,14 +57,17 @@ class Condition:
         if self.field == "path":
             return _path_test([str(value) for value in self.values])
         if self.bounds:
-            return lambda value: any(
-                all(_kind(one) == _kind(bound) and _RANGES[name](one, bound) for name, bound in self.bounds)
-                for one in (value if isinstance(value, tuple) else (value,))
-            )
+            return lambda value: any(map(self._is_within, value if isinstance(value, tuple) else (value,)))
         wanted = {(_kind(value), value) for value in self.values}
         return lambda value: any(
             (_kind(one), one) in wanted for one in (value if isinstance(value, tuple) else (value,))
         )
+
+    def _is_within(self, value: Any) -> bool:
+        alike = [(name, bound) for name, bound in self.bounds if _kind(bound) == _kind(value)]
+        applied = {name for name, _ in alike}
+        is_whole = applied == {name for name, _ in self.bounds}
+        return is_whole and all(_RANGES[name](value, bound) for name, bound in alike)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Filter:
             (Condition(field='path', values=('a/*', 'b/*'), bounds=()),)
         """
         values: dict[str, list[Value]] = {}
-        bounds: dict[str, dict[str, Value]] = {}
+        bounds: dict[str, dict[str, list[Value]]] = {}
         for option in given:
             match = _OPTION.fullmatch(option)
             if match is None:
@@ -116,11 +120,22 @@ class Filter:
             name, sign, value = (match[part].strip() for part in ("field", "sign", "value"))
             if sign == "=":
                 values.setdefault(name, []).extend(_meanings(name, value))
+            elif _SIGNS[sign] in bounds.setdefault(name, {}):
+                raise FilterError(
+                    f"the filter gives {name!r} two bounds with {sign}", hint="give one of them"
+                )
             else:
-                bounds.setdefault(name, {})[_SIGNS[sign]] = _meanings(name, value)[-1]
+                bounds[name][_SIGNS[sign]] = _meanings(name, value)
         if both := sorted({*values} & {*bounds}):
             raise FilterError(f"the filter gives {both[0]!r} both values and bounds", hint="give one of them")
-        return cls.parse({**values, **bounds})
+        conditions = [_condition(name, given) for name, given in values.items()]
+        for name, signs in bounds.items():
+            _condition(
+                name, {sign: meanings[-1] for sign, meanings in signs.items()}
+            )  # refuses what it has to
+            pairs = tuple((sign, value) for sign, meanings in signs.items() for value in meanings)
+            conditions.append(Condition(name, bounds=pairs))
+        return cls(tuple(conditions)) if conditions else None
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -195,7 +210,11 @@ def _meanings(name: str, text: str) -> list[Value]:
     if text in ("true", "false"):
         return [text, text == "true"]
     try:
+        return [text, int(text)]  # exact, however large
+    except ValueError:
+        pass
+    try:
         number = float(text)
-        return [text] if number != number else [text, number]  # "nan" is a language
     except ValueError:
         return [text]
+    return [text] if number != number else [text, number]  # "nan" is a language

@@ -269,3 +269,12 @@ def _compiled(pattern: str) -> regex.Pattern[str] | None:
         return regex.compile(pattern, _REGEX_FLAGS)
     except regex.error:
         return None
+
+
+def most_matched(matcher: AnswerMatcher, texts: Iterable[str]) -> str:
+    """The string of some texts that an answer's pattern matches most often; "" where it matches none.
+
+    Source: Lewis et al. 2020, "Retrieval-Augmented Generation", appendix D (CuratedTREC's targets).
+    """
+    strings = Counter(text[slice(*place)] for text in texts for place in matcher.places(text))
+    return strings.most_common(1)[0][0] if strings else ""

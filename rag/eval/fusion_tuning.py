@@ -57,6 +57,9 @@ class FusionRow:
     p_value: float
 
 
+MATCHED = ", words matched"  # ends the name of a static encoder's hybrid as it is used by default
+
+
 @dataclass(frozen=True, slots=True)
 class FusionTuning:
     """Outcome of a comparison.
@@ -127,6 +130,10 @@ def tune_fusion(
     systems = {f"{name} alone": own for name, own in zip(retriever.names, lists, strict=True)}
     compared = {str(fusion): fusion for fusion in [retriever.fusion, *fusion_candidates()]}
     systems |= {name: fusion.fuse(lists, max(*ks, MRR_DEPTH)) for name, fusion in compared.items()}
+    usual = str(retriever.fusion)
+    if getattr(retriever, "matching", None) is not None:  # which only the default fusion has
+        usual += MATCHED
+        systems[usual] = retriever.search([question.text for question in judged], max(*ks, MRR_DEPTH))
     figures = {
         name: rank_figures(
             [first_true([hit.row in rows for hit in hits]) for hits, rows in zip(found, right, strict=True)],
@@ -136,7 +143,7 @@ def tune_fusion(
         for name, found in systems.items()
     }
     decided_by = f"top{sorted(ks)[min(2, len(ks) - 1)]}"
-    default = figures[str(retriever.fusion)][decided_by]
+    default = figures[usual][decided_by]
     made = [
         FusionRow(
             name,

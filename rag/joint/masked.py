@@ -25,7 +25,7 @@ from rag.joint.config import Masks, MlmConfig
 from rag.joint.salient import Tagger, choose_spans
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
-from rag.runtime.model_files import embedded_encoder_dir, model_folder, weight_files
+from rag.runtime.model_files import embedded_encoder_dir, model_folder, position_limit, weight_files
 from rag.runtime.seeds import generator
 from readers.extractive.inference import row_tensors
 from readers.extractive.layout import pair_template
@@ -326,6 +326,12 @@ class MaskedReader(Filler):
                 attn_implementation=attention_for(config, device), output_loading_info=True,
             )  # fmt: skip
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+        limit = position_limit(config.to_dict())
+        if max_tokens > limit:
+            raise ConfigError(
+                f"rows have {max_tokens} tokens, {name_or_path} reads at most {limit}",
+                hint="lower mlm.joint_tokens",
+            )
         if not fresh and any(name.endswith("dense.weight") for name in report["missing_keys"]):
             log.warning(
                 "%s has no masked language modelling head, and gets a new one: until it is trained, passages "

@@ -1,6 +1,5 @@
 """Training and held-out questions with answers, for recipes that need no gold passages."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from rag.core.files import fingerprint
 from rag.core.types import Passage, Question
 from rag.data.questions import draw_sample, read_questions
 from rag.data.selection import hold_out
-from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import first_true
 from retrievers.examples.data import answer_matcher
 from retrievers.training.config import ValidatedTrainConfig
@@ -39,13 +37,13 @@ def questions_of(
 
 
 def answered(path: str | Path, is_regex: bool | None = None) -> list[Question]:
-    """The questions of a file that have answers.
+    """The questions of a file that have an answer that is not blank.
 
     Raises:
         DataError: none has.
     """
     questions = list(read_questions(path))
-    kept = [question for question in questions if question.answers]
+    kept = [question for question in questions if any(answer.strip() for answer in question.answers)]
     if not kept:
         raise DataError(
             f"{path}: none of its {len(questions):,} questions has answers",
@@ -62,15 +60,6 @@ def text_of(question: Question) -> str:
 def questions_key(questions: Sequence[Question]) -> str:
     """Fingerprint of the questions, their answers and their order."""
     return fingerprint([[q.text, q.answers, q.answers_are_regex] for q in questions])
-
-
-def most_matched(matcher: AnswerMatcher, texts: Iterable[str]) -> str:
-    """The string of some texts that an answer's pattern matches most often; "" where it matches none.
-
-    Source: Lewis et al. 2020, "Retrieval-Augmented Generation", appendix D (CuratedTREC's targets).
-    """
-    strings = Counter(text[slice(*place)] for text in texts for place in matcher.places(text))
-    return strings.most_common(1)[0][0] if strings else ""
 
 
 def answer_rank(question: Question, passages: Iterable[Passage]) -> int | None:

@@ -13,10 +13,11 @@ from indexers.protocols import IntArray
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.types import Question
+from rag.data.text import most_matched
 from rag.joint.config import JointTrainConfig
 from rag.joint.finding import Finder, Retrieved
 from rag.joint.losses import JointLoss
-from rag.joint.questions import answer_rank, most_matched
+from rag.joint.questions import answer_rank
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss

@@ -25,9 +25,8 @@ import torch
 
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError
 from rag.data.examples import Example
-from rag.data.text import AnswerMatcher
+from rag.data.text import AnswerMatcher, most_matched
 from rag.joint.losses import SIGNALS, Signal
-from rag.joint.questions import most_matched
 from rag.rounds.config import SIGNAL_NAMES
 from rag.runtime.model_files import model_folder, read_config, weights_sha256
 from readers.extractive.files import SHIPPED_READER

@@ -34,8 +34,12 @@ def open_endpoint(
     """
     base_url, _, named = source.removeprefix(SCHEME).partition("#")
     model, *assignments = named.split(",")
-    address = urlsplit(base_url)
-    if address.scheme not in ("http", "https") or not address.hostname or not model:
+    try:
+        address = urlsplit(base_url)
+        is_address = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:  # no number as its port, or half of an IPv6 address
+        is_address = False
+    if not is_address or not model:
         raise ConfigError(
             f"reader {source!r}: expected openai:BASE_URL#MODEL",
             hint="for example openai:http://localhost:11434/v1#qwen3:8b",
@@ -66,7 +70,7 @@ class Endpoint:
         self._openai = require("openai", extra="llm")
         self._client = self._openai.OpenAI(
             base_url=base_url,
-            api_key=os.environ.get(KEY_VARIABLE, "none"),
+            api_key=_key(),
             max_retries=0,  # a time limit is for all tries together
         )
         self._base_url, self._model, self._settings = base_url, model, settings
@@ -113,17 +117,24 @@ class Endpoint:
         Raises:
             ReaderError: the request was refused, or the reply has no log-probabilities.
         """
-        try:
-            reply = self._client.completions.create(
-                model=self._model, prompt=text, max_tokens=1, temperature=0, echo=True, logprobs=1,
-                timeout=self._settings.timeout_s,
-            )  # fmt: skip
-            known = reply.choices[0].logprobs
-            return list(zip(known.text_offset or (), known.token_logprobs or (), strict=True))
-        except self._openai.OpenAIError as error:
-            raise self._explained(error) from error
-        except (ValueError, AttributeError, IndexError, TypeError):
-            return []
+        ends, tries = time.monotonic() + self._settings.timeout_s, 0
+        while True:
+            tries += 1
+            try:
+                reply = self._client.completions.create(
+                    model=self._model, prompt=text, max_tokens=1, temperature=0, echo=True, logprobs=1,
+                    timeout=max(ends - time.monotonic(), 0.001),
+                )  # fmt: skip
+                known = reply.choices[0].logprobs
+                return list(zip(known.text_offset or (), known.token_logprobs or (), strict=True))
+            except self._openai.OpenAIError as error:
+                pause_s = _pause_s(error, tries)
+                is_last = tries > self._settings.retries or time.monotonic() + pause_s >= ends
+                if is_last or not self._passes(error):
+                    raise self._explained(error) from error
+                time.sleep(pause_s)
+            except (ValueError, AttributeError, IndexError, TypeError):
+                return []
 
     def _request(self, messages: Sequence[dict[str, str]], max_tokens: int, left_s: float) -> Any:
         left_s = max(left_s, 0.001)
@@ -190,6 +201,20 @@ class Endpoint:
         if not isinstance(text, str):
             raise ReaderError(f"{self.name}: the reply holds no text", hint="choose a chat model")
         return Completion(text, tokens)
+
+
+def _key() -> str:
+    """The key in the environment, without the line break of the file that it was read from.
+
+    Raises:
+        ConfigError: no header can carry it; the message does not show it.
+    """
+    key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(
+            f"{KEY_VARIABLE} has characters that no HTTP header can carry", hint="set it to the key alone"
+        )
+    return key or "none"
 
 
 def _pause_s(error: Exception, tries: int) -> float:

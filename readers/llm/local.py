@@ -213,7 +213,12 @@ class LocalReader(LanguageModelReader):
         """log p(answer | question, passages), in nats; see `readers.protocols.TellsLikelihood`."""
         check_request(questions, passages, scores, 1)
         found = [float("nan")] * len(questions)
-        for batch in self._batches(questions, passages, scores):
+        completer = self.completer
+        for jobs in self._batches(questions, passages, scores):
+            spoken = {j.number: len(completer.network.answer_ids(answers[j.number])) + 1 for j in jobs}
+            batch = [j for j in jobs if completer.fits(j.messages, spoken[j.number])]  # else not measured
+            if not batch:
+                continue
             values = self.completer.log_likelihood(
                 [j.messages for j in batch], [[answers[j.number]] for j in batch]
             )

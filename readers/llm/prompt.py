@@ -101,6 +101,9 @@ def visible_text(text: str) -> str:
     return _THOUGHT.sub("", text).strip()
 
 
+_MOST_DIGITS = 4  # of a passage's number
+
+
 def parse_reply(text: str) -> Reply:
     """Parse a reply: the requested JSON object, perhaps with text around it, or an answer in plain words.
 
@@ -115,12 +118,12 @@ def parse_reply(text: str) -> Reply:
         >>> parse_reply("I don't know.").answer, parse_reply('{"answer": null, "passages": []}').answer
         ('', '')
     """
-    text = visible_text(text)
+    text = visible_text(text.encode("utf-8", "replace").decode("utf-8"))  # a cut emoji is half a character
     decoder, start = json.JSONDecoder(), text.find("{")
     while start >= 0:
         try:
             value, _ = decoder.raw_decode(text, start)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, or a number or a nesting without end
             value = None
         if isinstance(value, dict) and "answer" in value:
             return _reply(value["answer"], value.get("passages"))
@@ -130,7 +133,11 @@ def parse_reply(text: str) -> Reply:
         words = _LISTED.sub("", " ".join(text.splitlines()[0].replace("**", "").split()))
     if (bare := _BARE.search(words)) is not None:  # the object without braces, or cut off behind its answer
         numbers = re.findall(r"\d+", words[bare.end() :])
-        return _reply(json.loads(f'"{bare[1]}"', strict=False), numbers)
+        try:
+            answer = json.loads(f'"{bare[1]}"', strict=False)
+        except ValueError as error:
+            raise MalformedReply(f"expected a JSON object with an answer, found {text[:120]!r}") from error
+        return _reply(answer.encode("utf-8", "replace").decode("utf-8"), numbers)
     if not words or '"answer"' in words or re.match(r"\{|\[(?!\d{1,4}[],;])", words):
         raise MalformedReply(f"expected an answer, or a JSON object with one, found {text[:120]!r}")
     numbers = [number for found in _BRACKETED.findall(words) for number in re.findall(r"\d+", found)]
@@ -166,12 +173,12 @@ def _reply(answer: object, passages: object) -> Reply:
         answer = ", ".join(map(str, answer))
     if answer is not None and not isinstance(answer, str | int | float):
         raise MalformedReply(f'"answer" is {str(answer)[:80]!r}, expected a string or null')
-    words = "" if answer is None else str(answer).strip()
+    words = "" if answer is None else str(answer).encode("utf-8", "replace").decode("utf-8").strip()
     if isinstance(answer, bool):
         words = "yes" if answer else "no"
     named = passages if isinstance(passages, list) else [passages]
     bare = [str(number).strip("[] ") for number in named]
-    numbers = [int(number) for number in bare if number.isdecimal()]
+    numbers = [int(number) for number in bare if number.isdecimal() and len(number) <= _MOST_DIGITS]
     plain = words.replace("’", "'")
     is_unknown = plain.lower().rstrip(".") in _UNKNOWN or _REFUSAL.match(plain)
     if not re.search(r"\w\.\w", words):  # no abbreviation, which keeps its full stop

@@ -32,6 +32,7 @@ log = get_logger(__name__)
 
 _NAMES = CapitalTagger()
 _SAMPLE = 1000  # passages looked at before training
+_TRIES = 100  # draws of other passages, where fewer than two of a batch have a sentence to take
 
 
 def inverse_cloze(
@@ -108,14 +109,20 @@ class IctBatches:
     def __getitem__(self, step: int) -> RetrieverBatch:
         """Batch `step`: sentences, and the passages they are from.
 
+        It is made of other passages if fewer than two of its own have a sentence to take.
+
         Raises:
             IndexError: the run has fewer batches.
             DataError: no two passages of the batch have a sentence to take.
         """
-        chosen = self.examples[step]
-        rows = chosen + np.searchsorted(self._gaps, chosen, side="right")  # passing over what is held out
-        drawn = draw_pairs(self._store.get_many(rows), self._data, self.examples.seed, 31, step)
-        if len(drawn) < 2:
+        chosen, again = self.examples[step], generator(self.examples.seed, 37, step)
+        for _ in range(_TRIES):
+            rows = chosen + np.searchsorted(self._gaps, chosen, side="right")  # passing over what is held out
+            drawn = draw_pairs(self._store.get_many(rows), self._data, self.examples.seed, 31, step)
+            if len(drawn) > 1:
+                break
+            chosen = again.choice(len(self._store) - len(self._gaps), len(chosen), replace=False)
+        else:
             raise DataError(
                 f"batch {step}: {len(drawn)} of {len(rows)} passages have a sentence that can be taken out",
                 hint="cut the corpus into longer passages, or lower min_words",

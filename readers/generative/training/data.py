@@ -7,7 +7,7 @@ from pathlib import Path
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import ROLES, Candidate, Example, first_record, read_examples
-from rag.data.text import AnswerMatcher
+from rag.data.text import AnswerMatcher, most_matched
 
 _SHAPE = (
     "expected {question, answers, ctxs: [{title, text}]} of `rag retrieve` or FiD, or {question, answers, "
@@ -19,8 +19,8 @@ def merged_examples(paths: Sequence[Path]) -> list[Example]:
     """Questions of all files; those that several files hold get the passages of all.
 
     Positives come first, then the other passages by rank. Each states whether it contains an answer, and
-    retrieved ones have a rank. Answers are those that a generator should give. Questions without an answer or
-    a passage are left out and counted.
+    retrieved ones have a rank. Answers are those that a generator should give: for a regular expression the
+    string that it matches most often. Questions without an answer or a passage are left out and counted.
 
     Raises:
         DataError: no such file, another shape, an answer that is not text (with its place), or no question
@@ -70,7 +70,13 @@ def _merged(same: Sequence[Example]) -> Example | None:
     )
     if not answers or not given:
         return None
-    matcher = AnswerMatcher(answers)
+    is_regex = any(example.answers_are_regex for example in same)
+    matcher = AnswerMatcher(answers, "regex" if is_regex else "tokens")
+    if is_regex:  # what a generator should give is a string that the pattern matches
+        found = most_matched(matcher, (candidate.passage.text for candidate in given))
+        if not found:
+            return None
+        answers = {found: None}
     ranks = {key: rank for rank, key in enumerate(retrieved, start=1)}
     candidates = []
     for key, candidate in {**positives, **{k: c for k, c in others.items() if k not in positives}}.items():
@@ -78,7 +84,7 @@ def _merged(same: Sequence[Example]) -> Example | None:
         if holds is None:
             holds = matcher.matches(candidate.passage.text)
         candidates.append(replace(candidate, has_answer=holds, rank=ranks.get(key)))
-    return replace(same[0], answers=tuple(answers), candidates=tuple(candidates))
+    return replace(same[0], answers=tuple(answers), candidates=tuple(candidates), answers_are_regex=False)
 
 
 def _by_text(candidates: Iterable[Candidate]) -> Mapping[tuple[str, str], Candidate]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rag.core.types import Hit, Location, Passage
 from rag.data.corpus import read_documents
 from rag.data.files.sources import ReadOptions
 from rag.data.filters import Filter, FilterError
+from rag.data.records import Document
 from rag.data.split import SplitOptions, split_documents
 from rag.pipeline import Pipeline
 from retrievers.dense import DenseRetriever
@@ -165,9 +167,10 @@ def test_a_filter_of_the_wrong_form_is_refused(given: Any, message: str) -> None
 
 def test_options_of_the_command_line_make_a_filter() -> None:
     made = Filter.parse_options(["path=guide/*", "year>=2002", "year<2004", "tags=odd", "tags=7"])
-    assert made == Filter.parse(
-        {"path": ["guide/*"], "tags": ["odd", "7", 7.0], "year": {"gte": 2002.0, "lt": 2004.0}}
-    )
+    assert made is not None
+    path, tags, year = made.conditions
+    assert (path.values, tags.values) == (("guide/*",), ("odd", "7", 7))
+    assert year.bounds == (("gte", "2002"), ("gte", 2002), ("lt", "2004"), ("lt", 2004))
     with pytest.raises(FilterError, match="not of the form"):
         Filter.parse_options(["guide"])
 
@@ -218,3 +221,38 @@ def test_nan_is_a_text() -> None:
     made = Filter.parse_options(["lang=nan"])
     assert made is not None
     assert made.conditions[0].values == ("nan",)
+
+
+def test_numbers_are_exact_and_bounds_apply_to_text_too() -> None:
+    big = 9007199254740993
+    made = Filter.parse_options([f"big={big}"])
+    assert made is not None
+    assert [made.conditions[0].test()(value) for value in (big, big - 1, str(big))] == [True, False, True]
+    dates = Filter.parse_options(["date>=2020", "date<2021-06"])
+    assert dates is not None
+    assert [dates.conditions[0].test()(value) for value in ("2020-05", "2019-12", "2021-07", 2020)] == [
+        True, False, False, False,
+    ]  # fmt: skip
+    with pytest.raises(FilterError, match="two bounds with >="):
+        Filter.parse_options(["year>=2010", "year>=1995"])
+
+
+@pytest.mark.parametrize(("split", "found"), [("words100", ["a-1-0"]), ("none", ["a-1"]), ("numbers", None)])
+def test_a_document_is_not_taken_for_another(tmp_path: Path, split: str, found: list[str] | None) -> None:
+    documents = [("a", "one two three four"), ("a-1", "five"), ("a-1-7", "six")]
+    options = SplitOptions(
+        mode="none" if split == "none" else "words100", words=2, wrap=False,
+        ids="integer" if split == "numbers" else "document",
+    )  # fmt: skip
+    passages = list(split_documents([Document(id, "", text) for id, text in documents], options))
+    source = {"split": asdict(options), "read": {}}
+    place = build_index(passages, tmp_path / "i", settings=BuildSettings(retriever="bm25"), source=source)
+    wanted = Filter.parse({"document": "a-1"})
+    assert wanted is not None
+    with Index.open(place) as index:
+        if found is None:
+            with pytest.raises(FilterError, match="are numbered"):
+                index.select(wanted)
+        else:
+            rows = np.flatnonzero(index.select(wanted).mask)
+            assert [index.passages[int(row)].id for row in rows] == found

@@ -208,6 +208,13 @@ def test_files_of_all_kinds_become_examples(tmp_path: Path) -> None:
     assert [c.passage.text for c in best_ranked(alone, 1)] == ["gold"]  # nothing was retrieved
     found = {**retrieved, "ctxs": [{"text": "no"}, {"title": "g", "text": "gold"}]}
     (tmp_path / "d.json").write_text(json.dumps([found]))
+    pattern = {"question": "q4", "answers": ["Titanic|R\\.?M\\.?S"], "answers_are_regex": True}
+    missed = {**pattern, "question": "q5", "ctxs": [{"text": "no ship"}]}
+    told = {**pattern, "ctxs": [{"text": "The Titanic sank."}, {"text": "no ship"}]}
+    (tmp_path / "e.json").write_text(json.dumps([told, missed]))
+    [one] = merged_examples([tmp_path / "e.json"])
+    assert (one.answers, one.answers_are_regex) == (("Titanic",), False)
+    assert [c.has_answer for c in one.candidates] == [True, False]
     [both] = merged_examples([tmp_path / "d.json", tmp_path / "c.json"])
     assert [p.text for p in both.passages] == ["gold", "no", "hard"]
     assert [c.passage.text for c in best_ranked(both, 3)] == ["no", "gold"]

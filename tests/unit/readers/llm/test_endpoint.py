@@ -257,6 +257,30 @@ def test_log_probabilities_of_a_prompt_become_a_signal(server: Server) -> None:
     sizes = [len(prompt.split()) for prompt in prompts]
     assert found.tolist() == [-(2 * size + 1) / 2 for size in sizes]
     assert {body["prompt"] for body in server.asked} == {f"{prompt} Black Forest" for prompt in prompts}
+    server.replies = [(503, b"{}"), echo]  # tried again, as a chat is
+    [again] = Judge.open(f"{server.source},parallel=1", "likelihood").judge([to_judge(example)])
+    assert again.tolist() == found.tolist()
     server.replies = [chat("no log-probabilities")]
     with pytest.raises(ReaderError, match="found no log-probabilities of the 13 characters"):
         Judge.open(server.source, "likelihood").judge([to_judge(example)])
+
+
+def test_a_key_is_never_shown_and_may_end_with_a_line_break(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.replies = [chat('{"answer": "the Black Forest", "passages": [1]}')]
+    for given, sent in (("sk-secret\n", "Bearer sk-secret"), ("", "Bearer none")):
+        monkeypatch.setenv("RAG_READER_API_KEY", given)
+        reader = open_reader(server.source)
+        assert reader.read(["Where does the Danube rise?"], [PASSAGES], [[1.0, 0.5]])[0].answers
+        assert server.keys[-1] == sent
+    monkeypatch.setenv("RAG_READER_API_KEY", "schlüssel")
+    with pytest.raises(ConfigError, match="RAG_READER_API_KEY has characters") as caught:
+        open_reader(server.source)
+    assert "schl" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["http://localhost:abc/v1", "http://[::1/v1", "localhost/v1"])
+def test_an_address_that_is_none_is_told(address: str) -> None:
+    with pytest.raises(ConfigError, match="expected openai:BASE_URL#MODEL"):
+        open_reader(f"openai:{address}#m")

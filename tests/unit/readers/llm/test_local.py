@@ -125,6 +125,15 @@ def test_a_batch_reads_as_one_question_at_a_time(llama: Path) -> None:
         assert [p for _, p in completion.tokens] == pytest.approx([p for _, p in alone.tokens], abs=1e-4)
 
 
+def test_an_answer_that_does_not_fit_is_not_measured(llama: Path) -> None:
+    reader = open_local(llama, precision="fp32", answer_tokens=8)
+    long = Passage("2", "", "harbour " * 2 * reader.completer.window)
+    short = Passage("1", "", "the harbour of 57")
+    first, second = reader.log_likelihood(ASKED[:2], [[long], [short]], [[1.0], [1.0]], ["57", "57"])
+    assert math.isnan(first)
+    assert second < 0
+
+
 def test_quotations_stand_where_they_cite(llama: Path) -> None:
     """Of all spans of at most three tokens that begin and end with words, the likeliest: brute force."""
     reader = open_local(llama, precision="fp32", answer_tokens=8, quote=True, beams=16, effort="1")

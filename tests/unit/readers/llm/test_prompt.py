@@ -107,6 +107,8 @@ def test_a_beginning_that_repeats_the_question_is_left_out(answer: str, question
         'Yes: {"answer": "cut o',
         '{"reply": "x"}',
         '{"answer": [["x"]]}',
+        '{"answer": ' + "[" * 3000,
+        '{"answer": ' + "1" * 5000 + "}",
     ],
 )
 def test_other_replies_are_malformed(text: str) -> None:
@@ -181,3 +183,8 @@ def test_every_citation_is_kept_with_its_place() -> None:
         for cited in answer.citations
     ]
     assert quoted == [None, "black forest", "Black  Forest"]
+
+
+def test_an_odd_character_or_number_costs_nothing() -> None:
+    assert parse_reply('{"answer": "Oslo\\ud83d", "passages": [1, 123456]}') == Reply("Oslo?", (1,))
+    assert parse_reply("Oslo\ud83d [2]").answer == "Oslo?"
