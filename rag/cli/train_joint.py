@@ -121,6 +121,8 @@ def realm(
         settings = settings.replaced(mlm={"encoder": reader})
     if finished := _run_held(settings, role, train_realm, ray):
         say_encoder(finished)
+        if settings.document_side == "frozen":
+            typer.echo(f"its index is there already: rag ask … --index {settings.out / 'index'}")
 
 
 _TOGETHER = {
