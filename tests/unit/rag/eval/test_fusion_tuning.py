@@ -12,7 +12,7 @@ from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from rag.core.errors import DataError
 from rag.core.types import Hit, Passage, Question
-from rag.eval.fusion_tuning import fusion_candidates, tune_fusion
+from rag.eval.fusion_tuning import MATCHED, fusion_candidates, tune_fusion
 from retrievers.fusion import Fusion
 from retrievers.hybrid import HybridRetriever
 from retrievers.rerank import RerankingRetriever
@@ -64,6 +64,27 @@ def test_the_better_list_wins(passages: PassageStore, tmp_path: Path, by_gold: b
     assert by_name["bm25 alone"].p_value < 0.001
     tuning.write(tmp_path / "fusion.json")
     assert json.loads((tmp_path / "fusion.json").read_text())["settings"][0]["fusion"] == tuning.rows[0].name
+
+
+def test_a_hybrid_that_matches_words_is_judged_as_it_is_used(passages: PassageStore) -> None:
+    class Scorer:
+        name = "words"
+
+        def score(self, questions: Sequence[str], texts: Sequence[Passage]) -> Any:
+            return np.array([
+                100.0 * (question.split()[-1] == text.id[1:])
+                for question, text in zip(questions, texts, strict=True)
+            ])  # fmt: skip
+
+    members: Any = [_Member(4), _Member(9)]
+    retriever = HybridRetriever(members, passages=passages, matching=Scorer())
+    tuning = tune_fusion(
+        retriever, passages, [Question(f"q{n}", f"which {n}", (f"w{n}",)) for n in range(20)]
+    )
+    best = tuning.rows[0]
+    assert best.name == f"{retriever.fusion}{MATCHED}"
+    assert (best.figures["top1"].value, best.p_value) == (1.0, 1.0)
+    assert next(row for row in tuning.rows if row.name == str(retriever.fusion)).figures["top1"].value < 1
 
 
 def test_a_judge_and_what_it_re_ranks_are_weighed_too(passages: PassageStore) -> None:

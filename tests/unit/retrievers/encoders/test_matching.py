@@ -116,3 +116,6 @@ def test_hybrid_search_with_static_vectors_matches_words(tmp_path: Path, encoder
         given = open_retriever(index, "hybrid", fusion=Fusion.parse("rrf60:1,1"))
         assert isinstance(given, HybridRetriever)
         assert given.matching is None
+        usual = open_retriever(index, "hybrid", fusion=matching.fusion)
+        assert isinstance(usual, HybridRetriever)
+        assert usual.matching is not None
