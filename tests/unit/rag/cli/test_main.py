@@ -27,7 +27,7 @@ def test_plan_lists_every_recipe_with_its_presets(capsys: pytest.CaptureFixture[
     assert code == 0
     listed = dict(line.split(maxsplit=1) for line in out.partition("training (")[2].splitlines()[1:])
     assert set(listed) == set(RECIPES)
-    assert listed["realm"] == "realm-small, realm-span, realm-wiki"
+    assert listed["realm"] == "realm-question, realm-small, realm-span, realm-wiki"
     assert sorted(", ".join(listed.values()).split(", ")) == preset_names()
 
 
@@ -249,9 +249,12 @@ def test_unexpected_errors_say_how_to_see_more(
 
 def test_what_the_file_system_refuses_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("x")
-    code, _, err = _run(capsys, "index", "sample", "--retriever", "bm25", "--out", str(tmp_path / "file"))
+    command = ("index", "sample", "--retriever", "bm25", "--out")
+    code, _, err = _run(capsys, *command, str(tmp_path / "file"))
+    assert (code, err) == (2, f"error: {tmp_path / 'file'} is a file\n  → choose a directory\n")
+    code, _, err = _run(capsys, *command, str(tmp_path / "file" / "index"))
     assert code == 6
-    assert err.startswith(f"error: {tmp_path / 'file'}: file exists\n  → check the path")
+    assert err.startswith(f"error: {tmp_path / 'file' / 'index'}: not a directory\n  → check the path")
 
 
 def test_exit_codes_are_told_apart() -> None:
