@@ -65,10 +65,10 @@ def run_scale_benchmark(
         settings["cpus"] = int(module.cluster_resources().get("CPU", 0))
         settings["nodes"] = sum(node["Alive"] for node in module.nodes())
         report = Report("scale", settings)
+        _search(report, index, ray, shards, rounds)  # what is short comes first, and tells what does not fit
+        _recover(report, index, ray)
         if passages:
             _encode(report, index, module, passages, shard_rows, rounds, work_dir)
-        _search(report, index, ray, shards, rounds)
-        _recover(report, index, ray)
     return report
 
 
