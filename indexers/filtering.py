@@ -89,12 +89,13 @@ def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) 
     ids = passages.column("id")
     assert ids is not None
     wanted = pa.array([str(value) for value in condition.values], pa.large_string())
-    whole = pc.is_in(ids, value_set=wanted)
-    pieces = pc.is_in(pc.replace_substring_regex(ids, r"-\d+$", ""), value_set=wanted)
-    is_wanted = {"whole": whole, "pieces": pieces}.get(naming)
-    if is_wanted is None:
-        is_wanted = pc.or_(whole, pieces)
-    return np.asarray(is_wanted.combine_chunks().to_numpy(zero_copy_only=False))
+    named = []  # what a passage may be named after: its document's id, or that and a number
+    if naming != "pieces":
+        named.append(ids)
+    if naming != "whole":
+        named.append(pc.replace_substring_regex(ids, r"-\d+$", ""))
+    masks = [pc.is_in(names, value_set=wanted).combine_chunks() for names in named]
+    return np.any([mask.to_numpy(zero_copy_only=False) for mask in masks], axis=0)
 
 
 def _unknown(passages: PassageStore, name: str) -> FilterError:

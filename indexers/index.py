@@ -20,7 +20,7 @@ from indexers.build import (
 )
 from indexers.embedding_shards import EmbeddingShards
 from indexers.faiss_index import FAISS_NAME, open_dense
-from indexers.filtering import folders, select
+from indexers.filtering import Naming, folders, select
 from indexers.lucene import FOLDER_NAME, LuceneIndex
 from indexers.mapped_lists import LISTS_NAME
 from indexers.passages import IDS_NAME, PassageStore
@@ -171,15 +171,19 @@ class Index:
         Raises:
             FilterError: no passage has a field that the filter names.
         """
-        from indexers.provenance import naming_of_index
-
         selected = self._selections.pop(filter, None)
         if selected is None:
-            selected = select(self.passages, filter, naming_of_index(self.directory))
+            selected = select(self.passages, filter, self._naming)
         self._selections[filter] = selected  # the last used stands last
         if len(self._selections) > max(2, min(_KEPT_FILTERS, _KEPT_BYTES // len(self.passages))):
             del self._selections[next(iter(self._selections))]
         return selected
+
+    @cached_property
+    def _naming(self) -> Naming:
+        from indexers.provenance import naming_of_index
+
+        return naming_of_index(self.directory)
 
     @cached_property
     def folders(self) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,11 +62,10 @@ class Opening:
         missing = {name: value for name, value in saved.items() if chosen[name] == getattr(defaults, name)}
         if self.retriever not in ("auto", saved.get("retriever")) and "hybrid" not in str(self.retriever):
             missing.pop("fusion", None)
-        merged = Opening(**{**chosen, **missing})
-        if merged.retriever in ("auto", "dense") and _bound_of(merged.reader):
-            unfit = {"index_encoder", "fusion"} & {*missing}
-            merged = replace(merged, **{name: getattr(defaults, name) for name in unfit})
-        return merged
+        merged = {**chosen, **missing}
+        if merged["retriever"] in ("auto", "dense") and _bound_of(_reader_file(merged["reader"])):
+            merged |= {name: chosen[name] for name in ("index_encoder", "fusion")}
+        return Opening(**merged)
 
     def open(self, index: Index) -> tuple[Retriever, Reader | None]:
         """Open retriever and reader; the reader is None if none is wanted.
@@ -82,8 +81,8 @@ class Opening:
             raise ConfigError(f"retriever is {retriever!r:.40}, expected a name", hint="for example hybrid")
         rerank = None if self.rerank is None else str(self.rerank)
         fused = Fusion.parse(self.fusion) if isinstance(self.fusion, str) else self.fusion
-        known = _reader_file(reader).get("retriever") or {}
-        bound = _bound_of(reader)
+        file = _reader_file(reader)
+        known, bound = file.get("retriever") or {}, _bound_of(file)
         if reader and bound is None and not self.reads:
             raise ConfigError(
                 f"{reader} is to search and not to read, but there is no question encoder in it",
@@ -188,9 +187,9 @@ def _reader_file(reader: Any) -> Mapping[str, Any]:
     return read_reader_file(Path(reader))
 
 
-def _bound_of(reader: Any) -> Mapping[str, Any] | None:
+def _bound_of(reader_file: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """How the question encoder in a reader's folder searches; None if there is none."""
-    known = _reader_file(reader).get("retriever") or {}
+    known = reader_file.get("retriever") or {}
     return None if "kind" in known else known or None
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from rag.core.types import certainty
+from rag.core.unicode import as_unicode
 from rag.data.text import simple_tokenize
 from readers.follow_up import Turn
 from serve.desk import Desk, Job
@@ -222,16 +223,13 @@ def _conversation(messages: list[ChatMessage], max_chars: int) -> tuple[str, tup
             422, "invalid_request", "there is no message of the user", hint="end with the question"
         )
     turns = [
-        _turn(_valid(message.text[:max_chars]), _valid(reply.text) if reply.role == "assistant" else "")
+        _turn(
+            as_unicode(message.text[:max_chars]), as_unicode(reply.text) if reply.role == "assistant" else ""
+        )
         for message, reply in pairwise(messages[: last + 1])
         if message.role == "user" and message.text.strip()
     ]
     return messages[last].text, tuple(turns[-_MAX_TURNS:])
-
-
-def _valid(text: str) -> str:
-    """The text with question marks for halves of surrogate pairs, which JSON allows and UTF-8 does not."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _turn(question: str, reply: str) -> Turn:
@@ -241,7 +239,8 @@ def _turn(question: str, reply: str) -> Turn:
     answer = _MARKS.sub("", first.strip().removeprefix(_PERHAPS))
     is_none = answer.startswith((_NO_ANSWER, _BEARS, _TWO)) or len(answer) > _MAX_ANSWER_CHARS
     return Turn(
-        question if understood is None else understood.removeprefix(_UNDERSTOOD), "" if is_none else answer
+        question if understood is None else understood.removeprefix(_UNDERSTOOD),
+        "" if is_none else answer,
     )
 
 

@@ -28,9 +28,9 @@ from rag.data.corpus import IdSet, fault_of
 from rag.data.files.sources import ReadOptions
 from rag.data.records import Document
 from rag.data.split import split_documents
-from readers.protocols import MAX_PASSAGE_CHARS
+from readers.protocols import check_lengths
 from serve.desk import Desk
-from serve.errors import ApiError
+from serve.errors import ApiError, unreadable
 from serve.routes import DeskOf, error_models
 from serve.uploads import documents_of_uploads
 
@@ -224,20 +224,15 @@ class DocumentWriter:
         return self._encoder[1]
 
     def _puts(self, documents: Sequence[Document]) -> list[Put]:
-        puts = []
-        cut = self._open_cut() if documents else None
-        for one in documents:
-            assert cut is not None
-            passages = cut(one)
-            if too_long := next((it for it in passages if len(it.text) > MAX_PASSAGE_CHARS), None):
-                raise ApiError(
-                    422,
-                    "invalid_request",
-                    f"passage {too_long.id!r} has {len(too_long.text)} characters, "
-                    f"at most {MAX_PASSAGE_CHARS} are accepted",
-                    hint="split the document; this index keeps each as one passage. Nothing was changed",
-                )
-            puts.append(Put(one.id, record_digest(one), passages, sent=True))
+        if not documents:
+            return []
+        cut = self._open_cut()
+        puts = [Put(one.id, record_digest(one), cut(one), sent=True) for one in documents]
+        try:
+            check_lengths(passage for put in puts for passage in put.passages)
+        except DataError as error:
+            hint = "split the document; this index keeps each as one passage. Nothing was changed"
+            raise ApiError(422, "invalid_request", error.message, hint=hint) from None
         return puts
 
     def _open_cut(self) -> Callable[[Document], list[Passage]]:
@@ -382,10 +377,7 @@ async def listing(
     try:
         documents, version, total = await desk.in_thread(_entries, writer.place)
     except ArtifactError as error:
-        log.error("the documents cannot be listed: %s", error)
-        raise ApiError(
-            500, "index_unusable", "the index cannot be read", hint="the server's log has the reason"
-        ) from None
+        raise unreadable(error) from None
     ids = list(documents)
     if after is not None and after not in documents:
         raise ApiError(404, "document_not_found", f"no document has the id {after[:100]!r}")

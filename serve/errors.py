@@ -15,6 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
+from rag.core.errors import ArtifactError
+from rag.core.log import get_logger
+from rag.core.unicode import as_unicode
+
+log = get_logger(__name__)
+
 OPENAI_PATHS = ("/v1/chat/", "/v1/models")
 
 
@@ -48,7 +54,7 @@ def shutting_down() -> ApiError:
 
 def error_response(error: ApiError, scope: Scope) -> JSONResponse:
     """The error as a response to the request of this scope."""
-    message, hint = _encodable(error.message), _encodable(error.hint)
+    message, hint = as_unicode(error.message), as_unicode(error.hint)
     status = error.status
     body: dict[str, Any] = {"code": error.code, "message": message, "hint": hint}
     if scope["path"].startswith(OPENAI_PATHS):
@@ -136,6 +142,7 @@ def _describe(problem: Mapping[str, Any]) -> str:
     return f"{place}: {text}" if place else text
 
 
-def _encodable(text: str) -> str:
-    """Replace lone surrogates, which JSON allows and UTF-8 does not, by question marks."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+def unreadable(error: ArtifactError) -> ApiError:
+    """The answer where an index on the disk cannot be read; the log gets the reason."""
+    log.error("the documents cannot be listed: %s", error)
+    return ApiError(500, "index_unusable", "the index cannot be read", hint="the server's log has the reason")

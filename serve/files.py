@@ -11,15 +11,13 @@ from indexers.documents import DocumentEntry
 from indexers.index import Index
 from indexers.provenance import documents_of_index
 from rag.core.errors import ArtifactError
-from rag.core.log import get_logger
 from rag.data.documents.kinds import kind_by_name
 from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
 from serve.desk import Desk
-from serve.errors import ApiError
+from serve.errors import ApiError, unreadable
 from serve.routes import DeskOf, error_models
 
-log = get_logger(__name__)
 router = APIRouter()
 _MOST_CACHED = 8
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
@@ -79,10 +77,7 @@ async def _document(desk: Desk, name: str, path: str) -> DocumentEntry | None:
     try:
         entries = await desk.in_thread(_documents, place, service.index_version)
     except ArtifactError as error:
-        log.error("the documents cannot be listed: %s", error)
-        raise ApiError(
-            500, "index_unusable", "the index cannot be read", hint="the server's log has the reason"
-        ) from None
+        raise unreadable(error) from None
     entry = entries.get(file_id(path))
     first = None if entry is None else await desk.passage(f"{entry.id}-0", name)
     return entry if first is not None and first.get("location", {}).get("path") == path else None

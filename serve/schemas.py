@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from rag.core.types import Answer, AnswerSet, Evidence, FirstStage
+from rag.core.unicode import is_unicode
 from rag.data.filters import Filter, FilterError
 from serve.errors import ApiError
 from serve.settings import ServeSettings
@@ -134,7 +135,7 @@ def checked_question(name: str, text: str, settings: ServeSettings) -> str:
             f"{name} has {len(question)} characters, at most {settings.max_question_chars} are accepted",
             "shorten the question",
         )
-    if any("\ud800" <= char <= "\udfff" for char in question):
+    if not is_unicode(question):
         raise _invalid(f"{name} holds half of a surrogate pair", "send text that is valid Unicode")
     return question
 

@@ -145,11 +145,8 @@ def atomic_write_text(path: str | Path, text: str) -> None:
 def atomic_write_json(path: str | Path, value: Any) -> None:
     """Write JSON atomically: indented, sorted keys, UTF-8, a newline at the end."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    try:
-        atomic_write_text(path, text + "\n")
-    except UnicodeEncodeError:  # the name of a file that is not UTF-8, which Python keeps in surrogates
-        text = json.dumps(value, indent=2, sort_keys=True, allow_nan=False)
-        atomic_write_text(path, text + "\n")
+    # The name of a file that is not UTF-8 has surrogates, whose form with a backslash is also JSON's.
+    atomic_write_bytes(path, f"{text}\n".encode("utf-8", "backslashreplace"))
 
 
 def read_json(path: str | Path) -> Any:

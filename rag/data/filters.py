@@ -10,6 +10,7 @@ from typing import Any
 
 from rag.core.errors import ConfigError
 from rag.core.types import Value
+from rag.core.unicode import is_unicode
 
 
 class FilterError(ConfigError):
@@ -129,12 +130,7 @@ class Filter:
         if both := sorted({*values} & {*bounds}):
             raise FilterError(f"the filter gives {both[0]!r} both values and bounds", hint="give one of them")
         conditions = [_condition(name, given) for name, given in values.items()]
-        for name, signs in bounds.items():
-            _condition(
-                name, {sign: meanings[-1] for sign, meanings in signs.items()}
-            )  # refuses what it has to
-            pairs = tuple((sign, value) for sign, meanings in signs.items() for value in meanings)
-            conditions.append(Condition(name, bounds=pairs))
+        conditions += [_within(name, signs) for name, signs in bounds.items()]
         return cls(tuple(conditions)) if conditions else None
 
     @property
@@ -143,14 +139,20 @@ class Filter:
         return tuple(condition.field for condition in self.conditions)
 
 
+def _within(name: str, bounds: Mapping[Any, Iterable[Any]]) -> Condition:
+    """The condition of bounds, each with its possible meanings."""
+    if not bounds or not {*bounds} <= {*_RANGES} or name in ("path", "document"):
+        raise FilterError(
+            f"the filter gives {name!r} the bounds {', '.join(map(str, bounds)) or '(none)'}",
+            hint=f"path and document have values, other fields also {', '.join(_RANGES)}",
+        )
+    pairs = ((str(sign), _checked(name, value)) for sign, values in bounds.items() for value in values)
+    return Condition(name, bounds=tuple(pairs))
+
+
 def _condition(name: str, given: Any) -> Condition:
     if isinstance(given, Mapping):
-        if not given or not {*given} <= {*_RANGES} or name in ("path", "document"):
-            raise FilterError(
-                f"the filter gives {name!r} the bounds {', '.join(map(str, given)) or '(none)'}",
-                hint=f"path and document have values, other fields also {', '.join(_RANGES)}",
-            )
-        return Condition(name, bounds=tuple((str(key), _checked(name, it)) for key, it in given.items()))
+        return _within(name, {sign: [value] for sign, value in given.items()})
     values = given if isinstance(given, list | tuple) else [given]
     if not values or len(values) > _MOST_VALUES:
         raise FilterError(f"the filter gives {name!r} {len(values)} values, expected 1 to {_MOST_VALUES}")
@@ -193,7 +195,7 @@ def _checked(name: str, value: Any) -> Value:
     if not isinstance(value, str if is_text else str | int | float) or value != value:
         expected = "text" if is_text else "text, a number, true or false"
         raise FilterError(f"the filter gives {name!r} the value {value!r:.60}, expected {expected}")
-    if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+    if isinstance(value, str) and not is_unicode(value):
         raise FilterError(f"the filter gives {name!r} half of a surrogate pair, expected valid Unicode")
     return value
 

@@ -237,28 +237,28 @@ class RealmTask:
         """
         model, wanted = self.retriever, self.config.documents - 1
         questions = model.ask([Query(sentence.query) for sentence in sentences])  # (B, D)
-        rows = self.live_index.search(questions, wanted + _SPARE)
-        retrieved = self.live_index.passages_of(rows)
-        found = {(p.title, p.text): row for r, ps in zip(rows.tolist(), retrieved, strict=True)
-                 for row, p in zip(r, ps, strict=False)}  # fmt: skip
+        retrieved = self.live_index.search(questions, wanted + _SPARE)
+        stored: dict[tuple[str, str], int] = {}  # a row of the index with this title and text
         places: dict[tuple[str, str], int] = {("", ""): 0}
         rows = np.zeros((len(sentences), wanted + 1), np.int64)
         empty = np.zeros(rows.shape, bool)
-        for number, (sentence, candidates) in enumerate(zip(sentences, retrieved, strict=True)):
+        candidates = self.live_index.passages_of(retrieved)
+        for number, (sentence, own) in enumerate(zip(sentences, candidates, strict=True)):
             listed: dict[tuple[str, str], None] = {}
-            for passage in candidates:
+            for row, passage in zip(retrieved[number].tolist(), own, strict=False):  # rows may end with −1
                 if len(listed) < wanted and not sentence.stands_in(passage):
                     listed[passage.title, passage.text] = None
+                    stored[passage.title, passage.text] = row
             for slot, key in enumerate(listed, 1):
                 rows[number, slot] = places.setdefault(key, len(places))
             empty[number, 1 + len(listed) :] = True
             empty[number, 0] = not self.null_document and bool(listed)
         passages = list(places)
-        read = passages[:1] if self._vectors is not None else passages
-        vectors = model.read([Passage("", title, text) for title, text in read])  # (U, D)
+        encoded = passages if self._vectors is None else passages[:1]
+        vectors = model.read([Passage("", title, text) for title, text in encoded])  # (U, D)
         if self._vectors is not None:
-            stored = self._vectors.rows(np.array([found[key] for key in passages[1:]], np.int64))
-            vectors = torch.cat([vectors.float(), torch.from_numpy(stored).to(vectors.device)])
+            fixed = self._vectors.rows(np.array([stored[key] for key in passages[1:]], np.int64))
+            vectors = torch.cat([vectors.float(), torch.from_numpy(fixed).to(vectors.device)])
         chosen = torch.from_numpy(np.where(empty, -1, rows))
         return listed_scores(questions, vectors, chosen, model.scale), rows, passages
 

@@ -99,15 +99,10 @@ class Endpoint:
             try:
                 return self._completion(self._request(messages, max_tokens, ends - time.monotonic()))
             except self._openai.OpenAIError as error:
-                if self._tells_probability and "logprob" in str(error):
-                    self._tells_probability, pause_s = False, 0.0  # it knows no such parameter
-                elif tries > self._settings.retries or not self._passes(error):
-                    raise self._explained(error) from error
+                if self._tells_probability and "logprob" in str(error) and time.monotonic() < ends:
+                    self._tells_probability = False  # it knows no such parameter
                 else:
-                    pause_s = _pause_s(error, tries)
-                if time.monotonic() + pause_s >= ends:
-                    raise self._explained(error) from error
-                time.sleep(pause_s)
+                    self._pause(error, tries, ends)
             except (ValueError, AttributeError, IndexError, TypeError) as error:
                 raise self._explained(error) from error
 
@@ -128,11 +123,7 @@ class Endpoint:
                 known = reply.choices[0].logprobs
                 return list(zip(known.text_offset or (), known.token_logprobs or (), strict=True))
             except self._openai.OpenAIError as error:
-                pause_s = _pause_s(error, tries)
-                is_last = tries > self._settings.retries or time.monotonic() + pause_s >= ends
-                if is_last or not self._passes(error):
-                    raise self._explained(error) from error
-                time.sleep(pause_s)
+                self._pause(error, tries, ends)
             except (ValueError, AttributeError, IndexError, TypeError):
                 return []
 
@@ -146,6 +137,18 @@ class Endpoint:
             timeout=self._openai.Timeout(left_s, connect=min(left_s, _CONNECT_S)),
             **({"logprobs": True} if self._tells_probability else {}),
         )
+
+    def _pause(self, error: Exception, tries: int, ends: float) -> None:
+        """Wait before the next try.
+
+        Raises:
+            ReaderError: none would help, or there is no time left for one.
+        """
+        pause_s = _pause_s(error, tries)
+        is_last = tries > self._settings.retries or time.monotonic() + pause_s >= ends
+        if is_last or not self._passes(error):
+            raise self._explained(error) from error
+        time.sleep(pause_s)
 
     def _passes(self, error: Exception) -> bool:
         """Whether another try may help."""

@@ -213,10 +213,13 @@ class LocalReader(LanguageModelReader):
         """log p(answer | question, passages), in nats; see `readers.protocols.TellsLikelihood`."""
         check_request(questions, passages, scores, 1)
         found = [float("nan")] * len(questions)
-        completer = self.completer
+
+        def fits(job: _Job) -> bool:
+            answer = self.completer.network.answer_ids(answers[job.number])
+            return self.completer.fits(job.messages, len(answer) + 1)
+
         for jobs in self._batches(questions, passages, scores):
-            spoken = {j.number: len(completer.network.answer_ids(answers[j.number])) + 1 for j in jobs}
-            batch = [j for j in jobs if completer.fits(j.messages, spoken[j.number])]  # else not measured
+            batch = list(filter(fits, jobs))  # the others are not measured
             if not batch:
                 continue
             values = self.completer.log_likelihood(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rag.core.types import Passage
+from rag.core.unicode import as_unicode
 from readers.protocols import Citation, ReadAnswer, ReadResult
 from readers.spans import find_span, share_of_words
 
@@ -118,7 +119,7 @@ def parse_reply(text: str) -> Reply:
         >>> parse_reply("I don't know.").answer, parse_reply('{"answer": null, "passages": []}').answer
         ('', '')
     """
-    text = visible_text(text.encode("utf-8", "replace").decode("utf-8"))  # a cut emoji is half a character
+    text = visible_text(as_unicode(text))  # a cut emoji is half a character
     decoder, start = json.JSONDecoder(), text.find("{")
     while start >= 0:
         try:
@@ -137,7 +138,7 @@ def parse_reply(text: str) -> Reply:
             answer = json.loads(f'"{bare[1]}"', strict=False)
         except ValueError as error:
             raise MalformedReply(f"expected a JSON object with an answer, found {text[:120]!r}") from error
-        return _reply(answer.encode("utf-8", "replace").decode("utf-8"), numbers)
+        return _reply(answer, numbers)
     if not words or '"answer"' in words or re.match(r"\{|\[(?!\d{1,4}[],;])", words):
         raise MalformedReply(f"expected an answer, or a JSON object with one, found {text[:120]!r}")
     numbers = [number for found in _BRACKETED.findall(words) for number in re.findall(r"\d+", found)]
@@ -173,7 +174,7 @@ def _reply(answer: object, passages: object) -> Reply:
         answer = ", ".join(map(str, answer))
     if answer is not None and not isinstance(answer, str | int | float):
         raise MalformedReply(f'"answer" is {str(answer)[:80]!r}, expected a string or null')
-    words = "" if answer is None else str(answer).encode("utf-8", "replace").decode("utf-8").strip()
+    words = "" if answer is None else as_unicode(str(answer)).strip()
     if isinstance(answer, bool):
         words = "yes" if answer else "no"
     named = passages if isinstance(passages, list) else [passages]

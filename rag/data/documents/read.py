@@ -7,6 +7,7 @@ from pathlib import PurePath
 from urllib.parse import quote
 
 from rag.core.progress import Progress
+from rag.core.unicode import as_unicode
 from rag.data.documents.blocks import Converted, Unreadable
 from rag.data.documents.convert import convert
 from rag.data.documents.pool import convert_files
@@ -40,7 +41,7 @@ def documents_of_files(
                 detail = f"{found.detail}; {found.remedy}" if found.detail else found.remedy
                 yield source, BadRecord(found.reason, detail), ()
             else:
-                shown = source.name.encode("utf-8", "replace").decode()
+                shown = as_unicode(source.name)
                 title = found.title or PurePath(strip_compression(shown)).stem
                 document = Document(file_id(source.name), title, found.text, blocks=found.blocks, path=shown)
                 yield source, document, found.notes
