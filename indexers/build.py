@@ -37,6 +37,10 @@ from rag.core.types import Passage
 PASSAGES_DIR, EMBEDDINGS_DIR, DENSE_DIR, TOKENS_DIR, BM25_DIR = STAGES
 SEGMENTS_DIR, VERSIONS_DIR = "segments", "versions"  # of an index that was updated
 INDEX_KIND = "index"
+_KNOWN = {
+    *STAGES, LEDGER_NAME, MANIFEST_NAME, ".lock", SEGMENTS_DIR, VERSIONS_DIR,
+    *("build_log.json", "encoder", "reader", "pipeline.json"),  # of older versions; of saved pipelines
+}  # fmt: skip
 
 
 def build_index(
@@ -139,10 +143,6 @@ def _refuse_second_vectors(place: Path, ledger: StageLedger, settings: BuildSett
             f"{place} holds one vector per passage, index type {PLAID} needs token vectors",
             hint="choose another directory for them",
         )
-
-
-_KNOWN = {*STAGES, LEDGER_NAME, MANIFEST_NAME, ".lock", SEGMENTS_DIR, VERSIONS_DIR}
-_KNOWN |= {"build_log.json", "encoder", "reader", "pipeline.json"}  # of older versions; of saved pipelines
 
 
 def _refuse_others_files(place: Path) -> None:

@@ -101,12 +101,12 @@ class Opening:
         wanted = getattr(self.options, "matching", None)
         if wanted is None:
             wanted = is_static and vectors.encoder.identity.weights_sha256 == STATIC_SHA256
-        if wanted and is_static and self.fusion not in (None, usual):
-            log.info("with the fusion %s, words of the best hits are not matched", self.fusion)
-        elif wanted and is_static:
+        if wanted and is_static and self.fusion in (None, usual):
             from retrievers.encoders.matching import TokenMatch
 
             matching = TokenMatch(cast("StaticEncoder", vectors.encoder))
+        elif wanted and is_static:
+            log.info("with the fusion %s, words of the best hits are not matched", self.fusion)
         return HybridRetriever(
             [vectors, self.bm25()], fusion=self.fusion or usual, depth=depth, passages=self.index.passages,
             matching=matching,
