@@ -21,7 +21,9 @@ from serve.routes import DeskOf, error_models
 router = APIRouter()
 _MOST_CACHED = 8
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
-_TEXTS = ("markdown", "rst", "text", "csv", "python", "code", "notebook")
+_TEXTS = (
+    "markdown", "rst", "asciidoc", "org", "latex", "text", "subtitles", "csv", "python", "code", "notebook",
+)  # fmt: skip
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 

@@ -229,7 +229,111 @@ def _wrapped(text: str, width: int) -> list[str]:
     return lines
 
 
+ODF = "urn:oasis:names:tc:opendocument:xmlns"
+_PREFIXES = {"text": "text", "table": "table", "office": "office", "style": "style", "draw": "drawing",
+             "presentation": "presentation"}  # fmt: skip
+
+
+def odf(kind: str, body: str, styles: str = "", title: str = "", **members: bytes) -> bytes:
+    """An OpenDocument file; kinds: "text", "spreadsheet", "presentation"."""
+    names = " ".join(f'xmlns:{prefix}="{ODF}:{name}:1.0"' for prefix, name in _PREFIXES.items())
+    content = (
+        f"<office:document-content {names}><office:automatic-styles>{styles}</office:automatic-styles>"
+        f"<office:body><office:{kind}>{body}</office:{kind}></office:body></office:document-content>"
+    )
+    meta = f'<m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></m>'
+    mimetype = f"application/vnd.oasis.opendocument.{kind}"
+    files = {"mimetype": mimetype, "meta.xml": meta, "content.xml": content}
+    return archive({**{name: text.encode() for name, text in files.items()}, **members})
+
+
+def cells(rows: Sequence[Sequence[str]]) -> str:
+    """A table of OpenDocument."""
+    shown = "".join(
+        "<table:table-row>"
+        + "".join(
+            f"<table:table-cell><text:p>{html.escape(cell)}</text:p></table:table-cell>" for cell in row
+        )
+        + "</table:table-row>"
+        for row in rows
+    )
+    return f"<table:table>{shown}</table:table>"
+
+
+def odt(content: Content) -> bytes:
+    styles = '<style:style style:name="P1" style:parent-style-name="Preformatted_20_Text"/>'
+
+    def shown(kind: str, value: Any) -> str:
+        if kind == "table":
+            return cells(value)
+        if kind == "code":
+            lines = (html.escape(line).replace("  ", '<text:s text:c="2"/>') for line in value.split("\n"))
+            return "".join(f'<text:p text:style-name="P1">{line}</text:p>' for line in lines)
+        if kind in ("h1", "h2"):
+            return f'<text:h text:outline-level="{kind[1]}">{html.escape(value)}</text:h>'
+        paragraph = f"<text:p>{html.escape(value)}</text:p>"
+        return (
+            f"<text:list><text:list-item>{paragraph}</text:list-item></text:list>"
+            if kind == "li"
+            else paragraph
+        )
+
+    return odf("text", "".join(shown(*block) for block in content), styles)
+
+
+def rtf(content: Content) -> bytes:
+    styles = r"{\stylesheet{\s0 Normal;}{\s1\b heading 1;}{\s2\b heading 2;}{\s9\f1 HTML Preformatted;}}"
+
+    def shown(kind: str, value: Any) -> str:
+        if kind == "table":
+            rows = ("".join(rf"\pard\plain\intbl {cell}\cell" for cell in row) for row in value)
+            return "".join(rf"\trowd\cellx100\cellx200{row}\row" for row in rows) + r"\pard\par"
+        style = {"h1": r"\s1 ", "h2": r"\s2 ", "code": r"\s9 ", "li": "\\bullet\\tab ", "p": " "}[kind]
+        return rf"\pard\plain{style}" + value.replace("\n", r"\line ") + r"\par"
+
+    return (r"{\rtf1\ansi" + styles + "\n".join(shown(*block) for block in content) + "}").encode()
+
+
+def latex(content: Content) -> bytes:
+    def shown(kind: str, value: Any) -> str:
+        if kind == "table":
+            rows = "".join(" & ".join(row) + "\\\\\n" for row in value)
+            return f"\\begin{{tabular}}{{ll}}\n\\hline\n{rows}\\end{{tabular}}"
+        if kind == "code":
+            return f"\\begin{{verbatim}}\n{value}\n\\end{{verbatim}}"
+        if kind == "li":
+            return f"\\begin{{itemize}}\n\\item {value}\n\\end{{itemize}}"
+        return {"h1": "\\section{%s}", "h2": "\\subsection*{%s}", "p": "%s"}[kind] % value
+
+    body = "\n\n".join(shown(*block) for block in content)
+    return f"\\documentclass{{article}}\n\\begin{{document}}\n{body}\n\\end{{document}}\n".encode()
+
+
+def asciidoc(content: Content) -> bytes:
+    def shown(kind: str, value: Any) -> str:
+        if kind == "table":
+            return "\n".join(["|===", *("".join(f"|{cell} " for cell in row) for row in value), "|==="])
+        if kind == "code":
+            return f"[source,sh]\n----\n{value}\n----"
+        return {"h1": "= ", "h2": "== ", "li": "* ", "p": ""}[kind] + value
+
+    return "\n\n".join(shown(*block) for block in content).encode()
+
+
+def org(content: Content) -> bytes:
+    def shown(kind: str, value: Any) -> str:
+        if kind == "table":
+            rows = [f"| {' | '.join(row)} |" for row in value]
+            return "\n".join([rows[0], f"|{'+'.join('---' for _ in value[0])}|", *rows[1:]])
+        if kind == "code":
+            return f"#+begin_src sh\n{value}\n#+end_src"
+        return {"h1": "* ", "h2": "** ", "li": "- ", "p": ""}[kind] + value
+
+    return "\n\n".join(shown(*block) for block in content).encode()
+
+
 MAKERS: dict[str, Callable[[Content], bytes]] = {
     "a.md": markdown, "a.rst": rst, "a.html": page, "a.docx": word, "a.pptx": slides, "a.epub": epub,
-    "a.eml": mail, "a.pdf": pdf_of,
+    "a.eml": mail, "a.pdf": pdf_of, "a.odt": odt, "a.rtf": rtf, "a.tex": latex, "a.adoc": asciidoc,
+    "a.org": org,
 }  # fmt: skip

@@ -3,12 +3,26 @@
 from collections.abc import Callable
 
 from rag.core.errors import RagError
-from rag.data.documents import epub, html, mail, markdown, office, pdf, plain, rst, sheets
+from rag.data.documents import (
+    epub,
+    html,
+    latex,
+    lightweight,
+    mail,
+    markdown,
+    odf,
+    office,
+    pdf,
+    plain,
+    rst,
+    rtf,
+    sheets,
+)
 from rag.data.documents.blocks import Converted, Piece, Unreadable, assemble, clean
 from rag.data.documents.kinds import kind_by_name, kind_of
 from rag.data.documents.limits import Limits
 
-VERSION = 7  # raised when a converter gives other text than before: cached conversions of others are not used
+VERSION = 8  # raised when a converter gives other text than before: cached conversions of others are not used
 
 
 def convert(data: bytes, name: str, limits: Limits | None = None, encoding: str = "utf-8") -> Converted:
@@ -54,6 +68,8 @@ def _read(
     kind = kind_of(data, name)
     if kind == "pdf":
         return pdf.pdf(data, limits)
+    if kind == "rtf":
+        return *rtf.rtf(data), ()
     if read := _ARCHIVES.get(kind):
         return *read(data, limits), ()
     if read_mail := _MAIL.get(kind):
@@ -79,11 +95,18 @@ _ARCHIVES: dict[str, Callable[[bytes, Limits], tuple[str, list[Piece]]]] = {
     "pptx": office.slides,
     "xlsx": sheets.workbook,
     "epub": epub.book,
+    "odt": odf.text,
+    "ods": odf.spreadsheet,
+    "odp": odf.presentation,
 }
 _TEXTS: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
     "html": html.page,
     "markdown": markdown.markdown,
     "rst": rst.rst,
+    "latex": latex.latex,
+    "asciidoc": lightweight.asciidoc,
+    "org": lightweight.org,
+    "subtitles": lightweight.subtitles,
     "text": plain.text,
     "csv": lambda source: ("", list(sheets.csv_table(source))),
     "notebook": markdown.notebook,

@@ -12,9 +12,11 @@ _BY_SUFFIX = {
     ".pdf": "pdf", ".docx": "docx", ".docm": "docx", ".pptx": "pptx", ".pptm": "pptx", ".xlsx": "xlsx",
     ".xlsm": "xlsx", ".epub": "epub", ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown",
     ".markdown": "markdown", ".mdx": "markdown", ".rst": "rst", ".rest": "rst", ".eml": "mail",
-    ".mbox": "mbox", ".txt": "text", ".text": "text", ".log": "text", ".adoc": "text",
-    ".org": "text", ".tex": "text",
+    ".mbox": "mbox", ".txt": "text", ".text": "text", ".log": "text", ".adoc": "asciidoc",
+    ".asciidoc": "asciidoc", ".org": "org", ".tex": "latex", ".rtf": "rtf",
+    ".srt": "subtitles", ".vtt": "subtitles",
     ".csv": "csv", ".tsv": "csv", ".ipynb": "notebook", ".py": "python", ".pyi": "python",
+    ".odt": "odt", ".ott": "odt", ".ods": "ods", ".ots": "ods", ".odp": "odp", ".otp": "odp",
 }  # fmt: skip
 _CODE = (
     "c", "h", "cc", "cpp", "cxx", "hpp", "cs", "go", "java", "kt", "scala", "swift", "rs", "rb", "php",
@@ -27,14 +29,15 @@ _BY_SUFFIX |= {f".{suffix}": "code" for suffix in _CODE}
 _BY_NAME = {"makefile": "code", "dockerfile": "code", "readme": "text", "license": "text",
             "copying": "text", "changelog": "text", "news": "text", "authors": "text", "install": "text",
             "todo": "text"}  # fmt: skip
-_BINARY = ("pdf", "docx", "pptx", "xlsx", "epub")
+_BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt", "ods", "odp")
 _UNSUPPORTED = {
-    ".doc": "DOCX", ".dot": "DOCX", ".rtf": "DOCX", ".odt": "DOCX", ".pages": "DOCX", ".wpd": "DOCX",
-    ".ppt": "PPTX", ".odp": "PPTX", ".key": "PPTX", ".xls": "XLSX", ".ods": "XLSX", ".numbers": "XLSX",
+    ".doc": "DOCX", ".dot": "DOCX", ".pages": "DOCX", ".wpd": "DOCX",
+    ".ppt": "PPTX", ".key": "PPTX", ".xls": "XLSX", ".numbers": "XLSX",
     ".mobi": "EPUB", ".azw3": "EPUB", ".djvu": "PDF", ".ps": "PDF", ".msg": "EML", ".mht": "HTML",
 }  # fmt: skip
 _MEMBERS = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("xl/workbook.xml", "xlsx"),
             ("META-INF/container.xml", "epub"))  # fmt: skip
+_OPEN_DOCUMENT = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # old Office files, and new ones with a password
 _HTML = re.compile(
     rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S
@@ -81,7 +84,7 @@ def kind_of(data: bytes, name: str) -> str:
             raise Unreadable("encrypted", "save a copy without a password")
         raise Unreadable("old Office format", "save it as DOCX, PPTX or XLSX")
     if data.startswith(b"{\\rtf"):
-        raise Unreadable("format not read", "save it as DOCX", "RTF")
+        return "rtf"
     if named in (None, "text", *_BINARY) and _HTML.match(data[:4096]):
         return "html"
     if named in _BINARY:
@@ -96,9 +99,13 @@ def kind_of(data: bytes, name: str) -> str:
 def _kind_of_archive(data: bytes, name: str) -> str:
     with open_archive(data, Limits()) as archive:
         members = set(archive.namelist())
+        declared = archive.read("mimetype").decode("latin-1").strip() if "mimetype" in members else ""
     for member, kind in _MEMBERS:
         if member in members:
             return kind
+    subtype = declared.removeprefix("application/vnd.oasis.opendocument.").removesuffix("-template")
+    if subtype in _OPEN_DOCUMENT:
+        return _OPEN_DOCUMENT[subtype]
     raise Unreadable("format not read", remedy_by_name(name) or "unpack it", "an archive, not a document")
 
 

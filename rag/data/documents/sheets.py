@@ -134,22 +134,24 @@ def workbook(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
         one.reset_dimensions()  # some programs write wrong ones, and rows would be cut by them
         cells = []
         for row in one.iter_rows(values_only=True):
-            cells.append([_shown(value) for value in row])
+            cells.append([shown(value) for value in row])
             chars += sum(map(len, cells[-1]))
             if chars > limits.max_chars:
                 raise Unreadable("too long", "split it", f"more than {limits.max_chars:,} characters")
-        used = [column for column in range(max(map(len, cells), default=0)) if _has(cells, column)]
-        found = list(sheet([[row[n] if n < len(row) else "" for n in used] for row in cells]))
+        found = list(sheet(without_empty_columns(cells)))
         if found:
             pieces += [Piece("heading", one.title, 1), *found]
     return book.properties.title or "", pieces
 
 
-def _has(cells: Sequence[Row], column: int) -> bool:
-    return any(column < len(row) and row[column] for row in cells)
+def without_empty_columns(cells: Sequence[Row]) -> list[Row]:
+    """The rows of a sheet, all of one width, without the columns in which no row has anything."""
+    width = max(map(len, cells), default=0)
+    used = [n for n in range(width) if any(n < len(row) and row[n] for row in cells)]
+    return [[row[n] if n < len(row) else "" for n in used] for row in cells]
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """A cell as people read it: dates without midnight, whole numbers without ".0"."""
     if value is None:
         return ""

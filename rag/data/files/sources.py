@@ -234,8 +234,8 @@ def _folder(folder: Path, format: str, ignored: list[str], closed: list[str], pr
         expected = "any known format" if format == "auto" else f"format {format!r}"
         raise DataError(
             f"{folder}: no file of {expected} in this folder ({len(unused)} other files)",
-            hint="known are PDF, Office, HTML, EPUB, Markdown, text, e-mail and source code as documents; "
-            f"{', '.join(sorted(_BY_SUFFIX))}, wiki_00 as records; also with .gz, .bz2, .zst, .xz",
+            hint="known are PDF, Office, OpenDocument, HTML, EPUB, Markdown, LaTeX, text, e-mail and source "
+            f"code as documents; {', '.join(sorted(_BY_SUFFIX))}, wiki_00 as records; also with .gz, .bz2, …",
         )
     ignored += sorted(unused)
     return [

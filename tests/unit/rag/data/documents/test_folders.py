@@ -49,7 +49,16 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty.html": (lambda: b"<html><body><script>x</script></body></html>", "empty"),
     "empty.docx": (lambda: make.word([]), "empty"),
     "old.doc": (lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99, "old Office format"),
-    "old.rtf": (lambda: b"{\\rtf1 Hello}", "format not read"),
+    "empty.rtf": (lambda: b"{\\rtf1\\ansi }", "empty"),
+    "locked.odt": (
+        lambda: make.odf("text", "", **{"META-INF/manifest.xml": b"<manifest:encryption-data/>"}),
+        "encrypted",
+    ),
+    "other.odt": (
+        lambda: make.archive({"mimetype": b"application/vnd.oasis.opendocument.image"}), "format not read"
+    ),
+    "cut.odt": (lambda: make.odf("text", "")[:500], "broken file"),
+    "mail.msg": (lambda: b"text", "format not read"),
     "binary.txt": (lambda: bytes(range(256)), "binary data"),
     "russian.txt": (lambda: "Привет, как дела?".encode("cp1251"), "unknown encoding"),
     "bomb.docx": (lambda: make.archive({"word/document.xml": b"\0" * 51_000_000}), "too large when unpacked"),
