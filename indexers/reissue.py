@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from indexers.build import EMBEDDINGS_DIR, write_index_manifest
+from indexers.build import EMBEDDINGS_DIR, manifest_checksum, write_index_manifest
 from indexers.embedding_shards import HEADER_NAME
 from indexers.embedding_shards import LEDGER_NAME as SHARDS_NAME
 from indexers.index import Index
@@ -25,7 +25,9 @@ from rag.core.files import (
     link_or_copy,
     read_json,
 )
-from rag.core.manifest import LEDGER_NAME
+from rag.core.manifest import LEDGER_NAME, file_table, write_manifest
+
+_CHANGED = (HEADER_NAME, SHARDS_NAME, LEDGER_NAME)  # files that state the encoder
 
 
 def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, *, seed: int = 0) -> Path:
@@ -47,20 +49,37 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
         if index.embeddings is None:
             raise ConfigError(f"{origin} has no vectors", hint="give an index with dense retrieval")
         check_passage_vectors(origin, index.passages, index.embeddings, encoder, seed=seed)
-        stages, names = list(index.manifest["stages"]), list(index.manifest["files"])
+        manifest = index.manifest
     with atomic_path(target) as temporary:
-        for name in names:
+        for name in manifest["files"]:
             copy = temporary / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             link_or_copy(origin / name, copy)
-        _restate(temporary, encoder.identity, stages)
-        write_index_manifest(temporary, StageLedger(temporary))
+        if "folders" in manifest:
+            _restate_segments(temporary, encoder.identity, manifest)
+        else:
+            _restate(temporary, encoder.identity)
+            write_index_manifest(temporary, StageLedger(temporary))
         if target.exists():
             target.rmdir()
     return target
 
 
-def _restate(place: Path, identity: EncoderIdentity, stages: list[str]) -> None:
+def _restate_segments(place: Path, identity: EncoderIdentity, manifest: dict[str, Any]) -> None:
+    """Write the new identity into every segment of an index that was updated, and into its manifest."""
+    for segment in manifest["folders"]["segments"]:
+        _restate(place / segment, identity)
+        if segment != ".":
+            write_index_manifest(place / segment, StageLedger(place / segment))
+    if "." not in manifest["folders"]["segments"]:  # the ledger of the first build has the settings
+        _restate_ledger(place, identity)
+    changed = [name for name in manifest["files"] if Path(name).name in _CHANGED]
+    files = dict(sorted({**manifest["files"], **file_table(place, changed)}.items()))
+    renewed = {**manifest, "encoder": identity.to_json(), "files": files}
+    write_manifest(place, {**renewed, "checksum": manifest_checksum(renewed)})
+
+
+def _restate(place: Path, identity: EncoderIdentity) -> None:
     """Write the new identity over the old one; the changed files are copies, no longer links."""
     header = place / EMBEDDINGS_DIR / HEADER_NAME
     atomic_write_json(header, {**read_json(header), "encoder": identity.to_json()})
@@ -68,8 +87,12 @@ def _restate(place: Path, identity: EncoderIdentity, stages: list[str]) -> None:
     lines: list[dict[str, Any]] = [json.loads(line) for line in shards.read_text("utf-8").splitlines()]
     renewed = [{**line, "encoder": identity.fingerprint()} for line in lines]
     atomic_write_text(shards, "".join(json.dumps(line, sort_keys=True) + "\n" for line in renewed))
+    _restate_ledger(place, identity)
+
+
+def _restate_ledger(place: Path, identity: EncoderIdentity) -> None:
     ledger = read_json(place / LEDGER_NAME)
     ledger["embeddings"]["inputs"]["encoder"] = identity.comparable()
-    if "dense" in stages:
+    if "dense" in ledger:
         ledger["dense"]["inputs"]["embeddings"] = fingerprint(ledger["embeddings"]["inputs"])[:16]
     atomic_write_json(place / LEDGER_NAME, ledger)
