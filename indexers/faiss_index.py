@@ -86,8 +86,10 @@ def _trained(index: Any, preset: Preset, sample: FloatArray, seed: int) -> Calla
     """Train on a sample (n, D); returns what adds vectors (n, D)."""
     if preset.nlist >= TWO_LEVELS_FROM:
         return partial(add_to_lists, index, fill_lists(index, sample, seed))
-    if preset.name == "fastscan" and len(sample) < preset.codewords:  # its codebooks cannot be smaller
-        sample = np.resize(sample, (preset.codewords, sample.shape[1]))
+    if preset.codewords:  # a codebook has as many entries as it is made for, and needs as many vectors
+        entries = faiss.downcast_index(faiss.extract_index_ivf(index)).pq.ksub
+        if len(sample) < entries:
+            sample = np.resize(sample, (entries, sample.shape[1]))
     index.train(sample)
     add: Callable[[FloatArray], None] = index.add
     return add
@@ -335,16 +337,27 @@ class FaissIndex:
         self, queries: FloatArray, top_k: int, width: int, selected: Selection | None
     ) -> tuple[FloatArray, IntArray]:
         """One search with `width` times the tuned effort and candidates."""
+        there = len(self) if selected is None else len(selected)
+        if self._wanted(top_k, width) >= there:  # FAISS has nothing to choose: every row is scored exactly
+            return exact_search(self._embeddings, queries, top_k, selected)
         _, rows = self.widen(
             lambda wanted, effort: self.candidates(queries, wanted, effort, selected), top_k, width
         )
-        return select_best(exact_scores(self._embeddings, queries, rows), rows, top_k)
+        scores, best = select_best(exact_scores(self._embeddings, queries, rows), rows, top_k)
+        lacking = np.flatnonzero(best[:, -1] < 0)
+        if len(lacking):  # as in a graph whose links lead from copies of a passage to other copies alone
+            scores[lacking], best[lacking] = exact_search(self._embeddings, queries[lacking], top_k, selected)
+        return scores, best
+
+    def _wanted(self, top_k: int, width: int) -> int:
+        """Number of candidates that are fetched for `top_k` results; more than there are rows, perhaps."""
+        return width * top_k * self._over_fetch + CANDIDATE_MARGIN
 
     def widen(
         self, find: Callable[[int, int], tuple[FloatArray, IntArray]], top_k: int, width: int = 1
     ) -> tuple[FloatArray, IntArray]:
         """The result of `find(number of candidates, effort)` at the first effort that gives enough."""
-        wanted = min(width * top_k * self._over_fetch + CANDIDATE_MARGIN, len(self))
+        wanted = min(self._wanted(top_k, width), len(self))
         # Tuned for the first hundred results: from two hundred on, further lists are searched in proportion.
         tuned = max(RECALL_KS) * self._over_fetch + CANDIDATE_MARGIN
         effort = self._effort * width

@@ -7,6 +7,7 @@ import pytest
 
 from indexers.build import build_index
 from indexers.index import Index
+from indexers.presets import INDEX_TYPES
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.core.errors import (
@@ -134,7 +135,7 @@ def test_stages_run_one_by_one(tmp_path: Path, encoder: Any) -> None:
     assert content(tmp_path / "whole") == content(tmp_path / "i")
 
 
-@pytest.mark.parametrize("name", ["flat", "fp16", "hnsw", "ivf", "ivfpq", "rabitq"])
+@pytest.mark.parametrize("name", INDEX_TYPES)
 def test_tiny_corpora_work_with_every_type(tmp_path: Path, encoder: Any, name: str) -> None:
     settings = SMALL.model_copy(update={"index_type": name})
     build_index(corpus(3), tmp_path / "i", encoder=encoder, settings=settings)
@@ -146,6 +147,27 @@ def test_tiny_corpora_work_with_every_type(tmp_path: Path, encoder: Any, name: s
     assert set(rows[0, :3]) == {0, 1, 2}
     assert rows[0, 3:].tolist() == [-1, -1]
     assert np.isneginf(scores[0, 3:]).all()
+    build_index(corpus(1), tmp_path / "one", encoder=encoder, settings=settings)  # as an update may be
+    alone = Index.open(tmp_path / "one")
+    assert alone.dense is not None
+    assert alone.dense.search(query, 2)[1].tolist() == [[0, -1]]
+    assert alone.manifest["dense"]["recall"]["100"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["fastscan", "hnsw"])
+def test_copies_of_a_passage_are_all_found(tmp_path: Path, encoder: Any, name: str) -> None:
+    texts = ["tulip lake"] * 200 + ["danube", "graph"]
+    passages = [Passage(f"p{n}", "", text) for n, text in enumerate(texts)]
+    settings = SMALL.model_copy(update={"index_type": name})
+    build_index(passages, tmp_path / "i", encoder=encoder, settings=settings)
+    index = Index.open(tmp_path / "i").dense
+    assert index is not None
+    query = encoder.encode_passages([""] * 2, ["danube", "tulip"])
+    for top_k in (170, 202):
+        scores, rows = index.search(query, top_k)
+        assert [len(set(own)) for own in rows.tolist()] == [top_k, top_k]
+        assert np.isfinite(scores).all()
+    assert rows[0, 0] == 200
 
 
 def test_bad_calls_are_refused(tmp_path: Path, encoder: Any) -> None:
