@@ -134,11 +134,11 @@ class TokenIndex:
             queries: vectors (T, D) float32 of B questions, concatenated.
             lengths: (B,), number of vectors of each question.
             top_k: results wanted per question.
-            nprobe: cells opened for each vector.
+            nprobe: cells opened for each vector; more where these hold fewer than `top_k` passages.
             ndocs: passages whose centroids are all compared; a quarter of them is decompressed. At least four
-                times `top_k`; `default_ndocs` if None.
-            selected: the rows that may be returned; None: all. Where they are no more than `ndocs`, all of
-                them are decompressed, whatever cells they are in.
+                times `top_k`; `default_ndocs` if None. Where no more may be returned, all are decompressed,
+                whatever cells they are in.
+            selected: the rows that may be returned; None: all.
 
         Returns:
             Scores (B, top_k) float32 of the decompressed vectors and rows (B, top_k) int64, best first,
@@ -157,30 +157,41 @@ class TokenIndex:
         rows = np.full((len(lengths), top_k), -1, dtype=np.int64)
         wanted = max(ndocs or default_ndocs(top_k, len(self)), 4 * top_k)
         for number, own in enumerate(np.split(values, np.cumsum(lengths)[:-1])):
-            found, their = self._search(own, nprobe, wanted, selected)
+            found, their = self._search(own, top_k, nprobe, wanted, selected)
             scores[number : number + 1], rows[number : number + 1] = select_best(
                 found[None], their[None], top_k
             )
         return scores, rows
 
     def _search(
-        self, query: FloatArray, nprobe: int, ndocs: int, selected: Selection | None
+        self, query: FloatArray, top_k: int, nprobe: int, ndocs: int, selected: Selection | None
     ) -> tuple[FloatArray, IntArray]:
-        """Scores and rows of at least `ndocs` / 4 candidates of one question's vectors (q, D)."""
-        if selected is not None and len(check_selected(selected, len(self))) <= ndocs:
-            return self.exact(query, selected.rows), selected.rows
-        if selected is not None:  # as many cells as hold, on average, equally many rows
-            nprobe = min(nprobe * -(-len(self) // len(selected)), len(self.codec.centroids))
+        """Scores and rows of the candidates of a question (q, D), at least `top_k` if there are so many."""
+        allowed = len(self) if selected is None else len(check_selected(selected, len(self)))
+        if allowed <= ndocs:
+            every = np.arange(len(self)) if selected is None else selected.rows
+            return self.exact(query, every), every
+        # With a selection as many cells as hold, on average, equally many rows.
+        nprobe = min(nprobe * -(-len(self) // allowed), len(self.codec.centroids))
         similar = self.codec.centroids @ query.T  # (C, q)
-        gained = self._in_open_cells(similar, nprobe)
-        if selected is not None:
-            gained *= selected.mask
-        rows = np.flatnonzero(gained > 0.0)  # of bytes it is five times as fast
+        gained, rows = self._opened(similar, nprobe, selected)
+        while len(rows) < top_k:  # those of a question of few vectors hold few passages
+            nprobe = 2 * nprobe
+            gained, rows = self._opened(similar, nprobe, selected)
         for kept, score in ((ndocs, None), (ndocs // 4, self._of_centroids)):
             if len(rows) > kept:
                 worth = gained[rows] if score is None else score(similar, rows)
                 rows = np.sort(rows[np.argpartition(-worth, kept - 1)[:kept]])
         return self.exact(query, rows), rows
+
+    def _opened(
+        self, similar: FloatArray, nprobe: int, selected: Selection | None
+    ) -> tuple[FloatArray, IntArray]:
+        """The scores of `_in_open_cells`, and the rows in open cells that may be returned."""
+        gained = self._in_open_cells(similar, nprobe)
+        if selected is not None:
+            gained *= selected.mask
+        return gained, np.flatnonzero(gained > 0.0)  # of bytes it is five times as fast
 
     def _in_open_cells(self, similar: FloatArray, nprobe: int) -> FloatArray:
         """(N,): how much each passage scores above one in no open cell (0 for these); `similar`: (C, q)."""
