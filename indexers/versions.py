@@ -185,7 +185,9 @@ class VersionWriter:
             return report
         segments = list(self.segments)
         if new:
-            report.reused = self._build_segment(new, self._rows([*replaced, *gone]))
+            leaving = self._rows([*replaced, *gone])
+            self._refuse_taken_ids(new, leaving)
+            report.reused = self._build_segment(new, leaving)
             segments.append(self._segment_name())
         report.version = self._commit(segments, list(placed.values()))
         return report
@@ -196,6 +198,19 @@ class VersionWriter:
                 f"{deleted:,} of the {known:,} documents in {self.place} would be deleted "
                 f"(limit {max_deleted_share:.0%})",
                 hint="check that the corpus is the one of this index, or raise --max-deleted-share",
+            )
+
+    def _refuse_taken_ids(self, new: list[Passage], leaving: IntArray) -> None:
+        """Refuse passages with the id of one that stays; `leaving`: the rows that do not."""
+        is_leaving = np.zeros(len(self.index.passages), bool)
+        is_leaving[leaving] = True
+        rows = {passage.id: self.index.passages.row_of(passage.id) for passage in new}
+        taken = [id for id, row in rows.items() if row is not None and not is_leaving[row]]
+        if taken:
+            raise DataError(
+                f"{len(taken)} new passages have the id of one that another document in {self.place} has: "
+                f"{', '.join(map(repr, taken[:3]))}",
+                hint="give the new documents other ids, or delete the documents that have these passages",
             )
 
     def _has(self, entry: DocumentEntry, passages: list[Passage]) -> bool:

@@ -223,6 +223,25 @@ def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) ->
         update_index(tmp_path / "tokens", lambda known: [], never)
 
 
+def test_a_passage_with_the_id_of_another_document_s_is_refused(tmp_path: Path, make_encoder: Any) -> None:
+    passages = [Passage(f"d-{n}", "", f"tulip {n}") for n in range(3)]  # without a list of documents
+    build_index(passages, tmp_path / "i", encoder=make_encoder(), settings=BuildSettings(probes=2))
+    new = Put("d", "", [Passage("d-0", "", "danube")])
+
+    def update(*kept: str) -> Any:
+        return update_index(
+            tmp_path / "i", lambda known: [*map(Kept, kept), new], lambda identity: make_encoder()
+        )
+
+    with pytest.raises(DataError, match=r"1 new passages have the id of one .*: 'd-0'"):
+        update("d-0", "d-1", "d-2")
+    with Index.open(tmp_path / "i", verify="deep") as index:
+        assert list(index.passages) == passages
+    update("d-1", "d-2")
+    with Index.open(tmp_path / "i", verify="deep") as index:
+        assert [passage.text for passage in index.passages] == ["tulip 1", "tulip 2", "danube"]
+
+
 def test_lossy_types_find_the_same_after_updates(tmp_path: Path, make_encoder: Any) -> None:
     """Their recall is measured again."""
     draw = random.Random(5)
