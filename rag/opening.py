@@ -139,10 +139,7 @@ def save(index: Index, opening: Opening, place: Path, *, overwrite: bool) -> Non
         given = {"retriever": opening.retriever, "fusion": opening.fusion, "effort": opening.effort}
         settings = {name: str(value) for name, value in given.items() if value not in (None, "auto")}
         if opening.rerank is not None:
-            folder, comma, rest = str(opening.rerank).partition(",")
-            kind, colon, named = ("", "", folder) if Path(folder).is_dir() else folder.rpartition(":")
-            known = str(Path(named).resolve()) if Path(named).is_dir() else named
-            settings["rerank"] = kind + colon + known + comma + rest
+            settings["rerank"] = _found_from_anywhere(str(opening.rerank))
         if index.encoder_identity is not None:
             kept = (index.directory / ENCODER_DIR).is_dir() or opening.index_encoder is None
             source = index.encoder_identity.name if kept else opening.index_encoder
@@ -154,6 +151,21 @@ def save(index: Index, opening: Opening, place: Path, *, overwrite: bool) -> Non
             atomic_write_json(temporary / SETTINGS_FILE, settings)
         if place.exists():
             shutil.rmtree(place)
+
+
+def _found_from_anywhere(rerank: str) -> str:
+    """A re-ranker whose folder and index of token vectors are named by absolute paths.
+
+    Example:
+        >>> _found_from_anywhere("colbert:owner/name,depth=50,tokens=/indexes/tokens")
+        'colbert:owner/name,depth=50,tokens=/indexes/tokens'
+    """
+    folder, *given = rerank.split(",")
+    kind, colon, named = ("", "", folder) if Path(folder).is_dir() else folder.rpartition(":")
+    known = str(Path(named).resolve()) if Path(named).is_dir() else named
+    parts = (part.partition("=") for part in given)
+    options = [f"tokens={Path(it[2]).resolve()}" if it[0] == "tokens" else "".join(it) for it in parts]
+    return ",".join([kind + colon + known, *options])
 
 
 def _write(source: Any, folder: Path) -> str:

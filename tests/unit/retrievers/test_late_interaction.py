@@ -126,6 +126,20 @@ def test_reranking_reads_the_vectors_of_an_index_beside_the_searched_one(
         reranked(open_retriever(fewer, "bm25"), fewer, spec)
 
 
+def test_a_saved_pipeline_finds_the_index_of_its_re_ranker(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(passages(), tmp_path / "words", settings=BuildSettings(retriever="bm25"))
+    monkeypatch.chdir(built.parent)
+    spec = f"colbert:model,depth=20,tokens={built.name},fusion=raw:1,0"
+    with Pipeline.open(tmp_path / "words", rerank=spec, reader=False, precision="fp32") as pipeline:
+        wanted = pipeline.retrieve("black river", 5)
+        pipeline.save(tmp_path / "saved")
+    monkeypatch.chdir(tmp_path)
+    with Pipeline.open(tmp_path / "saved", reader=False, precision="fp32") as again:
+        assert again.retrieve("black river", 5) == wanted
+
+
 def test_an_index_of_shorter_passages_is_reranked_by_its_own_model(built: Path, tmp_path: Path) -> None:
     model = built.parent / "model"
     encoder = BiEncoder.load(model, precision="fp32", max_length=12)
