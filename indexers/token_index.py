@@ -175,8 +175,8 @@ class TokenIndex:
         nprobe = min(nprobe * -(-len(self) // allowed), len(self.codec.centroids))
         similar = self.codec.centroids @ query.T  # (C, q)
         gained, rows = self._opened(similar, nprobe, selected)
-        while len(rows) < top_k:  # those of a question of few vectors hold few passages
-            nprobe = 2 * nprobe
+        while len(rows) < top_k and nprobe < len(self.codec.centroids):  # few vectors open few cells
+            nprobe = min(2 * nprobe, len(self.codec.centroids))
             gained, rows = self._opened(similar, nprobe, selected)
         for kept, score in ((ndocs, None), (ndocs // 4, self._of_centroids)):
             if len(rows) > kept:
