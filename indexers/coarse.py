@@ -14,12 +14,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import faiss as _faiss
+import faiss
 import numpy as np
 
 from indexers.protocols import FloatArray, IntArray
 
-faiss: Any = _faiss
 _ROUNDS = 10  # of k-means, as FAISS takes for lists
 _REFINEMENTS = 2  # rounds of k-means over all lists
 _NEAREST_GROUPS = 8  # whose lists a vector is compared with

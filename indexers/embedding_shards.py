@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast, get_args
 
-import faiss as _faiss
+import faiss
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,8 +20,6 @@ from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError
 from rag.core.files import atomic_write_bytes
 from rag.core.npy import RowPages, advise, load_npy
 
-# The stubs that FAISS ships lack much of what the library has.
-faiss: Any = _faiss
 _LARGE_BYTES = 1 << 31  # from which the pages of rows are asked for side by side before they are read
 _MOST_OF_A_SHARD = 8  # one wanted row in so many: the whole shard is read ahead
 HEADER_NAME, LEDGER_NAME = "embeddings.json", "ledger.jsonl"

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
-import faiss as _faiss
+import faiss
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,8 +13,6 @@ from indexers.protocols import FloatArray, IntArray
 from indexers.selected import Selection
 from rag.core.errors import ConfigError, RetrievalError
 
-# The stubs that FAISS ships lack much of what the library has.
-faiss: Any = _faiss
 BoolArray = NDArray[np.bool_]
 # Candidates fetched beyond what is asked, so that rounding and ties at the cut are settled by exact scores.
 CANDIDATE_MARGIN = 16

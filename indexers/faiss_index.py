@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import faiss as _faiss
+import faiss
 import numpy as np
 
 from indexers.coarse import add_to_lists, fill_lists
@@ -36,8 +36,6 @@ from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, M
 from rag.core.files import atomic_path, atomic_write_json, clean_directory
 from rag.core.progress import Progress
 
-# The stubs that FAISS ships lack much of what the library has.
-faiss: Any = _faiss
 DENSE_NAME, FAISS_NAME = "dense.json", "faiss.index"
 RECALL_KS = (1, 10, 100)
 TWO_LEVELS_FROM = 1024  # lists, from which they are trained and filled in two levels

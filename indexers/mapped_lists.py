@@ -11,13 +11,12 @@ blocks; unused ids are -1. Where each list is stands in `faiss.index`.
 from pathlib import Path
 from typing import Any
 
-import faiss as _faiss
+import faiss
 import numpy as np
 
 from rag.core.errors import ArtifactError, IncompleteArtifactError
 from rag.core.files import atomic_path
 
-faiss: Any = _faiss  # its stubs lack much of what the library has
 LISTS_NAME = "faiss.lists"
 
 
