@@ -17,7 +17,7 @@ from rag.core.unicode import as_unicode
 from rag.data.text import simple_tokenize
 from readers.follow_up import Turn
 from serve.desk import Desk, Job
-from serve.errors import ApiError
+from serve.errors import ApiError, invalid_request
 from serve.routes import DeskOf, error_models, run_job
 from serve.schemas import ChatErrorOut, checked_filter, checked_question
 from serve.settings import ONLY_INDEX
@@ -219,9 +219,7 @@ def _conversation(messages: list[ChatMessage], max_chars: int) -> tuple[str, tup
     """The last user message, and the questions before it with their answers, cut at `max_chars`."""
     last = max((place for place, message in enumerate(messages) if message.role == "user"), default=None)
     if last is None:
-        raise ApiError(
-            422, "invalid_request", "there is no message of the user", hint="end with the question"
-        )
+        raise invalid_request("there is no message of the user", "end with the question")
     turns = [
         _turn(
             as_unicode(message.text[:max_chars]), as_unicode(reply.text) if reply.role == "assistant" else ""

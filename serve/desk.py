@@ -21,7 +21,7 @@ from rag.core.types import AnswerSet, Hit, Passage
 from rag.data.filters import Filter, FilterError
 from readers.follow_up import Turn
 from serve.batching import BatcherClosed, Finished, ItemFailed, MicroBatcher, QueueFull
-from serve.errors import ApiError, shutting_down
+from serve.errors import ApiError, invalid_request, shutting_down
 from serve.metrics import ServerMetrics
 from serve.service import AnswerService, OpenService, ServiceHolder, reopened
 from serve.settings import ServeSettings
@@ -324,7 +324,7 @@ class Desk:
         """Log the reason, without the question's text, and tell the client which question failed."""
         cause, number = failed.__cause__, failed.number
         if isinstance(cause, FilterError):  # the client's mistake, which only the index could show
-            return ApiError(422, "invalid_request", cause.message, hint=cause.hint)
+            return invalid_request(cause.message, cause.hint)
         status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
         if isinstance(cause, RetrievalError):
             self.metrics.rejected.labels(code).inc()

@@ -30,7 +30,7 @@ from rag.data.records import Document
 from rag.data.split import split_documents
 from readers.protocols import check_lengths
 from serve.desk import Desk
-from serve.errors import ApiError, unreadable
+from serve.errors import ApiError, invalid_request, unreadable
 from serve.routes import DeskOf, error_models
 from serve.uploads import documents_of_uploads
 
@@ -232,7 +232,7 @@ class DocumentWriter:
             check_lengths(passage for put in puts for passage in put.passages)
         except DataError as error:
             hint = "split the document; this index keeps each as one passage. Nothing was changed"
-            raise ApiError(422, "invalid_request", error.message, hint=hint) from None
+            raise invalid_request(error.message, hint) from None
         return puts
 
     def _open_cut(self) -> Callable[[Document], list[Passage]]:
@@ -302,7 +302,7 @@ async def send(request: Request, desk: DeskOf) -> Response:
         index, documents = await _listed(request)
     writer = _writer(desk, index)
     if problem := _problem(documents):
-        raise ApiError(422, "invalid_request", problem, hint="nothing was changed")
+        raise invalid_request(problem, "nothing was changed")
     version, _ = await writer.write(documents, [])
     return JSONResponse(await _shown(writer, version, [one.id for one in documents]))
 
@@ -330,7 +330,7 @@ async def _listed(request: Request) -> tuple[str | None, list[Document]]:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "body"
-        raise ApiError(422, "invalid_request", f"{where}: {first['msg']}") from None
+        raise invalid_request(f"{where}: {first['msg']}") from None
     return body.index, [Document(one.id, one.title, one.text) for one in body.documents]
 
 
@@ -339,7 +339,7 @@ async def _uploaded(request: Request, desk: Desk) -> tuple[str | None, list[Docu
         index = form.get("index")
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile) and value.filename]
         if not files:
-            raise ApiError(422, "invalid_request", "the form has no file", hint="curl -F file=@guide.pdf")
+            raise invalid_request("the form has no file", "curl -F file=@guide.pdf")
         contents = [(Path(str(one.filename)).name, await one.read()) for one in files]
     found = await desk.in_thread(documents_of_uploads, contents)
     return (index if isinstance(index, str) else None), found

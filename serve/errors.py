@@ -41,6 +41,11 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
 
+def invalid_request(message: str, hint: str = "") -> ApiError:
+    """The answer to a request that cannot be understood or exceeds a limit."""
+    return ApiError(422, "invalid_request", message, hint=hint)
+
+
 def shutting_down() -> ApiError:
     """The error for requests that the server will not answer before it stops."""
     return ApiError(
@@ -109,7 +114,7 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
             hint="send the header Content-Type: application/json",
         )  # fmt: skip
     problems = [_describe(problem) for problem in error.errors()[:5]]
-    return ApiError(422, "invalid_request", "; ".join(problems), hint=_expected(request))
+    return invalid_request("; ".join(problems), _expected(request))
 
 
 def _expected(request: Request) -> str:

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from rag.core.files import fsync_path
 from rag.core.log import get_logger
-from serve.errors import ApiError
+from serve.errors import ApiError, invalid_request
 from serve.routes import DeskOf, error_models
 from serve.schemas import checked_question
 
@@ -94,7 +94,7 @@ async def feedback(body: FeedbackRequest, desk: DeskOf) -> Response:
         if (value := getattr(body, name)) is not None
     }
     if any("\0" in text for text in texts.values()):
-        raise ApiError(422, "invalid_request", "a text holds a NUL character", hint="remove it")
+        raise invalid_request("a text holds a NUL character", "remove it")
     index = desk.index_name(body.index)
     if "passage_id" in texts and await desk.passage(texts["passage_id"], index) is None:
         raise ApiError(

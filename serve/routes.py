@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from serve.desk import Desk, Job
-from serve.errors import ApiError
+from serve.errors import ApiError, invalid_request
 from serve.schemas import (
     AnswerSetOut,
     AskRequest,
@@ -21,6 +21,7 @@ from serve.schemas import (
     ReloadRequest,
     RetrieveRequest,
     StatusOut,
+    checked_filter,
 )
 
 TAGS = [
@@ -68,12 +69,7 @@ router = APIRouter()
 def _without_query(request: Request) -> None:
     if request.query_params:
         names = ", ".join(sorted(request.query_params))[:100]
-        raise ApiError(
-            422,
-            "invalid_request",
-            f"{names!r} in the URL is not read",
-            hint="send parameters in the JSON body",
-        )
+        raise invalid_request(f"{names!r} in the URL is not read", "send parameters in the JSON body")
 
 
 @router.post(
@@ -93,7 +89,7 @@ async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
     limits, questions = desk.settings, body.checked_questions(desk.settings)
     top_k = body.checked("top_k", limits.read_top_k, limits.max_top_k)
     n_best = body.checked("n_best", limits.n_best, limits.max_n_best)
-    job = Job("ask", desk.index_name(body.index), top_k, n_best, filter=body.checked_filter())
+    job = Job("ask", desk.index_name(body.index), top_k, n_best, filter=checked_filter(body.filter))
     results = await run_job(request, desk, job, questions)
     return JSONResponse({"results": results} if body.is_batch else results[0])
 
@@ -110,7 +106,7 @@ async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Res
     """Passages without answers, best first; larger scores are better, comparable within one index only."""
     limits, questions = desk.settings, body.checked_questions(desk.settings)
     top_k = body.checked("top_k", limits.retrieve_top_k, limits.max_top_k)
-    job = Job("retrieve", desk.index_name(body.index), top_k, filter=body.checked_filter())
+    job = Job("retrieve", desk.index_name(body.index), top_k, filter=checked_filter(body.filter))
     results = await run_job(request, desk, job, questions)
     return JSONResponse({"results": results} if body.is_batch else results[0])
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_v
 from rag.core.types import Answer, AnswerSet, Evidence, FirstStage
 from rag.core.unicode import is_unicode
 from rag.data.filters import Filter, FilterError
-from serve.errors import ApiError
+from serve.errors import invalid_request
 from serve.settings import ServeSettings
 
 
@@ -48,22 +48,14 @@ class _Request(BaseModel):
         """
         raw = self.questions if self.questions is not None else [self.question or ""]
         if not raw:
-            raise _invalid("'questions' is empty", "send at least one question")
+            raise invalid_request("'questions' is empty", "send at least one question")
         if len(raw) > settings.max_questions_per_request:
-            raise _invalid(
+            raise invalid_request(
                 f"{len(raw)} questions in one request, the limit is {settings.max_questions_per_request}",
                 "send several requests",
             )
         names = [f"questions.{number}" if self.is_batch else "question" for number in range(len(raw))]
         return [checked_question(name, text, settings) for name, text in zip(names, raw, strict=True)]
-
-    def checked_filter(self) -> Filter | None:
-        """The filter, or None.
-
-        Raises:
-            ApiError: 422; it is not of the right form.
-        """
-        return checked_filter(self.filter)
 
     def checked(self, name: str, default: int, most: int) -> int:
         """`top_k` or `n_best`, or its default.
@@ -74,7 +66,7 @@ class _Request(BaseModel):
         given = getattr(self, name)
         value: int = default if given is None else given
         if value > most:
-            raise _invalid(f"{name} is {value}, at most {most} is accepted", f"lower {name}")
+            raise invalid_request(f"{name} is {value}, at most {most} is accepted", f"lower {name}")
         return value
 
 
@@ -118,7 +110,7 @@ def checked_filter(given: dict[str, Any] | None) -> Filter | None:
     try:
         return Filter.parse(given)
     except FilterError as error:
-        raise _invalid(error.message, error.hint) from None
+        raise invalid_request(error.message, error.hint) from None
 
 
 def checked_question(name: str, text: str, settings: ServeSettings) -> str:
@@ -129,19 +121,15 @@ def checked_question(name: str, text: str, settings: ServeSettings) -> str:
     """
     question = text.strip()
     if not question:
-        raise _invalid(f"{name} is empty", "ask something")
+        raise invalid_request(f"{name} is empty", "ask something")
     if len(question) > settings.max_question_chars:
-        raise _invalid(
+        raise invalid_request(
             f"{name} has {len(question)} characters, at most {settings.max_question_chars} are accepted",
             "shorten the question",
         )
     if not is_unicode(question):
-        raise _invalid(f"{name} holds half of a surrogate pair", "send text that is valid Unicode")
+        raise invalid_request(f"{name} holds half of a surrogate pair", "send text that is valid Unicode")
     return question
-
-
-def _invalid(message: str, hint: str) -> ApiError:
-    return ApiError(422, "invalid_request", message, hint=hint)
 
 
 class LocationOut(BaseModel):

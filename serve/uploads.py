@@ -8,7 +8,7 @@ from rag.core.errors import MissingDependencyError
 from rag.data.documents.read import documents_of_files
 from rag.data.files.sources import DOCUMENTS, ReadOptions, Source
 from rag.data.records import BadRecord, Document
-from serve.errors import ApiError
+from serve.errors import ApiError, invalid_request
 
 
 def documents_of_uploads(contents: Sequence[tuple[str, bytes]]) -> list[Document]:
@@ -21,10 +21,10 @@ def documents_of_uploads(contents: Sequence[tuple[str, bytes]]) -> list[Document
     documents = []
     for name, _ in contents:
         if name in ("", ".", "..") or not name.isprintable() or len(name.encode("utf-8", "replace")) > 255:
-            raise ApiError(
-                422, "invalid_request", f"{name[:100]!r} cannot be the name of a file",
-                hint='give the form field a file name such as filename="guide.pdf"',
-            )  # fmt: skip
+            raise invalid_request(
+                f"{name[:100]!r} cannot be the name of a file",
+                'give the form field a file name such as filename="guide.pdf"',
+            )
     with tempfile.TemporaryDirectory(prefix="rag-upload-") as folder:
         sources = []
         for number, (name, content) in enumerate(contents):
