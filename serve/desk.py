@@ -77,7 +77,7 @@ class Desk:
         self.load_error: Exception | None = None
         self.created_s = int(time.time())
         self._given = service
-        self.writers: dict[str, Any] = {}  # of documents, by index; see `serve.documents`
+        self.writers: dict[str, Any] = {}  # of documents, by index; see `serve.document_writer`
         self._reload_locks = {name: asyncio.Lock() for name in self.holders}
         self._threads, self._calls = ThreadPoolExecutor(thread_name_prefix="rag-desk"), set[Future[Any]]()
         self._is_drained = False

@@ -238,7 +238,7 @@ async def test_a_write_does_not_make_a_folder_anew_and_never_hangs(
             raise FileExistsError("somebody moved the folder")
 
         with monkeypatch.context() as patch:
-            patch.setattr("serve.documents.merge_segments", fail)
+            patch.setattr("serve.document_writer.merge_segments", fail)
             first = asyncio.create_task(client.delete("/v1/documents/x", headers=KEY))
             await asyncio.sleep(0.15)
             second = await asyncio.wait_for(client.delete("/v1/documents/y", headers=KEY), 20)
