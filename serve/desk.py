@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -17,12 +17,13 @@ from rag.core.errors import RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME, read_manifest, version_of
 from rag.core.progress import StageTimer
-from rag.core.types import AnswerSet, Hit, Passage
+from rag.core.types import AnswerSet
 from rag.data.filters import Filter, FilterError
 from readers.follow_up import Turn
 from serve.batching import BatcherClosed, Finished, ItemFailed, MicroBatcher, QueueFull
 from serve.errors import ApiError, invalid_request, shutting_down
 from serve.metrics import ServerMetrics
+from serve.schemas import hit_json, passage_json
 from serve.service import AnswerService, OpenService, ServiceHolder, reopened
 from serve.settings import ServeSettings
 from serve.siblings import Siblings, after
@@ -308,10 +309,14 @@ class Desk:
         def look_up() -> dict[str, Any] | None:
             with self.holders[name].lease() as service:
                 found = service.passage(passage_id)
-                if found is None or not around:
-                    return None if found is None else passage_json(found)
-                before, after = (list(map(passage_json, it)) for it in service.around(passage_id, around))
-                return {**passage_json(found), "before": before, "after": after}
+                if found is None:
+                    return None
+                shown = passage_json(found)
+                if around:
+                    before, after = service.around(passage_id, around)
+                    shown["before"] = [passage_json(passage) for passage in before]
+                    shown["after"] = [passage_json(passage) for passage in after]
+                return shown
 
         return await self.in_thread(look_up)
 
@@ -363,7 +368,7 @@ class Desk:
             shared = {"index_version": service.index_version, "timings_ms": timings_ms}
             shared |= {"partial": list(timer.missing)} if timer.missing else {}
             return [
-                {"question": question, "hits": [_hit_json(*pair) for pair in pairs], **shared}
+                {"question": question, "hits": [hit_json(*pair) for pair in pairs], **shared}
                 for question, pairs in zip(questions, found, strict=True)
             ]
 
@@ -392,14 +397,3 @@ def _release_memory() -> None:
     gc.collect()
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def passage_json(passage: Passage) -> dict[str, Any]:
-    """The public JSON shape of a passage."""
-    shown = passage.to_json()
-    return {"passage_id": shown.pop("id"), **shown}
-
-
-def _hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:
-    first = {} if hit.first_stage is None else {"first_stage": asdict(hit.first_stage)}
-    return {**passage_json(passage), "score": float(hit.score), **first}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
-from rag.core.types import Answer, AnswerSet, Evidence, FirstStage
+from rag.core.types import Answer, AnswerSet, Evidence, FirstStage, Hit, Passage
 from rag.core.unicode import is_unicode
 from rag.data.filters import Filter, FilterError
 from serve.errors import invalid_request
@@ -162,6 +163,18 @@ class HitOut(PassageOut):
 
     score: float
     first_stage: FirstStage | None = None
+
+
+def passage_json(passage: Passage) -> dict[str, Any]:
+    """A passage in the shape of `PassageOut`."""
+    shown = passage.to_json()
+    return {"passage_id": shown.pop("id"), **shown}
+
+
+def hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:
+    """A hit in the shape of `HitOut`."""
+    first = {} if hit.first_stage is None else {"first_stage": asdict(hit.first_stage)}
+    return {**passage_json(passage), "score": float(hit.score), **first}
 
 
 class EvidenceOut(HitOut):

@@ -25,7 +25,7 @@ from rag.data.documents.read import file_id
 from rag.data.files.sources import ReadOptions
 from rag.data.records import Document, ReadReport
 from rag.data.split import SplitOptions, split_documents
-from serve.desk import passage_json
+from serve.schemas import passage_json
 from tests import document_makers as make
 
 LINE = [(50.0, 700.0, 10.0, "F", "Some text.")]
