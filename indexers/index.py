@@ -26,6 +26,7 @@ from indexers.mapped_lists import LISTS_NAME
 from indexers.passages import IDS_NAME, PassageStore
 from indexers.presets import PARTS, Part
 from indexers.protocols import EncoderIdentity, VectorIndex
+from indexers.provenance import naming_of_index
 from indexers.segments import ROWS_NAME, LiveRows, open_segments
 from indexers.selected import Selection
 from indexers.token_index import TokenIndex
@@ -181,8 +182,6 @@ class Index:
 
     @cached_property
     def _naming(self) -> Naming:
-        from indexers.provenance import naming_of_index
-
         return naming_of_index(self.directory)
 
     @cached_property

@@ -1,13 +1,14 @@
 """How an index was built: its documents, how they were split, and the settings."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from indexers.build import PASSAGES_DIR
 from indexers.documents import DOCUMENTS_NAME, DocumentTable, grouped
 from indexers.filtering import Naming
-from indexers.index import Index
 from indexers.ledger import StageLedger
 from indexers.presets import IndexKind
 from indexers.settings import STAGES, BuildSettings, Stage
@@ -15,6 +16,9 @@ from rag.core.errors import ConfigError
 from rag.data.documents.limits import Limits
 from rag.data.files.sources import ReadOptions
 from rag.data.split import SplitOptions, document_of
+
+if TYPE_CHECKING:
+    from indexers.index import Index
 
 
 def documents_of_index(index: Index) -> DocumentTable:

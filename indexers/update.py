@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from indexers.build import (
-    INDEX_KIND,
-)
+from indexers.build import INDEX_KIND
 from indexers.changes import Change, Known
 from indexers.index import Index
 from indexers.provenance import split_of_index
