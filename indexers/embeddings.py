@@ -187,23 +187,6 @@ class EmbeddingWriter:
             self.write(shard, encode(start, stop))
             yield stop - start
 
-    def write_passages(
-        self, passages: PassageStore, encoder: PassageEncoder, done: Callable[[int], None]
-    ) -> Iterator[int]:
-        """Fill missing shards with the vectors of `passages`, one shard per call; see `write_missing`.
-
-        Args:
-            done: called with the number of passages encoded since the last call: after every batch of a
-                `ReportingEncoder`, after every shard of another encoder.
-        """
-        telling = encoder.reporting(done) if isinstance(encoder, ReportingEncoder) else None
-        made_by = telling or encoder
-
-        for rows in self.write_missing(lambda start, stop: encode_rows(passages, made_by, start, stop)):
-            if telling is None:
-                done(rows)
-            yield rows
-
 
 def encode_rows(passages: PassageStore, encoder: PassageEncoder, start: int, stop: int) -> FloatArray:
     """Vectors (stop - start, D) of some rows, by one call of the encoder."""
@@ -231,7 +214,10 @@ def encode_corpus(
     writer = EmbeddingWriter(place, rows=rows, encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows)
 
     def write(done: Callable[[int], None]) -> None:
-        for _ in writer.write_passages(passages, encoder, done):
+        made_by = encoder.reporting(done) if isinstance(encoder, ReportingEncoder) else encoder
+        for count in writer.write_missing(lambda start, stop: encode_rows(passages, made_by, start, stop)):
+            if made_by is encoder:  # which does not report its batches
+                done(count)
             check()
 
     return writer.completed(write)

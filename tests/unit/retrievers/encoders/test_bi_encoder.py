@@ -6,7 +6,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from indexers.embedding_shards import EmbeddingShards
-from indexers.embeddings import EmbeddingWriter
+from indexers.embeddings import EmbeddingWriter, encode_rows
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from indexers.protocols import PassageEncoder, ReportingEncoder
@@ -88,7 +88,9 @@ def test_progress_is_told_within_a_shard_and_vectors_stay(tiny_bert, tmp_path, f
     encoded = EmbeddingWriter(
         tmp_path / "vectors", rows=50, encoder=encoder.identity, dtype="float32", shard_rows=30
     )
-    seen = [(rows, sum(told), len(told)) for rows in encoded.write_passages(store, encoder, told.append)]
+    reporting = encoder.reporting(told.append)
+    shards_done = encoded.write_missing(lambda start, stop: encode_rows(store, reporting, start, stop))
+    seen = [(rows, sum(told), len(told)) for rows in shards_done]
     assert [(rows, total) for rows, total, _ in seen] == [(30, 30), (20, 50)]
     assert seen[0][2] >= 10  # batches of the first shard
     shards = EmbeddingShards.open(tmp_path / "vectors")
