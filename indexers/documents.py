@@ -60,20 +60,12 @@ class DocumentTable:
     """Documents in the order of the corpus, by id.
 
     Example:
-        >>> table = DocumentTable()
-        >>> table.append("a.md", "12ab", passages=2), table.append("b.md", "34cd", passages=1)
-        (None, None)
-        >>> table.rows().tolist(), table.entries["b.md"].first
+        >>> table = grouped(["a-0", "a-1", "b-0"], lambda passage_id: passage_id[0])
+        >>> table.rows().tolist(), table.entries["b"].first
         ([0, 1, 2], 2)
     """
 
     entries: dict[str, DocumentEntry] = field(default_factory=dict)
-
-    def append(self, id: str, digest: str, *, passages: int) -> None:
-        """Add a document of the corpus whose passages are the next rows."""
-        last = next(reversed(self.entries.values()), None)
-        first = 0 if last is None else last.first + last.passages
-        self.entries[id] = DocumentEntry(id, digest, passages, first)
 
     def rows(self) -> IntArray:
         """Rows of all passages, in the order of the documents."""
@@ -176,7 +168,9 @@ def cut_and_listed(
 
 def grouped(passage_ids: Iterable[str], document_of: Callable[[str], str]) -> DocumentTable:
     """The table of an index that has none: neighbouring passages of one document, with unknown digests."""
-    table = DocumentTable()
+    table, row = DocumentTable(), 0
     for id, group in itertools.groupby(passage_ids, document_of):
-        table.append(id, "", passages=sum(1 for _ in group))
+        count = sum(1 for _ in group)
+        table.entries[id] = DocumentEntry(id, "", count, row)
+        row += count
     return table
