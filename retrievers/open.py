@@ -286,16 +286,13 @@ def open_encoder(
         MismatchedArtifactError: the loaded encoder is not the one that the index was built with.
         ArtifactError: there is no encoder under the name that the index states.
     """
-    from retrievers.encoders.open import load_encoder, load_like
+    from retrievers.encoders.open import load_like
 
     identity = index.encoder_identity
     if identity is None:
         raise ConfigError(
             "this index has no dense part", hint="build it with `rag index … --retriever dense`"
         )
-    if encoder is None or isinstance(encoder, str | Path):
-        loaded = load_like(identity, encoder, precision=precision, device=device)
-    else:
-        loaded = load_encoder(encoder, precision=precision, device=device, **identity.options())
+    loaded = load_like(identity, encoder, precision=precision, device=device)
     index.check_encoder(loaded.identity)
     return loaded

@@ -68,9 +68,8 @@ class LateInteraction:
         if stored is None:
             return
         if stored.encoder.weights_sha256 == self.encoder.identity.weights_sha256:
-            self.encoder = BiEncoder.load_like(
-                stored.encoder, name_or_path, precision=precision, device=device
-            )
+            how = stored.encoder.options()
+            self.encoder = BiEncoder.load(name_or_path, precision=precision, device=device, **how)
         self.differences = stored.encoder.differences(self.encoder.identity)
         if self.differences:
             self.stored = None

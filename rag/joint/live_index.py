@@ -32,6 +32,7 @@ from rag.training.refresh.generations import Generation
 from rag.training.refresh.processes import Role
 from rag.training.refresh.staleness import TOP_K, Probes, ProbeSet
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.open import load_like
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index
 from retrievers.training.config import CorpusTrainConfig
@@ -117,7 +118,7 @@ class IndexRefresher(CorpusRefresher):
         encode: EncodesCorpus = encode_corpus,
     ) -> None:
         self._index, precision = index, config.optim.precision
-        self._load_first = partial(BiEncoder.load_like, device=device, precision=precision)
+        self._load_first = partial(load_like, device=device, precision=precision)
         texts = probe_texts(index.passages, config.probe_questions, config.run.seed)
         super().__init__(
             config, "indexes", index.passages, queries=[Query(text) for text in texts],

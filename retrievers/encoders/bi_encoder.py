@@ -180,26 +180,6 @@ class BiEncoder:
             raise ConfigError(f"batch_size is {size}, expected at least 1")
         return cls(side, other, identity, layout=checked_layout, batch_size=size)
 
-    @classmethod
-    def load_like(
-        cls,
-        identity: EncoderIdentity,
-        name_or_path: str | Path | None = None,
-        *,
-        precision: str = "auto",
-        device: str = "auto",
-    ) -> BiEncoder:
-        """Load the encoder an artefact was made with, from another place if given, with the same settings.
-
-        The caller compares identities: the weights found may be others.
-        """
-        return cls.load(
-            name_or_path if name_or_path is not None else identity.name,
-            precision=precision,
-            device=device,
-            **identity.options(),
-        )
-
     @property
     def dim(self) -> int:
         """Vector size D."""

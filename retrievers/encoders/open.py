@@ -111,18 +111,14 @@ def passage_budget(
 
 def load_like(
     identity: EncoderIdentity,
-    name_or_path: str | Path | None = None,
+    source: Any = None,
     *,
     precision: str = "auto",
     device: str = "auto",
 ) -> BiEncoder | StaticEncoder:
-    """Load the encoder an artefact was made with, from another place if given, with the same settings.
+    """Load the encoder an artefact was made with, from another `source` if given, with the same settings.
 
     The caller compares identities: the weights may be others.
     """
-    return load_encoder(
-        name_or_path if name_or_path is not None else identity.name,
-        precision=precision,
-        device=device,
-        **identity.options(),
-    )
+    place = identity.name if source is None else source
+    return load_encoder(place, precision=precision, device=device, **identity.options())

@@ -20,9 +20,9 @@ from rag.core.types import Passage, Query
 from rag.runtime.backbone import reset_layers
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, read_config, tower_folders
-from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.export import TowerWeights, write_encoder
 from retrievers.encoders.head import find_weight, read_weight
+from retrievers.encoders.open import load_like
 from retrievers.encoders.settings import EncoderForm, EncoderSettings, read_settings
 from retrievers.encoders.static import POOLING as STATIC
 from retrievers.encoders.tower import TowerModel
@@ -320,9 +320,9 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
             f"{config.index} was built with {identity.name}, a static encoder, which is not trained here",
             hint="build the index with another --encoder",
         )
-    index.check_encoder(BiEncoder.load_like(identity, precision="fp32").identity)
+    index.check_encoder(load_like(identity, precision="fp32").identity)
     if (name := config.model.question_encoder) is not None:
-        chosen = BiEncoder.load_like(identity, name, precision="fp32").identity
+        chosen = load_like(identity, name, precision="fp32").identity
         if same_encoder:
             index.check_encoder(chosen)
         elif chosen.weights_sha256 != identity.weights_sha256:

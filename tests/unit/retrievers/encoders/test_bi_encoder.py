@@ -15,6 +15,7 @@ from rag.core.types import Passage, Query
 from rag.runtime import hardware
 from retrievers.encoders import bi_encoder
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.open import load_like
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.tokens import RetrieverTokenizer
 
@@ -184,7 +185,7 @@ def test_two_towers_in_three_ways(tiny, tmp_path):
     np.testing.assert_array_equal(questions[0], questions[1])
     np.testing.assert_array_equal(questions[0], questions[2])
     assert not np.allclose(questions[0], encoders[0].encode_passages([""], ["who wrote the text"]))
-    again = BiEncoder.load_like(encoders[2].identity, precision="fp32")
+    again = load_like(encoders[2].identity, precision="fp32")
     assert again.identity == encoders[2].identity
 
 

@@ -19,6 +19,7 @@ from rag.core.types import Passage
 from rag.data.examples import read_examples, write_examples
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.open import load_like
 from retrievers.encoders.tower import TowerModel
 from retrievers.training.adore import candidates, train_adore
 from retrievers.training.bi_encoder import adopt_index
@@ -73,7 +74,7 @@ def test_retrieval_rises_and_the_index_needs_no_rebuild(tmp_path: Path, warm: tu
             assert identity is not None
             assert index.dense is not None
             assert records[0]["index_version"] != index.version or place == config.index
-            encoder = BiEncoder.load_like(identity, precision="fp32")
+            encoder = load_like(identity, precision="fp32")
             retriever = DenseRetriever(index.dense, index.passages, encoder)
             hits = retriever.search([example.question for example in held_out], 100)
             rows = np.array([[hit.row for hit in found] for found in hits])
