@@ -5,30 +5,13 @@ from collections.abc import Iterable
 
 import regex
 
+_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_]")
 _FUNCTION_WORDS = frozenset(
-    (
-        *(
-            "a",
-            "an",
-            "and",
-            "are",
-            "as",
-            "at",
-            "by",
-            "did",
-            "do",
-            "does",
-            "for",
-            "from",
-            "had",
-            "has",
-            "have",
-        ),
-        *("he", "her", "his", "in", "is", "it", "its", "of", "on", "or", "she", "that", "the", "their"),
-        *("they", "this", "to", "was", "were", "which", "who", "with"),
+    _TOKEN.findall(
+        """a an and are as at by did do does for from had has have he her his in is it its of on or she that
+        the their they this to was were which who with"""
     )
 )
-_TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}_]+|[^\s\p{L}\p{N}\p{M}_]")
 
 
 def find_span(answer: str, text: str) -> tuple[int, int] | None:
