@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from indexers.protocols import FloatArray, IntArray, TimedVectorIndex, VectorIndex
+from indexers.protocols import EncoderIdentity, FloatArray, IntArray, TimedVectorIndex, VectorIndex
 from indexers.selected import Selection
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 from rag.core.progress import StageTimer
@@ -22,12 +22,7 @@ class DenseRetriever:
     """
 
     def __init__(self, vectors: VectorIndex, passages: Passages, encoder: TextEncoder) -> None:
-        if vectors.dim != encoder.identity.dim:
-            raise MismatchedArtifactError(
-                f"the vectors of the index have {vectors.dim} dimensions, those of the encoder have "
-                f"{encoder.identity.dim}",
-                hint="give the encoder that the index was built with",
-            )
+        check_dim(vectors.dim, encoder.identity)
         self.vectors, self.passages, self.encoder = vectors, passages, encoder
 
     def search(
@@ -62,6 +57,19 @@ class DenseRetriever:
         else:
             scores, rows = self.vectors.search(queries, top_k, selected)
         return to_hits(scores, rows, self.passages)
+
+
+def check_dim(dim: int, encoder: EncoderIdentity) -> None:
+    """Refuse an encoder whose vectors have another size than those of the index.
+
+    Raises:
+        MismatchedArtifactError: they have.
+    """
+    if dim != encoder.dim:
+        raise MismatchedArtifactError(
+            f"the vectors of the index have {dim} dimensions, those of the encoder have {encoder.dim}",
+            hint="give the encoder that the index was built with",
+        )
 
 
 def to_hits(scores: FloatArray, rows: IntArray, passages: Passages) -> list[list[Hit]]:

@@ -11,10 +11,9 @@ from pydantic import Field
 from indexers.selected import Selection
 from indexers.token_index import NPROBE, TokenIndex
 from rag.config import Config
-from rag.core.errors import MismatchedArtifactError
 from rag.core.progress import StageTimer
 from rag.core.types import Hit
-from retrievers.dense import stage, to_hits
+from retrievers.dense import check_dim, stage, to_hits
 from retrievers.protocols import Passages
 
 if TYPE_CHECKING:
@@ -51,12 +50,7 @@ class LateInteractionRetriever:
         self, tokens: TokenIndex, passages: Passages, encoder: BiEncoder,
         options: TokenSearchOptions | None = None,
     ) -> None:  # fmt: skip
-        if tokens.dim != encoder.identity.dim:
-            raise MismatchedArtifactError(
-                f"the vectors of the index have {tokens.dim} dimensions, those of the encoder have "
-                f"{encoder.identity.dim}",
-                hint="give the encoder that the index was built with",
-            )
+        check_dim(tokens.dim, encoder.identity)
         self.tokens, self.passages, self.encoder = tokens, passages, encoder
         self.options = options or TokenSearchOptions()
 
