@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 
 from rag.core.errors import ConfigError
@@ -101,18 +100,7 @@ class Causal(Seq2Seq):
                 )
             for i, packed in zip(part, _packed(found), strict=True):
                 states[i] = packed[: len(flat[i])]
-        left = iter(states)
-        joined = [torch.cat([next(left) for _ in passages] or [states[0][:0]]) for passages in rows]
-        lengths = iter(map(len, flat))
-        owners = [
-            torch.arange(len(passages)).repeat_interleave(
-                torch.tensor([next(lengths) for _ in passages], dtype=torch.long)
-            )
-            for passages in rows
-        ]
-        owner = pad_sequence(owners, batch_first=True, padding_value=-1).to(self.device)
-        counts = tuple(map(len, rows))
-        return Memory(pad_sequence(joined, batch_first=True), (owner >= 0).long(), owner, counts)
+        return Memory.of(states, list(map(len, rows)))
 
     def generate(
         self,

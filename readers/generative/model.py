@@ -38,6 +38,20 @@ class Memory:
     owner: Tensor
     counts: tuple[int, ...]
 
+    @classmethod
+    def of(cls, states: Sequence[Tensor], counts: Sequence[int]) -> Memory:
+        """The memory of rows with so many passages each, from the states (L, D) of every passage in turn."""
+        left = iter(states)
+        rows = [list(islice(left, count)) for count in counts]
+        none = states[0].new_zeros(0, states[0].shape[1])  # a row may have no passage
+        owners = [
+            torch.arange(len(row)).repeat_interleave(torch.tensor(list(map(len, row)), dtype=torch.long))
+            for row in rows
+        ]
+        owner = pad_sequence(owners, batch_first=True, padding_value=-1).to(none.device)
+        joined = pad_sequence([torch.cat([none, *row]) for row in rows], batch_first=True)
+        return cls(joined, (owner >= 0).long(), owner, tuple(counts))
+
     def __len__(self) -> int:
         return len(self.counts)
 
@@ -140,18 +154,7 @@ class Seq2Seq:
             found = self.model.get_encoder()(input_ids=padded, attention_mask=mask)[0]  # (R, L, D)
             for i, hidden in zip(part, found, strict=True):
                 states[i] = hidden[: len(flat[i])]
-        none = states[0].new_zeros(0, states[0].shape[1])  # a question may have no passage
-        left = iter(states)
-        joined = [torch.cat([none, *islice(left, len(passages))]) for passages in rows]
-        owners = [
-            torch.arange(len(passages)).repeat_interleave(
-                torch.tensor(list(map(len, passages)), dtype=torch.long)
-            )
-            for passages in rows
-        ]
-        owner = pad_sequence(owners, batch_first=True, padding_value=-1).to(self.device)
-        counts = tuple(map(len, rows))
-        return Memory(pad_sequence(joined, batch_first=True), (owner >= 0).long(), owner, counts)
+        return Memory.of(states, list(map(len, rows)))
 
     def pad_rows(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """(R, L) ids and mask, padded on the right."""
