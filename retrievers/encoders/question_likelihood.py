@@ -15,7 +15,7 @@ from indexers.protocols import FloatArray
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Passage
 from rag.runtime.backbone import loading
-from rag.runtime.chat import chat_frame
+from rag.runtime.chat import chat_frame, special_tokens
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
 
@@ -49,8 +49,9 @@ class QuestionLikelihood:
         self._fuses = bool(model.config.is_encoder_decoder)
         before, after = ("", "") if self._fuses else chat_frame(tokenizer, _PLAIN_END)
         self._blank = "" if self._fuses or after[-1].isspace() else " "
-        self._before = [*self._special()[0], *self._ids(before)]
-        self._after = [*self._ids(_REQUEST + after), *(self._special()[1] if self._fuses else [])]
+        first, last = special_tokens(tokenizer)
+        self._before = [*first, *self._ids(before)]
+        self._after = [*self._ids(_REQUEST + after), *(last if self._fuses else [])]
         window = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self._window = 1 << 20 if window is None or model.config.model_type in ("t5", "mt5") else int(window)
 
@@ -135,12 +136,6 @@ class QuestionLikelihood:
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-    def _special(self) -> tuple[list[int], list[int]]:
-        """The special tokens that the tokenizer puts before and after a text."""
-        framed, bare = self._tokenizer("a")["input_ids"], self._ids("a")
-        at = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
-        return framed[:at], framed[at + len(bare) :]
 
 
 def _mean(logits: Tensor, tokens: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +9,7 @@ import numpy.typing as npt
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.data.examples import Example
+from rag.runtime.chat import special_tokens
 from rag.runtime.seeds import generator
 from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
@@ -65,7 +65,7 @@ class GeneratorBatches:
                 f"{type(tokenizer).__name__} has no mask token, which denoising needs",
                 hint="leave out the stages with task: denoise",
             )
-        self._frame = _frame(tokenizer) if denoises else ([], [])
+        self._frame = special_tokens(tokenizer) if denoises else ([], [])
         steps = [max(1, round(stage.steps * config.optim.epochs)) for stage in config.stages]
         self._ends = [end * config.optim.accumulate for end in np.cumsum(steps).tolist()]
         self._orders: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
@@ -125,13 +125,6 @@ class GeneratorBatches:
         before, after = self._frame
         rows = [[[*before, *ids, *after]] for ids in noisy]
         return GeneratorBatch(rows, whole)
-
-
-def _frame(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The special tokens that a tokenizer puts before and after a text."""
-    framed, bare = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
-    begin = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
-    return framed[:begin], framed[begin + len(bare) :]
 
 
 def choose_passages(example: Example, stage: GeneratorStage, draw: np.random.Generator) -> list[int]:
