@@ -1,6 +1,7 @@
 """Prometheus metrics; each application has its own registry, so two of them can run in one process."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -18,48 +19,33 @@ class ServerMetrics:
 
     def __init__(self, queue_depth: Callable[[], int]) -> None:
         registry = self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "rag_requests", "Requests answered", ["method", "route", "status"], registry=registry
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        seconds = partial(Histogram, buckets=_LATENCY_S, registry=registry)
+        self.requests = counter("rag_requests", "Requests answered", ["method", "route", "status"])
+        self.request_seconds = seconds("rag_request_seconds", "Wall time of a request", ["route"])
+        self.in_flight = gauge("rag_requests_in_flight", "Requests being answered")
+        self.rejected = counter("rag_rejected", "Requests refused to protect the server", ["reason"])
+        self.questions = counter("rag_questions", "Questions run", ["kind", "index"])
+        self.no_answers = counter("rag_no_answers", "Questions for which no answer was found", ["index"])
+        self.stage_seconds = seconds(
+            "rag_stage_seconds", "Wall time: queue wait of a question, stages of a batch", ["stage"]
         )
-        self.request_seconds = Histogram(
-            "rag_request_seconds", "Wall time of a request", ["route"], buckets=_LATENCY_S, registry=registry
-        )
-        self.in_flight = Gauge("rag_requests_in_flight", "Requests being answered", registry=registry)
-        self.rejected = Counter(
-            "rag_rejected", "Requests refused to protect the server", ["reason"], registry=registry
-        )
-        self.questions = Counter("rag_questions", "Questions run", ["kind", "index"], registry=registry)
-        self.no_answers = Counter(
-            "rag_no_answers", "Questions for which no answer was found", ["index"], registry=registry
-        )
-        self.stage_seconds = Histogram(
-            "rag_stage_seconds", "Wall time: queue wait of a question, stages of a batch", ["stage"],
-            buckets=_LATENCY_S, registry=registry,
-        )  # fmt: skip
-        self.shard_seconds = Histogram(
+        self.shard_seconds = seconds(
             "rag_shard_seconds", "Wall time until a part of the index has answered a search on a cluster",
-            ["shard"], buckets=_LATENCY_S, registry=registry,
+            ["shard"],
         )  # fmt: skip
-        self.shard_missing = Counter(
-            "rag_shard_missing", "Searches that a part of the index did not answer in time", ["shard"],
-            registry=registry,
-        )  # fmt: skip
+        self.shard_missing = counter(
+            "rag_shard_missing", "Searches that a part of the index did not answer in time", ["shard"]
+        )
         self.batch_size = Histogram(
             "rag_batch_size", "Questions in a batch", buckets=_SIZES, registry=registry
         )
-        depth = Gauge("rag_queue_depth", "Questions waiting for the model", registry=registry)
-        depth.set_function(queue_depth)
-        self.index_info = Gauge(
-            "rag_index_info", "1 for each index being served", ["index", "version"], registry=registry
+        gauge("rag_queue_depth", "Questions waiting for the model").set_function(queue_depth)
+        self.index_info = gauge("rag_index_info", "1 for each index being served", ["index", "version"])
+        self.index_passages = gauge("rag_index_passages", "Passages in each index being served", ["index"])
+        self.index_loads = counter(
+            "rag_index_loads", "Times that an index was opened and taken into use", ["index"]
         )
-        self.index_passages = Gauge(
-            "rag_index_passages", "Passages in each index being served", ["index"], registry=registry
-        )
-
-        self.index_loads = Counter(
-            "rag_index_loads", "Times that an index was opened and taken into use", ["index"],
-            registry=registry,
-        )  # fmt: skip
 
     def batch_finished(self, size: int, duration_s: float, waits_s: Sequence[float]) -> None:
         """Record one batch."""
