@@ -1,5 +1,7 @@
 """After the last step: export, choose the ranking and calibrate on held-out questions, score, describe."""
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -68,13 +70,14 @@ def finish(
     sets = {} if config.keep_ranking else _serving(config, held_out)
     everything = [example for examples in held_out.values() for example in examples]
     everything = everything or [example for examples in sets.values() for example in examples] or [*learnt]
+    ranged = draw(everything, RANGE_QUESTIONS, config, 7)
 
     def export(folder: Path, settings: ReaderSettings, calibration: Calibration) -> ExtractiveReader:
         export_int8(
             folder, model, weights, tokenizer, name=config.name, settings=settings, calibration=calibration
         )
-        if everything:
-            add_ranges(folder, draw(everything, RANGE_QUESTIONS, config, 7))
+        if ranged:
+            add_ranges(folder, ranged)
         return ExtractiveReader.load(folder, precision=config.optim.precision)
 
     finished = config.out / "reader"
@@ -82,40 +85,49 @@ def finish(
         reader = export(folder, settings, calibration)
         figures = _Figures(config.out / "measured.json", load_manifest(ReaderManifest, folder).weights_sha256)
         for label, examples in held_out.items():
-            shown = draw(examples, config.validation_questions, config, 4)
-            if shown:
+            if shown := draw(examples, config.validation_questions, config, 4):
                 figures.once(f"gold passages, held-out {label}", "", partial(reading_scores, reader, shown))
-
         if sets:
-
-            def tuned() -> dict[str, Any]:
-                found = tune(reader, sets, effort_sets=config.effort_sets, effort=config.effort)
-                figures.notes["choice"] = {
-                    "settings": found.settings.model_dump(),
-                    "calibration": found.calibration.model_dump(),
-                }
-                return found.figures
-
-            source = _source(config, sets)
-            figures.once("retrieved, held-out", source, tuned)
-            choice = figures.notes["choice"]
+            chosen = _chosen(config, reader, sets, figures)
             reader.close()
-            chosen = ReaderSettings(**choice["settings"])
-            reader = export(folder, chosen, Calibration(**choice["calibration"]))
-
+            reader = export(folder, *chosen)
         if config.test_file is not None:
-            test = read_set(TrainingSet(questions=config.test_file))
-            source = f"{config.test_file} {fingerprint(figures.notes.get('choice'))[:16]}"
-            figures.once(
-                "gold passages, test, shipped weights", source, partial(reading_scores, reader, test)
-            )
             full = model.to_compute(torch.float32).cpu()
             full.load_state_dict(weights, strict=False)
             exact = ExtractiveReader(full, tokenizer, reader.settings, reader.calibration)
-            figures.once("gold passages, test, weights in fp32", source, partial(reading_scores, exact, test))
+            _score_test(config.test_file, {"shipped weights": reader, "weights in fp32": exact}, figures)
         reader.close()
         shutil.rmtree(finished, ignore_errors=True)
     return figures.values
+
+
+def _chosen(
+    config: ReaderTrainConfig,
+    reader: ExtractiveReader,
+    sets: Mapping[str, Sequence[Example]],
+    figures: _Figures,
+) -> tuple[ReaderSettings, Calibration]:
+    """Ranking and confidence by `tune`, or as an earlier attempt noted them."""
+
+    def tuned() -> dict[str, Any]:
+        found = tune(reader, sets, effort_sets=config.effort_sets, effort=config.effort)
+        figures.notes["choice"] = {
+            "settings": found.settings.model_dump(),
+            "calibration": found.calibration.model_dump(),
+        }
+        return found.figures
+
+    figures.once("retrieved, held-out", _source(config, sets), tuned)
+    choice = figures.notes["choice"]
+    return ReaderSettings(**choice["settings"]), Calibration(**choice["calibration"])
+
+
+def _score_test(file: Path, readers: Mapping[str, ExtractiveReader], figures: _Figures) -> None:
+    """Score readers, by the name of their weights, on test questions with their gold passages."""
+    test = read_set(TrainingSet(questions=file))
+    source = f"{file} {fingerprint(figures.notes.get('choice'))[:16]}"
+    for weights, reader in readers.items():
+        figures.once(f"gold passages, test, {weights}", source, partial(reading_scores, reader, test))
 
 
 def reader_card(config: ReaderTrainConfig) -> Card:
