@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, takewhile
 from operator import attrgetter
-from typing import Protocol
 
 import numpy as np
 
+from indexers.passages import PassageStore
 from rag.core.files import hash64
 from rag.core.progress import Progress
 from rag.core.types import Hit, Passage, Question
@@ -25,15 +25,6 @@ _SAME = 0.6  # share of the shorter text's shingles
 _QUERY_WORDS = 64
 _REPORT_EVERY = 1024  # passages
 TextSearch = Callable[[Sequence[str], int], list[list[Hit]]]
-
-
-class StoredPassages(Protocol):
-    """The part of a `PassageStore` that the lookup needs."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, row: int) -> Passage: ...
-    def __iter__(self) -> Iterator[Passage]: ...
-    def row_of(self, passage_id: str) -> int | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +73,7 @@ class CorpusTexts:
         of: function that returns the key of a passage; for `find` it must be the text.
     """
 
-    def __init__(self, passages: StoredPassages, of: Callable[[Passage], str] = attrgetter("text")) -> None:
+    def __init__(self, passages: PassageStore, of: Callable[[Passage], str] = attrgetter("text")) -> None:
         self._passages = passages
         with Progress(len(passages), "passages", "read corpus") as progress:
 
@@ -132,7 +123,7 @@ class GoldLookup:
         near: searches passages for texts; without it no overlaps are found.
     """
 
-    def __init__(self, passages: StoredPassages, near: TextSearch | None = None) -> None:
+    def __init__(self, passages: PassageStore, near: TextSearch | None = None) -> None:
         self._passages, self._near = passages, near
 
     @cached_property

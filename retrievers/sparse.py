@@ -1,10 +1,10 @@
 """Sparse retrieval: BM25 over the Lucene index."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
+from indexers.lucene import LuceneIndex
 from indexers.selected import Selection
 from rag.core.progress import StageTimer
 from rag.core.types import Hit
@@ -12,22 +12,10 @@ from retrievers.dense import stage
 from retrievers.protocols import Passages
 
 
-class TermIndex(Protocol):
-    """The part of a Lucene index that searching needs."""
-
-    def search(
-        self, texts: Sequence[str], top_k: int, selected: Selection | None = None
-    ) -> Sequence[Sequence[tuple[int, float]]]:
-        """(row, score) of the best passages for each text, best first; only passages that share a term with
-        it, and only selected ones.
-        """
-        ...
-
-
 class SparseRetriever:
     """BM25 behind the retriever protocol."""
 
-    def __init__(self, terms: TermIndex, passages: Passages) -> None:
+    def __init__(self, terms: LuceneIndex, passages: Passages) -> None:
         self.terms, self.passages = terms, passages
 
     def search(

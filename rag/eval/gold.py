@@ -5,7 +5,8 @@ from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 
-from indexers.gold import CorpusTexts, GoldLookup, StoredPassages
+from indexers.gold import CorpusTexts, GoldLookup
+from indexers.passages import PassageStore
 from rag.core.types import GoldPassage, Passage, Question
 from rag.data.split import document_of
 
@@ -85,7 +86,7 @@ class GoldResolver:
         by_document: number of questions whose gold ids name documents that the index holds in passages.
     """
 
-    def __init__(self, passages: StoredPassages) -> None:
+    def __init__(self, passages: PassageStore) -> None:
         self._passages, self._lookup = passages, GoldLookup(passages)
         self.missing = self.resolved = self.incomplete = self.repeated = self.by_document = 0
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from indexers.gold import CorpusTexts, StoredPassages
+from indexers.gold import CorpusTexts
+from indexers.passages import PassageStore
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
@@ -121,7 +122,7 @@ def hop_examples(
         counts.log()
 
 
-def passage_finder(passages: StoredPassages) -> PassageFinder:
+def passage_finder(passages: PassageStore) -> PassageFinder:
     """Finds a passage in a corpus by its text, or by its id if it has no text."""
     texts = CorpusTexts(passages)
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from indexers.gold import FoundGold, GoldLookup, StoredPassages
+from indexers.gold import FoundGold, GoldLookup
 from indexers.index import Index
+from indexers.passages import PassageStore
 from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, sha256_file
@@ -207,7 +208,7 @@ def mine_block(
 
 
 def _of_documents(
-    rows: Sequence[int], hits: Sequence[Hit], matcher: AnswerMatcher, passages: StoredPassages
+    rows: Sequence[int], hits: Sequence[Hit], matcher: AnswerMatcher, passages: PassageStore
 ) -> tuple[int, ...]:
     """The passages of the gold documents that contain an answer; without any, the first retrieved one."""
     ranks = {hit.row: rank for rank, hit in enumerate(hits)}
