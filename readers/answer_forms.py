@@ -262,12 +262,12 @@ def asks_several(question: str) -> bool:
     return _SEVERAL.match(question) is not None
 
 
-def list_around(text: str, start: int, end: int) -> tuple[int, int] | None:
-    """The whole list of at least two entries that `text[start:end]` begins in or leads to with a colon.
+def list_around(text: str, start: int) -> tuple[int, int] | None:
+    """The whole list of at least two entries that the place `start` is in or leads to with a colon.
 
     Example:
         >>> text = "It needs:\\n• a key\\n• a name\\n\\nThen start it."
-        >>> [text[slice(*list_around(text, at, at + 2))] for at in (0, 13)]
+        >>> [text[slice(*list_around(text, at))] for at in (0, 13)]
         ['• a key\\n• a name', '• a key\\n• a name']
     """
     lines = list(regex.finditer(r"[^\n]*\S[^\n]*", text))

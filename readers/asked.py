@@ -128,9 +128,9 @@ def _with_list(result: AnswerSet) -> AnswerSet:
         return result
     best, *others = result.answers
     evidence = best.evidence
-    if evidence.start is None or evidence.end is None:
+    if evidence.start is None:
         return result
-    found = list_around(evidence.text, evidence.start, evidence.end)
+    found = list_around(evidence.text, evidence.start)
     if found is None:
         return result
     whole = replace(

@@ -63,19 +63,14 @@ class BoundEncoder:
 
 
 def open_bound(
-    index: Index,
-    folder: Path,
-    description: Mapping[str, Any],
-    *,
-    precision: str = "auto",
-    device: str = "auto",
+    index: Index, folder: Path, description: Mapping[str, Any], *, precision: str = "auto"
 ) -> DenseRetriever:
     """Search an index with the question encoder in a reader's folder.
 
     Args:
         folder: folder of the reader.
         description: the entry of `reader.json` that `binding` returned.
-        precision, device: see `BiEncoder.load`.
+        precision: see `BiEncoder.load`.
 
     Raises:
         MismatchedArtifactError: the index's vectors are from another passage encoder than the one the reader
@@ -84,10 +79,8 @@ def open_bound(
         ArtifactError: the description in `reader.json` is not valid.
     """
     try:
-        identity, wanted = (
-            EncoderIdentity.from_json(description["index_encoder"]),
-            str(description["questions_sha256"]),
-        )
+        identity = EncoderIdentity.from_json(description["index_encoder"])
+        wanted = str(description["questions_sha256"])
     except (KeyError, TypeError) as error:
         raise ArtifactError(
             f"{folder}: reader.json does not describe its question encoder ({error})", hint="train it again"
@@ -105,7 +98,7 @@ def open_bound(
         )
     place = folder / QUESTION_ENCODER
     asking = BiEncoder.load(
-        place, precision=precision, device=device, pooling=identity.pooling, normalize=identity.normalize,
+        place, precision=precision, pooling=identity.pooling, normalize=identity.normalize,
         query_prefix=identity.query_prefix,
     )  # fmt: skip
     if asking.identity.weights_sha256 != wanted:

@@ -142,17 +142,16 @@ class SpanModel(LogitsModel):
         self.depth = int(getattr(encoder.config, "num_hidden_layers", 0))
 
     @classmethod
-    def from_encoder(cls, folder: str | Path, *, seed: int = 0, dropout: float | None = None) -> SpanModel:
+    def from_encoder(cls, folder: str | Path, *, seed: int = 0) -> SpanModel:
         """Load an encoder (`AutoModel`) and add a randomly initialised head.
 
         Args:
             folder: Hugging Face name or local folder.
-            dropout: replaces the configuration's dropout probabilities, if given.
 
         Raises:
             ArtifactError: if the folder holds no loadable encoder.
         """
-        encoder = load_backbone(model_folder(folder), train=True, dropout=dropout)
+        encoder = load_backbone(model_folder(folder), train=True)
         return cls(encoder, _drawn(encoder.config.hidden_size, 2, seed))
 
     def add_heads(self, *, passage: bool, skim_layer: int, facts: bool, seed: int) -> None:

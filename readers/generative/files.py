@@ -137,7 +137,7 @@ def load_seq2seq(
     odd = [*report["missing_keys"], *(str(item) for item in report["mismatched_keys"])]
     if odd:
         raise IncompleteArtifactError(
-            f"{name_or_path}: {len(odd)} tensors are missing or of another shape, as {sorted(odd)[0]}",
+            f"{name_or_path}: {len(odd)} tensors are missing or of another shape, as {min(odd)}",
             hint="the checkpoint is cut short, or is not of the architecture that config.json names",
         )
     embedded = model.get_input_embeddings().weight.shape[0]

@@ -162,9 +162,6 @@ class GenerativeReader:
                 found[b] = value
         return found
 
-    def close(self) -> None:
-        """Nothing to release."""
-
     def _rows(
         self,
         questions: Sequence[str],

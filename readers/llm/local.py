@@ -182,9 +182,6 @@ class LocalReader(LanguageModelReader):
 
     completer: LocalModel
 
-    def __init__(self, completer: LocalModel, settings: LanguageModelSettings) -> None:
-        super().__init__(completer, settings)
-
     def read(
         self,
         questions: Sequence[str],

@@ -54,7 +54,7 @@ def generative(kind: str, signal: str, **settings: Any) -> Judge:
 
 def extractive(tmp_path: Path, signal: str, **settings: Any) -> Judge:
     given = ReaderSettings(question_tokens=16, title_tokens=8, **{"max_tokens": 48, **settings})
-    model = SpanModel.from_encoder(tiny_encoder(tmp_path / "encoder"), dropout=0.0)
+    model = SpanModel.from_encoder(tiny_encoder(tmp_path / "encoder"))
     torch.nn.init.normal_(model.qa_outputs.weight, std=0.5)
     return Judge("extractive", ExtractiveReader(model, tiny_tokenizer(), given), signal, IDENTITY)
 
