@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -171,24 +172,18 @@ def corpus_exchange(
     take_up: Callable[[Generation], Mapping[str, float]],
     refresher: Callable[[str], CorpusRefresher],
     *,
-    payload: str,
     max_length: int,
     watched: IntArray,
-    key: str,
-    world: World,
-    role: Role,
-    must_wait: Callable[[], bool] = lambda: False,
-    begins_with_result: bool = False,
+    **others: Any,
 ) -> Exchange:
-    """Hooks of the fit loop that publish encoders and load what a `CorpusRefresher` built with them.
+    """`snapshot_exchange` for a bi-encoder.
 
     Args:
         model: the model in training.
         weights: returns the weights of `model` in fp32.
-        refresher: creates a `CorpusRefresher` on a device; called only in a process that also refreshes.
-        payload, watched, key: see `CorpusRefresher`.
         max_length: maximum text length, in tokens, of the published encoders.
-        take_up, must_wait, begins_with_result: see `Exchange`.
+        watched: see `CorpusRefresher`.
+        take_up, refresher, others: see `snapshot_exchange`.
     """
     form = replace(encoder_form(config, model), max_length=max_length)
     return snapshot_exchange(
@@ -197,9 +192,8 @@ def corpus_exchange(
         partial(_vectors, model, index, watched),
         take_up,
         refresher,
-        payload=payload, key=key, world=world, role=role, must_wait=must_wait,
-        begins_with_result=begins_with_result,
-    )  # fmt: skip
+        **others,
+    )
 
 
 def snapshot_exchange(
@@ -213,14 +207,16 @@ def snapshot_exchange(
     key: str,
     world: World,
     role: Role = "both",
-    must_wait: Callable[[], bool] = lambda: False,
-    begins_with_result: bool = False,
+    **others: Any,
 ) -> Exchange:
-    """Hooks of the fit loop for any encoder; see `corpus_exchange`.
+    """Hooks of the fit loop that publish encoders and load what a `CorpusRefresher` built with them.
 
     Args:
         write_snapshot: writes the present encoder as the folder `encoder` of the folder it is given.
         vectors: returns the present vectors (m, D) of the passages on which drift is measured.
+        refresher: creates a `CorpusRefresher` on a device; called only in a process that also refreshes.
+        payload, key: see `CorpusRefresher`.
+        take_up, others: see `Exchange`.
     """
     in_line = role == "both"
     return Exchange(
@@ -233,10 +229,9 @@ def snapshot_exchange(
         key=key,
         refresher=refresher(world.device) if in_line and world.is_main else None,
         drift=DriftMeter(vectors) if config.schedule_of_refresh.watches_drift else None,
-        must_wait=must_wait,
-        begins_with_result=begins_with_result,
         in_line=in_line,
         show_steps=config.run.log_every_steps,
+        **others,
     )
 
 
