@@ -18,9 +18,8 @@ BoolArray = NDArray[np.bool_]
 CANDIDATE_MARGIN = 16
 _GATHER_BYTES = 64 << 20
 _PAIRS_AT_ONCE = 4
-_PAIRS_WORTH_THREADS = (
-    16_384  # below this OpenMP's threads cost more time than they save, and keep spinning afterwards
-)
+# Below this OpenMP's threads cost more time than they save, and keep spinning afterwards.
+_PAIRS_WORTH_THREADS = 16_384
 _MERGE_EVERY_SHARDS = 16
 _MANY_QUERIES = 8  # from which matrix products of all queries are quicker than FAISS's search per shard
 _TILE_ROWS = 4096  # vectors of one such product

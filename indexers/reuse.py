@@ -28,11 +28,8 @@ from rag.core.progress import Progress
 
 _CHECKED_PASSAGES, _PASSAGES_AT_ONCE = 16, 4096
 _FARTHEST = 0.1  # of a vector's length: float16 and bf16 stay below it, another encoder does not
-_QUESTION_SIDE = (
-    "weights_sha256",
-    "name",
-    "query_prefix",
-)  # fields that may differ while passages get equal vectors
+# Fields that may differ while passages get equal vectors.
+_QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")
 _KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
 
 

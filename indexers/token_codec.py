@@ -172,10 +172,9 @@ class TokenCodec:
         dim, places = self.centroids.shape[1], self.packed_bytes * each
         values = np.zeros((1 << self.bits, places), np.float32)
         values[:, :dim] = self.buckets[(1 << self.bits) - 1 :]
+        # (256, each)
         parts = (np.arange(256)[:, None] >> (self.bits * np.arange(each))) & ((1 << self.bits) - 1)
-        return np.concatenate(
-            [values[parts, np.arange(at, at + each)] for at in range(0, places, each)]
-        )  # parts: (256, each)
+        return np.concatenate([values[parts, np.arange(at, at + each)] for at in range(0, places, each)])
 
     def encode(self, vectors: FloatArray) -> tuple[NDArray[Any], Bytes]:
         """Centroids (T,) and packed residuals (T, bytes) of vectors (T, D)."""

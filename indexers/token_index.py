@@ -272,9 +272,8 @@ def _max_sim(similar: NDArray[Any], lengths: IntArray, codes: NDArray[Any] | Non
     """
     order = np.argsort(-lengths, kind="stable")
     at = (np.cumsum(lengths) - lengths)[order]
-    longer = np.searchsorted(
-        -lengths[order], -np.arange(lengths.max())
-    )  # number of passages that have a token at this position
+    # Number of passages that have a token at each position.
+    longer = np.searchsorted(-lengths[order], -np.arange(lengths.max()))
     best = similar[at if codes is None else codes[at]]
     other = np.empty_like(best)
     for count in longer[1:].tolist():

@@ -55,9 +55,8 @@ _PERSON = re.compile(
     r"|actress|singer|director|philosopher|astronaut|general|person|man|woman)\b",
     re.IGNORECASE,
 )
-_COMMON = re.compile(
-    rf"\b(?:the|an?) (?:(?!{_AUXILIARY}\b|{_PREPOSITION}\b)[a-z-]+ ?){{1,4}}", re.IGNORECASE
-)  # a noun phrase without a name, as in "How long is the longest river?"
+# A noun phrase without a name, as in "How long is the longest river?".
+_COMMON = re.compile(rf"\b(?:the|an?) (?:(?!{_AUXILIARY}\b|{_PREPOSITION}\b)[a-z-]+ ?){{1,4}}", re.IGNORECASE)
 
 
 def standalone_question(question: str, previous: Turn) -> str:

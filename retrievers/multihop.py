@@ -210,9 +210,8 @@ class MultiHopRetriever:
                 found = self.dense.search_vectors(queries, self.beam + hop, selected, timer=timer)
                 for (number, path), hits in zip(asked, found, strict=True):
                     longer.setdefault(number, []).extend(_extend(path, hits, self.beam))
-                going = [
-                    number for number in going if longer[number]
-                ]  # else the corpus has no further passage
+                # The others have no further passage in the corpus.
+                going = [number for number in going if longer[number]]
                 for number in going:
                     paths[number] = _best(longer[number], width)
         return paths

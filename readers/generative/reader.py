@@ -142,9 +142,7 @@ class GenerativeReader:
             )
         check_request(questions, passages, scores, 1)
         chosen, _, rows = self._rows(questions, passages, scores)
-        answer_ids = list(
-            map(self.seq2seq.answer_ids, answers)
-        )  # whole, also those it would cut in saying them
+        answer_ids = list(map(self.seq2seq.answer_ids, answers))  # whole, also beyond `answer_tokens`
         for part in _parts(rows):
             asked = [answer_ids[b] for b in part]
             with torch.inference_mode():

@@ -133,9 +133,8 @@ def index_step(
     assert index.dense is not None
     texts = [data.questions[example] for example in examples.tolist()]
     golds = [torch.from_numpy(data.canonical[data.positives[example]]) for example in examples.tolist()]
-    gold = (
-        pad_sequence(golds, batch_first=True, padding_value=-1).long().numpy()
-    )  # (N, G), the next one first
+    # (N, G), the next one first
+    gold = pad_sequence(golds, batch_first=True, padding_value=-1).long().numpy()
     queries = model.encode_questions(texts)  # (N, D)
     _, hits = index.dense.search(queries.detach().float().cpu().numpy(), depth)  # (N, K)
     left_out = (hits[:, :, None] == gold[:, None, :]).any(axis=2)
