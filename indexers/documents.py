@@ -21,6 +21,7 @@ import pyarrow as pa
 from indexers.protocols import IntArray
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path
+from rag.core.ragged import ranges
 from rag.core.types import Passage
 from rag.data.records import Document
 
@@ -71,8 +72,7 @@ class DocumentTable:
         """Rows of all passages, in the order of the documents."""
         first = np.array([entry.first for entry in self.entries.values()], np.int64)
         count = np.array([entry.passages for entry in self.entries.values()], np.int64)
-        before = np.cumsum(count) - count
-        return np.arange(count.sum(), dtype=np.int64) + np.repeat(first - before, count)
+        return ranges(first, count)
 
     def write(self, path: Path) -> None:
         """Write the table as an Arrow file."""

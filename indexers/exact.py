@@ -12,6 +12,7 @@ from indexers.embedding_shards import EmbeddingShards
 from indexers.protocols import FloatArray, IntArray
 from indexers.selected import Selection
 from rag.core.errors import ConfigError, RetrievalError
+from rag.core.ragged import ranges
 
 BoolArray = NDArray[np.bool_]
 # Candidates fetched beyond what is asked, so that rounding and ties at the cut are settled by exact scores.
@@ -106,7 +107,7 @@ def _score_pairs(
         return
     asked = np.flatnonzero(counts)  # queries with a pair here
     query, place = np.nonzero(wanted[asked])
-    slot = np.arange(len(query)) - np.repeat(np.cumsum(counts[asked]) - counts[asked], counts[asked])
+    slot = ranges(0, counts[asked])
     ids = np.zeros((len(asked), width), dtype=np.int64)
     ids[query, slot] = rows[asked[query], place]
     products = np.empty(ids.shape, dtype=np.float32)
@@ -261,7 +262,7 @@ def _best_of_many(
         waiting.clear()
         order = np.argsort(query, kind="stable")
         counts = np.bincount(query, minlength=count)
-        slot = wanted + np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
+        slot = ranges(wanted, counts)
         shape = (count, wanted + int(counts.max()))
         all_scores, all_rows = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
         all_scores[:, :wanted], all_rows[:, :wanted] = best, best_rows

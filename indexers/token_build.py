@@ -23,6 +23,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, atomic_write_json, clean_directory, read_json, sha256_file
 from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
+from rag.core.ragged import ranges
 
 TOKENS_NAME, CENTROIDS_NAME, BUCKETS_NAME = "tokens.json", "centroids.npy", "buckets.npy"
 LISTS_NAME, ENDS_NAME = "lists.npy", "list_ends.npy"
@@ -292,9 +293,8 @@ class _Build:
                 found = pairs(shard)
                 owners = found // len(self.passages)
                 each = np.bincount(owners, minlength=count)
-                # A shard's pairs of one centroid lie together: where they begin there, and where they go.
-                inside = np.arange(len(found)) - np.repeat(np.cumsum(each) - each, each)
-                lists[filled[owners] + inside] = found % len(self.passages)
+                # A shard's pairs of one centroid lie together, and go behind those of earlier shards.
+                lists[ranges(filled, each)] = found % len(self.passages)
                 filled += each
             lists.flush()
         save_npy(self.directory / ENDS_NAME, ends)

@@ -28,6 +28,7 @@ from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_
 from indexers.token_codec import TokenCodec, code_dtype
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 from rag.core.npy import load_npy
+from rag.core.ragged import ranges
 
 NPROBE = 4
 # Passages for which the smallest number of candidates is enough; the largest multiple of that number.
@@ -222,9 +223,7 @@ class TokenIndex:
             first, stop = np.searchsorted(rows, [number * per_shard, (number + 1) * per_shard])
             shard, own = self._shards[number], rows[first:stop] - number * per_shard
             begins, lengths = shard.starts[own], shard.starts[own + 1] - shard.starts[own]
-            places = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths)
-            places += np.arange(len(places))
-            found.append((shard, places))
+            found.append((shard, ranges(begins, lengths)))
             counts.append(lengths)
         return found, np.concatenate(counts)
 

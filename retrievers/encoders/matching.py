@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.protocols import FloatArray
+from rag.core.ragged import ranges
 from rag.core.types import Passage
 from retrievers.encoders.static import StaticEncoder, unit_rows
 from retrievers.encoders.word_cache import Int32, Int64
@@ -110,7 +111,7 @@ def _best_window(found: FloatArray, weights: FloatArray, starts: Int64, ends: In
     """Largest weighted sum (n,) of the maxima of each question token's values (m, T) within two blocks."""
     counts = -(-(ends - starts) // _BLOCK)  # blocks of each passage
     first = np.cumsum(counts) - counts
-    place = np.arange(int(counts.sum())) - np.repeat(first, counts)
+    place = ranges(0, counts)
     blocks = np.maximum.reduceat(found, np.repeat(starts, counts) + _BLOCK * place, axis=1)
     following = np.minimum(np.arange(len(place)) + 1, np.repeat(first + counts - 1, counts))
     sums = weights @ np.maximum(blocks, blocks[:, following])

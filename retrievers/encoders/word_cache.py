@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rag.core.ragged import ranges
+
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 _MOST_WORDS = 1 << 19  # that are remembered at a time, some 80 MB
@@ -52,10 +54,8 @@ class WordCache:
         with self._lock:
             rows = self._rows_of(flat)
             known_values, bounds = self._values, self._bounds
-        starts = bounds[rows]
-        counts = bounds[rows + 1] - starts  # tokens of each word
-        first = np.cumsum(counts) - counts
-        values = known_values[np.arange(int(counts.sum())) + np.repeat(starts - first, counts)]
+        counts = bounds[rows + 1] - bounds[rows]  # tokens of each word
+        values = known_values[ranges(bounds[rows], counts)]
         ends = np.append(0, np.cumsum(counts))
         per_text = np.append(0, np.cumsum(np.fromiter(map(len, words), np.int64, len(words))))
         return self._cut(values, np.diff(ends[per_text]))
@@ -87,8 +87,7 @@ class WordCache:
     def _cut(self, values: Int32, lengths: Int64) -> tuple[Int32, Int64]:
         """At most `max_length` tokens of each text."""
         if len(lengths) and lengths.max() > self._limit:
-            place = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            values, lengths = values[place < self._limit], np.minimum(lengths, self._limit)
+            values, lengths = values[ranges(0, lengths) < self._limit], np.minimum(lengths, self._limit)
         return values, np.append(0, np.cumsum(lengths))
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
+from rag.core.ragged import ranges
 from rag.runtime.seeds import generator
 from rag.training.distributed import check_share
 from retrievers.examples.data import TrainingArrays
@@ -358,9 +359,9 @@ def _drawn(
     before the others; owners ascend."""
     behind = np.zeros(len(owners), bool) if first is None else ~first
     order = np.lexsort((draw.random(len(owners)), behind, owners))  # shuffled within each question
-    counts = np.bincount(owners, minlength=questions)
-    rank = np.arange(len(owners)) - (np.cumsum(counts) - counts)[owners]
-    return order if most is None else order[rank < most]
+    if most is None:
+        return order
+    return order[ranges(0, np.bincount(owners, minlength=questions)) < most]
 
 
 def _distinct(rows: Int64, canonical: Int32) -> tuple[Int64, Int64]:

@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from rag.core.ragged import ranges
 from retrievers.examples.data import TrainingArrays
 
 Int64 = npt.NDArray[np.int64]
@@ -84,8 +85,7 @@ def _equal_keys(keys: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) ->
     left = np.searchsorted(ordered, keys, "left")
     counts = np.searchsorted(ordered, keys, "right") - left
     start = np.repeat(np.arange(len(keys)), counts)
-    nth = np.arange(len(start)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return start, order[left[start] + nth]
+    return start, order[ranges(left, counts)]
 
 
 def _equal_runs(
@@ -93,6 +93,5 @@ def _equal_runs(
 ) -> BoolArray:
     """For each run whether `one` from its start equals `other` from its own, over its length."""
     run = np.repeat(np.arange(len(lengths)), lengths)
-    nth = np.arange(len(run)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    differs = one[starts[run] + nth] != other[others[run] + nth]
+    differs = one[ranges(starts, lengths)] != other[ranges(others, lengths)]
     return np.asarray(np.bincount(run[differs], minlength=len(lengths)) == 0)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rag.core.files import disk_errors, sha256_file
 from rag.core.npy import load_npy, save_npy
+from rag.core.ragged import ranges
 from rag.core.types import Query
 from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.settings import EncoderSettings
@@ -68,9 +69,7 @@ class TokenTable:
         """
         starts = self.bounds[rows]
         lengths = self.bounds[rows + 1] - starts
-        owners = np.repeat(np.arange(len(rows)), lengths)
-        first = np.cumsum(lengths) - lengths
-        return self.values[np.arange(len(owners)) + (starts - first)[owners]], owners
+        return self.values[ranges(starts, lengths)], np.repeat(np.arange(len(rows)), lengths)
 
     def spread(self, places: Int64, rows: int) -> TokenTable:
         """A table of `rows` sequences: these at `places` (ascending), all others empty.
