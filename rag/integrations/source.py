@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from rag.core.errors import ConfigError, ResourceError, RetrievalError
 from rag.core.types import Location, Passage
+from rag.core.unicode import check_header
 
 _REFUSED = {400, 401, 403, 404, 413, 422}  # the request is wrong, not the server
 
@@ -105,11 +106,8 @@ class ServerSource:
     def __init__(
         self, address: str, *, api_key: str | None = None, name: str | None = None, timeout_s: float = 60.0
     ) -> None:
-        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
-            raise ConfigError(
-                "the API key has characters that no HTTP header can carry",
-                hint="a key read from a file may end with a line break",
-            )
+        hint = "a key read from a file may end with a line break"
+        check_header(api_key or "", "the API key", hint=hint)
         self._address, self._timeout_s, self._key = address.rstrip("/"), timeout_s, api_key
         self._index = {} if name is None else {"index": name}
 

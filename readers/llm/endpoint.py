@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from rag.config import load_config, parse_overrides
 from rag.core.errors import ConfigError, ReaderError
 from rag.core.optional import require
+from rag.core.unicode import check_header
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 
@@ -68,9 +69,11 @@ class Endpoint:
 
     def __init__(self, base_url: str, model: str, settings: LanguageModelSettings) -> None:
         self._openai = require("openai", extra="llm")
+        key = os.environ.get(KEY_VARIABLE, "").strip()  # without the line break of the file it was read from
+        check_header(key, KEY_VARIABLE, hint="set it to the key alone")
         self._client = self._openai.OpenAI(
             base_url=base_url,
-            api_key=_key(),
+            api_key=key or "none",
             max_retries=0,  # a time limit is for all tries together
         )
         self._base_url, self._model, self._settings = base_url, model, settings
@@ -204,20 +207,6 @@ class Endpoint:
         if not isinstance(text, str):
             raise ReaderError(f"{self.name}: the reply holds no text", hint="choose a chat model")
         return Completion(text, tokens)
-
-
-def _key() -> str:
-    """The key in the environment, without the line break of the file that it was read from.
-
-    Raises:
-        ConfigError: no header can carry it; the message does not show it.
-    """
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigError(
-            f"{KEY_VARIABLE} has characters that no HTTP header can carry", hint="set it to the key alone"
-        )
-    return key or "none"
 
 
 def _pause_s(error: Exception, tries: int) -> float:
