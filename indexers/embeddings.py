@@ -31,7 +31,7 @@ from indexers.embedding_shards import (
 )
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray, PassageEncoder, ReportingEncoder
-from indexers.settings import VectorDtype
+from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import (
     atomic_write_bytes,
@@ -46,7 +46,6 @@ from rag.core.npy import save_npy
 from rag.core.progress import Progress
 
 _TEXTS_AT_ONCE = 4096
-_SHARD_ROWS = 16_384
 _log = logging.getLogger(__name__)
 
 
@@ -89,7 +88,7 @@ class EmbeddingWriter:
     """Writes the shards that are not there yet. One writer at a time (the caller holds the directory's lock).
 
     Args:
-        shard_rows: rows per shard, 16,384 by default; the last one may be shorter.
+        shard_rows: rows per shard; the last one may be shorter.
 
     Raises:
         MismatchedArtifactError: the directory holds shards of another encoder, size or dtype.
@@ -102,11 +101,10 @@ class EmbeddingWriter:
         rows: int,
         encoder: EncoderIdentity,
         dtype: VectorDtype = "float16",
-        shard_rows: int | None = None,
+        shard_rows: int = SHARD_ROWS,
     ) -> None:
         self.directory = Path(directory)
-        per_shard = _SHARD_ROWS if shard_rows is None else shard_rows
-        self._header = Header(rows, encoder.dim, dtype, per_shard, encoder)
+        self._header = Header(rows, encoder.dim, dtype, shard_rows, encoder)
         clean_directory(self.directory)
         if (self.directory / HEADER_NAME).exists():
             self._refuse_other(Header.read(self.directory))
@@ -201,13 +199,13 @@ def encode_corpus(
     encoder: PassageEncoder,
     dtype: VectorDtype,
     *,
-    shard_rows: int | None = None,
+    shard_rows: int = SHARD_ROWS,
     check: Callable[[], None] = lambda: None,
 ) -> EmbeddingShards:
     """Encode all passages, showing progress; after a kill the next call continues behind the finished shards.
 
     Args:
-        shard_rows: rows per shard, the most that a killed attempt loses; 16,384 by default.
+        shard_rows: rows per shard, the most that a killed attempt loses.
         check: called after each shard; raises to stop the work.
     """
     rows = len(passages)

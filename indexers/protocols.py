@@ -150,7 +150,7 @@ class EncodesCorpus(Protocol):
         encoder: PassageEncoder,
         dtype: VectorDtype,
         *,
-        shard_rows: int | None = None,
+        shard_rows: int = ...,
         check: Callable[[], None] = ...,
     ) -> EmbeddingShards:
         """Vectors of all passages in `place`; an interrupted run is resumed there. See `encode_corpus`."""

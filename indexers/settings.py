@@ -12,6 +12,7 @@ from rag.config import DEFAULT_SEED, Config
 VectorDtype = Literal["float16", "float32"]
 Stage = Literal["passages", "embeddings", "dense", "tokens", "bm25"]
 RECALL, HYBRID_RECALL = 0.98, 0.9
+SHARD_ROWS = 16_384  # passages per shard
 STAGES: tuple[Stage, ...] = get_args(Stage)  # each has a folder of its name
 
 
@@ -40,7 +41,7 @@ class BuildSettings(Config):
     index_type: Literal[IndexType, "plaid"] = "flat"
     token_bits: Literal[1, 2, 4] = 2
     dtype: Literal["auto", "float16", "float32"] = "auto"
-    shard_rows: int = Field(default=16_384, ge=1)
+    shard_rows: int = Field(default=SHARD_ROWS, ge=1)
     k1: float = Field(default=0.9, ge=0)
     b: float = Field(default=0.4, ge=0, le=1)
     probes: int = Field(default=256, ge=1)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, IntArray
+from indexers.settings import SHARD_ROWS
 from indexers.token_codec import TRAINING_TOKENS, TokenCodec, centroid_count, train_codec
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, atomic_write_json, clean_directory, read_json, sha256_file
@@ -90,7 +91,7 @@ def build_tokens(
     encoder: TokenEncoder,
     *,
     bits: int = 2,
-    shard_rows: int = 16_384,
+    shard_rows: int = SHARD_ROWS,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Encode, compress and list; finished shards of an interrupted build are kept.

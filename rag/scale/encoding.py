@@ -19,7 +19,7 @@ from indexers.embedding_shards import HEADER_NAME, EmbeddingShards
 from indexers.embeddings import EmbeddingWriter, encode_rows, store_shard
 from indexers.passages import HASHES_NAME, PassageStore
 from indexers.protocols import EncoderIdentity, PassageEncoder
-from indexers.settings import VectorDtype
+from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.errors import MismatchedArtifactError, RagError, ResourceError
 from rag.core.log import get_logger
 from rag.scale.cluster import check_nodes, code_digest, connected
@@ -67,7 +67,7 @@ class ClusterEncoding:
         encoder: PassageEncoder,
         dtype: VectorDtype,
         *,
-        shard_rows: int | None = None,
+        shard_rows: int = SHARD_ROWS,
         check: Callable[[], None] = lambda: None,
     ) -> EmbeddingShards:
         """See `indexers.embeddings.encode_corpus`.

@@ -1,6 +1,7 @@
 """A held index: searched by new questions, swapped for what a refresher publishes; a kill loses a shard."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from indexers.build import build_index
+from indexers.embeddings import encode_corpus
 from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, MismatchedArtifactError
@@ -29,7 +31,6 @@ PASSAGES = [Passage(str(n), "title", f"the river {a} {b} text") for n, (a, b) in
 def test_what_a_refresher_publishes_is_searched(
     tmp_path: Path, tiny: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("indexers.embeddings._SHARD_ROWS", 8)
     start, later = (BiEncoder.load(tiny.bert(tmp_path / str(n), seed=n), precision="fp32") for n in range(2))
     build_index(PASSAGES, tmp_path / "index", encoder=start, settings=BuildSettings(probes=8))
     config = AnceTrainConfig(
@@ -57,7 +58,7 @@ def test_what_a_refresher_publishes_is_searched(
     with Index.open(tmp_path / "index") as index:
         load = BiEncoder.load
         monkeypatch.setattr(BiEncoder, "load", lambda *a, **k: Counted(load(*a, **k)))
-        refresher = IndexRefresher(config, index)
+        refresher = IndexRefresher(config, index, encode=partial(encode_corpus, shard_rows=8))
         snapshots = Generations(tmp_path / "run" / "snapshots")
         for step, folder in enumerate(("0", "1")):
             snapshots.publish(
