@@ -115,12 +115,10 @@ class PassageEncoder(Protocol):
     @property
     def dim(self) -> int:
         """Vector size D."""
-        ...
 
     @property
     def identity(self) -> EncoderIdentity:
         """The identity of the encoder, stored with every artefact of its vectors."""
-        ...
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
         """Vectors (n, D) float32, in the order of the arguments.
@@ -128,7 +126,6 @@ class PassageEncoder(Protocol):
         The vector of a passage must depend on the arguments of this one call only: equal calls
         give equal bytes, in another process too.
         """
-        ...
 
 
 @runtime_checkable
@@ -137,7 +134,6 @@ class ReportingEncoder(PassageEncoder, Protocol):
 
     def reporting(self, done: Callable[[int], None]) -> PassageEncoder:
         """This encoder, but calling `done` with the number of texts after every batch."""
-        ...
 
 
 class EncodesCorpus(Protocol):
@@ -154,7 +150,6 @@ class EncodesCorpus(Protocol):
         check: Callable[[], None] = ...,
     ) -> EmbeddingShards:
         """Vectors of all passages in `place`; an interrupted run is resumed there. See `encode_corpus`."""
-        ...
 
 
 @runtime_checkable
@@ -164,11 +159,9 @@ class VectorIndex(Protocol):
     @property
     def dim(self) -> int:
         """Vector size D."""
-        ...
 
     def __len__(self) -> int:
         """Number of rows."""
-        ...
 
     def search(
         self, queries: FloatArray, top_k: int, selected: Selection | None = None
@@ -184,7 +177,6 @@ class VectorIndex(Protocol):
             Scores (n, top_k) float32 and rows (n, top_k) int64, best first, ties by row. Where there are
             fewer results, the last places have row -1 and score -inf.
         """
-        ...
 
 
 @runtime_checkable
@@ -193,4 +185,3 @@ class TimedVectorIndex(VectorIndex, Protocol):
 
     def search_timed(self, queries: FloatArray, top_k: int, timer: StageTimer) -> tuple[FloatArray, IntArray]:
         """`search`; the timer gets each part's time, and the names of parts that did not answer."""
-        ...

@@ -215,7 +215,6 @@ class Rephrases(Protocol):
         Raises:
             ReaderError: the model gives no usable question.
         """
-        ...
 
 
 def rephrase(reader: object, question: str, turns: Sequence[Turn]) -> str:

@@ -41,18 +41,15 @@ class ReadsPaths(Reader, Protocol):
         from_paths: bool = False,
     ) -> list[ReadResult]:
         """As `Reader.read`; if `from_paths`, `scores` are `hop_scores`."""
-        ...
 
     @property
     def reads_paths(self) -> bool:
         """Whether it was trained to mark sentences of joined paths."""
-        ...
 
     def support(
         self, questions: Sequence[str], passages: Sequence[Passage], sentences: Sequence[Spans]
     ) -> list[npt.NDArray[np.float32]]:
         """Logits of the sentences of one passage per question; above 0: the sentence supports the answer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,6 @@ class Reader(Protocol):
         Raises:
             ConfigError, DataError: see `check_request`.
         """
-        ...
 
 
 @runtime_checkable
@@ -115,7 +114,6 @@ class TellsLikelihood(Protocol):
         Returns:
             One number per question; NaN where there is nothing to read.
         """
-        ...
 
 
 def check_request(

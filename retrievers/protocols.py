@@ -16,7 +16,6 @@ class TextEncoder(PassageEncoder, Protocol):
 
     def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
         """Vectors (n, D) float32 of questions, each with the passages of its earlier hops, in order."""
-        ...
 
 
 class Passages(Protocol):
@@ -25,11 +24,9 @@ class Passages(Protocol):
     def __getitem__(self, row: int) -> Passage: ...
     def ids(self, rows: Sequence[int] | np.ndarray[Any, Any]) -> list[str]:
         """Ids of rows, in that order."""
-        ...
 
     def get_many(self, rows: Sequence[int] | np.ndarray[Any, Any]) -> list[Passage]:
         """The passages in `rows`, in that order."""
-        ...
 
 
 class PairScorer(Protocol):
@@ -65,7 +62,6 @@ class Retriever(Protocol):
         Returns:
             B lists of hits in the order of the questions.
         """
-        ...
 
 
 @runtime_checkable
@@ -81,4 +77,3 @@ class PathRetriever(Retriever, Protocol):
         selected: Selection | None = None,
     ) -> tuple[list[list[Hit]], list[list[Path]]]:
         """The result of `search`, and the best paths of each question, best first, at most `top_k`."""
-        ...

@@ -18,7 +18,6 @@ class Searches(Protocol):
 
     def retrieve(self, questions: Sequence[str], top_k: int) -> list[list[tuple[Hit, Passage]]]:
         """The best passages of each question, best first."""
-        ...
 
 
 def agreeing(

@@ -17,7 +17,6 @@ class RetrievesPassages(Protocol):
 
     def retrieve(self, questions: Sequence[str], top_k: int) -> Sequence[Retrieved]:
         """The best passages of each question, best first."""
-        ...
 
 
 @runtime_checkable
@@ -26,7 +25,6 @@ class ReadsPassages(Protocol):
 
     def read(self, questions: Sequence[str], retrieved: Sequence[Retrieved], n_best: int) -> list[AnswerSet]:
         """One answer set per question; it also gets `paths` if there are any."""
-        ...
 
 
 def retrieve_paths(

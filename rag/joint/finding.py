@@ -38,15 +38,12 @@ class Finder(Protocol):
     @property
     def scale(self) -> float:
         """Factor on the scores, so that their softmax is p(z|x)."""
-        ...
 
     def find(self, questions: Sequence[Question]) -> Retrieved:
         """The passages of questions, and their scores, with gradient if the retriever is trained."""
-        ...
 
     def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
         """The first `count` passages of each question, best first."""
-        ...
 
 
 class LearningFinder:

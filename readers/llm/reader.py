@@ -74,11 +74,9 @@ class Completer(Protocol):
         Raises:
             ReaderError: there is no reply; the message states why.
         """
-        ...
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
         """Whether messages and reply fit into the model's window, as far as is known."""
-        ...
 
 
 class LanguageModelReader:

@@ -166,11 +166,9 @@ class TextsToIds(Protocol):
 
     def queries(self, queries: Sequence[Query]) -> Sequence[Sequence[int] | Int32]:
         """Token ids of questions, alone or with passages, in order."""
-        ...
 
     def passages(self, titles: Sequence[str], texts: Sequence[str]) -> Sequence[Sequence[int] | Int32]:
         """Token ids of passages, in order."""
-        ...
 
 
 class RetrieverTokenizer:

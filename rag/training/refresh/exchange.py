@@ -40,15 +40,12 @@ class Drift(Protocol):
 
     def __call__(self) -> float | None:
         """Drift since the last `save` or `load`; None if there was none."""
-        ...
 
     def save(self, folder: Path) -> None:
         """Make the present model the reference; write what restores it into a snapshot's folder."""
-        ...
 
     def load(self, folder: Path) -> None:
         """Make the model of this snapshot the reference."""
-        ...
 
 
 class Exchange(FitHooks):
