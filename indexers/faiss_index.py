@@ -4,7 +4,9 @@ Files in the directory: `dense.json` (type, parameters, search settings, measure
 (absent for `flat`, which searches the embeddings themselves), for `fastscan` also `faiss.lists`.
 """
 
+import errno
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -185,9 +187,6 @@ def _disk_errors_of_faiss(place: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        import errno
-        import shutil
-
         if "write error" in str(error) or shutil.disk_usage(place).free < 1 << 20:
             raise OSError(errno.ENOSPC, str(error)) from error
         raise

@@ -58,8 +58,8 @@ class KnownVectors:
     ) -> None:
         self._encoder = encoder
         self._counts = [0]  # shared with the copies that `reporting` makes
-        self._taken: Callable[[int], None] = _say_nothing  # called with the number of reused vectors
-        self._made: Callable[[int], None] = _say_nothing  # … encoded, by an encoder that does not tell itself
+        self._taken: Callable[[int], None] = _ignore  # called with the number of reused vectors
+        self._made: Callable[[int], None] = _ignore  # … encoded, by an encoder that does not report it
         self._known = [_Known.read(Path(path), encoder, dtype) for path in indexes]
 
     @classmethod
@@ -120,7 +120,7 @@ class KnownVectors:
         return vectors
 
 
-def _say_nothing(count: int) -> None:
+def _ignore(count: int) -> None:
     pass
 
 

@@ -76,7 +76,7 @@ class LearnedStop:
         atomic_write_json(path, value)
 
     def __call__(self, questions: FloatArray, hop: int) -> BoolArray:
-        """Mask (B,) bool of the questions (B, D) that need no further passage after `hops` hops."""
+        """Mask (B,) bool of the questions (B, D) that need no further passage after hop `hop`."""
         if hop > len(self.biases):
             return np.zeros(len(questions), bool)
         return np.asarray(questions @ self.weights[hop - 1] + self.biases[hop - 1] > 0)

@@ -59,7 +59,7 @@ class GenerativeReader:
         self.settings = settings
         self.calibration = calibration or Calibration()
         self.name = name
-        self._said_cut = False
+        self._has_warned = False
         self._no_answer = None if settings.no_answer is None else seq2seq.answer_ids(settings.no_answer)
 
     @classmethod
@@ -170,7 +170,7 @@ class GenerativeReader:
         chosen = [_best(found, given, self.settings) for found, given in zip(passages, scores, strict=True)]
         kept = [[found[i] for i in places] for found, places in zip(passages, chosen, strict=True)]
         rows = encode_rows(self.seq2seq.tokenizer, self.settings, questions, kept)
-        self._say_cut(rows)
+        self._warn_of_cut(rows)
         return chosen, kept, rows
 
     def _priors(
@@ -183,12 +183,12 @@ class GenerativeReader:
             for given, places in zip(scores, chosen, strict=True)
         ]
 
-    def _say_cut(self, rows: Sequence[Sequence[Sequence[int]]]) -> None:
+    def _warn_of_cut(self, rows: Sequence[Sequence[Sequence[int]]]) -> None:
         """Warn once that passages are longer than their row."""
         longest = self.settings.passage_tokens
         cut = sum(len(ids) >= longest for passages in rows for ids in passages)
-        if cut and not self._said_cut:
-            self._said_cut = True
+        if cut and not self._has_warned:
+            self._has_warned = True
             get_logger(__name__).warning(
                 "%s: %d of %d passages reach %d tokens (passage_tokens); what goes beyond is not read",
                 *(self.name, cut, sum(map(len, rows)), longest),

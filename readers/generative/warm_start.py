@@ -136,8 +136,7 @@ def start_as_pointer(seq2seq: Seq2Seq, start: Tensor, rows: Sequence[Sequence[in
         W = argmin_W Σ_j ‖W·h_j − (e_j − ē)‖² + λ‖W‖²
 
     of the encoder states h_j, in closed form: the map from a state to the embedding e_j of its word (minus
-        the mean
-    embedding ē). The layer's feed-forward part starts at zero. Everything is trained afterwards.
+    the mean embedding ē). The layer's feed-forward part starts at zero. Everything is trained afterwards.
 
     Args:
         seq2seq: a BART that was warm-started from the encoder of an extractive reader.

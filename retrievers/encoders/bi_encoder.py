@@ -222,7 +222,7 @@ class BiEncoder:
         tokenizer = self._passage.tokenizer
         before = tokenizer.cut
         found = self._encode(self._passage.tower, tokenize, len(texts))
-        if tokenizer.cut and not before:  # said once
+        if tokenizer.cut and not before:  # only the first time
             log.warning(
                 "%d of %d passages are longer than the %d tokens that %s reads: their ends are not in their "
                 "vectors (later ones are not counted; shorter passages: --split words100)",
@@ -241,7 +241,7 @@ class BiEncoder:
         tokenizer = self._query.tokenizer
         before = tokenizer.cut_questions
         found = self._encode(self._query.tower, tokenize, len(queries), question=True)
-        if tokenizer.cut_questions and not before:  # said once
+        if tokenizer.cut_questions and not before:  # only the first time
             log.warning(
                 "%d of %d questions are longer than the %d tokens that %s reads: their ends do not count",
                 tokenizer.cut_questions, len(queries), tokenizer.question_limit, self.identity.name,

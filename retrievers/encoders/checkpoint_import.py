@@ -292,8 +292,8 @@ def read_pickled(path: Path) -> Any:
                 hint="use a checkpoint from a source you trust; this program reads tensors, dicts and DPR's "
                 "CheckpointState",
             ) from error
-        said = re.split(r"\.\s", str(error))[0]  # torch goes on to recommend running what is in it
+        why = re.split(r"\.\s", str(error))[0]  # torch goes on to recommend running what is in it
         raise ArtifactError(
-            f"{path} is not a file that torch.save wrote, or it is damaged ({type(error).__name__}: {said})",
+            f"{path} is not a file that torch.save wrote, or it is damaged ({type(error).__name__}: {why})",
             hint="copy or download it again",
         ) from error

@@ -248,7 +248,7 @@ class RetrieverBatches:
 
         Raises:
             IndexError: the run has fewer batches.
-            ConfigError: no question of the batch has anything to be told from.
+            ConfigError: no question of the batch has a negative.
         """
         examples = self.examples[step]
         positives = self._positives(step, examples)  # (B,)

@@ -264,8 +264,7 @@ class MdrTrainConfig(EncodedTrainConfig):
     @property
     def keeps_index(self) -> bool:
         """Whether training uses the vectors of `index` for the passages and leaves them unchanged."""
-        frozen = self.model.frozen == "passage" and self.model.passage_encoder is None
-        return self.data.negatives == "index" or (frozen and self.index is not None)
+        return self.data.negatives == "index" or (self.model.as_indexed and self.index is not None)
 
     @model_validator(mode="after")
     def _cross_check_mdr(self) -> MdrTrainConfig:

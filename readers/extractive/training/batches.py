@@ -228,8 +228,8 @@ class ReaderBatches:
         groups, per_group = len(answered), len(rows) // len(answered)
         ids, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
         longest = ids.shape[1]
-        said = 2 if self.config.model.answer_types else 0  # "yes" and "no" stand behind the tokens
-        size = longest + said
+        words = 2 if self.config.model.answer_types else 0  # "yes" and "no" stand behind the tokens
+        size = longest + words
         allowed = torch.ones(len(rows), size, dtype=torch.bool)
         allowed[:, 1:longest] = text[:, 1:]
         positive = np.array([row.is_positive for row in rows])
