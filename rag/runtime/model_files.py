@@ -176,19 +176,38 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
 
     Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …) and LayerNorm's old gamma and beta.
     """
+    state = {name: tensor for file in weight_files(folder) for name, tensor in read_tensors(file).items()}
+    prefix = _prefix(state)
+    return {plain_name(name, prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file.
+
+    Raises:
+        ArtifactError: it is missing or damaged.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    state: dict[str, Tensor] = {}
-    for file in weight_files(folder):
-        try:
-            state.update(load_file(file))
-        except (SafetensorError, OSError) as error:
-            raise ArtifactError(
-                f"{file} cannot be read: {error}", hint="copy or download it again"
-            ) from error
-    prefix = _prefix(state)
-    return {plain_name(name, prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
+
+
+def open_tokenizer(file: Path) -> Any:
+    """The tokenizer in a tokenizer.json.
+
+    Raises:
+        ArtifactError: it is damaged.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the Rust side raises plain Exception
+        raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
 
 
 def plain_name(name: str, prefix: str) -> str:

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path, sha256_file
 from rag.runtime.backbone import loading
-from rag.runtime.model_files import position_limit
+from rag.runtime.model_files import position_limit, read_tensors
 from readers.extractive.model import (
     LogitsModel,
     SpanModel,
@@ -162,10 +160,7 @@ def _load_own(folder: Path) -> ReaderParts:
     ranges = None
     if manifest.ranges_file is not None:
         path = _checked(folder, manifest.ranges_file, manifest.ranges_sha256)
-        try:
-            ranges = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise ArtifactError(f"{path}: not a readable safetensors file ({error})") from error
+        ranges = read_tensors(path)
     config = AutoConfig.from_pretrained(folder)
     loaded = SpanWeights(config, load_int8(weights), manifest.settings.skim_layer)
     tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)

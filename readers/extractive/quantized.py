@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path
+from rag.runtime.model_files import read_tensors
 
 _SUFFIX = ".scale"
 
@@ -53,10 +53,7 @@ def load_int8(path: Path) -> dict[str, torch.Tensor]:
     Raises:
         ArtifactError: if the file is missing, damaged, or an int8 matrix has no scale.
     """
-    try:
-        tensors = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ArtifactError(f"{path}: not a readable safetensors file ({error})") from error
+    tensors = read_tensors(path)
     state: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith(_SUFFIX) and name.removesuffix(_SUFFIX) in tensors:

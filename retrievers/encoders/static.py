@@ -21,13 +21,12 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.sparse import csr_matrix
-from tokenizers import Tokenizer
 
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_path, read_json
 from rag.core.types import Query
-from rag.runtime.model_files import model_folder, weight_files, weights_sha256
+from rag.runtime.model_files import model_folder, open_tokenizer, weight_files, weights_sha256
 from retrievers.encoders.layout import PassageLayout, render_queries
 from retrievers.encoders.word_cache import Int32, Int64, WordCache
 
@@ -332,10 +331,7 @@ def read_tokenizer(folder: Path) -> Any:
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise ArtifactError(f"{file} is missing", hint="copy the whole folder of the encoder")
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the Rust side raises plain Exception
-        raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
+    tokenizer = open_tokenizer(file)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

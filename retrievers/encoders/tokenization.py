@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Query
+from rag.runtime.model_files import open_tokenizer
 from retrievers.encoders.interaction import MASKS, TokenRules
 from retrievers.encoders.layout import render_queries
 from retrievers.encoders.settings import EncoderSettings
@@ -146,12 +147,7 @@ def mask_token(folder: Path) -> str:
 def _load(folder: Path) -> Any:
     file = folder / "tokenizer.json"
     if file.is_file():
-        try:
-            return Tokenizer.from_file(str(file))
-        except Exception as error:  # the Rust side raises plain Exception
-            raise ArtifactError(
-                f"{file} cannot be read: {error}", hint="copy or download it again"
-            ) from error
+        return open_tokenizer(file)
     from transformers import AutoTokenizer
 
     try:
