@@ -111,22 +111,16 @@ def tune(
         pairs = zip(ranked(settings), held_out, strict=True)
         return np.array([bool(r.candidates) and is_right(r.candidates[0].text, e) for r, e in pairs], float)
 
-    options = [
-        reader.settings.model_copy(update={"retrieval_weight": weight, "merge": merge})
-        for merge in ("max", "sum")
-        for weight in _WEIGHTS
-    ]
-    by_option = [float((weights * right_first(option)).sum()) for option in options]
-    for option, value in zip(options, by_option, strict=True):
-        log.info(
-            "held-out EM %.2f  merge %s, weight %.2f", 100 * value, option.merge, option.retrieval_weight
-        )
-    best = options[int(np.argmax(by_option))]
-    formed = [best.model_copy(update={"form_weight": weight}) for weight in _FORM_WEIGHTS]
-    by_form = [float((weights * right_first(option)).sum()) for option in formed]
-    for option, value in zip(formed, by_form, strict=True):
-        log.info("held-out EM %.2f  form weight %.1f", 100 * value, option.form_weight)
-    best = formed[int(np.argmax(by_form))]
+    def most_right(settings: ReaderSettings, changes: Sequence[Mapping[str, Any]]) -> ReaderSettings:
+        options = [settings.model_copy(update=change) for change in changes]
+        shares = [float((weights * right_first(option)).sum()) for option in options]
+        for change, share in zip(changes, shares, strict=True):
+            log.info("held-out EM %.2f  %s", 100 * share, change)
+        return options[int(np.argmax(shares))]
+
+    merged = [{"merge": merge, "retrieval_weight": w} for merge in ("max", "sum") for w in _WEIGHTS]
+    best = most_right(reader.settings, merged)
+    best = most_right(best, [{"form_weight": weight} for weight in _FORM_WEIGHTS])
 
     outcomes: list[tuple[ReaderSettings, float, Calibration, dict[str, float]]] = []
     for null in ("max", "mean", "min", "best"):
