@@ -60,12 +60,7 @@ def corpus_changes(
 
 
 def _of_records(
-    sources: Sequence[Source],
-    options: ReadOptions,
-    cut: Cut,
-    report: ReadReport,
-    known: Known,
-    seen: IdSet,
+    sources: Sequence[Source], options: ReadOptions, cut: Cut, report: ReadReport, known: Known, seen: IdSet
 ) -> Iterator[Change]:
     for document in read_records(sources, options, report, seen):
         digest = record_digest(document)

@@ -166,11 +166,7 @@ class MultiHopRetriever:
         return hits, [found[:top_k] for found in paths]
 
     def _first_hop(
-        self,
-        questions: Sequence[str],
-        width: int,
-        timer: StageTimer | None,
-        selected: Selection | None,
+        self, questions: Sequence[str], width: int, timer: StageTimer | None, selected: Selection | None
     ) -> tuple[FloatArray, list[list[Hit]]]:
         """Vectors (B, D) of the questions and their first passages."""
         with stage(timer, "hop_1"):

@@ -237,8 +237,7 @@ def _turn(question: str, reply: str) -> Turn:
     answer = _MARKS.sub("", first.strip().removeprefix(_PERHAPS))
     is_none = answer.startswith((_NO_ANSWER, _BEARS, _TWO)) or len(answer) > _MAX_ANSWER_CHARS
     return Turn(
-        question if understood is None else understood.removeprefix(_UNDERSTOOD),
-        "" if is_none else answer,
+        question if understood is None else understood.removeprefix(_UNDERSTOOD), "" if is_none else answer
     )
 
 

@@ -119,10 +119,7 @@ async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Res
     responses=error_models(401, 404, 422, 500, 503),
 )
 async def passage(
-    passage_id: str,
-    desk: DeskOf,
-    index: str | None = None,
-    around: Annotated[int, Query(ge=0, le=20)] = 0,
+    passage_id: str, desk: DeskOf, index: str | None = None, around: Annotated[int, Query(ge=0, le=20)] = 0
 ) -> Response:
     """Title and text of a passage of `index`, and its location in the file it comes from, if any.
 

@@ -148,10 +148,7 @@ def bind(host: str, port: int) -> socket.socket:
         elif error.errno in (errno.EACCES, errno.EPERM):
             message, hint = f"port {port} on {host} is not allowed for this user", "choose a port above 1023"
         else:
-            message, hint = (
-                f"cannot listen on {host}:{port} ({error.strerror})",
-                "choose another address",
-            )
+            message, hint = f"cannot listen on {host}:{port} ({error.strerror})", "choose another address"
         raise ResourceError(message, hint=hint) from error
     return listener
 

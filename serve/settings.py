@@ -131,8 +131,7 @@ class ServeSettings(BaseSettings):
     feedback_max_bytes: int = Field(64 << 20, ge=1024, description="largest size of that file, in bytes")
 
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(
-        (),
-        description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all",
+        (), description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all"
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="web origins whose pages may call the API; none by default"

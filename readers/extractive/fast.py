@@ -13,16 +13,7 @@ from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.fast.int8_bert import Int8Bert
 from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import has_fast_bf16, has_fast_int8, has_int8
-from readers.extractive.model import (
-    Heads,
-    Item,
-    Logits,
-    LogitsModel,
-    Result,
-    Skim,
-    SpanModel,
-    SpanWeights,
-)
+from readers.extractive.model import Heads, Item, Logits, LogitsModel, Result, Skim, SpanModel, SpanWeights
 
 _BATCH_TOKENS = 1024  # tokens that one core works on at a time; more do not fit its cache
 
@@ -48,10 +39,7 @@ class FastSpanModel(LogitsModel):
     batch_tokens = _BATCH_TOKENS
 
     def __init__(
-        self,
-        model: SpanModel | SpanWeights,
-        precision: str,
-        ranges: Mapping[str, torch.Tensor] | None = None,
+        self, model: SpanModel | SpanWeights, precision: str, ranges: Mapping[str, torch.Tensor] | None = None
     ) -> None:
         super().__init__()
         weights = SpanWeights.of(model) if isinstance(model, SpanModel) else model

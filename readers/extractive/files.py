@@ -14,13 +14,7 @@ from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path, sha256_file
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import position_limit, read_tensors
-from readers.extractive.model import (
-    LogitsModel,
-    SpanModel,
-    SpanWeights,
-    load_dpr,
-    load_question_answering,
-)
+from readers.extractive.model import LogitsModel, SpanModel, SpanWeights, load_dpr, load_question_answering
 from readers.extractive.quantized import load_int8
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import READER_FILE, Calibration, load_manifest

@@ -103,12 +103,7 @@ class Causal(Seq2Seq):
         return Memory.of(states, list(map(len, rows)))
 
     def generate(
-        self,
-        memory: Memory,
-        *,
-        answer_tokens: int,
-        beams: int = 1,
-        allowed: Sequence[Allowed] | None = None,
+        self, memory: Memory, *, answer_tokens: int, beams: int = 1, allowed: Sequence[Allowed] | None = None
     ) -> list[list[list[int]]]:
         """Token ids of at most `beams` answers per row, best first, without the end token.
 

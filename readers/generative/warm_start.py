@@ -16,11 +16,7 @@ _ATTENTION = {
     "v_proj": "self.value",
     "out_proj": "output.dense",
 }
-_REST = {
-    "fc1": "intermediate.dense",
-    "fc2": "output.dense",
-    "final_layer_norm": "output.LayerNorm",
-}
+_REST = {"fc1": "intermediate.dense", "fc2": "output.dense", "final_layer_norm": "output.LayerNorm"}
 _RIDGE = 1e-3
 _LOUDNESS = 40.0  # norm of what is handed on, beside a residual stream of about 9
 _SHARPNESS = 1.5  # factor on the span head's logits

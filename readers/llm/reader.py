@@ -154,10 +154,7 @@ class LanguageModelReader:
         raise wrong or ReaderError(f"{self.name}: no reply within {self.settings.timeout_s:g} s")
 
     def shown(
-        self,
-        question: str,
-        passages: Sequence[Passage],
-        order: Sequence[int],
+        self, question: str, passages: Sequence[Passage], order: Sequence[int]
     ) -> tuple[list[int], list[dict[str, str]]]:
         """The indices of as many passages as fit, best first, and the messages that ask about them."""
         shown = list(order)

@@ -110,11 +110,7 @@ def passage_budget(
 
 
 def load_like(
-    identity: EncoderIdentity,
-    source: Any = None,
-    *,
-    precision: str = "auto",
-    device: str = "auto",
+    identity: EncoderIdentity, source: Any = None, *, precision: str = "auto", device: str = "auto"
 ) -> BiEncoder | StaticEncoder:
     """Load the encoder an artefact was made with, from another `source` if given, with the same settings.
 

@@ -11,13 +11,7 @@ from retrievers.examples.data import TrainingArrays
 from retrievers.training.losses import Objective
 from retrievers.training.recipe import train_bi_encoder
 from retrievers.training.recipe_configs import DistillTrainConfig
-from retrievers.training.target_losses import (
-    ListMonitor,
-    TargetLoss,
-    kl_loss,
-    margin_loss,
-    target_objective,
-)
+from retrievers.training.target_losses import ListMonitor, TargetLoss, kl_loss, margin_loss, target_objective
 
 
 def train_distill(config: DistillTrainConfig) -> Path:

@@ -34,13 +34,7 @@ from retrievers.encoders.settings import EncoderForm
 from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.tokens import RetrieverTokenizer
-from retrievers.training.bi_encoder import (
-    BiEncoderModel,
-    adopt_index,
-    encoder_form,
-    export_model,
-    load_model,
-)
+from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, encoder_form, export_model, load_model
 from retrievers.training.config import EncodedTrainConfig, RetrieverTrainConfig
 from retrievers.training.frozen import FrozenIndex
 from retrievers.training.losses import Objective, in_batch_objective

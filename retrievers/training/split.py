@@ -11,12 +11,7 @@ import numpy as np
 from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, fingerprint, read_json, sha256_file
 from rag.core.log import get_logger
-from rag.data.examples import (
-    Example,
-    Needed,
-    read_examples,
-    write_examples,
-)
+from rag.data.examples import Example, Needed, read_examples, write_examples
 from rag.data.selection import least_held_out, place_of
 from retrievers.training.config import ValidatedTrainConfig
 

@@ -100,10 +100,7 @@ def contrastive_step(
             side.backward(whole.take(range(side.first, side.first + len(side.vectors))), flush)
 
     return Loss(
-        value.detach() / world.size,
-        examples=len(shard.questions),
-        tokens=shard.tokens,
-        backward=backward,
+        value.detach() / world.size, examples=len(shard.questions), tokens=shard.tokens, backward=backward
     )
 
 

@@ -66,10 +66,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         learnt.append((one, kept))
     check_held_out(config, held_out)
     examples = load_examples(
-        learnt,
-        tokenizer,
-        answer_types=config.model.answer_types,
-        negatives_top_k=config.negatives_top_k,
+        learnt, tokenizer, answer_types=config.model.answer_types, negatives_top_k=config.negatives_top_k
     )
     shown = draw([e for _, kept in learnt for e in kept], RANGE_QUESTIONS, config, 7)
     del learnt

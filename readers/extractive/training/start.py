@@ -24,12 +24,7 @@ Other = tuple[float, Mapping[str, torch.Tensor]]
 
 
 def start_model(
-    config: ReaderModelConfig,
-    *,
-    longest: int,
-    seed: int,
-    passage_head: bool = False,
-    fact_head: bool = False,
+    config: ReaderModelConfig, *, longest: int, seed: int, passage_head: bool = False, fact_head: bool = False
 ) -> tuple[SpanModel, Any]:
     """Load `config.encoder`, an encoder or a reader, with the heads that are asked for, and its tokenizer.
 
@@ -58,10 +53,7 @@ def start_model(
     else:
         model = SpanModel.from_encoder(folder, seed=seed)
     model.add_heads(
-        passage=config.answer_types or passage_head,
-        skim_layer=config.skim_layer,
-        facts=fact_head,
-        seed=seed,
+        passage=config.answer_types or passage_head, skim_layer=config.skim_layer, facts=fact_head, seed=seed
     )
     _check(folder, model, tokenizer, longest)
     for module in model.modules():
