@@ -23,7 +23,7 @@ from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.languages import LanguageNotices
 from rag.opening import Opening, keep_encoder, save
-from readers.asked import answers_wanted, as_asked, in_parts, in_whole
+from readers.answer_kinds import answers_wanted, in_parts, in_whole, with_kind
 from readers.follow_up import Turn, rephrase
 from readers.paths import Steps, read_answers, with_paths
 from readers.protocols import Reader, check_lengths
@@ -369,7 +369,7 @@ class Pipeline:
                 found, paths = self._search(asked, int(top_k), timer, filter)
                 with timer("read"):
                     read = self.read(asked, found, answers_wanted(self.reader, asked, n_best), paths)
-        shown = (as_asked(self.reader, each, n_best) for each in map(with_paths, read, paths))
+        shown = (with_kind(self.reader, each, n_best) for each in map(with_paths, read, paths))
         common: dict[str, Any] = {"timings_ms": timer.timings_ms, "partial": tuple(timer.missing)}
         whole = in_whole(batch, parts, shown)
         results = [replace(one, notice=self._notice(one.question), **common) for one in whole]

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from rag.core.progress import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
-from readers.asked import of_parts
+from readers.answer_kinds import of_parts
 from readers.follow_up import Turn, standalone_question
 from serve.app import create_app
 from serve.run import bind

@@ -6,7 +6,7 @@ import pytest
 
 import rag
 from rag.core.types import Answer, AnswerSet, Evidence
-from readers.asked import in_parts, of_parts
+from readers.answer_kinds import in_parts, of_parts
 from readers.extractive.settings import ReaderSettings
 from readers.two_parts import two_parts
 

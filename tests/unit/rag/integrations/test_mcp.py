@@ -13,7 +13,7 @@ import rag
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.integrations.mcp import create_mcp_server
 from rag.integrations.source import Source, open_source
-from readers.asked import of_parts
+from readers.answer_kinds import of_parts
 from tests.api.fakes import listening
 
 pytestmark = pytest.mark.anyio

@@ -1,4 +1,4 @@
-"""What a reader of spans gives where one span is no answer: for lists, yes or no, and questions of two parts.
+"""Kinds of answers where one span is none: lists, sentences for yes or no, and parts of a question.
 
 Who asks for several things gets the whole list that the best span stands in. Who asks for yes or no gets
 the sentences that bear on it: the "yes" and "no" of the readers here are right no more often than guesses.
@@ -75,7 +75,7 @@ def answers_wanted(reader: object, questions: Sequence[str], n_best: int) -> int
     return max(n_best, settings.candidates)
 
 
-def as_asked(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
+def with_kind(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
     """At most `n_best` answers; or sentences, if the question asks for yes or no and the reader cannot tell.
 
     If the question asks for several things, the first answer becomes the whole list that it stands in. Of
@@ -93,7 +93,7 @@ def as_asked(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
         >>> yes = Answer("yes", 2.0, 0.4, replace(place, start=None, end=None))
         >>> answers = yes, Answer("Linux", 1.0, 0.1, place)
         >>> result = AnswerSet("Does it run on Windows?", answers, 0.25, "v", {})
-        >>> shown = as_asked(SimpleNamespace(settings=ReaderSettings()), result, 3)
+        >>> shown = with_kind(SimpleNamespace(settings=ReaderSettings()), result, 3)
         >>> shown.kind, [(answer.text, answer.confidence) for answer in shown.answers]
         ('passage', [('It runs on Linux only.', 0.75)])
     """
