@@ -63,7 +63,7 @@ _MASKS = {
 
 
 @training_command(
-    train=files("Where sentences are from, an index or files", "--corpus", "--train"),
+    train=files("Where sentences are from, an index or documents", "--corpus", "--train"),
     validation=None,
     index=None,
     from_=None,
@@ -92,7 +92,7 @@ def mlm(
 
 
 @training_command(
-    train=files("Where sentences are from, an index or files; default: --index", "--corpus", "--train"),
+    train=files("Where sentences are from, an index or documents; default: --index", "--corpus", "--train"),
     index=_INDEX,
     from_=None,
     index_encoder=IndexEncoder,

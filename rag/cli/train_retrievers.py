@@ -59,7 +59,7 @@ def adore(settings: Any) -> None:
 
 
 @training_command(
-    train=files("A built index, or files of documents", "--corpus", "--train"),
+    train=files("A built index, or files and folders of documents", "--corpus", "--train"),
     validation=Annotated[
         Path | None,
         option(

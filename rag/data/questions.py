@@ -102,7 +102,7 @@ def question_files(path: str | Path) -> list[Path]:
         return [queries, place]
     if not place.is_dir():
         return [place, *_judgements(place)]
-    queries = in_folder(place, "queries.jsonl") or in_folder(place, "queries.tsv")
+    queries = _queries_in(place)
     if queries is None:
         raise DataError(
             f"{path} is a directory without queries.jsonl or queries.tsv, expected a file of questions"
@@ -114,6 +114,15 @@ def question_files(path: str | Path) -> list[Path]:
             hint=f"give the file of one split: {judged[0]}",
         )
     return [queries, *judged]
+
+
+def is_question_folder(path: Path) -> bool:
+    """Whether a folder holds the questions of a data set, as BEIR's do."""
+    return _queries_in(path) is not None
+
+
+def _queries_in(folder: Path) -> Path | None:
+    return in_folder(folder, "queries.jsonl") or in_folder(folder, "queries.tsv")
 
 
 def _judgements(queries: Path) -> list[Path]:

@@ -244,7 +244,7 @@ class MlmTrainConfig(MaskedTrainConfig):
     """Settings of `rag train mlm`.
 
     Attributes:
-        train_files: the corpus: a built index, or files of documents of any format.
+        train_files: the corpus: a built index, or files and folders of documents.
         recurring: prefer to mask names and dates that also occur in the rest of the passage, from which they
             can be predicted.
     """

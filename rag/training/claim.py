@@ -12,7 +12,8 @@ from rag.config import RECIPE_KEY, Config
 from rag.core.errors import MismatchedArtifactError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.manifest import MANIFEST_NAME, claim
-from rag.data.questions import question_files
+from rag.data.files.sources import corpus_files
+from rag.data.questions import is_question_folder, question_files
 from rag.runtime.hardware import use_threads
 from rag.runtime.seeds import seed_everything
 from rag.training.checkpoints import complete_checkpoints
@@ -101,9 +102,15 @@ def _paths(value: Any) -> Iterator[Path]:
 
 
 def _files(path: Path) -> list[Path]:
-    """An index's manifest, or the files of a question set; none where there is no such file."""
+    """An index's manifest, the files of a question set, or those of a folder of documents; none where there
+    is no such file.
+    """
     manifest = path / MANIFEST_NAME
-    return [manifest] if manifest.is_file() else [file for file in question_files(path) if file.is_file()]
+    if manifest.is_file():
+        return [manifest]
+    if path.is_dir() and not is_question_folder(path):
+        return corpus_files([path])
+    return [file for file in question_files(path) if file.is_file()]
 
 
 def _plain(config: Config) -> dict[str, Any]:

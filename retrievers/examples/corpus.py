@@ -13,6 +13,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, sha256_file
 from rag.core.manifest import MANIFEST_NAME
 from rag.data.corpus import read_documents
+from rag.data.files.sources import corpus_files
 from rag.data.split import SplitOptions, split_documents
 
 
@@ -20,7 +21,7 @@ def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") 
     """The passages of a corpus by row, mapped, and a fingerprint of them.
 
     Args:
-        sources: one built index, whose passages are taken as they are; or files of documents of any format.
+        sources: one built index, whose passages are taken as they are; or files and folders of documents.
         folder: where the passages of files are stored.
         split: how files are split, see `SplitOptions`.
 
@@ -30,7 +31,7 @@ def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") 
         ArtifactError: the index is incomplete.
     """
     if missing := [path for path in sources if not path.exists()]:
-        raise DataError(f"{missing[0]}: no such file or folder", hint="give an index, or files of documents")
+        raise DataError(f"{missing[0]}: no such file or folder", hint="give an index, or documents")
     indexes = [path for path in sources if (path / MANIFEST_NAME).is_file()]
     if indexes:
         if len(sources) > 1:
@@ -38,7 +39,7 @@ def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") 
         with Index.open(indexes[0]) as index:
             return index.passages, str(index.manifest["passages"]["sha256"])
     options = SplitOptions(mode=split)
-    content = json.dumps([[sha256_file(path) for path in sources], asdict(options)])
+    content = json.dumps([[sha256_file(path) for path in corpus_files(sources)], asdict(options)])
     key = hashlib.sha256(content.encode()).hexdigest()
     place = folder / f"corpus-{key[:16]}"
     if not place.is_dir():

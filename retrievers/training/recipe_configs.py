@@ -115,7 +115,7 @@ class IctTrainConfig(EncodedTrainConfig):
     """Settings of `rag train ict`.
 
     Attributes:
-        train_files: the corpus: a built index, or files of documents of any format.
+        train_files: the corpus: a built index, or files and folders of documents.
         validation_file: questions with positives, to measure retrieval for real questions; None scores
             held-out passages.
         index: index that is searched for these questions at each validation.

@@ -160,6 +160,15 @@ def find_sources(
     return sources
 
 
+def corpus_files(inputs: Sequence[Path]) -> list[Path]:
+    """The files of a corpus on this machine, in the order in which they are read.
+
+    Raises:
+        DataError: see `find_sources`.
+    """
+    return [Path(source.path) for source in find_sources(inputs)]
+
+
 def _labels(paths: Sequence[str]) -> dict[str, str]:
     """Names of files and folders: the last part of each path; of those that share it, what is below the
     folder that all of these are in.

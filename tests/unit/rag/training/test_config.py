@@ -114,6 +114,20 @@ def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> Non
         claim_run(alone, tmp_path / "judged")
 
 
+def test_a_run_goes_on_with_the_documents_it_was_started_with(tmp_path: Path) -> None:
+    folder, out = tmp_path / "documents", tmp_path / "run"
+    (folder / "more").mkdir(parents=True)
+    for file in (folder / "one.txt", folder / "more" / "two.md"):
+        file.write_text("a")
+    config = _Claimed(train_files=(folder,))
+    claim_run(config, out)
+    _begin(out)
+    claim_run(config, out)
+    (folder / "more" / "two.md").write_text("b")
+    with pytest.raises(MismatchedArtifactError, match=r"started with other content of .*two.md"):
+        claim_run(config, out)
+
+
 def _begin(run: Path) -> None:
     """As if it had saved a checkpoint."""
     checkpoint = run / "checkpoints" / "step-00000001"

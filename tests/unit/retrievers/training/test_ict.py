@@ -144,6 +144,20 @@ def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_ber
     assert figures["figures"]["nll"] > 0
 
 
+def test_a_corpus_may_be_a_folder_of_documents(tmp_path: Path, tiny_bert: Path) -> None:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    for n, letter in enumerate("abcdefghij"):
+        text = f"Who wrote {letter} in the text. The river rises in the black forest."
+        (folder / f"{n}.txt").write_text(text)
+    config = IctTrainConfig(
+        out=tmp_path / "run", train_files=(folder,), question_encoder=str(tiny_bert), batch_size=4,
+        validation_fraction=0, **_SMALL,
+    )  # fmt: skip
+    assert (train_ict(config) / "model.safetensors").is_file()
+    assert len(open_corpus([folder], config.out / "data", "none")[0]) == 10
+
+
 def test_what_cannot_be_learned_from_is_refused(
     tmp_path: Path, tiny_bert: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
