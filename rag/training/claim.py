@@ -9,9 +9,9 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from rag.config import RECIPE_KEY, Config
-from rag.core.errors import MismatchedArtifactError
+from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
-from rag.core.manifest import MANIFEST_NAME, claim
+from rag.core.manifest import LEDGER_NAME, MANIFEST_NAME, claim
 from rag.data.files.sources import corpus_files
 from rag.data.questions import is_question_folder, question_files
 from rag.runtime.hardware import use_threads
@@ -19,7 +19,7 @@ from rag.runtime.seeds import seed_everything
 from rag.training.checkpoints import complete_checkpoints
 from rag.training.distributed import World
 
-_INPUTS = "inputs.json"
+_CONFIG, _INPUTS = "config.json", "inputs.json"
 
 
 @contextmanager
@@ -32,14 +32,27 @@ def claimed(config: Any) -> Iterator[World]:
     Raises:
         MismatchedArtifactError: `config.out` holds a run with another configuration, or of other data.
         ResourceError: another process trains in `config.out`.
+        ConfigError: `config.out` holds something else than a run, which this run would spoil.
     """
     with World.from_environment() as world, directory_lock(config.out) if world.is_main else nullcontext():
         if world.is_main:
+            _refuse_other_content(config.out)
             claim_run(config, config.out)
         world.barrier()
         seed_everything(config.run.seed)
         use_threads(config.run.threads)
         yield world
+
+
+def _refuse_other_content(out: Path) -> None:
+    """Refuse the folder of an index or a model, which have files of the same names as a run."""
+    found = ""
+    if any((out / name).is_file() for name in (MANIFEST_NAME, LEDGER_NAME)):
+        found = "an index"
+    elif (out / _CONFIG).is_file() and "out" not in read_json(out / _CONFIG):  # where a run says its folder
+        found = "a model"
+    if found:
+        raise ConfigError(f"{out} holds {found}, not a run", hint="choose an empty or a new directory")
 
 
 def claim_run(config: Config, out: Path) -> None:
@@ -68,7 +81,7 @@ def _claim(config: Config, out: Path, *, writes: bool) -> None:
     recipe = {RECIPE_KEY: name} if (name := getattr(config, RECIPE_KEY, "")) else {}
     wanted = {**recipe, **_plain(config)}
     free = {"out"}.union(config.free, *(kind.free for kind in config.groups().values()))
-    path = out / "config.json"
+    path = out / _CONFIG
     is_begun = path.exists() and bool(complete_checkpoints(out / "checkpoints"))
     # a run that says nothing of a setting was started before there was one, and had its default
     usual = _plain(type(config).model_construct())

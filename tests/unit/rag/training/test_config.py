@@ -9,11 +9,11 @@ import torch
 from pydantic import ValidationError
 
 from rag.config import Config
-from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
+from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.training.checkpoints import Checkpoint, save_checkpoint
-from rag.training.claim import check_run, claim_run
-from rag.training.config import OptimConfig, RunConfig
+from rag.training.claim import check_run, claim_run, claimed
+from rag.training.config import OptimConfig, RunConfig, TrainConfig
 from rag.training.precision import MasterWeights
 
 
@@ -112,6 +112,30 @@ def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> Non
     queries.write_text("c")
     with pytest.raises(MismatchedArtifactError, match=r"started with other content of .*queries.jsonl"):
         claim_run(alone, tmp_path / "judged")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        ("manifest.json", '{"kind": "index"}', "an index"),
+        ("build.json", "{}", "an index"),
+        ("config.json", '{"model_type": "bert"}', "a model"),
+    ],
+)
+def test_a_run_spares_a_folder_of_another_kind(tmp_path: Path, name: str, content: str, found: str) -> None:
+    (tmp_path / name).write_text(content)
+    config = _Started(out=tmp_path, name="toy")
+    with pytest.raises(ConfigError, match=rf"holds {found}, not a run"), claimed(config):
+        pass
+    assert (tmp_path / name).read_text() == content
+    (tmp_path / name).unlink()
+    for _ in range(2):  # begun, and resumed
+        with claimed(config):
+            pass
+
+
+class _Started(TrainConfig):
+    recipe: ClassVar[str] = "toy"
 
 
 def test_a_run_goes_on_with_the_documents_it_was_started_with(tmp_path: Path) -> None:
