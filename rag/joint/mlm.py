@@ -56,8 +56,8 @@ def _method(config: MlmTrainConfig, run: Run) -> Method:
     master = run.master(reader)
 
     # data
-    store, _ = open_corpus(config.train_files, run.out / "data", config.data.split)
-    tagger = open_tagger(config.masks, config.tagger, store, run.out / "data", run.device)
+    store, key = open_corpus(config.train_files, run.out / "data", config.data.split)
+    tagger = open_tagger(config.masks, config.tagger, store, run.out / "data", run.device, key=key)
     held_rows = held_out_rows(config.data, len(store), config.run.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     draw = partial(

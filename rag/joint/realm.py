@@ -109,7 +109,10 @@ def _method(config: RealmTrainConfig, role: Role, index: Index, encode: EncodesC
 
     # data
     store, _ = open_corpus(config.train_files or (config.index,), run.out / "data", config.data.split)
-    tagger = open_tagger(config.masks, config.tagger, index.passages, run.out / "data", run.device)
+    tagger = open_tagger(
+        config.masks, config.tagger, index.passages, run.out / "data", run.device,
+        key=index.manifest["passages"]["sha256"],
+    )  # fmt: skip
     drawn = config.data.batch_size * (_DRAWN if config.answered_within else 1)
     batches = SentenceBatches(
         store, reader.tokenizer, masks=config.masks, tagger=tagger, min_words=config.data.min_words,

@@ -135,7 +135,13 @@ class SpacyTagger:
 
 
 def open_tagger(
-    masks: Masks, name_or_path: str | None, passages: Iterable[Passage], folder: Path, device: str
+    masks: Masks,
+    name_or_path: str | None,
+    passages: Iterable[Passage],
+    folder: Path,
+    device: str,
+    *,
+    key: str,
 ) -> Tagger | None:
     """Open the name tagger that a kind of masking needs; None unless `masks` is "salient".
 
@@ -143,11 +149,12 @@ def open_tagger(
         name_or_path: a token classification model, or `spacy:FOLDER`; None recognises names by capital
             letters and by the titles of `passages`.
         folder: where the hashes of the titles are stored.
+        key: fingerprint of `passages`: other passages have other titles.
     """
     if masks != "salient":
         return None
     if name_or_path is None:
-        return CapitalTagger(title_hashes(passages, folder / "titles.npy"))
+        return CapitalTagger(title_hashes(passages, folder / f"titles-{key[:16]}.npy"))
     if name_or_path.startswith(_SPACY):
         return SpacyTagger(Path(name_or_path.removeprefix(_SPACY)))
     return ModelTagger(name_or_path, device)

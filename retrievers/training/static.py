@@ -18,7 +18,7 @@ from indexers.index import Index
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, FloatArray
 from rag.core.errors import ConfigError
-from rag.core.files import sha256_file
+from rag.core.files import fingerprint, sha256_file
 from rag.core.log import get_logger
 from rag.core.npy import load_npy, save_npy
 from rag.core.types import Query
@@ -169,7 +169,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     index.check_encoder(teacher.identity)
     tokens = StaticTokenizer(tokenizer_folder(identity.name), config.model)
     folder = run.out / "data"
-    start = folder / "start.npy"
+    start = folder / f"start-{_start_key(config, index)[:16]}.npy"
     if not start.exists():
         folder.mkdir(parents=True, exist_ok=True)
         save_npy(start, _start(config, index, teacher, tokens))
@@ -252,6 +252,14 @@ def _exchange(
         ),
         payload="negatives", key=key, world=run.world, must_wait=lambda: not len(data.negatives.values),
     )  # fmt: skip
+
+
+def _start_key(config: StaticTrainConfig, index: Index) -> str:
+    """Fingerprint of all that decides the result of `_start`."""
+    given = StaticEncoder.load(config.start).identity.weights_sha256 if config.start else ""
+    return fingerprint(
+        [index.version, given, config.data.fitted_passages, config.model.model_dump(), config.run.seed]
+    )
 
 
 def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: StaticTokenizer) -> FloatArray:

@@ -32,6 +32,15 @@ def test_dates(text: str, dates: list[str]) -> None:
     assert [text[slice(*span)] for span in find_dates(text)] == dates
 
 
+def test_another_corpus_has_titles_of_its_own(tmp_path: Path) -> None:
+    for title in ("Danube", "Rhine"):
+        passages = [Passage("1", title, "x")]
+        tagger = open_tagger("salient", None, passages, tmp_path, "cpu", key=title)
+        assert tagger is not None
+        assert tagger(["Danube rises there.", "Rhine rises there."]).count([]) == 1
+        assert len(tagger([f"{title} rises there."])[0]) == 1
+
+
 def test_names_by_looks_and_by_titles(tmp_path: Path) -> None:
     passages = [
         Passage("1", "Danube (river)", "x"),
@@ -83,7 +92,7 @@ def test_names_by_a_pipeline_of_spacy(tmp_path: Path) -> None:
         {"label": "CARDINAL", "pattern": "three"},
     ])  # fmt: skip
     pipeline.to_disk(tmp_path / "names")
-    tagger = open_tagger("salient", f"spacy:{tmp_path / 'names'}", [], tmp_path, "cpu")
+    tagger = open_tagger("salient", f"spacy:{tmp_path / 'names'}", [], tmp_path, "cpu", key="")
     assert isinstance(tagger, SpacyTagger)
     assert tagger._pipeline.pipe_names == ["entity_ruler"]
     text = "In 1907 three of them left New York."

@@ -1,6 +1,7 @@
 """A static encoder: the fit against a solver, what training teaches, resuming, and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,24 @@ def test_the_corpus_alone_teaches_too(tmp_path: Path, taught: tuple[Path, Path, 
     )
     assert load_encoder(finished).dim == 16
     assert read_json(tmp_path / "run" / "figures.json")["figures"] == {}
+
+
+def test_settings_that_change_before_the_first_checkpoint_count(
+    tmp_path: Path, taught: tuple[Path, Path, list[Example]]
+) -> None:
+    index, _, _ = taught
+
+    def trained(name: str, **settings: Any) -> np.ndarray:
+        usual: dict[str, Any] = {"max_steps": 1, "learning_rate": 1e-9, **settings}
+        return StaticEncoder.load(train_static(config(tmp_path / name, index, None, **usual))).vectors
+
+    first = trained("run", fit_steps=0)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")  # as if it had been stopped before the first one
+    again = trained("run", fit_steps=4)
+    assert not np.allclose(again, first, atol=1e-3)
+    np.testing.assert_allclose(again, trained("other", fit_steps=4), atol=1e-5)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert trained("run", dim=8).shape[1] == 8
 
 
 def test_what_cannot_work_is_refused(tmp_path: Path, taught: tuple[Path, Path, list[Example]]) -> None:
