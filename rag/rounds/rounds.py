@@ -30,7 +30,7 @@ from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.log import get_logger
-from rag.core.manifest import claim
+from rag.core.manifest import claim, read_manifest, version_of
 from rag.core.npy import load_npy, save_npy
 from rag.core.types import Question
 from rag.data.examples import Candidate, Example, write_examples
@@ -338,8 +338,11 @@ def _claim(config: RoundsConfig, training: RetrieverTrainConfig) -> None:
     settings["sha256"] = [sha256_file(path) for path in files if path.is_file()]
     settings["training"] = training.model_dump(mode="json", exclude={"out", "train_files", *training.free})
     settings["recipe"] = config.recipe
-    path = config.out / "config.json"
-    present = _settled(read_json(path), training) if path.is_file() else None
+    path, version = config.out / "config.json", version_of(read_manifest(config.index))
+    settings["index_version"] = version
+    present = None
+    if path.is_file():  # rounds of an earlier version of this program do not say which index they searched
+        present = _settled({"index_version": version, **read_json(path)}, training)
     hint = "choose another --out, or repeat the command that started them"
     claim(path, _settled(settings, training), "rounds", found=present, hint=hint)
 

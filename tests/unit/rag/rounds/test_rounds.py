@@ -1,6 +1,7 @@
 """Rounds of distillation on a task that a tiny model learns; stopped before every stage and gone on with."""
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,27 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
         run_rounds(settings, training.replaced(batch_size=8))
     with pytest.raises(MismatchedArtifactError, match="whose signal, top_k"):
         run_rounds(settings.replaced(signal="relevance", top_k=9), training)
+
+
+def test_rounds_go_on_with_the_index_they_were_started_with(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+    shutil.copytree(world["folder"] / "index", tmp_path / "index")
+    settings, training = configs(world, tmp_path / "run", steps=1, rounds=1)
+    settings = settings.replaced(index=tmp_path / "index")
+    run_rounds(settings, training)
+    said = tmp_path / "run" / "config.json"
+    kept = json.loads(said.read_text())
+    said.write_text(json.dumps({name: value for name, value in kept.items() if name != "index_version"}))
+    run_rounds(settings, training)  # of an earlier version of this program
+    assert json.loads(said.read_text()) == kept
+    shutil.rmtree(tmp_path / "index")
+    encoder = BiEncoder.load(world["encoder"], pooling="mean")
+    with Index.open(world["folder"] / "index") as index:
+        build_index(list(index.passages)[1:], tmp_path / "index", encoder=encoder)
+    with pytest.raises(MismatchedArtifactError, match="whose index_version differ"):
+        run_rounds(settings, training)
 
 
 @pytest.mark.parametrize("restart", [False, True])
