@@ -229,7 +229,7 @@ def _check_first_records(config: Any) -> None:
     recipe, needs = getattr(config, "recipe", ""), getattr(config, "needs", None)
     sets = [one.questions for one in getattr(config, "train", ())]
     for path in (*getattr(config, "train_files", ()), *sets):
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+        if not path.exists() or (path.is_file() and path.stat().st_size > _MOST_BYTES):
             continue
         if sets or recipe in _BY_QUESTION:
             next(read_questions(path), None)

@@ -96,6 +96,11 @@ def test_a_missing_file_or_folder_is_named_with_its_parameter(tmp_path: Path) ->
         rag.train("dpr", tmp_path / "run", train_files=["nope.json"])
     with pytest.raises(ArtifactError, match=r"\./nope: no such folder\n.*question_encoder names it"):
         rag.train("dpr", tmp_path / "run", train_files=[examples], question_encoder="./nope")
+    (tmp_path / "documents").mkdir()
+    with pytest.raises(DataError, match=r"documents is a directory, expected a file"):
+        rag.train("dpr", tmp_path / "run", train_files=[tmp_path / "documents"])
+    with pytest.raises(DataError, match=r"documents is a directory without queries"):
+        rag.train("mdr", tmp_path / "run", train_files=[tmp_path / "documents"])
     with pytest.raises(DataError, match=r"t\.json: no question with two passages whose targets differ"):
         rag.train("distill", tmp_path / "run", train_files=[examples])
     assert not (tmp_path / "run").exists()
