@@ -8,6 +8,7 @@ import io
 import zipfile
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
+from pathlib import Path
 from typing import Any
 
 import docx
@@ -337,3 +338,20 @@ MAKERS: dict[str, Callable[[Content], bytes]] = {
     "a.eml": mail, "a.pdf": pdf_of, "a.odt": odt, "a.rtf": rtf, "a.tex": latex, "a.adoc": asciidoc,
     "a.org": org,
 }  # fmt: skip
+
+
+LINE = [(50.0, 700.0, 10.0, "F", "Some text.")]
+
+
+def mixed_folder(folder: Path) -> None:
+    """Make a folder of files that can be read, that cannot be read, and that are no documents."""
+    (folder / "sub").mkdir(parents=True)
+    (folder / "my notes.md").write_text("# Notes\n\nTwo words.\n")
+    (folder / "sub" / "100% plan.pdf").write_bytes(pdf([LINE], title="The Plan"))
+    (folder / "rooms.csv").write_text("week,room\n2,37\n")
+    (folder / "README").write_text("How to use this.")
+    (folder / "empty.txt").write_bytes(b"")
+    (folder / "locked.pdf").write_bytes(pdf([LINE], encrypted=True))
+    (folder / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
+    (folder / "photo.jpg").write_bytes(b"\xff\xd8\xff\0")
+    (folder / "data.jsonl").write_text('{"id": "1", "text": "x"}\n')

@@ -148,6 +148,8 @@ def find_sources(
             name = path.removeprefix(HF_PREFIX)
             sources.append(Source(HF_PREFIX + name, "hf", name))
         elif os.path.isdir(path):
+            if _is_index(Path(path)):
+                raise ConfigError(f"{path} is an index, not a corpus", hint="give what it was built from")
             prefix = f"{labels[path]}/" if len(paths) > 1 else ""
             sources += _folder(Path(path), format, ignored, closed, prefix)
         else:

@@ -2,7 +2,6 @@
 
 import errno
 import io
-import json
 import os
 import time
 from collections.abc import Callable
@@ -12,9 +11,7 @@ from typing import Any
 import pytest
 
 from rag.cli.main import main
-from rag.cli.show import format_answer_set
 from rag.core.errors import ConfigError, DataError, MissingDependencyError
-from rag.core.types import Answer, AnswerSet, Evidence, Location, Passage
 from rag.data.corpus import read_documents
 from rag.data.documents import worker
 from rag.data.documents.blocks import Converted, Unreadable
@@ -25,18 +22,16 @@ from rag.data.documents.read import file_id
 from rag.data.files.sources import ReadOptions
 from rag.data.records import Document, ReadReport
 from rag.data.split import SplitOptions, split_documents
-from serve.schemas import passage_json
 from tests import document_makers as make
 
-LINE = [(50.0, 700.0, 10.0, "F", "Some text.")]
 ENCRYPTED_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99 + "EncryptedPackage".encode("utf-16-le")
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
-    "cut.pdf": (lambda: make.pdf([LINE])[:200], "broken file"),
+    "cut.pdf": (lambda: make.pdf([make.LINE])[:200], "broken file"),
     "junk.docx": (lambda: b"junk" * 100, "broken file"),
     "cut.docx": (lambda: make.word([("p", "x")])[:5000], "broken file"),
     "other.zip.docx": (lambda: make.archive({"a.txt": b"x"}), "format not read"),
     "no-document.docx": (lambda: make.archive({"word/document.xml": b"<"}), "broken file"),
-    "locked.pdf": (lambda: make.pdf([LINE], encrypted=True), "encrypted"),
+    "locked.pdf": (lambda: make.pdf([make.LINE], encrypted=True), "encrypted"),
     "locked.docx": (lambda: ENCRYPTED_OFFICE, "encrypted"),
     "locked.epub": (
         lambda: make.epub([("p", "x")], **{"META-INF/encryption.xml": b"<e><EncryptedData><EncryptionMethod "
@@ -62,7 +57,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "binary.txt": (lambda: bytes(range(256)), "binary data"),
     "russian.txt": (lambda: "Привет, как дела?".encode("cp1251"), "unknown encoding"),
     "bomb.docx": (lambda: make.archive({"word/document.xml": b"\0" * 51_000_000}), "too large when unpacked"),
-    "long.pdf": (lambda: make.pdf([LINE] * 4), "too many pages"),
+    "long.pdf": (lambda: make.pdf([make.LINE] * 4), "too many pages"),
     "plain.eml": (lambda: b"\n\nno header", "broken file"),
     "bad.ipynb": (lambda: b'{"cells": 3}', "broken file"),
 }  # fmt: skip
@@ -85,21 +80,8 @@ def test_a_short_text_is_no_reason_to_guess_but_western_text_is_read() -> None:
     assert convert(russian.encode("cp1251"), "a.txt", encoding="cp1251").text == russian
 
 
-def fill(folder: Path) -> None:
-    (folder / "sub").mkdir(parents=True)
-    (folder / "my notes.md").write_text("# Notes\n\nTwo words.\n")
-    (folder / "sub" / "100% plan.pdf").write_bytes(make.pdf([LINE], title="The Plan"))
-    (folder / "rooms.csv").write_text("week,room\n2,37\n")
-    (folder / "README").write_text("How to use this.")
-    (folder / "empty.txt").write_bytes(b"")
-    (folder / "locked.pdf").write_bytes(BAD["locked.pdf"][0]())
-    (folder / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
-    (folder / "photo.jpg").write_bytes(b"\xff\xd8\xff\0")
-    (folder / "data.jsonl").write_text('{"id": "1", "text": "x"}\n')
-
-
 def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
-    fill(tmp_path / "in")
+    make.mixed_folder(tmp_path / "in")
     report = ReadReport()
     options = ReadOptions(cache=tmp_path / "cache")
     documents = list(read_documents(tmp_path / "in", options=options, report=report))
@@ -301,111 +283,3 @@ def test_every_way_to_split_keeps_the_file(mode: str, tmp_path: Path) -> None:
 def test_records_have_no_location() -> None:
     (passage,) = split_documents([Document("1", "T", "x")])
     assert passage.location is None
-
-
-def test_an_index_of_files_answers_with_file_page_and_heading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    fill(tmp_path / "in")
-    (tmp_path / "q.jsonl").write_text('{"id": "q", "question": "Which text?", "answers": ["some text"]}\n')
-
-    def run(*arguments: object) -> int:
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        return int(caught.value.code or 0)
-
-    index = tmp_path / "index"
-    assert run("index", tmp_path / "in", "--out", index, "--retriever", "bm25") == 0
-    assert "3 bad" in capsys.readouterr().out
-    for suffix in ("json", "run"):
-        assert run("retrieve", "-i", index, "-q", tmp_path / "q.jsonl", "-o", tmp_path / f"o.{suffix}") == 0
-    (hit,) = json.loads((tmp_path / "o.json").read_text())[0]["ctxs"]
-    assert hit["location"] == {"path": "sub/100% plan.pdf", "page": "1"}
-    assert (tmp_path / "o.run").read_text().split()[2] == hit["id"] == "sub/100%25%20plan.pdf-0"
-    passage = Passage(hit["id"], hit["title"], hit["text"], Location("sub/100% plan.pdf", "1"))
-    assert passage_json(passage)["location"] == hit["location"]
-    evidence = Evidence(passage.id, passage.title, passage.text, 0, 4, 1.0, location=passage.location)
-    shown = AnswerSet("Which text?", (Answer("Some", 1.0, 0.9, evidence),), 0.1, "v", {"total": 1.0})
-    assert "The Plan · sub/100% plan.pdf, page 1" in format_answer_set(shown.to_json(), colour=False)
-
-
-def test_an_index_in_the_folder_is_no_part_of_its_corpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.md").write_text("The gate opens at nine.")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
-    for command in (["--out", "my-index", "--retriever", "bm25"], ["--update", "my-index"]):
-        with pytest.raises(SystemExit) as caught:
-            main(["index", ".", *command])
-        assert caught.value.code == 0
-    assert "1 documents, none changed" in capsys.readouterr().out
-
-
-def test_a_name_that_is_not_utf_8_is_indexed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    Path(os.fsdecode(bytes(folder) + b"/caf\xe9.txt")).write_text("Pia is queen.")
-    (folder / "a.txt").write_text("The gate opens at nine.")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for command in (["--out", "index", "--retriever", "bm25"], ["--update", "index"]):
-        with pytest.raises(SystemExit) as caught:
-            main(["index", str(folder), command[0], str(tmp_path / command[1]), *command[2:]])
-        assert caught.value.code == 0
-
-
-def test_a_folder_that_may_not_be_read_is_told_and_no_reason_to_delete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Listing such a folder fails; here it is listing it at all, since root may read everything."""
-    folder = tmp_path / "in"
-    for name in ("a.md", "secret/b.md", "more/c.md"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(f"Text of {name}.")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    scanned = os.scandir
-
-    def refuse(place: Any = ".") -> Any:
-        if str(place).endswith("secret"):
-            raise PermissionError(errno.EACCES, "Permission denied", str(place))
-        return scanned(place)
-
-    index = str(tmp_path / "index")
-    monkeypatch.setattr("os.scandir", refuse)
-    report = ReadReport()
-    assert [one.id for one in read_documents(folder, report=report)] == ["a.md", "more/c.md"]
-    assert "no permission" in report.summary()
-    monkeypatch.setattr("os.scandir", scanned)
-    with pytest.raises(SystemExit):
-        main(["index", str(folder), "--out", index, "--retriever", "bm25"])
-    monkeypatch.setattr("os.scandir", refuse)
-    with pytest.raises(SystemExit) as caught:
-        main(["index", str(folder), "--update", index])
-    assert caught.value.code != 0
-    assert "secret may not be read" in capsys.readouterr().err
-
-
-def test_a_refused_folder_stays_as_it_is(tmp_path: Path) -> None:
-    for name in ("docs", "mine"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "a.txt").write_text("Some text.")
-    with pytest.raises(SystemExit) as caught:
-        main(["index", str(tmp_path / "docs"), "--out", str(tmp_path / "mine"), "--retriever", "bm25"])
-    assert caught.value.code == 2
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["a.txt"]
-
-
-def test_a_corpus_that_changed_during_the_build_gets_a_hint_that_works(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    docs, index = tmp_path / "docs", str(tmp_path / "index")
-    docs.mkdir()
-    (docs / "a.txt").write_text("Some text.")
-    begun = ["index", str(docs), "--out", index, "--retriever", "bm25"]
-    with pytest.raises(SystemExit):
-        main([*begun, "--until", "passages"])
-    (docs / "b.txt").write_text("More text.")
-    with pytest.raises(SystemExit):
-        main(begun)
-    assert "not finished: give the files that it was begun with" in capsys.readouterr().err
