@@ -108,7 +108,8 @@ class _Recombined:
                 bounds.append(len(self._sentences))
         if not self._titles:
             raise DataError(
-                f"X: no article has {_FEWEST_SENTENCES} sentences of {_FEWEST_WORDS} words or more",
+                f"{', '.join(map(str, articles))}: no article has {_FEWEST_SENTENCES} sentences of "
+                f"{_FEWEST_WORDS} words or more",
                 hint="give whole articles, for example the output of WikiExtractor",
             )
         self._first, self._counts = np.array(bounds[:-1]), np.diff(bounds)

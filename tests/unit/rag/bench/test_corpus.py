@@ -60,6 +60,6 @@ def test_what_cannot_be_made_is_refused(articles: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="passages is 3 and real has 4"):
         run_corpus_benchmark([articles], tmp_path / "c.jsonl", [articles], passages=3)
     short = write(tmp_path / "short.jsonl", [{"id": "s", "title": "", "text": "Only this one sentence."}])
-    with pytest.raises(DataError, match="no article has"):
+    with pytest.raises(DataError, match=r"short.jsonl: no article has"):
         run_corpus_benchmark([short], tmp_path / "c.jsonl", passages=3)
     assert not (tmp_path / "c.jsonl").exists()
