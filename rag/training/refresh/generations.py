@@ -37,7 +37,6 @@ KIND = "generation"
 PINS_NAME = "pinned.json"
 LEASE_NAME = ".lease"
 _PREFIX, _STAGING, _GONE = "generation-", ".staging-", ".gone-"
-_RETRIES = 100
 
 log = get_logger(__name__)
 
@@ -70,8 +69,8 @@ class Generations:
         True
         >>> def build(folder: Path) -> None:
         ...     _ = (folder / "rows.txt").write_text("4 8 15")
-        >>> _ = generations.publish(build, step=500, meta={"encoder": "tiny"})
-        >>> with generations.hold() as generation:
+        >>> published = generations.publish(build, step=500, meta={"encoder": "tiny"})
+        >>> with generations.hold(published) as generation:
         ...     generation.step, len(generation.version), (generation.path / "rows.txt").read_text()
         (500, 12, '4 8 15')
     """
@@ -135,35 +134,26 @@ class Generations:
         return found[-1] if found else None
 
     @contextmanager
-    def hold(self, generation: Generation | None = None) -> Iterator[Generation]:
-        """Keep a generation (the newest by default) from being pruned while it is read.
+    def hold(self, generation: Generation) -> Iterator[Generation]:
+        """Keep a generation from being pruned while it is read.
 
         Raises:
-            IncompleteArtifactError: nothing was published yet, or `generation` is gone.
+            IncompleteArtifactError: it is gone.
         """
-        descriptor, held = self._lease(generation)
+        gone = IncompleteArtifactError(
+            f"generation {generation.version} is no longer in {self.directory}", hint="use the newest"
+        )
         try:
-            yield held
+            descriptor = os.open(generation.path / LEASE_NAME, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise gone from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if not generation.path.exists():  # pruned between opening and locking
+                raise gone
+            yield generation
         finally:
             os.close(descriptor)
-
-    def _lease(self, generation: Generation | None) -> tuple[int, Generation]:
-        for _ in range(_RETRIES):
-            wanted = generation or self.newest()
-            if wanted is None:
-                break
-            try:
-                descriptor = os.open(wanted.path / LEASE_NAME, os.O_RDONLY)
-            except FileNotFoundError:
-                if generation is not None:
-                    break
-                continue  # pruned between looking and opening
-            fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if wanted.path.exists():
-                return descriptor, wanted
-            os.close(descriptor)
-        what = f"generation {generation.version} is no longer" if generation else "nothing was published yet"
-        raise IncompleteArtifactError(f"{what} in {self.directory}", hint="publish one, or use the newest")
 
     @property
     def pinned(self) -> frozenset[str]:
