@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -28,24 +28,12 @@ from rag.training.fit import FitHooks
 from rag.training.refresh.generations import Generation, Generations
 from rag.training.refresh.processes import BEAT_S, Watch
 from rag.training.refresh.refresher import Refresher
+from rag.training.refresh.staleness import DriftMeter
 
 _FROM_START = "file"  # the version of what the trainer had before the first refresh
 _UNANSWERED = 3  # snapshots in a row that nothing was made of, until somebody is told
 
 log = get_logger(__name__)
-
-
-class Drift(Protocol):
-    """Measures how far the model has moved since a snapshot."""
-
-    def __call__(self) -> float | None:
-        """Drift since the last `save` or `load`; None if there was none."""
-
-    def save(self, folder: Path) -> None:
-        """Make the present model the reference; write what restores it into a snapshot's folder."""
-
-    def load(self, folder: Path) -> None:
-        """Make the model of this snapshot the reference."""
 
 
 class Exchange(FitHooks):
@@ -58,7 +46,7 @@ class Exchange(FitHooks):
             previous one; returns figures for the log. The generation is safe from deletion during the call
             only: files that are used longer must be mapped or read by then.
         key: identifies the run's examples and corpus; results of a refresher with another key are ignored.
-        drift: needed if the schedule depends on it.
+        drift: measures how far the model has moved; needed if the schedule depends on it.
         must_wait: whether training cannot begin without a result.
         begins_with_result: what training begins with was made by the model of step 0: the schedule counts
             from there, and nothing is made before the first step.
@@ -78,7 +66,7 @@ class Exchange(FitHooks):
         world: World,
         key: str = "",
         refresher: Refresher | None = None,
-        drift: Drift | None = None,
+        drift: DriftMeter | None = None,
         must_wait: Callable[[], bool] = lambda: False,
         begins_with_result: bool = False,
         in_line: bool = True,
