@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 _MAX_HEADING_CHARS = 160
 _MAX_HEADING_LINES = 3
@@ -11,18 +11,30 @@ _MAX_LEVELS = 4
 _NUMBERED = re.compile(r"(?:chapter|appendix|part|section)?\s*[\dA-Z]+(?:\.\d+)*\.?\s+", re.IGNORECASE)
 
 
-class HeadingLine(Protocol):
-    """The attributes of a line that are used here; see `rag.data.documents.pdf.Line`."""
+@dataclass(slots=True)
+class Line:
+    """A line of a page.
+
+    Attributes:
+        top: distance of its upper edge from the page's lower edge, in points; `bottom` and `left` likewise.
+        size: font size in points.
+        height: height of the page.
+        level: level of a heading; 0 for other lines.
+    """
 
     text: str
     page: int
+    left: float
+    top: float
+    bottom: float
     size: float
     is_code: bool
     is_bold: bool
-    level: int
+    height: float
+    level: int = 0
 
 
-def mark_headings(lines: Sequence[HeadingLine], outline: Sequence[tuple[str, int, int]]) -> None:
+def mark_headings(lines: Sequence[Line], outline: Sequence[tuple[str, int, int]]) -> None:
     """Set `level` of each line of a heading.
 
     Args:
@@ -32,7 +44,7 @@ def mark_headings(lines: Sequence[HeadingLine], outline: Sequence[tuple[str, int
         _from_sizes(lines)
 
 
-def _from_outline(lines: Sequence[HeadingLine], outline: Sequence[tuple[str, int, int]]) -> int:
+def _from_outline(lines: Sequence[Line], outline: Sequence[tuple[str, int, int]]) -> int:
     """Mark the first lines of each entry's page that read like it; returns how many entries were found."""
     first: dict[int, int] = {}
     for place, line in enumerate(lines):
@@ -55,7 +67,7 @@ def _from_outline(lines: Sequence[HeadingLine], outline: Sequence[tuple[str, int
     return found
 
 
-def _match(lines: Sequence[HeadingLine], place: int, wanted: str) -> int:
+def _match(lines: Sequence[Line], place: int, wanted: str) -> int:
     """Number of lines from `place` on that are the heading, 0 if none; `wanted` may lack their numbering."""
     letters = ""
     for n_lines, line in enumerate(lines[place : place + _MAX_HEADING_LINES], start=1):
@@ -72,7 +84,7 @@ def _letters(text: str) -> str:
     return re.sub(r"[\W_]+", "", text.casefold())
 
 
-def _from_sizes(lines: Sequence[HeadingLine]) -> None:
+def _from_sizes(lines: Sequence[Line]) -> None:
     """Larger sizes than the body's are levels, the largest first; bold lines alone are the level below."""
     sizes: Counter[float] = Counter()
     for line in lines:
@@ -95,7 +107,7 @@ def _from_sizes(lines: Sequence[HeadingLine]) -> None:
                 line.level = below
 
 
-def _may_be(line: HeadingLine, most: int = _MAX_HEADING_CHARS) -> bool:
+def _may_be(line: Line, most: int = _MAX_HEADING_CHARS) -> bool:
     text = line.text.strip()
     letters = sum(character.isalpha() for character in text)
     return (

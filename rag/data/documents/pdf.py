@@ -10,7 +10,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -19,7 +18,7 @@ from typing import Any
 from rag.core.errors import MissingDependencyError
 from rag.core.optional import require
 from rag.data.documents.blocks import Piece, Unreadable, clean
-from rag.data.documents.headings import mark_headings
+from rag.data.documents.headings import Line, mark_headings
 from rag.data.documents.limits import Limits
 
 _HYPHENS = "\x02\ufffe"  # what PDFium writes for a hyphen at the end of a line
@@ -39,29 +38,6 @@ _TITLE_JUNK = re.compile(
     r"\.(docx?|rtf|tex|dvi|indd|qxd|ps|pdf|fm|html?)$|^(untitled|microsoft word|slide 1)", re.I
 )
 _one_at_a_time = Lock()
-
-
-@dataclass(slots=True)
-class Line:
-    """A line of a page.
-
-    Attributes:
-        top: distance of its upper edge from the page's lower edge, in points; `bottom` and `left` likewise.
-        size: font size in points.
-        height: height of the page.
-        level: level of a heading; 0 for other lines.
-    """
-
-    text: str
-    page: int
-    left: float
-    top: float
-    bottom: float
-    size: float
-    is_code: bool
-    is_bold: bool
-    height: float
-    level: int = 0
 
 
 def pdf(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ...]]:
