@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from rag.core.errors import DataError
 
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
+BULLET = "• "  # begins an entry of a list without numbers
 
 # Characters without a shape: controls, zero-width marks, soft hyphens, halves of surrogates.
 _INVISIBLE = re.compile(
@@ -140,6 +141,11 @@ def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> 
     if not blocks:
         raise Unreadable("empty", "nothing to do: there is no text in it")
     return Converted(clean(title), "".join(parts), tuple(blocks), tuple(notes))
+
+
+def first_heading(pieces: Iterable[Piece]) -> str:
+    """The text of the first heading, as a title; "" if there is none."""
+    return next((piece.text for piece in pieces if piece.kind == "heading"), "")
 
 
 def clean(text: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rag.core.optional import require
 from rag.data.documents import tables
-from rag.data.documents.blocks import Kind, Piece, clean
+from rag.data.documents.blocks import BULLET, Kind, Piece, clean, first_heading
 
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _SKIPPED = frozenset((
@@ -30,7 +30,6 @@ _BLOCKS = frozenset((
 ))  # fmt: skip
 _MAX_CELL_CHARS = 1500  # a longer one is part of the layout, not of a table
 _MIN_CONTENTS = 5  # links that make a list a table of contents
-_BULLET = "• "
 _XHTML = re.compile(r"\s*(<\?xml\b|<!DOCTYPE html PUBLIC \S+ XHTML)", re.IGNORECASE)
 _VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
 _CLOSED = re.compile(rf"<(?!(?:{_VOID})\b)([a-z][\w.:-]*)((?:\s[^<>]*)?)/>", re.IGNORECASE)
@@ -47,7 +46,7 @@ def page(text: str) -> tuple[str, list[Piece]]:
     for root in roots:
         pieces = _walked(root) if root is not None and root is not tree.body else whole
         if _letters(pieces) > 0.3 * _letters(whole):
-            return title or _first_heading(pieces), pieces
+            return title or first_heading(pieces), pieces
     return title, whole
 
 
@@ -66,10 +65,6 @@ def _walked(root: Any) -> list[Piece]:
 
 def _letters(pieces: list[Piece]) -> int:
     return sum(len(piece.text) for piece in pieces)
-
-
-def _first_heading(pieces: list[Piece]) -> str:
-    return next((piece.text for piece in pieces if piece.kind == "heading"), "")
 
 
 class _Walk:
@@ -134,7 +129,7 @@ class _Walk:
         number = int(start) if ordered and (start := node.attributes.get("start") or "").isdecimal() else 1
         for child in node.iter():
             if child.tag == "li" and not _is_hidden(child):
-                self._mark = f"{number}. " if ordered else _BULLET
+                self._mark = f"{number}. " if ordered else BULLET
                 number += 1
                 self.children(child)
                 self.flush()
@@ -223,7 +218,7 @@ def _inline_text(node: Any) -> str:
     walk = _Walk()
     walk.children(node)
     walk.flush()
-    return " ".join(clean(piece.text.removeprefix(_BULLET)) for piece in walk.pieces)
+    return " ".join(clean(piece.text.removeprefix(BULLET)) for piece in walk.pieces)
 
 
 def _is_hidden(node: Any) -> bool:

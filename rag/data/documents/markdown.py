@@ -9,12 +9,11 @@ import yaml
 
 from rag.core.optional import require
 from rag.data.documents import html, tables
-from rag.data.documents.blocks import Kind, Piece, Unreadable, clean
+from rag.data.documents.blocks import BULLET, Kind, Piece, Unreadable, clean, first_heading
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _ALERT = re.compile(r"\A\[!(\w+)\]\s*")  # GitHub's notes: "> [!WARNING]"
 _ATTRIBUTES = re.compile(r"\s*\{[#.:][^{}]*\}\s*\Z")  # "# Title {#anchor}"
-_BULLET = "• "
 
 
 def front_matter(text: str) -> tuple[str, str]:
@@ -44,7 +43,7 @@ def markdown(text: str) -> tuple[str, list[Piece]]:
     module = require("markdown_it", "docs")
     tokens = module.MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(body)
     pieces = list(_Blocks(tokens).pieces())
-    return title or next((piece.text for piece in pieces if piece.kind == "heading"), ""), pieces
+    return title or first_heading(pieces), pieces
 
 
 class _Blocks:
@@ -103,7 +102,7 @@ class _Blocks:
 
     def _begin_item(self) -> None:
         number = self._lists[-1]
-        self._mark = f"{number}. " if number else _BULLET
+        self._mark = f"{number}. " if number else BULLET
         if number:
             self._lists[-1] += 1
 

@@ -6,14 +6,13 @@ from typing import Any
 
 from rag.core.optional import require
 from rag.data.documents import tables
-from rag.data.documents.blocks import Piece, clean
+from rag.data.documents.blocks import BULLET, Piece, clean, first_heading
 from rag.data.documents.limits import Limits, open_office
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _PROPERTIES = "http://schemas.openxmlformats.org/package/2006/relationships/metadata/core-properties"
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
-_BULLET = "• "
 
 
 def word(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
@@ -23,8 +22,7 @@ def word(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
     """
     document = require("docx", "docs").Document(open_office(data, limits))
     pieces = list(_blocks(document.element.body, document))
-    named = [piece.text for piece in pieces if piece.kind == "heading"]
-    return _title(document) or (named[0] if named else ""), pieces
+    return _title(document) or first_heading(pieces), pieces
 
 
 def _title(document: Any) -> str:
@@ -66,7 +64,7 @@ def _paragraph(element: Any, document: Any) -> Piece:
     properties = element.find(f"{_W}pPr")
     numbered = properties is not None and properties.find(f"{_W}numPr") is not None
     if (numbered or style.lower().startswith("list")) and text.strip():
-        return Piece("item", _BULLET + text)
+        return Piece("item", BULLET + text)
     if "code" in style.lower() or style.lower() in ("html preformatted", "plain text", "preformatted text"):
         return Piece("code", text)
     return Piece("paragraph", text)
@@ -130,8 +128,7 @@ def slides(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
             body += [Piece("paragraph", line, page=page) for line in notes]
         if name or any(piece.text.strip() for piece in body):
             pieces += [Piece("heading", name or f"Slide {page}", 1, page), *body]
-    first = next((piece.text for piece in pieces if piece.kind == "heading"), "")
-    return _title(show) or first, pieces
+    return _title(show) or first_heading(pieces), pieces
 
 
 def _shape(shape: Any, page: str) -> Iterator[Piece]:
@@ -145,7 +142,7 @@ def _shape(shape: Any, page: str) -> Iterator[Piece]:
         listed = len(lines) > 1
         for paragraph in lines:
             yield Piece(
-                "item" if listed else "paragraph", (_BULLET if listed else "") + paragraph.text, page=page
+                "item" if listed else "paragraph", (BULLET if listed else "") + paragraph.text, page=page
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 
 from rag.data.documents import tables
-from rag.data.documents.blocks import Piece, Unreadable, clean
+from rag.data.documents.blocks import BULLET, Piece, Unreadable, clean
 from rag.data.documents.markdown import front_matter
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
@@ -143,7 +143,7 @@ def _entries(lines: Sequence[str]) -> Iterator[Piece]:
         if _ENTRY.match(line) and entry:
             yield Piece("item", " ".join(entry))
             entry = []
-        entry.append(re.sub(r"^\s*[-*+·]\s+", "• ", line))
+        entry.append(re.sub(r"^\s*[-*+·]\s+", BULLET, line))
     yield Piece("item", " ".join(entry))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rag.core.optional import require
 from rag.data.documents import tables
-from rag.data.documents.blocks import Piece, clean
+from rag.data.documents.blocks import BULLET, Piece, clean, first_heading
 
 _DIRECTIVES = re.compile(r"^[ \t]*\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([A-Za-z][\w:+.-]*)::", re.MULTILINE)
 _ROLES = re.compile(r":([A-Za-z][\w:+.-]*):`")
@@ -23,7 +23,6 @@ _SINCE = {
     "versionchanged": "Changed in version",
     "deprecated": "Deprecated since",
 }
-_BULLET = "• "
 _SILENT = {
     "report_level": 5, "halt_level": 5, "warning_stream": "", "file_insertion_enabled": False,
     "raw_enabled": False, "_disable_config": True, "doctitle_xform": False, "smart_quotes": False,
@@ -36,7 +35,7 @@ def rst(text: str) -> tuple[str, list[Piece]]:
     _register(text)
     core = require("docutils.core", "docs")
     pieces = list(_Walk().walk(core.publish_doctree(text, settings_overrides=_SILENT), 0))
-    return next((piece.text for piece in pieces if piece.kind == "heading"), ""), pieces
+    return first_heading(pieces), pieces
 
 
 def _register(text: str) -> None:
@@ -142,7 +141,7 @@ class _Walk:
     def _list(self, node: Any, level: int) -> Iterator[Piece]:
         number = int(node.get("start", 1)) if type(node).__name__ == "enumerated_list" else 0
         for place, child in enumerate(node.children):
-            yield from self.walk(child, level, f"{number + place}. " if number else _BULLET, in_list=True)
+            yield from self.walk(child, level, f"{number + place}. " if number else BULLET, in_list=True)
 
     def _table(self, node: Any) -> Iterator[Piece]:
         lines: dict[str, list[list[str]]] = {"thead": [], "tbody": []}
