@@ -2,27 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from rag.adaptation.questions import MadeQuestion
-from rag.core.types import Hit, Passage
+from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
 from rag.data.text import AnswerMatcher, f1
+from rag.eval.systems import RetrievesPassages
 from readers.protocols import Reader
 
 Made = tuple[Passage, MadeQuestion]
 
 
-class Searches(Protocol):
-    """The part of `rag.pipeline.Pipeline` that is used."""
-
-    def retrieve(self, questions: Sequence[str], top_k: int) -> list[list[tuple[Hit, Passage]]]:
-        """The best passages of each question, best first."""
-
-
 def agreeing(
     made: Sequence[Made],
-    search: Searches,
+    search: RetrievesPassages,
     reader: Reader,
     *,
     top_k: int,

@@ -255,11 +255,8 @@ def choose_fusion(
             "only hybrid retrieval and re-ranking fuse lists",
             hint="build the index with `--retriever hybrid`, or give --rerank",
         )
-    given = list(islice(read_questions(questions, format=format), settings.limit))
-    if settings.sample is not None:
-        given = list(draw_sample(given, settings.sample, settings.seed))
     resolver = GoldResolver(pipeline.index.passages)
-    resolved = [resolver(question) for question in given]
+    resolved = [resolver(question) for question in _drawn(questions, format, settings)]
     tuning = tune_fusion(pipeline.retriever, pipeline.index.passages, resolved, ks=settings.ks)
     place = Path(out)
     place.mkdir(parents=True, exist_ok=True)
@@ -289,12 +286,16 @@ def fit_confidence(
             f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader",
             hint="leave --reader out, or give a folder of `rag train reader`",
         )
-    given = list(islice(read_questions(questions, format=format), settings.limit))
-    if settings.sample is not None:
-        given = list(draw_sample(given, settings.sample, settings.seed))
+    given = _drawn(questions, format, settings)
     tuning = tune_confidence(pipeline, given, pipeline.reader.calibration, settings)
     save_calibrated(reader, Path(out), tuning.calibration)
     return tuning
+
+
+def _drawn(questions: str, format: str, settings: EvaluationSettings) -> list[Question]:
+    """The first questions of a file, or a sample of these."""
+    given = list(islice(read_questions(questions, format=format), settings.limit))
+    return given if settings.sample is None else draw_sample(given, settings.sample, settings.seed)
 
 
 def _warned(

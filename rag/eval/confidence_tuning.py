@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from rag.core.progress import Progress
 from rag.core.types import AnswerSet, Question
 from rag.data.text import AnswerMatcher, exact_match
 from rag.eval.settings import EvaluationSettings
-from rag.eval.systems import ReadsPassages, RetrievesPassages
+from rag.eval.systems import AnswersQuestions
 from rag.metrics.calibration import calibration
 from readers.calibration import fit_shift
 from readers.confidence import chance_of_none
@@ -26,9 +25,6 @@ _NEVER = (-20.0, 20.0)  # logits of confidences of 0 and 1
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-
-
-class _System(RetrievesPassages, ReadsPassages, Protocol): ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,7 @@ class _Outcomes:
 
 
 def tune_confidence(
-    system: _System, questions: Sequence[Question], old: Calibration, settings: EvaluationSettings
+    system: AnswersQuestions, questions: Sequence[Question], old: Calibration, settings: EvaluationSettings
 ) -> ConfidenceTuning:
     """Ask every question and fit a shift and a slope to the logits of both confidences.
 
@@ -126,7 +122,7 @@ def tune_confidence(
 
 
 def _ask(
-    system: _System, questions: Sequence[Question], settings: EvaluationSettings, *, if_wrong: bool
+    system: AnswersQuestions, questions: Sequence[Question], settings: EvaluationSettings, *, if_wrong: bool
 ) -> _Outcomes:
     rows = []
     with Progress(len(questions), "questions", "ask") as progress:

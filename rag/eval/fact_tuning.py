@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,16 +17,13 @@ from rag.eval.facts import FactFinder
 from rag.eval.gold import gold_facts
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import ReadsPassages, RetrievesPassages, read_paths, retrieve_paths
+from rag.eval.systems import AnswersQuestions, read_paths, retrieve_paths
 from readers.facts import FactSettings, FactSigns, choose_facts
 
 SETTINGS_NAME, TUNING_NAME = "facts.json", "tuning.json"
 
 Fact = tuple[str, int]
 _STEP, _LARGEST = 0.35, 8.0
-
-
-class _System(RetrievesPassages, ReadsPassages, Protocol): ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ class FactTuning:
 
 
 def collect_examples(
-    system: _System,
+    system: AnswersQuestions,
     questions: Iterable[Question],
     finder: FactFinder,
     settings: EvaluationSettings,

@@ -27,6 +27,10 @@ class ReadsPassages(Protocol):
         """One answer set per question; it also gets `paths` if there are any."""
 
 
+class AnswersQuestions(RetrievesPassages, ReadsPassages, Protocol):
+    """Retrieves passages and reads them, as a pipeline with a reader does."""
+
+
 def retrieve_paths(
     system: RetrievesPassages, questions: Sequence[str], top_k: int
 ) -> tuple[Sequence[Retrieved], Sequence[Paths]]:
