@@ -10,13 +10,13 @@ import typer
 from rag.cli.options import (
     DATA,
     OPENING,
-    OUTPUT,
     READING,
     QuestionFile,
     QuestionFormat,
     adds_options,
     option,
     options_of,
+    out_option,
 )
 from rag.eval.settings import EvaluationSettings
 
@@ -66,9 +66,7 @@ def evaluate(
     ] = None,
     facts: Facts = "auto",
     sentences: Sentences = None,
-    out: Annotated[
-        Path, option(*("--out", "-o"), help="Result folder; an unfinished one is continued.", panel=OUTPUT)
-    ],
+    out: Annotated[Path, out_option("Result folder; an unfinished one is continued.")],
 ) -> None:
     """Evaluate an index and a reader on a question set."""
     from rag.config import parse_numbers

@@ -6,20 +6,23 @@ from typing import Annotated, Any, Literal
 import typer
 
 from indexers.settings import BuildSettings, Stage
-from rag.cli.options import CORPUS, OUTPUT, Precision, RayAddress, adds_options, option, options_of
+from rag.cli.options import (
+    CORPUS,
+    OUTPUT,
+    Precision,
+    RayAddress,
+    adds_options,
+    option,
+    options_of,
+    out_option,
+)
 
 _ENCODER, _UPDATES = "Encoder", "Updates"
 _UPDATES_READ = ("format", "strict", "max_bad_share")  # options of reading that may differ in an update
 _SETTINGS = {
     **options_of(
         BuildSettings,
-        "retriever",
-        "index_type",
-        "recall_target",
-        "token_bits",
-        "dtype",
-        "k1",
-        "b",
+        *("retriever", "index_type", "recall_target", "token_bits", "dtype", "k1", "b"),
         panel="Index",
     ),
     **options_of(BuildSettings, "shard_rows", "threads", "seed", panel="Build"),
@@ -62,7 +65,7 @@ def index(
     ray: RayAddress = None,
     out: Annotated[
         Path | None,
-        option(*("--out", "-o"), help="Index directory; an unfinished one is continued.", panel=OUTPUT),
+        out_option("Index directory; an unfinished one is continued."),
     ] = None,
     overwrite: Annotated[
         bool, option("--overwrite", help="Delete what is in --out first.", panel=OUTPUT)

@@ -17,6 +17,7 @@ from rag.cli.options import (
     adds_options,
     option,
     options_of,
+    out_option,
 )
 from retrievers.negatives.settings import MiningSettings
 
@@ -35,9 +36,7 @@ _SETTINGS = {
 def mine(
     index: IndexDir,
     questions: QuestionFile,
-    out: Annotated[
-        Path, option(*("--out", "-o"), help="DPR training JSON; a report goes beside it.", panel=OUTPUT)
-    ],
+    out: Annotated[Path, out_option("DPR training JSON; a report goes beside it.")],
     settings: dict[str, Any],
     ranks: Annotated[str, option(help="Ranks to take candidates from, first:last.", panel=SEARCH)] = "1:100",
     index_encoder: IndexEncoder = None,

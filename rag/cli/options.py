@@ -21,6 +21,11 @@ def option(*flags: str, help: str, panel: str | None = None, **more: Any) -> Any
     return typer.Option(*flags, help=help, rich_help_panel=panel, **more)
 
 
+def out_option(help: str) -> Any:
+    """The option for what a command writes."""
+    return option("--out", "-o", help=help, panel=OUTPUT)
+
+
 RetrieverSpec = Annotated[
     str,
     option(

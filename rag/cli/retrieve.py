@@ -8,7 +8,6 @@ import typer
 from rag.cli.options import (
     DATA,
     OPENING,
-    OUTPUT,
     SEARCH,
     FilterSpec,
     IndexDir,
@@ -17,6 +16,7 @@ from rag.cli.options import (
     QuestionFormat,
     adds_options,
     option,
+    out_option,
 )
 
 _SEARCH = {name: option for name, option in OPENING.items() if name != "effort"}
@@ -28,11 +28,7 @@ def retrieve(
     questions: QuestionFile,
     out: Annotated[
         Path,
-        option(
-            *("--out", "-o"),
-            help="*.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths.",
-            panel=OUTPUT,
-        ),
+        out_option("*.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths."),
     ],
     opening: dict[str, Any],
     top_k: Annotated[int, option(min=1, help="Hits per question.", panel=SEARCH)] = 100,

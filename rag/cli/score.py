@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rag.cli.options import DATA, OUTPUT, READING, Limit, Precision, option
+from rag.cli.options import DATA, READING, Limit, Precision, option, out_option
 from rag.rounds.config import SignalName
 
 
@@ -18,11 +18,7 @@ def score(
     ],
     out: Annotated[
         Path,
-        option(
-            *("--out", "-o"),
-            help="File for the examples with scores as targets; a report is written beside it.",
-            panel=OUTPUT,
-        ),
+        out_option("File for the examples with scores as targets; a report is written beside it."),
     ],
     signal: Annotated[
         SignalName,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import CORPUS, DATA, OUTPUT, Corpus, adds_options, option
+from rag.cli.options import CORPUS, DATA, Corpus, adds_options, option, out_option
 
 
 @adds_options("reading", CORPUS)
@@ -20,9 +20,7 @@ def split(
     ] = None,
     out: Annotated[
         Path,
-        option(
-            *("--out", "-o"), help="File to write: .jsonl or .tsv (as psgs_w100), .gz after it.", panel=OUTPUT
-        ),
+        out_option("File to write: .jsonl or .tsv (as psgs_w100), .gz after it."),
     ],
 ) -> None:
     """Split documents into passages and write them to one file, for `rag index … --split none`."""

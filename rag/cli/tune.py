@@ -9,7 +9,6 @@ from rag.cli.evaluate import Facts, Sentences, Split
 from rag.cli.options import (
     DATA,
     OPENING,
-    OUTPUT,
     SEARCH,
     IndexDir,
     QuestionFile,
@@ -18,6 +17,7 @@ from rag.cli.options import (
     adds_options,
     option,
     options_of,
+    out_option,
 )
 from rag.config import DEFAULT_SEED
 from rag.eval.settings import EvaluationSettings
@@ -36,9 +36,7 @@ _SEARCHING = {name: OPENING[name] for name in ("retriever", "rerank", "index_enc
 def facts(
     index: IndexDir,
     questions: QuestionFile,
-    out: Annotated[
-        Path, option(*("--out", "-o"), help="Folder for facts.json, which --facts takes.", panel=OUTPUT)
-    ],
+    out: Annotated[Path, out_option("Folder for facts.json, which --facts takes.")],
     drawn: dict[str, Any],
     opening: dict[str, Any],
     read: Read = 20,
@@ -69,7 +67,7 @@ def facts(
 def fusion(
     index: IndexDir,
     questions: QuestionFile,
-    out: Annotated[Path, option(*("--out", "-o"), help="Folder for fusion.json.", panel=OUTPUT)],
+    out: Annotated[Path, out_option("Folder for fusion.json.")],
     drawn: dict[str, Any],
     opening: dict[str, Any],
     ks: Annotated[str, option(help="Cut-offs of the figures.", panel="Figures")] = "1,5,20,100",
@@ -112,9 +110,7 @@ def fusion(
 def confidence(
     index: IndexDir,
     questions: QuestionFile,
-    out: Annotated[
-        Path, option(*("--out", "-o"), help="Folder for the reader with its new confidence.", panel=OUTPUT)
-    ],
+    out: Annotated[Path, out_option("Folder for the reader with its new confidence.")],
     drawn: dict[str, Any],
     opening: dict[str, Any],
     read: Read = 20,
@@ -146,9 +142,7 @@ def stop(
     index_encoder: Annotated[
         str, option(help="Folder of the index's encoder, whose question vectors are judged.", panel=SEARCH)
     ],
-    out: Annotated[
-        Path, option(*("--out", "-o"), help="File of the rule, for multihop:stop=FILE.", panel=OUTPUT)
-    ],
+    out: Annotated[Path, out_option("File of the rule, for multihop:stop=FILE.")],
     hops: Annotated[
         int, option(min=2, help="Maximum hops of the search that the rule is for.", panel=SEARCH)
     ] = 2,
