@@ -127,9 +127,7 @@ def _resampled_means(filled: Floats, defined: npt.NDArray[np.bool_], resamples: 
         return np.where(sums[:, m:] > 0, sums[:, :m] / sums[:, m:], np.nan)
 
 
-def bootstrap_difference(
-    a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 2000, seed: int = 0, level: float = 0.95
-) -> Interval:
+def bootstrap_difference(a: npt.ArrayLike, b: npt.ArrayLike) -> Interval:
     """Paired bootstrap interval of mean(b) - mean(a) over questions where both are defined.
 
     Example:
@@ -137,13 +135,11 @@ def bootstrap_difference(
         >>> same.value, round(same.low, 2), round(same.high, 2)  # either could be the better one
         (0.0, -0.17, 0.17)
     """
-    found = bootstrap(_paired(a, b), resamples=resamples, seed=seed, level=level)[0]
+    found = bootstrap(_paired(a, b))[0]
     return replace(found, low=-found.high) if found.value == found.low == 0.0 else found
 
 
-def non_inferiority(
-    a: npt.ArrayLike, b: npt.ArrayLike, margin: float, *, resamples: int = 10_000, seed: int = 0
-) -> float:
+def non_inferiority(a: npt.ArrayLike, b: npt.ArrayLike, margin: float, *, resamples: int = 10_000) -> float:
     """One-sided p-value against "b is worse than a by `margin` or more", by the paired bootstrap.
 
     p = (1 + resampled question sets with mean(b − a) ≤ −margin) / (1 + resamples): below 0.05 where the lower
@@ -171,7 +167,7 @@ def non_inferiority(
     if len(difference) == 0:
         raise DataError("no question has both values: nothing to test")
     rows = difference[:, None]
-    sampled = _resampled_means(rows, np.ones_like(rows, dtype=bool), resamples, seed)
+    sampled = _resampled_means(rows, np.ones_like(rows, dtype=bool), resamples, seed=0)
     return (1 + int(np.count_nonzero(sampled <= -margin + 1e-12))) / (1 + resamples)
 
 
@@ -187,9 +183,7 @@ def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
     return difference[~np.isnan(difference)]
 
 
-def randomisation_test(
-    a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 10_000, seed: int = 0
-) -> float:
+def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 10_000) -> float:
     """Two-sided p-value of the paired randomisation test on the difference of means.
 
     Under the hypothesis that the systems are exchangeable, the sign of each question's difference is a coin
@@ -214,7 +208,7 @@ def randomisation_test(
     if len(difference) <= _EXACT_LIMIT:
         patterns = np.arange(2 ** len(difference))[:, None] >> np.arange(len(difference)) & 1
         return float(np.mean(np.abs((2.0 * patterns - 1.0) @ difference) >= threshold))
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     magnitudes, repeats = np.unique(np.abs(difference), return_counts=True)
     few = len(magnitudes) * 8 <= len(difference)
     partial = None if few else _sums_by_byte(difference)
@@ -278,9 +272,7 @@ class PairedTest:
     lost: tuple[int, ...]
 
 
-def compare_paired(
-    a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 10_000, seed: int = 0
-) -> PairedTest:
+def compare_paired(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
     """Compare two systems question by question, with the test that fits the values.
 
     Example:
@@ -291,7 +283,7 @@ def compare_paired(
     from scipy.stats import binomtest
 
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    difference = bootstrap_difference(first, second, resamples=max(2000, resamples // 5), seed=seed)
+    difference = bootstrap_difference(first, second)
     gained = np.flatnonzero(second > first)
     lost = np.flatnonzero(second < first)
     values = np.concatenate([first, second])
@@ -299,7 +291,7 @@ def compare_paired(
         changed = len(gained) + len(lost)
         test, p_value = "mcnemar", float(binomtest(len(gained), changed).pvalue) if changed else 1.0
     else:
-        test, p_value = "randomisation", randomisation_test(first, second, resamples=resamples, seed=seed)
+        test, p_value = "randomisation", randomisation_test(first, second)
     ties = difference.n - len(gained) - len(lost)
     rows = tuple(gained.tolist()), tuple(lost.tolist())
     return PairedTest(difference, p_value, test, len(gained), ties, len(lost), *rows)
