@@ -19,7 +19,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import regex
 
@@ -28,9 +28,7 @@ from rag.core.errors import ConfigError
 Profile = Literal["squad", "squad2", "nq_open", "drqa", "kilt", "fid", "hotpot", "trec_match", "trec_search"]
 MatchMode = Literal["tokens", "regex", "kilt"]
 
-PROFILES: tuple[str, ...] = (
-    "squad", "squad2", "nq_open", "drqa", "kilt", "fid", "hotpot", "trec_match", "trec_search",
-)  # fmt: skip
+PROFILES: tuple[Profile, ...] = get_args(Profile)
 _NFD_PROFILES = frozenset({"nq_open", "drqa"})
 REGEX_PROFILES = frozenset({"trec_match", "trec_search"})
 _HOTPOT_WORDS = frozenset({"yes", "no", "noanswer"})

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rag.core.errors import ConfigError, DataError
-from rag.data.text import PROFILES, REGEX_PROFILES, Profile, exact_match, f1
+from rag.core.errors import DataError
+from rag.data.text import REGEX_PROFILES, Profile, exact_match, f1
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +24,8 @@ class AnswerScores:
     f1: npt.NDArray[np.float64]
 
 
-def check_profile(profile: str) -> Profile:
-    """The profile if it exists.
-
-    Raises:
-        ConfigError: otherwise; the message lists the known ones.
-    """
-    if profile not in PROFILES:
-        raise ConfigError(f"unknown answer profile {profile!r}", hint=f"use one of: {', '.join(PROFILES)}")
-    return profile  # type: ignore[return-value]
-
-
 def score_answers(
-    predictions: Sequence[str | None], answers: Sequence[Sequence[str]], profile: str = "squad"
+    predictions: Sequence[str | None], answers: Sequence[Sequence[str]], profile: Profile = "squad"
 ) -> AnswerScores:
     """EM and F1 of every prediction: the best over the accepted answers.
 
@@ -55,7 +44,6 @@ def score_answers(
         >>> scores.em.tolist(), scores.f1.tolist()
         ([1.0, 0.0], [1.0, 0.0])
     """
-    rules = check_profile(profile)
     if len(predictions) != len(answers):
         raise DataError(f"{len(predictions)} predictions for {len(answers)} questions, expected one each")
     n = len(predictions)
@@ -63,7 +51,7 @@ def score_answers(
     for index, (prediction, accepted) in enumerate(zip(predictions, answers, strict=True)):
         if not accepted:
             continue
-        em[index] = prediction is not None and exact_match(prediction, accepted, rules)
+        em[index] = prediction is not None and exact_match(prediction, accepted, profile)
         if profile not in REGEX_PROFILES:
-            best_f1[index] = 0.0 if prediction is None else f1(prediction, accepted, rules)
+            best_f1[index] = 0.0 if prediction is None else f1(prediction, accepted, profile)
     return AnswerScores(em, best_f1)

@@ -12,7 +12,7 @@ from scipy.special import logsumexp
 
 from rag.core.files import atomic_path
 from rag.data.examples import Example
-from rag.data.text import f1
+from rag.data.text import Profile, f1
 from rag.metrics.answers import score_answers
 from rag.metrics.calibration import calibration as measure_calibration
 from rag.training.card import Card
@@ -52,7 +52,7 @@ def read_examples_with(
 
 
 def answer_scores(
-    read: Sequence[Ranked], answers: Sequence[Sequence[str]], profiles: Sequence[str] = ()
+    read: Sequence[Ranked], answers: Sequence[Sequence[str]], profiles: Sequence[Profile] = ()
 ) -> dict[str, float]:
     """{"em", "f1", "silent"} in percent; "silent" is the share of questions left without an answer.
 
@@ -63,7 +63,7 @@ def answer_scores(
         profiles: (n,) rules by which answers are compared, "squad" by default. Patterns have no F1.
     """
     texts = [question.candidates[0].text if question.candidates else None for question in read]
-    rules = profiles or ["squad"] * len(texts)
+    rules: Sequence[Profile] = profiles or ["squad"] * len(texts)
     scores = [
         score_answers([text], [accepted], profile)
         for text, accepted, profile in zip(texts, answers, rules, strict=True)

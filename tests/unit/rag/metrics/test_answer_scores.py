@@ -113,7 +113,7 @@ def test_missing_predictions_score_zero_and_unanswerable_questions_nothing() -> 
 
 
 def test_bad_input_is_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown answer profile"):
+    with pytest.raises(ConfigError, match="profile 'squad3'"):
         score_answers(["x"], [["x"]], "squad3")
     with pytest.raises(DataError, match="expected one each"):
         score_answers(["x"], [])
