@@ -80,7 +80,6 @@ class GoldResolver:
 
     Attributes:
         missing: number of questions whose gold passage is known but not in the index.
-        resolved: number of questions whose gold passage was identified by its text.
         incomplete: number of questions that need several passages, of which the index lacks one.
         repeated: number of questions of which two hops have the same title or id.
         by_document: number of questions whose gold ids name documents that the index holds in passages.
@@ -88,7 +87,7 @@ class GoldResolver:
 
     def __init__(self, passages: PassageStore) -> None:
         self._passages, self._lookup = passages, GoldLookup(passages)
-        self.missing = self.resolved = self.incomplete = self.repeated = self.by_document = 0
+        self.missing = self.incomplete = self.repeated = self.by_document = 0
 
     @cached_property
     def _titles(self) -> CorpusTexts:
@@ -111,7 +110,6 @@ class GoldResolver:
             self.incomplete += needs_all(question) and len(found.rows) < len(keys)
             return question
         self.missing += not found.rows
-        self.resolved += bool(found.rows)
         return replace(question, gold_passage_ids=tuple(self._passages[row].id for row in found.rows))
 
     def notes(self) -> list[str]:

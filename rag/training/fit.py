@@ -131,14 +131,12 @@ class FitResult:
         loss: mean of the last reported steps.
         weights: fp32, by parameter name: the best, the average, or the last ones, as the settings say.
         best_step: step of the selected weights; None if nothing was selected.
-        best_score: score of the selected weights.
     """
 
     steps: int
     loss: float
     weights: dict[str, torch.Tensor]
     best_step: int | None = None
-    best_score: float = math.nan
 
     @property
     def chosen_step(self) -> int:
@@ -302,7 +300,7 @@ def fit(
         log.info("stopped at step %d: no better %s since step %s", step, selection.name, selection.step)
     world.barrier()  # what the main process wrote is there for all
     weights = selection.best(master.state() if average is None else average.tensors)
-    return FitResult(step, run_log.loss, weights, selection.step, selection.score)
+    return FitResult(step, run_log.loss, weights, selection.step)
 
 
 def _newest_checkpoint(folder: Path, world: World) -> Checkpoint | None:

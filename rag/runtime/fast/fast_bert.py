@@ -137,7 +137,6 @@ class FastBert:
         self.hidden_size: int = config.hidden_size
         self.n_heads: int = config.num_attention_heads
         self.head_size = self.hidden_size // self.n_heads
-        self.max_positions: int = config.max_position_embeddings
         roberta = config.model_type in ("roberta", "xlm-roberta", "camembert")
         self.position_offset = int(config.pad_token_id) + 1 if roberta else 0
         with torch.inference_mode():
