@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from rag.bench.common import Timings, ratio, time_interleaved, working_folder
+from rag.bench.common import ratio, time_interleaved, working_folder
 from rag.bench.report import Goal, Report, Table, format_interval
+from rag.bench.search import time_searches
 from rag.core.errors import ConfigError
 from rag.core.progress import StageTimer, format_seconds
 
 if TYPE_CHECKING:
-    from indexers.protocols import FloatArray, VectorIndex
     from rag.scale.search import ShardedIndex
 
 ENCODING_GOAL, SEARCH_GOAL = 1.05, 1.15
-_TOP_K, _MIN_ROUND_S = 20, 0.2
+_TOP_K = 20
 
 
 def run_scale_benchmark(
@@ -53,18 +53,12 @@ def run_scale_benchmark(
         ConfigError: the index has no vectors.
         ResourceError: there is no cluster at the address.
     """
-    from rag.scale.cluster import connected
+    from rag.scale.cluster import connected, live_nodes
 
     with connected(ray) as module:
-        settings: dict[str, Any] = {
-            "index": index,
-            "ray": ray,
-            "passages": passages,
-            "shard_rows": shard_rows,
-        }
-        settings["cpus"] = int(module.cluster_resources().get("CPU", 0))
-        settings["nodes"] = sum(node["Alive"] for node in module.nodes())
-        report = Report("scale", settings)
+        cpus, nodes = int(module.cluster_resources().get("CPU", 0)), len(live_nodes(module))
+        settings = {"index": index, "ray": ray, "passages": passages, "shard_rows": shard_rows}
+        report = Report("scale", {**settings, "cpus": cpus, "nodes": nodes})
         _search(report, index, ray, shards, rounds)  # what is short comes first, and tells what does not fit
         _recover(report, index, ray)
         if passages:
@@ -137,33 +131,17 @@ def _search(report: Report, place: Path, ray: str, shards: Sequence[int], rounds
                     asked = queries[:size]
                     here, there = (dense.search(asked, _TOP_K) for dense in (one.dense, many.dense))
                     equal = np.array_equal(here[0], there[0]) and np.array_equal(here[1], there[1])
-                    timings = _timed(one.dense, many.dense, asked, rounds)
-                    share = ratio(timings["cluster"], timings["one process"])
+                    both = {"one process": one.dense, "cluster": many.dense}
+                    timings = time_searches(both, queries, size, _TOP_K, max(rounds, 5))
+                    share = timings.ratio("cluster", "one process")
                     name = f"{count} shards, {size} queries"
                     figures[name] = {"ratio": share, "equal": equal}
-                    cells = (format_seconds(float(np.median(timings[who]))) for who in timings)
+                    cells = (format_seconds(timings.median(who)) for who in both)
                     rows.append((name, *cells, format_interval(share, 2), "yes" if equal else "NO"))
                     report.goals.append(Goal(f"{name}: time ratio", share.value, "at most", SEARCH_GOAL))
     columns = ("", "one process", "cluster", "ratio", "equal")
     report.tables.append(Table("search, top 20", columns, rows))
     report.figures["search"] = figures
-
-
-def _timed(
-    one: VectorIndex, many: VectorIndex, queries: FloatArray, rounds: int
-) -> dict[str, Sequence[float]]:
-    began = time.perf_counter()
-    one.search(queries, _TOP_K)
-    repeats = max(1, round(_MIN_ROUND_S / max(time.perf_counter() - began, 1e-6)))
-
-    def run(searched: VectorIndex) -> None:
-        for _ in range(repeats):
-            searched.search(queries, _TOP_K)
-
-    timings: Timings = time_interleaved(
-        {"one process": partial(run, one), "cluster": partial(run, many)}, rounds=max(rounds, 5)
-    )
-    return {name: [each / repeats for each in seconds] for name, seconds in timings.seconds.items()}
 
 
 def _recover(report: Report, place: Path, ray: str) -> None:
