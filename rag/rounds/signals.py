@@ -99,16 +99,15 @@ def _relevance(reader: Any, examples: Sequence[Example]) -> list[Floats]:
     return passage_relevance(reader, [e.question for e in examples], [e.passages for e in examples])
 
 
-def _cross_encoded(judge: CrossEncoder, examples: Sequence[Example]) -> list[Floats]:
-    pairs = [(e.question, passage) for e in examples for passage in e.passages]
-    odds = judge.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
-    return np.split(np.clip(odds, -_SURE, _SURE), np.cumsum([len(e.candidates) for e in examples])[:-1])
-
-
-def _question_likelihood(judge: QuestionLikelihood, examples: Sequence[Example]) -> list[Floats]:
+def _scored(judge: CrossEncoder | QuestionLikelihood, examples: Sequence[Example]) -> list[Floats]:
+    """The model's own score of each passage."""
     pairs = [(e.question, passage) for e in examples for passage in e.passages]
     found = judge.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
     return np.split(found, np.cumsum([len(e.candidates) for e in examples])[:-1])
+
+
+def _cross_encoded(judge: CrossEncoder, examples: Sequence[Example]) -> list[Floats]:
+    return [np.clip(odds, -_SURE, _SURE) for odds in _scored(judge, examples)]
 
 
 def _echoed(layout: str, target: Callable[[Example], str]) -> Measure:
@@ -130,11 +129,11 @@ _MEASURES: Mapping[str, Mapping[str, Measure]] = {
         "attention-norm": _of_memory(SIGNALS["adist"]),
         "likelihood": _of_memory(SIGNALS["pdist"]),
         "leave-one-out": _of_memory(SIGNALS["loop"]),
-        "question-likelihood": _question_likelihood,
+        "question-likelihood": _scored,
     },
     "llm": {
         "likelihood": _of_memory(SIGNALS["pdist"]),
-        "question-likelihood": _question_likelihood,
+        "question-likelihood": _scored,
     },
     "endpoint": {
         "likelihood": _echoed(_PASSAGE + "Question: {question}\nAnswer:", lambda e: e.target_answer),
