@@ -24,9 +24,8 @@ from indexers.protocols import EncodesCorpus, IntArray, VectorIndex
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.core.types import Passage, Query
-from rag.joint.pair import part
 from rag.training.distributed import World
-from rag.training.precision import MasterWeights
+from rag.training.precision import MasterWeights, part
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation
 from rag.training.refresh.processes import Role

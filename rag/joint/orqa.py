@@ -38,11 +38,11 @@ from rag.data.selection import check_usable
 from rag.data.text import exact_match
 from rag.joint.config import OrqaTrainConfig
 from rag.joint.live_index import LiveIndex
-from rag.joint.pair import part
 from rag.joint.questions import answer_rank, questions_key, questions_of
 from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
 from rag.training.fit import Loss
+from rag.training.precision import part
 from rag.training.run import Method, Run, Trained, train
 from readers.extractive.inference import row_tensors, span_scores
 from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from rag.core.errors import DataError
@@ -28,9 +29,10 @@ def questions_of(
     """
     questions = [question for path in config.train_files for question in answered(path, is_regex)]
     given = None if config.validation_file is None else answered(config.validation_file, is_regex)
-    train, held_out = hold_out(questions, config.data.validation_fraction, config.run.seed, text_of, given)
+    share, seed = config.data.validation_fraction, config.run.seed
+    train, held_out = hold_out(questions, share, seed, attrgetter("text"), given)
     if count := config.data.train_questions:
-        train = draw_sample(train, count, config.run.seed)
+        train = draw_sample(train, count, seed)
     if not train:
         raise DataError(f"{config.train_files[0]}: no question with answers is left for training")
     return train, held_out[: config.data.validation_questions]
@@ -50,11 +52,6 @@ def answered(path: str | Path, is_regex: bool | None = None) -> list[Question]:
             hint='expected {"question": …, "answers": ["…"]}, one per line, or any known question set',
         )
     return kept if is_regex is None else [replace(q, answers_are_regex=is_regex) for q in kept]
-
-
-def text_of(question: Question) -> str:
-    """The text that must not occur on both sides of a hold-out."""
-    return question.text
 
 
 def questions_key(questions: Sequence[Question]) -> str:

@@ -32,11 +32,11 @@ from rag.joint.config import RealmTrainConfig
 from rag.joint.live_index import LiveIndex, index_exchange
 from rag.joint.masked import Filler, MaskedSentence, SentenceBatches
 from rag.joint.mlm import held_out_figures
-from rag.joint.pair import part
 from rag.joint.salient import open_tagger
 from rag.joint.span_filler import open_filler
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss
+from rag.training.precision import part
 from rag.training.refresh.processes import Role
 from rag.training.refresh.staleness import distinct_share, score_entropy
 from rag.training.run import Method, Run, Trained, train

@@ -133,13 +133,10 @@ class JointTask:
         """The target string of a question's pattern, from its first passages before training."""
         key = (question.text, question.answers)  # ids are of one file each
         if key not in self._wordings:
-            self._wordings[key] = self._match(question)
+            [passages] = self.finder.best([question], _TARGETS)
+            matcher = answer_matcher(question.answers, question.answer_mode)
+            self._wordings[key] = most_matched(matcher, (passage.text for passage in passages))
         return self._wordings[key]
-
-    def _match(self, question: Question) -> str:
-        [passages] = self.finder.best([question], _TARGETS)
-        matcher = answer_matcher(question.answers, question.answer_mode)
-        return most_matched(matcher, (passage.text for passage in passages))
 
     def _read(self, questions: Sequence[Question], retrieved: Retrieved, answers: Sequence[str]) -> JointLoss:
         texts = [question.text for question in questions]

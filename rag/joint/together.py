@@ -22,11 +22,10 @@ from rag.core.types import Question
 from rag.joint.config import JointTrainConfig
 from rag.joint.finding import FixedFinder, LearningFinder
 from rag.joint.live_index import LiveIndex, index_exchange
-from rag.joint.pair import part
 from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
 from rag.training.fit import FitHooks
-from rag.training.precision import MasterWeights
+from rag.training.precision import MasterWeights, part
 from rag.training.refresh.processes import Role
 from rag.training.run import Method, Run, Trained, several, train
 from readers.generative.files import load_generator, open_network

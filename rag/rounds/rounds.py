@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from rag.eval.api import evaluate
 from rag.eval.compare import compare_evaluations
 from rag.eval.guard import check_selection_split
 from rag.eval.results import load_evaluation
-from rag.joint.questions import answered, text_of
+from rag.joint.questions import answered
 from rag.pipeline import Pipeline
 from rag.recipes import RECIPES, load
 from rag.rounds.by_answers import labelled_examples
@@ -316,7 +317,7 @@ def _questions(config: RoundsConfig) -> tuple[list[Question], list[Question]]:
     """Questions to learn from and held-out ones."""
     questions = answered(config.questions)
     separate = None if config.held_out is None else answered(config.held_out)
-    train, held_out = hold_out(questions, config.validation_fraction, 0, text_of, separate)
+    train, held_out = hold_out(questions, config.validation_fraction, 0, attrgetter("text"), separate)
     train = train[: config.train_questions or None]
     if not train or not held_out:
         raise DataError(

@@ -167,6 +167,17 @@ def _rows_with_gradient(gradient: torch.Tensor) -> torch.Tensor | None:
     return rows if 4 * len(rows) < len(gradient) else None
 
 
+def part(weights: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
+    """The weights of one part of a model whose parameter names begin with their part's, without that prefix.
+
+    Example:
+        >>> part({"reader.head.bias": torch.zeros(2), "retriever.head.bias": torch.ones(2)}, "reader")
+        {'head.bias': tensor([0., 0.])}
+    """
+    begin = f"{name}."
+    return {n.removeprefix(begin): tensor for n, tensor in weights.items() if n.startswith(begin)}
+
+
 class MovingAverage:
     """avg ← d·avg + (1 − d)·weights after every step, in fp32: often better than the last step's weights.
 
