@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -93,11 +92,9 @@ class World:
     def __enter__(self) -> World:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # After an error the others may be inside a collective: the process ends without a farewell.
-        if self.size > 1 and error is None and dist.is_initialized():
+        if self.size > 1 and kind is None and dist.is_initialized():
             dist.destroy_process_group()
 
     def refuse_several(self, why: str) -> None:

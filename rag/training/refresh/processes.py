@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from rag.core.errors import DataError, ResourceError
@@ -140,12 +139,10 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._end.set()
         self._thread.join()
-        if error is None:
+        if kind is None:
             self._path.unlink(missing_ok=True)  # who has finished is not missed
 
     def _beat(self) -> None:
