@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import re
@@ -15,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar, get_origin
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, did_you_mean
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
@@ -267,8 +266,7 @@ def _text_of(source: str | Path) -> str:
             raise ConfigError(f"{path} is not UTF-8 text", hint="convert it to UTF-8 first") from error
     if str(source) in preset_names():
         return files("rag.presets").joinpath(f"{source}.yaml").read_text(encoding="utf-8")
-    near = difflib.get_close_matches(str(source), preset_names(), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"presets: {', '.join(preset_names()) or 'none'}"
+    hint = did_you_mean(source, preset_names(), f"presets: {', '.join(preset_names()) or 'none'}")
     raise ConfigError(f"no configuration file and no preset named {str(source)!r}", hint=hint)
 
 
@@ -351,6 +349,5 @@ def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> str
     known = list(getattr(model, "model_fields", {}))
     if model is kind and issubclass(kind, Config):
         known += kind._homes()
-    near = difflib.get_close_matches(str(issue["loc"][-1]), known, n=1)
-    suggestion = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    suggestion = did_you_mean(issue["loc"][-1], known, f"known: {', '.join(known)}")
     return f"unknown setting {path!r}; {suggestion}"

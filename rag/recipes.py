@@ -1,6 +1,5 @@
 """Every training recipe by name: its configuration, its function, and one call that runs it."""
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from rag.config import load_config
-from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.errors import ArtifactError, ConfigError, DataError, did_you_mean
 from rag.core.files import fingerprint, sha256_file
 from rag.core.manifest import read_manifest
 from rag.data.examples import read_examples
@@ -142,8 +141,7 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
         PosixPath('run/encoder')
     """
     if recipe not in RECIPES:
-        near = difflib.get_close_matches(recipe, RECIPES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"recipes: {', '.join(RECIPES)}"
+        hint = did_you_mean(recipe, RECIPES, f"recipes: {', '.join(RECIPES)}")
         raise ConfigError(f"there is no recipe {recipe!r}", hint=hint)
     found = RECIPES[recipe]
     checked = read_config(load(found.config), config, {"out": str(out), **settings})

@@ -1,6 +1,5 @@
 """Entry point of `rag`: registers the commands, maps errors to exit codes."""
 
-import difflib
 import importlib
 import keyword
 import os
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rag.core.errors import ConfigError, RagError, ResourceError
+from rag.core.errors import ConfigError, RagError, ResourceError, did_you_mean
 
 _COMMANDS = {  # name → panel of the help, summary
     "index": ("Build", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
@@ -51,8 +50,7 @@ class _LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in _COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"commands: {', '.join(_COMMANDS)}"
+            hint = did_you_mean(args[0], _COMMANDS, f"commands: {', '.join(_COMMANDS)}")
             raise ConfigError(f"there is no command {args[0]!r}", hint=hint)
         name, placeholder, rest = super().resolve_command(ctx, args)
         if name not in _COMMANDS:

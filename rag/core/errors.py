@@ -12,7 +12,9 @@ RagError
     └── ReaderError                 the reader failed on the retrieved passages
 """
 
+import difflib
 import re
+from collections.abc import Iterable
 
 _COMMAND = re.compile(r"(`[^`]*`|\b(?:rag|torchrun|iconv|pip) [a-z-]+ .*)")  # is quoted as it is
 _SET = re.compile(r"(?<![\w-])--set (?=\S)")
@@ -21,6 +23,17 @@ _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 
 def _argument(option: re.Match[str]) -> str:
     return option[1].replace("-", "_")
+
+
+def did_you_mean(name: object, known: Iterable[str], otherwise: str) -> str:
+    """A hint for a name that does not exist: the nearest one that does, or else `otherwise`.
+
+    Example:
+        >>> did_you_mean("dense", ["bm25", "sparse", "dens"], "see the guide"), did_you_mean("x", [], "none")
+        ("did you mean 'dens'?", 'none')
+    """
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 class RagError(Exception):

@@ -1,9 +1,8 @@
 """The pages of the documentation by name."""
 
-import difflib
 from importlib.resources import files
 
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, did_you_mean
 
 START = "index"
 
@@ -38,7 +37,6 @@ def read_page(name: str) -> str:
     page = files("rag.docs") / f"{name}.md"
     names = [entry.name[:-3] for entry in files("rag.docs").iterdir() if entry.name.endswith(".md")]
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "`rag docs` lists them"
+        hint = did_you_mean(name, names, "`rag docs` lists them")
         raise ConfigError(f"there is no page {name!r}", hint=hint)
     return page.read_text(encoding="utf-8")
