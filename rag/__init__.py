@@ -32,25 +32,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Answer": "rag.core.types",
-    "AnswerSet": "rag.core.types",
-    "Evidence": "rag.core.types",
-    "Hit": "rag.core.types",
-    "Passage": "rag.core.types",
-    "Path": "rag.core.types",
-    "Pipeline": "rag.pipeline",
-    "Question": "rag.core.types",
-    "RagError": "rag.core.errors",
-    "adapt": "rag.jobs",
-    "compare": "rag.eval.api",
-    "evaluate": "rag.eval.api",
-    "index": "rag.jobs",
-    "mine": "rag.jobs",
-    "retrieve": "rag.jobs",
-    "train": "rag.recipes",
-    "train_rounds": "rag.jobs",
+_NAMES = {
+    "rag.core.errors": ("RagError",),
+    "rag.core.types": ("Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Question"),
+    "rag.eval.api": ("compare", "evaluate"),
+    "rag.jobs": ("adapt", "index", "mine", "retrieve", "train_rounds"),
+    "rag.pipeline": ("Pipeline",),
+    "rag.recipes": ("train",),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted([*_HOMES, "__version__"])
 

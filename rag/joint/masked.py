@@ -277,12 +277,7 @@ class Filler(nn.Module):
 
 
 class MaskedReader(Filler):
-    """A masked language model that reads a sentence and a passage together.
-
-    Args:
-        model: transformers' model with a masked language modelling head.
-        tokenizer: the tokenizer of `model`.
-        max_tokens: maximum length of sentence and passage together; passages are truncated.
+    """A masked language model of transformers that reads a sentence and a passage together.
 
     Raises:
         ConfigError: the model has another kind of head, or the tokenizer has no mask token.
