@@ -23,9 +23,8 @@ _INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "re
 _MODELS = frozenset(
     {"question_encoder", "passage_encoder", "index_encoder", "encoder", "generator", "reader"}
 )
-_BY_QUESTION = frozenset(
-    {"orqa", "rag", "emdr2", "mdr", "generator"}
-)  # learn from question sets, not from examples
+# these learn from question sets, not from examples
+_BY_QUESTION = frozenset({"orqa", "rag", "emdr2", "mdr", "generator"})
 _MOST_BYTES = 1 << 26  # of a file whose first record is read beforehand: some formats are parsed whole
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 

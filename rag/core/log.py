@@ -59,8 +59,5 @@ def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for chatty in (
-        "faiss",
-        "httpx",
-    ):  # they log which build was loaded and every request, which users do not need
+    for chatty in ("faiss", "httpx"):  # which build was loaded, every request: users do not need that
         logging.getLogger(chatty).setLevel(logging.WARNING)

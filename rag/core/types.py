@@ -8,12 +8,7 @@ from typing import Any, Literal
 
 from rag.core.views import answer_html, answers_html, shortened
 
-_OPTIONAL = (
-    "supporting",
-    "first_stage",
-    "location",
-)  # fields of evidence that JSON leaves out where they are empty
-
+_OPTIONAL = ("supporting", "first_stage", "location")  # fields of evidence that JSON has only if filled
 
 Value = str | int | float | bool
 Metadata = tuple[tuple[str, Value | tuple[Value, ...]], ...]  # names and values; a tuple holds several values

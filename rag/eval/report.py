@@ -316,9 +316,7 @@ def read_pieces(evidence: Mapping[str, Any]) -> Pieces:
 def answer_pieces(text: str, answers: Sequence[str]) -> Pieces:
     """A passage with the first mention of each accepted answer highlighted."""
     lowered = text.lower()
-    if len(lowered) != len(
-        text
-    ):  # lower-casing changes the length of a few characters; then nothing is highlighted
+    if len(lowered) != len(text):  # lower-casing lengthens a few characters: then nothing is highlighted
         return marked(text, [])
     found = [(lowered.find(answer.lower()), len(answer)) for answer in answers if answer.strip()]
     return marked(text, [(start, start + size, "gold") for start, size in found if start >= 0])

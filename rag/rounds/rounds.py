@@ -275,10 +275,8 @@ def _retrieve(
     pipeline = Pipeline.open(
         searched.index, reader=False, retriever=searched.retriever, index_encoder=searched.encoder
     )
-    identity = {
-        "questions": len(questions),
-        "top_k": config.top_k,
-    }  # all else the folder of the rounds claims
+    # all else is claimed by the folder of the rounds
+    identity = {"questions": len(questions), "top_k": config.top_k}
     blocks = BlockFolder(current.folder / "found", identity)
 
     def rows_of(block: int) -> Path:

@@ -128,9 +128,8 @@ def plan_even_batches(
     batches: list[list[int]] = [[]]
     place, before = 0, 0
     for row in order:
-        part = min(
-            count - 1, (2 * before + lengths[row]) * count // (2 * total)
-        )  # the batch in which its middle falls
+        # the batch in which its middle falls
+        part = min(count - 1, (2 * before + lengths[row]) * count // (2 * total))
         if batches[-1] and (part != place or len(batches[-1]) >= max_rows):
             batches.append([])
         place = part
