@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,29 +24,28 @@ def _read_run(path: Path) -> Iterator[Example]:
     Passages are ordered by score, as trec_eval does; those with equal scores stay as they stand.
     """
     seen: set[str] = set()
-    current, hits, tag = "", list[Candidate](), ""
+    for question, lines in groupby(_run_lines(path), key=lambda line: line[1][0]):
+        rows = list(lines)
+        if question in seen:
+            raise DataError(
+                f"{rows[0][0]}: the lines of question {question!r} do not stand together",
+                hint="sort the run by question first",
+            )
+        seen.add(question)
+        hits = [
+            Candidate(Passage(passage, "", ""), "retrieved", score=finite(score, place))
+            for place, (_, _, passage, _, score, _) in rows
+        ]
+        best_first = sorted(hits, key=lambda hit: -(hit.score or 0.0))
+        yield Example(question, "", candidates=tuple(best_first), meta={"tag": rows[0][1][5]})
+
+
+def _run_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     for place, line in text_lines(path):
         fields = line.split()
         if len(fields) != 6:
             raise DataError(f"{place}: {len(fields)} fields, a TREC run has 6")
-        if fields[0] != current:
-            if hits:
-                yield _ranked(current, hits, tag)
-            current, hits, tag = fields[0], [], fields[5]
-            if current in seen:
-                raise DataError(
-                    f"{place}: the lines of question {current!r} do not stand together",
-                    hint="sort the run by question first",
-                )
-            seen.add(current)
-        hits.append(Candidate(Passage(fields[2], "", ""), "retrieved", score=finite(fields[4], place)))
-    if hits:
-        yield _ranked(current, hits, tag)
-
-
-def _ranked(question: str, hits: list[Candidate], tag: str) -> Example:
-    best_first = sorted(hits, key=lambda hit: -(hit.score or 0.0))
-    return Example(question, "", candidates=tuple(best_first), meta={"tag": tag})
+        yield place, fields
 
 
 def write_run(path: Path, examples: Iterable[Example]) -> None:
