@@ -68,15 +68,6 @@ class SentenceTable:
         self._firsts, self._stops = bounds[:-1][order], bounds[1:][order]
         self._ends = np.frombuffer(ends, dtype=np.uint32)
 
-    @classmethod
-    def of_corpus(cls, *paths: str | Path) -> SentenceTable:
-        """Read a corpus that an index was built from.
-
-        Raises:
-            DataError: it cannot be read, or no document has sentences.
-        """
-        return cls(read_documents(list(paths)))
-
     def __len__(self) -> int:
         return len(self._keys)
 
@@ -186,5 +177,5 @@ def open_finder(facts: str, sentences: str | Path | None, *, read: int) -> FactF
     if facts == "off":
         return None
     settings = load_config(FactSettings, None if facts == "auto" else facts)
-    table = SentenceTable.of_corpus(sentences) if sentences else None
+    table = SentenceTable(read_documents(sentences)) if sentences else None
     return FactFinder(settings, table, read=read)

@@ -84,7 +84,7 @@ def test_alignment_refuses_other_text() -> None:
 
 
 def test_the_table_gives_back_every_sentence(corpus: Path) -> None:
-    table = SentenceTable.of_corpus(corpus)
+    table = SentenceTable(read_documents(corpus))
     assert len(table) == 2
     for document in read_documents(corpus):
         spans = table.find(document.title, document.text)
@@ -95,7 +95,7 @@ def test_the_table_gives_back_every_sentence(corpus: Path) -> None:
     plain = corpus.with_name("plain.jsonl")
     plain.write_text('{"id": "1", "text": "No list. Of sentences."}')
     with pytest.raises(DataError, match="no document in the corpus has a list of sentences"):
-        SentenceTable.of_corpus(plain)
+        SentenceTable(read_documents(plain))
 
 
 def test_boundaries_come_from_corpus_then_context_then_rule(corpus: Path, retrieved: Any) -> None:
@@ -181,7 +181,7 @@ def test_a_card_shows_right_wrong_and_missed_facts() -> None:
 
 
 def test_tuning_finds_better_settings(tmp_path: Path, corpus: Path, retrieved: Any) -> None:
-    finder = FactFinder(FactSettings(threshold=0.0), SentenceTable.of_corpus(corpus))
+    finder = FactFinder(FactSettings(threshold=0.0), SentenceTable(read_documents(corpus)))
     unanswerable = Question("n", "No facts?")
     questions = [replace(QUESTION, id=f"h{n}", answers=()) for n in range(4)]
     system = Reads(retrieved)
