@@ -6,7 +6,7 @@ from typing import Any
 
 from rag.core.optional import require
 from rag.data.documents import tables
-from rag.data.documents.blocks import Piece, clean
+from rag.data.documents.blocks import BULLET, Piece, clean, first_heading
 
 _LEVELS = ("part", "chapter", "section", "subsection", "subsubsection", "paragraph", "subparagraph")
 _LISTS = ("itemize", "enumerate", "description")
@@ -30,7 +30,6 @@ _SHOWN = {  # beyond what pylatexenc shows: an argument by its number, or a char
 _EMPTY_LINE = re.compile(r"\n[ \t]*\n\s*")
 _BEGIN = re.compile(r"\A\\begin\{[^}]*\}(?:\[[^\]]*\])?(?:\{[^}\n]*\})?")
 _END = re.compile(r"\\end\{[^}]*\}\Z")
-_BULLET = "• "
 
 
 def latex(source: str) -> tuple[str, list[Piece]]:
@@ -46,9 +45,8 @@ def latex(source: str) -> tuple[str, list[Piece]]:
         Piece(piece.kind, piece.text, piece.level - above) if piece.kind == "heading" else piece
         for piece in pieces
     ]
-    titles = [reader.argument(node) for node in _all(reader.nodes) if _macro(node) == "title"]
-    titles += [piece.text for piece in pieces if piece.kind == "heading"]
-    return next(iter(titles), ""), pieces
+    title = next((reader.argument(node) for node in _all(reader.nodes) if _macro(node) == "title"), "")
+    return title or first_heading(pieces), pieces
 
 
 def _macro(node: Any) -> str:
@@ -149,7 +147,7 @@ class _Reader:
         entries = _split(_children(node), lambda child: _macro(child) == "item")[1:]
         labels = [child for child in _children(node) if _macro(child) == "item"]
         for number, (label, entry) in enumerate(zip(labels, entries, strict=True), start=1):
-            mark = f"{number}. " if is_numbered else _BULLET
+            mark = f"{number}. " if is_numbered else BULLET
             if name := self.argument(label):
                 mark = f"{name}: "
             for piece in self.pieces(entry):

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from rag.data.documents import tables
-from rag.data.documents.blocks import Piece, Unreadable, clean
+from rag.data.documents.blocks import BULLET, Piece, Unreadable, clean, first_heading
 from rag.data.documents.limits import Limits, open_archive
 from rag.data.documents.sheets import Row, sheet, shown, without_empty_columns
 
@@ -26,7 +26,6 @@ _NOT_READ = (  # deletions that are still marked, generated lists, comments
 _BELOW = (f"{_TEXT}note", f"{_DRAW}frame", f"{_DRAW}custom-shape")  # in a paragraph, read after it
 _FOOTERS = ("date-time", "footer", "header", "page-number")
 _CODE = ("code", "preformatted", "source")
-_BULLET = "• "
 _MAX_EMPTY_CELLS = 1000  # next to each other
 
 
@@ -40,7 +39,7 @@ def text(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
     """
     title, content = _open(data, limits)
     pieces = list(_joined(_Blocks(content).of(_body(content, "text"))))
-    return title or next((piece.text for piece in pieces if piece.kind == "heading"), ""), pieces
+    return title or first_heading(pieces), pieces
 
 
 def spreadsheet(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
@@ -88,7 +87,7 @@ def _listed(frame: Element, blocks: _Blocks) -> Iterator[Piece]:
     is_list = len(pieces) > 1 and frame.tag != f"{_SLIDES}notes"
     for piece in pieces:
         if is_list and piece.kind == "paragraph":
-            piece = Piece("item", _BULLET + piece.text)
+            piece = Piece("item", BULLET + piece.text)
         yield piece
 
 
@@ -123,7 +122,7 @@ class _Blocks:
         }
 
     def of(self, elements: Iterable[Element], in_list: bool = False) -> Iterator[Piece]:
-        mark = _BULLET if in_list else ""
+        mark = BULLET if in_list else ""
         for element in elements:
             if element.tag in (f"{_TEXT}p", f"{_TEXT}h"):
                 yield self._paragraph(element, in_list, mark)

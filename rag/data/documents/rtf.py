@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from rag.core.optional import require
 from rag.data.documents import tables
-from rag.data.documents.blocks import Piece
+from rag.data.documents.blocks import Piece, first_heading
 
 # Characters for private use, put into the source before it is converted into plain text, where they tell
 # which style a paragraph has and where rows, cells and lines end.
@@ -22,7 +22,7 @@ _NAMED = re.compile(
 _TITLE = re.compile(r"\{\\title ((?:[^{}]|\{[^{}]*\})*)\}")
 _STYLES = re.compile(rf"^\s*(?:{_STYLE}([1-9c])\s?)+")
 _WHOLE_ROW = re.compile(rf"{_ROW}+(.*?){_ROW_END}", re.DOTALL)
-_BULLETED = re.compile(r"\s*[•·▪◦–o\uf0a7\uf0b7-]\t\s*")
+BULLETED = re.compile(r"\s*[•·▪◦–o\uf0a7\uf0b7-]\t\s*")
 _NUMBERED = re.compile(r"\s*(\(?\w{1,3}[.)])\t\s*")
 
 
@@ -33,7 +33,7 @@ def rtf(data: bytes) -> tuple[str, list[Piece]]:
     pieces = list(_pieces(to_text(_with_marks(source), errors="replace")))
     found = _TITLE.search(source)
     title = to_text(rf"{{\rtf1\ansi {found[1]}}}", errors="replace").strip() if found else ""
-    return title or next((piece.text for piece in pieces if piece.kind == "heading"), ""), pieces
+    return title or first_heading(pieces), pieces
 
 
 def _with_marks(source: str) -> str:
@@ -69,6 +69,6 @@ def _paragraph(line: str) -> Piece:
         return Piece("heading", text, int(style[1]))
     if style:
         return Piece("code", text)
-    if _BULLETED.match(text):
-        return Piece("item", _BULLETED.sub("• ", text, count=1))
+    if BULLETED.match(text):
+        return Piece("item", BULLETED.sub("• ", text, count=1))
     return Piece("item" if _NUMBERED.match(text) else "paragraph", text)
