@@ -9,6 +9,7 @@ from rag.data.documents import (
     latex,
     lightweight,
     mail,
+    man,
     markdown,
     odf,
     office,
@@ -17,7 +18,7 @@ from rag.data.documents import (
     rst,
     rtf,
     sheets,
-)
+)  # fmt: skip
 from rag.data.documents.blocks import Converted, Piece, Unreadable, assemble, clean
 from rag.data.documents.kinds import kind_by_name, kind_of
 from rag.data.documents.limits import Limits
@@ -107,6 +108,7 @@ _TEXTS: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
     "asciidoc": lightweight.asciidoc,
     "org": lightweight.org,
     "subtitles": lightweight.subtitles,
+    "man": man.man,
     "text": plain.text,
     "csv": lambda source: ("", list(sheets.csv_table(source))),
     "notebook": markdown.notebook,

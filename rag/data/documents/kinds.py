@@ -14,7 +14,7 @@ _BY_SUFFIX = {
     ".markdown": "markdown", ".mdx": "markdown", ".rst": "rst", ".rest": "rst", ".eml": "mail",
     ".mbox": "mbox", ".txt": "text", ".text": "text", ".log": "text", ".adoc": "asciidoc",
     ".asciidoc": "asciidoc", ".org": "org", ".tex": "latex", ".rtf": "rtf",
-    ".srt": "subtitles", ".vtt": "subtitles",
+    ".srt": "subtitles", ".vtt": "subtitles", ".man": "man",
     ".csv": "csv", ".tsv": "csv", ".ipynb": "notebook", ".py": "python", ".pyi": "python",
     ".odt": "odt", ".ott": "odt", ".ods": "ods", ".ots": "ods", ".odp": "odp", ".otp": "odp",
 }  # fmt: skip
@@ -38,6 +38,7 @@ _UNSUPPORTED = {
 _MEMBERS = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("xl/workbook.xml", "xlsx"),
             ("META-INF/container.xml", "epub"))  # fmt: skip
 _OPEN_DOCUMENT = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}
+_MAN = re.compile(rb"^\.(?:TH|Dt)[ \t]", re.MULTILINE)  # begins a manual page
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # old Office files, and new ones with a password
 _HTML = re.compile(
     rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S
@@ -93,6 +94,8 @@ def kind_of(data: bytes, name: str) -> str:
         return "mbox"
     if named is None and (remedy := remedy_by_name(name)):
         raise Unreadable("format not read", remedy)
+    if named in (None, "text") and is_man(data[: 1 << 16]):
+        return "man"
     return named or "text"
 
 
@@ -107,6 +110,11 @@ def _kind_of_archive(data: bytes, name: str) -> str:
     if subtype in _OPEN_DOCUMENT:
         return _OPEN_DOCUMENT[subtype]
     raise Unreadable("format not read", remedy_by_name(name) or "unpack it", "an archive, not a document")
+
+
+def is_man(head: bytes) -> bool:
+    """Whether the first bytes of a file are those of a manual page."""
+    return _MAN.search(head) is not None
 
 
 def is_text(head: bytes) -> bool:

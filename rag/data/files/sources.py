@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from rag.core.errors import ConfigError, DataError
 from rag.core.manifest import LEDGER_NAME, MANIFEST_NAME
 from rag.data.choices import CORPUS_FORMATS, FILTER_FIELDS
-from rag.data.documents.kinds import is_text, kind_by_name, remedy_by_name
+from rag.data.documents.kinds import is_man, is_text, kind_by_name, remedy_by_name
 from rag.data.documents.limits import Limits
 from rag.data.files.huggingface import HF_PREFIX
 from rag.data.files.streams import (
@@ -31,6 +31,7 @@ _ALSO_DOCUMENTS = ("csv", "tsv", "json")  # records in a folder of data, one tab
 _ABOUT_DATA = ("readme", "license", "licence", "copying", "notice", "changelog", "citation", "authors")
 _GENERATED_FOLDERS = ("node_modules", "__pycache__", "_static", "_sources")
 _WIKI_FILE = re.compile(r"wiki_\d+$")
+_SECTION = re.compile(r"\.[1-9][a-z]*$")  # of manual pages
 _HEAD_BYTES = 1 << 16
 
 
@@ -276,8 +277,8 @@ def _files(folder: Path, closed: list[str]) -> dict[str, str | None]:
             if not path.is_file():
                 continue
             guessed = _guess(path.name)
-            if guessed is None and strip_compression(path.name) == path.name:
-                guessed = DOCUMENTS if _is_document(path) else None
+            if guessed is None and _is_document(path):
+                guessed = DOCUMENTS
             is_link = guessed == DOCUMENTS and path.is_symlink()
             if is_link and not path.resolve().is_relative_to(folder.resolve()):
                 guessed = None  # a link out of the folder may lead to files that nobody wants indexed
@@ -296,7 +297,17 @@ def _is_index(folder: Path) -> bool:
 
 
 def _is_document(path: Path) -> bool:
-    """Whether a file's content is text or PDF; True if it may not be read, which its conversion reports."""
+    """Whether a file's content is text or PDF, or a manual page if it is compressed; True if it may not be
+    read, which its conversion reports.
+    """
+    if (plain := strip_compression(path.name)) != path.name:
+        if not _SECTION.search(plain):
+            return False
+        try:
+            with open_binary(path) as stream:
+                return is_man(stream.peek(_HEAD_BYTES)[:_HEAD_BYTES])
+        except DataError:
+            return True
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
