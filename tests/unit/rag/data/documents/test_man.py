@@ -87,7 +87,8 @@ def test_macros_of_man() -> None:
         ("paragraph", "tool [-v] file..."), ("paragraph", "tool --help"), ("heading", "MORE OPTIONS"),
         ("item", "-v, --verbose: Say more; see other(8)."), ("paragraph", "Still about it."),
         ("item", "• A bullet — and café, 3.14 or →."), ("code", "first   line\n  second"),
-        ("paragraph", "shown"), ("row", "Name: a(1); Size: 5"), ("heading", "Sub section"), ("paragraph", "Text."),
+        ("paragraph", "shown"), ("row", "Name: a(1); Size: 5"), ("heading", "Sub section"),
+        ("paragraph", "Text."),
     ]  # fmt: skip
     assert convert(MAN.encode(), "tool.1").title == "tool(1)"
 
