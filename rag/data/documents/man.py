@@ -123,6 +123,8 @@ class _Page:
         elif name in ("D1", "Dl"):
             self._end()
             self.pieces.append(Piece("code", self._within(arguments)))
+        elif name == "RS" and self._words and not self._tag and self._words[-1][-1] not in ".:":
+            self._tag, self._words = " ".join(self._words), []  # DocBook's and asciidoctor's way to set one
         elif name in _PARAGRAPHS:
             self._end()
             self._text(self._plain(" ".join(arguments)) if name == "HP" and not rest.isdigit() else "")

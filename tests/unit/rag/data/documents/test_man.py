@@ -108,6 +108,14 @@ def test_code_that_nothing_ends_stops_at_a_heading() -> None:
     ]  # fmt: skip
 
 
+def test_an_indented_text_below_a_line_explains_it() -> None:
+    entry = ".sp\n\\fB\\-\\-all\\fP\n.RS 4\nShow all.\n.RE\n"
+    source = f".TH X 1\n.SH OPTIONS\n{entry}.sp\nA sentence.\n.RS 4\nMore.\n.RE\n"
+    assert of(source)[1:] == [
+        ("item", "--all: Show all."), ("paragraph", "A sentence."), ("paragraph", "More."),
+    ]  # fmt: skip
+
+
 def test_a_folder_of_compressed_pages_is_read(tmp_path: Path) -> None:
     (tmp_path / "tool.1.gz").write_bytes(gzip.compress(MAN.encode()))
     (tmp_path / "other.3pm").write_text(MDOC)
