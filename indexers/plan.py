@@ -9,7 +9,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -224,77 +224,121 @@ def plan(
     for name, value in (("encode_per_s", encode_per_s), ("passage_bytes", passage_bytes)):
         if value is not None and not value > 0:
             raise ConfigError(f"cannot plan with {name} {value}", hint="it must be above 0")
-    text_bytes = n_passages * passage_bytes
-    store_bytes = text_bytes + n_passages * (id_bytes + ARROW_BYTES)
-    lookup_bytes = n_passages * (LOOKUP_BYTES + id_bytes + ARROW_BYTES / 3)  # the ids once more
-    disk: dict[str, float] = {"passages": store_bytes + lookup_bytes + documents * DOCUMENT_BYTES}
-    serving: dict[str, float] = {"process": PROCESS_BYTES, "models": model_bytes, "working": WORKING_BYTES}
-    serving["passages, mapped"] = touched_bytes(store_bytes, questions * top_k)
-    building: dict[str, float] = {"passages": 150e6 + 32.0 * n_passages}
-    seconds: dict[str, float] = {"passages": n_passages / rates.stored_per_s}
-    working, factory, dtype = 0.0, "", ""
+    parts = _Parts(
+        n_passages, dim, settings, rates, encode_per_s, passage_bytes, model_bytes, served=questions * top_k
+    )
+    parts.add_passages(id_bytes, documents)
     if settings.has_dense:
-        preset = preset_for(settings.index_type, n_passages, dim)
-        factory, dtype = preset.factory, settings.stored_dtype
-        item_bytes = 4 if dtype == "float32" else 2
-        embedding_bytes = float(n_passages * dim * item_bytes)
-        index_bytes = n_passages * preset.code_bytes(dim) + preset.fixed_bytes(dim)
-        disk["embeddings"] = embedding_bytes
-        shard = min(settings.shard_rows, n_passages)
-        shard_bytes = shard * (dim * (4 + item_bytes) + 2 * passage_bytes)
-        building["embeddings"] = PROCESS_BYTES + model_bytes + shard_bytes
-        if encode_per_s is not None:
-            seconds["embeddings"] = n_passages / encode_per_s
-        if preset.name == "flat":
-            serving["embeddings, mapped"] = embedding_bytes
-            building["dense"] = 150e6 + embedding_bytes
-        else:
-            disk["faiss"] = index_bytes
-            serving["faiss, mapped"] = index_bytes
-            factor = over_fetch or preset.over_fetches[0]
-            fetched = questions * (top_k * factor + 16)
-            serving["embeddings, mapped"] = touched_bytes(embedding_bytes, fetched)
-            # FAISS's arrays double as they grow: old and new copy exist at once.
-            building["dense"] = 150e6 + 2 * index_bytes + 3 * preset.training_rows * dim * 4.0
-            working = max(working, index_bytes)
-        seconds["dense"] = _dense_seconds(preset, n_passages, dim, settings, rates)
+        parts.add_embeddings()
+        parts.add_faiss(questions, over_fetch)
     if settings.has_tokens:
-        tokens = text_bytes / TOKEN_BYTES
-        centroids = centroid_count(tokens)
-        code_bytes = code_dtype(centroids).itemsize
-        listed_bytes = tokens * (code_bytes + 4 * LISTED_SHARE)
-        residual_bytes = tokens * dim * settings.token_bits / 8
-        disk["tokens"] = listed_bytes + residual_bytes + centroids * (2.0 * dim + 8) + 2.0 * n_passages
-        serving["centroids"] = 4.0 * centroids * dim + 8.0 * n_passages
-        read = questions * default_ndocs(top_k, n_passages) / 4
-        serving["tokens, mapped"] = listed_bytes + touched_bytes(residual_bytes, read)
-        # Three copies of the sample: as encoded, shuffled, and without its held-out part.
-        building["tokens"] = PROCESS_BYTES + model_bytes + 10.0 * dim * TRAINING_TOKENS * centroids
-        factory, dtype = f"{centroids} centroids, {settings.token_bits} bits", "token"
-        working = max(working, min(tokens, 1.1 * TRAINING_TOKENS * centroids) * dim * 2.0)  # that sample
-        if encode_per_s is not None:
-            seconds["tokens"] = n_passages / encode_per_s
+        parts.add_tokens(questions * default_ndocs(top_k, n_passages))
     if settings.has_bm25:
-        lucene_bytes = LUCENE_SHARE * text_bytes
-        disk["lucene"] = lucene_bytes
-        serving["lucene, mapped"] = lucene_bytes
-        serving["java"] = JAVA_BYTES
-        building["bm25"] = 150e6 + settings.java_heap_mib * 2.0**20
-        seconds["bm25"] = JAVA_START_S + n_passages / rates.lucene_per_s
-        working = max(working, 1.1 * text_bytes + lucene_bytes)
+        parts.add_bm25()
     return Plan(
         n_passages=n_passages,
         dim=dim if settings.has_encoder else 0,
         index_type=settings.index_type if settings.has_encoder else "",
-        factory=factory,
-        dtype=dtype,
-        disk_bytes=disk,
-        working_disk_bytes=working,
-        serving_bytes=serving,
-        build_bytes=building,
-        build_s=seconds,
+        factory=parts.factory,
+        dtype=parts.dtype,
+        disk_bytes=parts.disk,
+        working_disk_bytes=parts.working,
+        serving_bytes=parts.serving,
+        build_bytes=parts.building,
+        build_s=parts.seconds,
         questions=questions,
     )
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Arguments of `plan` and rows of the `Plan`; each method adds the rows of one part of the index.
+
+    Attributes:
+        served: passages returned for all questions.
+    """
+
+    n_passages: int
+    dim: int
+    settings: BuildSettings
+    rates: Rates
+    encode_per_s: float | None
+    passage_bytes: float
+    model_bytes: float
+    served: int
+    factory: str = ""
+    dtype: str = ""
+    disk: dict[str, float] = field(default_factory=dict)
+    working: float = 0.0
+    serving: dict[str, float] = field(default_factory=dict)
+    building: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def text_bytes(self) -> float:
+        return self.n_passages * self.passage_bytes
+
+    def add_passages(self, id_bytes: float, documents: int) -> None:
+        store_bytes = self.text_bytes + self.n_passages * (id_bytes + ARROW_BYTES)
+        lookup_bytes = self.n_passages * (LOOKUP_BYTES + id_bytes + ARROW_BYTES / 3)  # the ids once more
+        self.disk["passages"] = store_bytes + lookup_bytes + documents * DOCUMENT_BYTES
+        self.serving |= {"process": PROCESS_BYTES, "models": self.model_bytes, "working": WORKING_BYTES}
+        self.serving["passages, mapped"] = touched_bytes(store_bytes, self.served)
+        self.building["passages"] = 150e6 + 32.0 * self.n_passages
+        self.seconds["passages"] = self.n_passages / self.rates.stored_per_s
+
+    def add_embeddings(self) -> None:
+        self.dtype = self.settings.stored_dtype
+        item_bytes = 4 if self.dtype == "float32" else 2
+        rows = min(self.settings.shard_rows, self.n_passages)
+        shard_bytes = rows * (self.dim * (4 + item_bytes) + 2 * self.passage_bytes)
+        self.disk["embeddings"] = float(self.n_passages * self.dim * item_bytes)
+        self.building["embeddings"] = PROCESS_BYTES + self.model_bytes + shard_bytes
+        self._add_encoding("embeddings")
+
+    def add_faiss(self, questions: int, over_fetch: int | None) -> None:
+        preset = preset_for(self.settings.index_type, self.n_passages, self.dim)
+        self.factory, embedding_bytes = preset.factory, self.disk["embeddings"]
+        if preset.name == "flat":
+            self.serving["embeddings, mapped"] = embedding_bytes
+            self.building["dense"] = 150e6 + embedding_bytes
+        else:
+            index_bytes = self.n_passages * preset.code_bytes(self.dim) + preset.fixed_bytes(self.dim)
+            self.disk["faiss"] = self.serving["faiss, mapped"] = index_bytes
+            fetched = self.served * (over_fetch or preset.over_fetches[0]) + 16 * questions
+            self.serving["embeddings, mapped"] = touched_bytes(embedding_bytes, fetched)
+            # FAISS's arrays double as they grow: old and new copy exist at once.
+            self.building["dense"] = 150e6 + 2 * index_bytes + 3 * preset.training_rows * self.dim * 4.0
+            self.working = max(self.working, index_bytes)
+        self.seconds["dense"] = _dense_seconds(preset, self.n_passages, self.dim, self.settings, self.rates)
+
+    def add_tokens(self, scored: int) -> None:
+        tokens = self.text_bytes / TOKEN_BYTES
+        centroids, bits = centroid_count(tokens), self.settings.token_bits
+        self.factory, self.dtype = f"{centroids} centroids, {bits} bits", "token"
+        listed_bytes = tokens * (code_dtype(centroids).itemsize + 4 * LISTED_SHARE)
+        residual_bytes = tokens * self.dim * bits / 8
+        fixed_bytes = centroids * (2.0 * self.dim + 8) + 2.0 * self.n_passages
+        self.disk["tokens"] = listed_bytes + residual_bytes + fixed_bytes
+        self.serving["centroids"] = 4.0 * centroids * self.dim + 8.0 * self.n_passages
+        self.serving["tokens, mapped"] = listed_bytes + touched_bytes(residual_bytes, scored / 4)
+        sample = TRAINING_TOKENS * centroids
+        # Three copies of the sample: as encoded, shuffled, and without its held-out part.
+        self.building["tokens"] = PROCESS_BYTES + self.model_bytes + 10.0 * self.dim * sample
+        self.working = max(self.working, min(tokens, 1.1 * sample) * self.dim * 2.0)
+        self._add_encoding("tokens")
+
+    def add_bm25(self) -> None:
+        lucene_bytes = LUCENE_SHARE * self.text_bytes
+        self.disk["lucene"] = self.serving["lucene, mapped"] = lucene_bytes
+        self.serving["java"] = JAVA_BYTES
+        self.building["bm25"] = 150e6 + self.settings.java_heap_mib * 2.0**20
+        self.seconds["bm25"] = JAVA_START_S + self.n_passages / self.rates.lucene_per_s
+        self.working = max(self.working, 1.1 * self.text_bytes + lucene_bytes)
+
+    def _add_encoding(self, part: str) -> None:
+        if self.encode_per_s is not None:
+            self.seconds[part] = self.n_passages / self.encode_per_s
 
 
 def touched_bytes(file_bytes: float, accesses: float) -> float:
