@@ -31,6 +31,8 @@ _PRESENTED = 0.33  # likewise where it is decided whether to present "no answer"
 _EMPTIED, _OF = (0, 5), 8  # questions, one in each half, also read without the passages that hold an answer
 _CHUNK = 64
 
+log = get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
@@ -88,66 +90,99 @@ def tune(
     Raises:
         DataError: there are fewer than two questions.
     """
-    log = get_logger(__name__)
-    held_out = [example for examples in sets.values() for example in examples]
-    labels = [label for label, examples in sets.items() for _ in examples]
-    weights = np.array([1.0 / (len(sets) * len(sets[label])) for label in labels])  # (Q,), 1 in all
-    parts = [held_out[i : i + _CHUNK] for i in range(0, len(held_out), _CHUNK)]
-    scored = [reader.score([e.question for e in part], [e.passages for e in part]) for part in parts]
+    reading = _Reading(reader, sets)
+    merged = [{"merge": merge, "retrieval_weight": w} for merge in ("max", "sum") for w in _WEIGHTS]
+    best = reading.most_right(reader.settings, merged)
+    best = reading.most_right(best, [{"form_weight": weight} for weight in _FORM_WEIGHTS])
+
+    outcomes: list[tuple[ReaderSettings, float, Calibration, dict[str, float]]] = []
+    for null in ("max", "mean", "min", "best"):
+        settings = best.model_copy(update={"null": null})
+        cases = with_empty_share(reading.cases(settings))
+        outcomes.append((settings, *fit_and_measure(cases, settings.candidates)))
+        log.info("null %s: %s", null, outcomes[-1][3])
+    settings, _, calibration, figures = min(outcomes, key=lambda outcome: outcome[1])
+
+    measured = reading.of_sets([name for name in effort_sets if name in sets] or list(sets))
+    efforts, kept = choose_efforts(HeldOut(*measured, settings, calibration, reader.model.depth))
+    chosen = {"efforts": efforts, "effort": effort if effort in efforts else "full"}
+    figures = {**reading.exact_match(settings), **figures, **kept}
+    return Tuned(settings.model_copy(update=chosen), calibration, figures)
+
+
+class _Reading:
+    """The held-out questions of some sets, and the scores of all their passages, in chunks."""
+
+    def __init__(self, reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> None:
+        self.examples = [example for examples in sets.values() for example in examples]
+        self.labels = [label for label, examples in sets.items() for _ in examples]
+        self.weights = np.array([1.0 / (len(sets) * len(sets[label])) for label in self.labels])  # (Q,)
+        self.chunks = [self.examples[i : i + _CHUNK] for i in range(0, len(self.examples), _CHUNK)]
+        self.scored = [
+            reader.score([e.question for e in chunk], [e.passages for e in chunk]) for chunk in self.chunks
+        ]
 
     def ranked(
-        settings: ReaderSettings, *, without_answers: bool = False, depth: int | None = None
+        self, settings: ReaderSettings, *, without_answers: bool = False, depth: int | None = None
     ) -> list[Ranked]:
+        """The answers to all questions, from all passages, or from those without an answer, or the best."""
         found: list[Ranked] = []
-        for part, output in zip(parts, scored, strict=True):
-            retrieval = [e.scores for e in part]
-            used = _without_answers(output, part) if without_answers else output
+        for chunk, scored in zip(self.chunks, self.scored, strict=True):
+            retrieval = [e.scores for e in chunk]
+            used = _without_answers(scored, chunk) if without_answers else scored
             if depth is not None:
                 used = used.only(np.nonzero(standing(used, retrieval) < depth)[0].tolist())
             found += rank(used, retrieval, settings)
         return found
 
-    def right_first(settings: ReaderSettings) -> npt.NDArray[np.float64]:
-        pairs = zip(ranked(settings), held_out, strict=True)
+    def right(self, settings: ReaderSettings) -> npt.NDArray[np.float64]:
+        """(Q,) 1 where the first answer is right, else 0."""
+        pairs = zip(self.ranked(settings), self.examples, strict=True)
         return np.array([bool(r.candidates) and is_right(r.candidates[0].text, e) for r, e in pairs], float)
 
-    def most_right(settings: ReaderSettings, changes: Sequence[Mapping[str, Any]]) -> ReaderSettings:
+    def most_right(self, settings: ReaderSettings, changes: Sequence[Mapping[str, Any]]) -> ReaderSettings:
+        """The settings with that change which gives most right first answers."""
         options = [settings.model_copy(update=change) for change in changes]
-        shares = [float((weights * right_first(option)).sum()) for option in options]
+        shares = [float((self.weights * self.right(option)).sum()) for option in options]
         for change, share in zip(changes, shares, strict=True):
             log.info("held-out EM %.2f  %s", 100 * share, change)
         return options[int(np.argmax(shares))]
 
-    merged = [{"merge": merge, "retrieval_weight": w} for merge in ("max", "sum") for w in _WEIGHTS]
-    best = most_right(reader.settings, merged)
-    best = most_right(best, [{"form_weight": weight} for weight in _FORM_WEIGHTS])
-
-    outcomes: list[tuple[ReaderSettings, float, Calibration, dict[str, float]]] = []
-    for null in ("max", "mean", "min", "best"):
-        settings = best.model_copy(update={"null": null})
+    def cases(self, settings: ReaderSettings) -> list[Case]:
+        """Each question read whole, without the passages that hold an answer (some), and at each depth."""
         cases = []
         for answerable, depth in ((True, None), (False, None), *((True, depth) for depth in _DEPTHS)):
-            for number, found in enumerate(ranked(settings, without_answers=not answerable, depth=depth)):
+            for number, found in enumerate(
+                self.ranked(settings, without_answers=not answerable, depth=depth)
+            ):
                 if found.candidates and (answerable or number % _OF in _EMPTIED):
-                    given = (held_out[number], number, labels[number], weights[number])
-                    holds = answerable and any(c.has_answer for c in held_out[number].candidates)
+                    example = self.examples[number]
+                    holds = answerable and any(c.has_answer for c in example.candidates)
+                    given = (example, number, self.labels[number], self.weights[number])
                     cases.append(Case(found, *given, answerable, holds, depth is None))
-        outcomes.append((settings, *fit_and_measure(with_empty_share(cases), settings.candidates)))
-        log.info("null %s: %s", null, outcomes[-1][3])
-    settings, _, calibration, figures = min(outcomes, key=lambda outcome: outcome[1])
-    right = right_first(settings)
-    em = {"em": round(100 * float((weights * right).sum()), 2)}
-    if len(sets) > 1:
-        own = {label: np.array([label == other for other in labels]) for label in sets}
-        em |= {f"em {label}": round(100 * float(right[mine].mean()), 2) for label, mine in own.items()}
-    asked = weights * np.isin(labels, [name for name in effort_sets if name in sets] or list(sets))
-    chosen = [n for n in range(len(parts)) if asked[n * _CHUNK : (n + 1) * _CHUNK].any()]
-    shares = np.concatenate([asked[n * _CHUNK : (n + 1) * _CHUNK] for n in chosen]) / asked.sum()
-    read = [scored[n] for n in chosen], [parts[n] for n in chosen]
-    held = HeldOut(*read, shares, settings, calibration, reader.model.depth)
-    efforts, kept = choose_efforts(held)
-    taken = {"efforts": efforts, "effort": effort if effort in efforts else "full"}
-    return Tuned(settings.model_copy(update=taken), calibration, {**em, **figures, **kept})
+        return cases
+
+    def exact_match(self, settings: ReaderSettings) -> dict[str, float]:
+        """Right first answers in per cent: the mean of the sets, and of each set if there are several."""
+        right, labels = self.right(settings), np.array(self.labels)
+        names = list(dict.fromkeys(self.labels))
+        figures = {"em": round(100 * float((self.weights * right).sum()), 2)}
+        if len(names) > 1:
+            figures |= {f"em {name}": round(100 * float(right[labels == name].mean()), 2) for name in names}
+        return figures
+
+    def of_sets(
+        self, names: Sequence[str]
+    ) -> tuple[list[ScoredPassages], list[list[Example]], npt.NDArray[np.float64]]:
+        """The chunks with questions of these sets: scores, questions, and weights (Q,) which sum to 1."""
+        weights = self.weights * np.isin(self.labels, names)
+        parts = [weights[i : i + _CHUNK] for i in range(0, len(weights), _CHUNK)]
+        used = [part.any() for part in parts]
+        return (
+            list(compress(self.scored, used)),
+            list(compress(self.chunks, used)),
+            np.concatenate(list(compress(parts, used))) / weights.sum(),
+        )
 
 
 def with_empty_share(cases: Sequence[Case], empty: float = _EMPTY) -> list[Case]:
