@@ -2,9 +2,9 @@
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -74,59 +74,90 @@ def split_examples(config: ValidatedTrainConfig, folder: Path) -> ExampleSplit:
     return ExampleSplit(key, held_out, training)
 
 
-def _divide(config: ValidatedTrainConfig, fraction: float, kept: Path, bounds_file: Path) -> None:
-    """The places of all training questions, and the examples that are held out."""
-    seed, sampled, lowest = config.run.seed, list[float](), set[float]()
-    other, left_out = (config.validation_file,) if config.validation_file else (), set[float]()
-    known = {place_of(example.question, seed) for example in _read(other, config.needs, quiet=True)}
-    read = 0
+@dataclass(slots=True)
+class _Places:
+    """The training questions by their place, after one reading of all files.
 
-    def below() -> Iterator[tuple[float, int, Example]]:
-        nonlocal read
-        for number, example in enumerate(_read(config.train_files, config.needs)):
-            read += 1
+    Attributes:
+        low: groups (questions or articles) below it are held out.
+        read: number of examples in the training files.
+        training: places of the questions to train on.
+        left_out: places of those that are in the validation file too.
+        groups: places of groups, of the first 2,000.
+        held_out: the examples to measure on, in the order of the files.
+    """
+
+    low: float
+    read: int = 0
+    training: list[float] = field(default_factory=list)
+    left_out: set[float] = field(default_factory=set)
+    groups: set[float] = field(default_factory=set)
+    held_out: list[Example] = field(default_factory=list)
+
+
+def _divide(config: ValidatedTrainConfig, fraction: float, kept: Path, bounds_file: Path) -> None:
+    """Write the bounds between which questions are trained on, and the examples that are held out."""
+    places = _places(config, fraction)
+    if fraction and (least := _least_bound(places.groups)) > fraction:
+        places = _places(config, least)
+    bounds = _bounds(config, places)
+    if places.held_out:
+        write_examples(kept, places.held_out)
+    atomic_write_json(bounds_file, bounds)
+
+
+def _places(config: ValidatedTrainConfig, low: float) -> _Places:
+    places, seed = _Places(low), config.run.seed
+    other = (config.validation_file,) if config.validation_file else ()
+    known = {place_of(example.question, seed) for example in _read(other, config.needs, quiet=True)}
+
+    def candidates() -> Iterator[tuple[float, int, Example]]:
+        for number, example in enumerate(_read(config.train_files, config.needs), start=1):
+            places.read = number
             place, group = (place_of(text, seed) for text in (example.question, _divided_by(config, example)))
-            if len(lowest) < _FEW:
-                lowest.add(group)
-            if group < fraction:
+            if len(places.groups) < _FEW:
+                places.groups.add(group)
+            if group < low:
                 yield place, number, example
             elif place in known:
-                left_out.add(place)
+                places.left_out.add(place)
             else:
-                sampled.append(place)
-
-    def given() -> Iterator[tuple[float, int, Example]]:
+                places.training.append(place)
         for number, example in enumerate(_read(other, config.needs)):
             yield place_of(example.question, seed), number, example
 
-    chosen = heapq.nsmallest(
-        config.data.validation_questions, chain(below(), given()), key=lambda found: found[:2]
-    )
-    if fraction and len(lowest) < _FEW:  # all groups are known: of a small set the share is too little
-        places = sorted(lowest)
-        least = least_held_out(len(places))
-        if len(places) > least and places[least - 1] >= fraction:
-            return _divide(config, float(np.nextafter(places[least - 1], 1)), kept, bounds_file)
-    train = np.sort(np.asarray(sampled))
-    if not len(train):
+    chosen = heapq.nsmallest(config.data.validation_questions, candidates(), key=lambda found: found[:2])
+    places.held_out = [example for _, _, example in sorted(chosen, key=lambda found: found[1])]
+    return places
+
+
+def _least_bound(groups: set[float]) -> float:
+    """The bound that holds out the fewest groups allowed of a small set; 0 if there may be more groups."""
+    least = least_held_out(len(groups))
+    return float(np.nextafter(sorted(groups)[least - 1], 1)) if least < len(groups) < _FEW else 0.0
+
+
+def _bounds(config: ValidatedTrainConfig, places: _Places) -> dict[str, Any]:
+    if not places.training:
         raise DataError(
-            f"none of {read} questions is left to train on",
-            hint="give others than those of validation_file" if other else "lower validation_fraction",
+            f"none of {places.read} questions is left to train on",
+            hint="give others than those of validation_file"
+            if config.validation_file
+            else "lower validation_fraction",
         )
-    if left_out:
+    if places.left_out:
         get_logger(__name__).warning(
-            "%d training questions are in %s too, and are not trained on", len(left_out), *other
+            "%d training questions are in %s too, and are not trained on",
+            *(len(places.left_out), config.validation_file),
         )
-    if config.validates and not chosen:
+    if config.validates and not places.held_out:
         raise DataError(
-            f"none of {read} questions falls into the held-out {100 * fraction:g} %",
+            f"none of {places.read} questions falls into the held-out {100 * places.low:g} %",
             hint="raise validation_fraction, give a validation_file, or set validation_fraction=0",
         )
-    wanted = min(config.data.train_questions or len(train), len(train))
-    if chosen:
-        write_examples(kept, (example for _, _, example in sorted(chosen, key=lambda c: c[1])))
-    bounds = {"low": fraction, "high": float(train[wanted - 1]), "left_out": sorted(left_out)}
-    atomic_write_json(bounds_file, bounds)
+    training = np.sort(np.asarray(places.training))
+    wanted = min(config.data.train_questions or len(training), len(training))
+    return {"low": places.low, "high": float(training[wanted - 1]), "left_out": sorted(places.left_out)}
 
 
 def _read(files: tuple[Path, ...], needs: Needed, *, quiet: bool = False) -> Iterator[Example]:
