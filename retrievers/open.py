@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from pydantic import Field
 
 from indexers.presets import INDEX_KINDS, Part
 from rag.config import Config, load_config, parse_overrides
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, did_you_mean
 from rag.core.log import get_logger
 from retrievers.dense import DenseRetriever
 from retrievers.fusion import Fusion
@@ -180,10 +179,9 @@ def parse_kind(text: str) -> tuple[str, Config]:
     """
     name, _, given = text.partition(":")
     if name != "auto" and name not in KINDS:
-        near = difflib.get_close_matches(name, KINDS, n=1)
         raise ConfigError(
             f"retriever is {name!r}, expected one of {', '.join(KIND_NAMES)}",
-            hint=f"did you mean {near[0]!r}?" if near else "",
+            hint=did_you_mean(name, KINDS, ""),
         )
     options = KINDS[name].options if name in KINDS else NoOptions
     values = [part.strip() for part in given.split(",") if part.strip()]

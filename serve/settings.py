@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import re
@@ -12,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from rag.core.errors import ConfigError
+from rag.core.errors import ConfigError, did_you_mean
 from rag.scale.cluster import parse_cluster
 from retrievers.fusion import Fusion
 from retrievers.open import parse_kind
@@ -261,8 +260,8 @@ def load_settings(**values: object) -> ServeSettings:
     known = {_PREFIX + name.upper() for name in ServeSettings.model_fields}
     given = {name for name in map(str.upper, os.environ) if name.startswith(_PREFIX)}
     for name in sorted(given - known):
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0)
-        raise ConfigError(f"server settings: there is no {name}", hint=f"did you mean {near[0]}?")
+        hint = did_you_mean(name, known, "`rag docs settings` lists them")
+        raise ConfigError(f"server settings: there is no {name}", hint=hint)
     try:
         return ServeSettings(**values)  # type: ignore[arg-type]
     except ValidationError as error:
