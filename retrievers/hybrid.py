@@ -37,9 +37,10 @@ class HybridRetriever:
     Args:
         members: retrievers over one set of passages, usually dense and sparse.
         fusion: the method, with weights in the order of `members`; `default_fusion` if None.
-        depth: hits taken from each member; never fewer than `top_k`.
-        passages, matching: a scorer of the words of the first 60 hits' passages (of `top_k` if more are
-            wanted), whose scores are added to the fused ones; None: the fused scores decide alone.
+        depth: hits taken from each member; never fewer than `top_k`, and no more than `passages`.
+        passages: the passages that are searched.
+        matching: a scorer of the words of the first 60 hits' passages (of `top_k` if more are wanted), whose
+            scores are added to the fused ones; None: the fused scores decide alone.
 
     Raises:
         ConfigError: members and weights differ in number, or depth is below 1.
@@ -102,6 +103,8 @@ class HybridRetriever:
     ) -> list[list[list[Hit]]]:
         """The list of each member, before fusion; the members search side by side."""
         depth = max(self.depth, top_k)
+        if self.passages is not None:
+            depth = max(1, min(depth, len(self.passages)))
 
         def search(member: Retriever) -> list[list[Hit]]:
             return member.search(questions, depth, timer=timer, selected=selected)

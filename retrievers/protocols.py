@@ -21,6 +21,7 @@ class TextEncoder(PassageEncoder, Protocol):
 class Passages(Protocol):
     """Passages by row, such as a `PassageStore`."""
 
+    def __len__(self) -> int: ...
     def __getitem__(self, row: int) -> Passage: ...
     def ids(self, rows: Sequence[int] | np.ndarray[Any, Any]) -> list[str]:
         """Ids of rows, in that order."""

@@ -271,7 +271,7 @@ class RerankingRetriever:
     Args:
         first: the retriever; its ranks and scores are kept in `Hit.first_stage`.
         scorer: scores the hits of `first`.
-        depth: hits that are scored; at least as many as are returned.
+        depth: hits that are scored; at least as many as are returned, at most all passages.
         fusion: the method, with the re-ranker's weight first; `DEFAULT_FUSION` if None.
         identity: description of the re-ranker, for reports.
 
@@ -317,10 +317,11 @@ class RerankingRetriever:
         selected: Selection | None = None,
     ) -> list[list[list[Hit]]]:
         """The hits in the re-ranker's order, with its scores, and those of the first stage, before fusion."""
-        found = self.first.search(questions, max(self.depth, top_k), timer=timer, selected=selected)
+        depth = max(1, min(max(self.depth, top_k), len(self.passages)))
+        found = self.first.search(questions, depth, timer=timer, selected=selected)
         ordered: list[list[Hit]] = []
         with stage(timer, "rerank"):
-            at_once = max(1, _PASSAGES_AT_ONCE // max(self.depth, top_k))
+            at_once = max(1, _PASSAGES_AT_ONCE // depth)
             for start in range(0, len(found), at_once):
                 block = found[start : start + at_once]
                 ordered += self._rescored(questions[start : start + len(block)], block)

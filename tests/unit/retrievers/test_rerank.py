@@ -121,8 +121,26 @@ def test_the_deeper_it_judges_the_fewer_questions_at_once(depth: int, calls: int
             return np.zeros(len(passages), np.float32)
 
     judge = Counting()
-    RerankingRetriever(First(), Store(PASSAGES), judge, depth=depth).search(QUESTIONS, 3)
+    RerankingRetriever(First(), Store(PASSAGES * 2000), judge, depth=depth).search(QUESTIONS, 3)
     assert judge.calls == calls
+
+
+def test_no_more_hits_are_judged_than_there_are_passages() -> None:
+    class Wide(First):
+        def search(
+            self, questions: Any, top_k: int, *, timer: Any = None, selected: Any = None
+        ) -> list[list[Hit]]:
+            assert top_k == len(PASSAGES)
+            return super().search(questions, top_k)
+
+    class Same:
+        name = "same"
+
+        def score(self, questions: Any, passages: Any) -> Any:
+            return np.zeros(len(questions), np.float32)
+
+    retriever = RerankingRetriever(Wide(), Store(PASSAGES), Same(), depth=10**12)
+    assert len(retriever.search(["x"], 100)[0]) == len(PASSAGES)
 
 
 def test_ties_get_the_order_of_their_ids_and_nothing_found_stays_nothing() -> None:

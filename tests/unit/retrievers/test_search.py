@@ -21,6 +21,9 @@ VECTORS = np.array([[1, 0], [0, 1], [1, 0], [0.5, 0.5]], dtype=np.float32)
 
 
 class Store:
+    def __len__(self):
+        return len(IDS)
+
     def ids(self, rows):
         return [IDS[row] for row in rows]
 
@@ -107,7 +110,8 @@ def test_hybrid_takes_depth_hits_from_each_member():
 
     HybridRetriever([Member(), Member()], depth=50).search(["q"], 3)
     HybridRetriever([Member(), Member()], depth=2).search(["q"], 3)
-    assert asked == [50, 50, 3, 3]
+    HybridRetriever([Member(), Member()], depth=10**12, passages=Store()).search(["q"], 3)
+    assert asked == [50, 50, 3, 3, 4, 4]
 
 
 def test_hybrid_settings_are_checked():
