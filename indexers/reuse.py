@@ -58,8 +58,9 @@ class KnownVectors:
     ) -> None:
         self._encoder = encoder
         self._counts = [0]  # shared with the copies that `reporting` makes
-        self._taken: Callable[[int], None] = _ignore  # called with the number of reused vectors
-        self._made: Callable[[int], None] = _ignore  # … encoded, by an encoder that does not report it
+        # Called with the number of passages: reused ones, and encoded ones unless the encoder reports them.
+        self._on_reused: Callable[[int], None] = _ignore
+        self._on_encoded: Callable[[int], None] = _ignore
         self._known = [_Known.read(Path(path), encoder, dtype) for path in indexes]
 
     @classmethod
@@ -88,16 +89,16 @@ class KnownVectors:
     def reporting(self, done: Callable[[int], None]) -> KnownVectors:
         """This encoder, but calling `done` with the number of passages that got their vectors."""
 
-        def taken(count: int) -> None:
+        def add_reused(count: int) -> None:
             self._counts[0] += count
             done(count)
 
         copied = copy.copy(self)
-        copied._taken = taken
+        copied._on_reused = add_reused
         if isinstance(self._encoder, ReportingEncoder):
             copied._encoder = self._encoder.reporting(done)
         else:
-            copied._made = done
+            copied._on_encoded = done
         return copied
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
@@ -110,13 +111,13 @@ class KnownVectors:
             found = rows >= 0
             vectors[missing[found]] = known.embeddings.rows(rows[found])
             missing = missing[~found]
-        self._taken(len(texts) - len(missing))
+        self._on_reused(len(texts) - len(missing))
         if len(missing):
             wanted = missing.tolist()
             vectors[missing] = self._encoder.encode_passages(
                 [titles[row] for row in wanted], [texts[row] for row in wanted]
             )
-            self._made(len(missing))
+            self._on_encoded(len(missing))
         return vectors
 
 
@@ -217,13 +218,13 @@ def check_passage_vectors(
     rows = np.sort(np.random.default_rng(seed).choice(len(passages), count, replace=False))
     stored = embeddings.rows(rows)
     sample = passages.get_many(rows)
-    made = encoder.encode_passages([p.title for p in sample], [p.text for p in sample])
-    if made.shape != stored.shape:
+    computed = encoder.encode_passages([p.title for p in sample], [p.text for p in sample])
+    if computed.shape != stored.shape:
         raise MismatchedArtifactError(
             f"the vectors in {place} have {stored.shape[1]} dimensions, those of {encoder.identity.name} "
-            f"have {made.shape[1]}"
+            f"have {computed.shape[1]}"
         )
-    apart = np.linalg.norm(made - stored, axis=1) / np.maximum(np.linalg.norm(stored, axis=1), 1e-30)
+    apart = np.linalg.norm(computed - stored, axis=1) / np.maximum(np.linalg.norm(stored, axis=1), 1e-30)
     if apart.max() > _FARTHEST:
         raise MismatchedArtifactError(
             f"{encoder.identity.name} gives passages of {place} other vectors ({apart.max():.0%} apart)",

@@ -18,10 +18,10 @@ from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage, Path
-from rag.data.asked import check_questions
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.languages import LanguageNotices
+from rag.data.question_checks import check_questions
 from rag.opening import Opening, keep_encoder, save
 from readers.answer_kinds import answers_wanted, in_parts, in_whole, with_kind
 from readers.follow_up import Turn, rephrase

@@ -23,8 +23,8 @@ def ask(
     ] = False,
 ) -> None:
     """Ask a question; prints answers with title, highlighted evidence and confidence."""
-    from rag.data.asked import check_questions
     from rag.data.filters import Filter
+    from rag.data.question_checks import check_questions
 
     check_questions(questions, read, n_best)  # before models are loaded
     chosen = Filter.parse_options(filter or ())

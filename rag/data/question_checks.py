@@ -25,9 +25,9 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
             raise ConfigError(f"{name} is {number!r}, expected a whole number, {bounds}")
         if number < 1 or (most is not None and number > most):
             raise ConfigError(f"{name} is {number}, expected {bounds}")
-    asked = list(questions)
-    for number, question in enumerate(asked):
-        which = f"question {number}" if len(asked) > 1 else "the question"
+    checked = list(questions)
+    for number, question in enumerate(checked):
+        which = f"question {number}" if len(checked) > 1 else "the question"
         if not isinstance(question, str):
             raise DataError(f"{which} is not text, found {type(question).__name__} {question!r:.40}")
         if not question.strip():
@@ -35,4 +35,4 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
         bad = next((at for at, char in enumerate(question) if "\ud800" <= char <= "\udfff"), None)
         if bad is not None:  # what Python makes of a byte that is not UTF-8
             raise DataError(f"{which} is not valid Unicode at character {bad}", hint="give it in UTF-8")
-    return asked
+    return checked
