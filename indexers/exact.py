@@ -105,13 +105,13 @@ def _score_pairs(
     width = -(-int(counts.max(initial=0)) // _PAIRS_AT_ONCE) * _PAIRS_AT_ONCE
     if width == 0:
         return
-    asked = np.flatnonzero(counts)  # queries with a pair here
-    query, place = np.nonzero(wanted[asked])
-    slot = ranges(0, counts[asked])
-    ids = np.zeros((len(asked), width), dtype=np.int64)
-    ids[query, slot] = rows[asked[query], place]
+    used = np.flatnonzero(counts)  # queries with a pair here
+    query, place = np.nonzero(wanted[used])
+    slot = ranges(0, counts[used])
+    ids = np.zeros((len(used), width), dtype=np.int64)
+    ids[query, slot] = rows[used[query], place]
     products = np.empty(ids.shape, dtype=np.float32)
-    some = np.ascontiguousarray(queries[asked])
+    some = np.ascontiguousarray(queries[used])
     threads = faiss.omp_get_max_threads()
     if ids.size < _PAIRS_WORTH_THREADS:
         faiss.omp_set_num_threads(1)
@@ -120,7 +120,7 @@ def _score_pairs(
         vectors.shape[1], len(some), width,
     )  # fmt: skip
     faiss.omp_set_num_threads(threads)
-    scores[asked[query], place] = products[query, slot]
+    scores[used[query], place] = products[query, slot]
 
 
 def exact_search(

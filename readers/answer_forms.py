@@ -102,7 +102,7 @@ _FUNCTION_WORDS = frozenset(
     )
 )
 _NAME = regex.compile(_IDENTIFIER)
-_ASKED = {form: regex.compile(pattern, regex.IGNORECASE) for form, pattern in _ASKS.items()}
+_EXPECTED = {form: regex.compile(pattern, regex.IGNORECASE) for form, pattern in _ASKS.items()}
 _FORM = {
     form: regex.compile(pattern, regex.DOTALL | (regex.IGNORECASE if form in ("number", "date") else 0))
     for form, pattern in _FORMS.items()
@@ -188,20 +188,20 @@ def _after_label(text: str, start: int, end: int) -> int:
     return colon + 2 if is_label and first < start else start
 
 
-def asked_form(question: str) -> str:
+def expected_form(question: str) -> str:
     """The form of answer that the question asks for, or "" if the question does not tell: "number", "person",
     "option" (of a command), "name" (in code), "path" (of a file), "address" (of mail or the web), "date", or
     "step" (what to do, or what happens).
 
     Example:
-        >>> [asked_form(q) for q in ("How long does it take?", "Which switch sorts?", "Why?")]
+        >>> [expected_form(q) for q in ("How long does it take?", "Which switch sorts?", "Why?")]
         ['number', 'option', '']
     """
-    return next((form for form, asked in _ASKED.items() if asked.search(question)), "")
+    return next((form for form, pattern in _EXPECTED.items() if pattern.search(question)), "")
 
 
 def has_form(answer: str, form: str) -> bool:
-    """Whether an answer has a form of `asked_form`; every answer has the form "".
+    """Whether an answer has a form of `expected_form`; every answer has the form "".
 
     Example:
         >>> has_form("--sort", "option"), has_form("sorting", "option")
@@ -211,7 +211,7 @@ def has_form(answer: str, form: str) -> bool:
 
 
 def fit_of_form(answer: str, form: str) -> int:
-    """1 if an answer has a form of `asked_form`, −1 if not, 0 if no form is asked for, or only steps."""
+    """1 if an answer has a form of `expected_form`, −1 if not, 0 if no form is asked for, or only steps."""
     return 0 if form in ("", "step") else 1 if has_form(answer, form) else -1
 
 
@@ -245,8 +245,8 @@ def asks_yes_no(question: str) -> bool:
     """Whether a question asks for yes or no: it opens with an auxiliary verb, and offers no choice with "or".
 
     Example:
-        >>> asked = "Does it run on Windows?", "Was Ann or Bob first?", "Can you tell me why?", "Who is he?"
-        >>> [asks_yes_no(question) for question in asked]
+        >>> questions = "Does it run?", "Was Ann or Bob first?", "Can you tell me why?", "Who is he?"
+        >>> [asks_yes_no(question) for question in questions]
         [True, False, False, False]
     """
     return _YES_NO.match(question) is not None

@@ -57,8 +57,8 @@ def in_whole(
 ) -> Iterator[AnswerSet]:
     """The answers to each question, from those to all its parts in turn; see `in_parts` and `of_parts`."""
     left = iter(results)
-    for question, asked in zip(questions, parts, strict=True):
-        yield of_parts(question, [next(left) for _ in asked])
+    for question, own_parts in zip(questions, parts, strict=True):
+        yield of_parts(question, [next(left) for _ in own_parts])
 
 
 def _is_shown(part: AnswerSet) -> bool:

@@ -100,8 +100,8 @@ def answer_signs(found: Ranked, p: Floats, none: float) -> Floats:
     entropy = -float((shares * np.log(shares)).sum())
     length, has_digit = np.log1p(len(text.split())), any(map(str.isdigit, text))
     near = found.lead, found.rival, found.fit, found.near, np.log1p(found.words), has_digit
-    asked = found.relevance, margin, np.log(found.asked)
-    return np.array([*odds, *seen, *asked, entropy, length, *near], np.float64)
+    sizes = found.relevance, margin, np.log(found.question_tokens)
+    return np.array([*odds, *seen, *sizes, entropy, length, *near], np.float64)
 
 
 def confidence_of_first(found: Ranked, calibration: Calibration) -> float:

@@ -123,10 +123,10 @@ def find_signs(
         passages: the K passages that were read.
         paths: numbers of the passages on each path that a retriever found, best first.
     """
-    asked = _words(question)
+    words = _words(question)
     titles = [_name(passage.title) for passage in passages]
     lines = [[_words(sentence) for sentence in passage.sentences] for passage in passages]
-    wanted = [word for word in dict.fromkeys(asked) if word not in _STOP_WORDS]
+    wanted = [word for word in dict.fromkeys(words) if word not in _STOP_WORDS]
     bags = [
         {word for line in own for word in line}.union(_words(passage.title))
         for own, passage in zip(lines, passages, strict=True)
@@ -145,7 +145,7 @@ def find_signs(
     scores = np.array([passage.score for passage in passages], dtype=np.float64)
     spread = float(np.ptp(scores)) if len(scores) else 0.0
     scaled = (scores - scores.min()) / spread if spread else np.zeros(len(scores))
-    in_question = [float(_within(title, asked)) for title in titles]
+    in_question = [float(_within(title, words)) for title in titles]
     ranks = np.full((len(bags), len(bags)), math.log1p(len(paths)))
     for number in reversed(range(len(paths))):
         for first, second in pairwise(paths[number]):

@@ -152,14 +152,14 @@ def read_answers(
         numbers = [n for n, found in enumerate(retrieved) if found and of_paths[n] == several]
         if not numbers:
             continue
-        asked = [questions[n] for n in numbers]
+        texts = [questions[n] for n in numbers]
         shown = [[readable(passage) for _, passage in retrieved[n]] for n in numbers]
         if several and isinstance(reader, ReadsPaths):
             scores = [hop_scores(questions[n], retrieved[n], paths[n]) for n in numbers]
-            results = reader.read(asked, shown, scores, n_best, from_paths=True)
+            results = reader.read(texts, shown, scores, n_best, from_paths=True)
         else:
             scores = [search_scores(reader, retrieved[n]) for n in numbers]
-            results = reader.read(asked, shown, scores, n_best)
+            results = reader.read(texts, shown, scores, n_best)
         read.update(zip(numbers, results, strict=True))
     answers = []
     for n, question in enumerate(questions):
@@ -281,8 +281,8 @@ def with_paths(answers: AnswerSet, paths: Sequence[Steps]) -> AnswerSet:
         >>> danube = Passage("d", "Danube", "The Danube rises in Germany. It is long.")
         >>> germany = Passage("g", "Germany", "A state. The capital of Germany is Berlin.")
         >>> evidence = Evidence("g", "Germany", germany.text, 35, 41, 0.8)
-        >>> asked = "What is the capital of the country where the Danube rises?"
-        >>> found = AnswerSet(asked, (Answer("Berlin", 1.0, 0.9, evidence),), 0.1, "v", {})
+        >>> question = "What is the capital of the country where the Danube rises?"
+        >>> found = AnswerSet(question, (Answer("Berlin", 1.0, 0.9, evidence),), 0.1, "v", {})
         >>> path = [(Hit(0, "d", 0.7), danube), (Hit(1, "g", 0.8), germany)]
         >>> for step in with_paths(found, [path]).answers[0].path:
         ...     print(step.title, [step.text[start:end] for start, end in step.supporting])

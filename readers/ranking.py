@@ -51,7 +51,7 @@ class PassageRows:
         rows: windows of the pairs.
         extend: (V,) bool, tokens that continue a word, if answers are to be extended to whole words.
         polar: (questions,) bool, whether "yes" and "no" can answer the question.
-        forms: for each question the form of its answers, see `asked_form`.
+        forms: for each question the form of its answers, see `expected_form`.
         contents: for each question its content words, see `content_words`.
     """
 
@@ -91,7 +91,7 @@ class Ranked:
         passages: number of passages that were read.
         place: number of these with a higher retrieval score than the first answer's passage.
         relevance: passage logit of the first answer's passage; 0 for a network without passage logits.
-        asked: number of tokens of the question.
+        question_tokens: number of tokens of the question.
         lead: in the first answer's passage, by how much the best span scores higher than "not here".
         rival: likewise in the best of the other passages that were read, at least −10.
         fit: whether the first answer has the form that is asked for, see `fit_of_form`.
@@ -104,7 +104,7 @@ class Ranked:
     passages: int = 1
     place: int = 0
     relevance: float = 0.0
-    asked: int = 1
+    question_tokens: int = 1
     lead: float = 0.0
     rival: float = -10.0
     fit: int = 0
@@ -156,7 +156,7 @@ def rank(
         first = candidates[0].passage_index if candidates else read[0]
         relevance = float(scored.scores.relevances[chosen][place == first].max())
         ahead = int((scores > scores[read == first]).sum())
-        asked = scored.rows[indices[0]].types_from
+        question_tokens = scored.rows[indices[0]].types_from
         leads = (scored.scores.spans[chosen, 0] - scored.scores.nulls[chosen]).astype(np.float64)
         seen = float(leads[place == first].max()), float(max(leads[place != first], default=-10.0))
         signs: tuple[int, float, int] = (0, 0.0, 0)
@@ -165,11 +165,11 @@ def rank(
             fit = fit_of_form(candidates[0].text, scored.forms[question])
             signs = fit, *_around(candidates[0], scored.unique[passage], scored.contents[question])
         signed = seen[0], max(seen[1], -10.0), *signs
-        results.append(Ranked(candidates, null, len(read), ahead, relevance, asked, *signed))
+        results.append(Ranked(candidates, null, len(read), ahead, relevance, question_tokens, *signed))
     return results
 
 
-def _around(answer: CandidateAnswer, passage: Passage, asked: frozenset[str]) -> tuple[float, int]:
+def _around(answer: CandidateAnswer, passage: Passage, content: frozenset[str]) -> tuple[float, int]:
     """`near` and `words` of `Ranked`."""
     text, start, end = passage.text, answer.start, answer.end
     if start is None or end is None:
@@ -177,7 +177,7 @@ def _around(answer: CandidateAnswer, passage: Passage, asked: frozenset[str]) ->
     else:
         before, after = text[:start].split()[-_NEAR:], text[end:].split()[:_NEAR]
         near = content_words(" ".join([*before, answer.text, *after]))
-    return len(asked & near) / max(1, len(asked)), len(passage.title.split()) + len(text.split())
+    return len(content & near) / max(1, len(content)), len(passage.title.split()) + len(text.split())
 
 
 def _candidates(

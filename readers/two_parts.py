@@ -74,35 +74,35 @@ def two_parts(question: str) -> tuple[str, str] | None:
         ('Who invented the telephone?', 'When was the telephone patented?')
         >>> two_parts("What is the difference between when and where?")
     """
-    asked = " ".join(question.split()).rstrip(" ?.!")
-    if not asked or " and " not in asked or "? " in asked or _EMBEDDED.search(asked):
+    text = " ".join(question.split()).rstrip(" ?.!")
+    if not text or " and " not in text or "? " in text or _EMBEDDED.search(text):
         return None
-    if both := _BOTH.fullmatch(asked):
+    if both := _BOTH.fullmatch(text):
         aux = _ONE_OF[both["aux"].lower()]
         does = both["does"] or ""
         if (aux == "did") != (does.startswith(" die")) or (not does and "'" in both["b"]):
             return None  # who did something together did it once
         if _PLURAL_END.search(both["b"]) and _length(both["a"]) < _length(both["b"]):
             return None  # "the Southern and Northern Dynasties"
-        return _asked(f"{both['asks']} {aux} {both['a']}{does}"), _asked(
+        return _as_question(f"{both['asks']} {aux} {both['a']}{does}"), _as_question(
             f"{both['asks']} {aux} {both['b']}{does}"
         )
-    if same := _SAME_CLAUSE.fullmatch(asked) or _TRAILING.fullmatch(asked):
+    if same := _SAME_CLAUSE.fullmatch(text) or _TRAILING.fullmatch(text):
         if same["one"].lower() == "what" and not re.match(
             r"(?:is|are|was|were)\b", same["rest"], re.IGNORECASE
         ):
             return None  # "What did Ann paint and when?": "When did Ann paint?" asks less
-        return _asked(f"{same['one']} {same['rest']}"), _asked(f"{same['two']} {same['rest']}")
-    if done := _DONE.fullmatch(asked):
+        return _as_question(f"{same['one']} {same['rest']}"), _as_question(f"{same['two']} {same['rest']}")
+    if done := _DONE.fullmatch(text):
         did = done["did"].lower()
         participle = _PARTICIPLES.get(did) or (did if did.endswith("ed") else "")
         if not participle:
             return None
         aux = "were" if _PLURAL.fullmatch(done["what"]) else "was"
-        first = asked[: done.start("two")].rstrip(" ,").removesuffix(" and").rstrip(" ,")
-        return _asked(first), _asked(f"{done['two']} {aux} {done['what']} {participle}")
-    if clauses := _TWO_CLAUSES.fullmatch(asked):
-        first, second = _asked(clauses["one"]), _asked(clauses["two"])
+        first = text[: done.start("two")].rstrip(" ,").removesuffix(" and").rstrip(" ,")
+        return _as_question(first), _as_question(f"{done['two']} {aux} {done['what']} {participle}")
+    if clauses := _TWO_CLAUSES.fullmatch(text):
+        first, second = _as_question(clauses["one"]), _as_question(clauses["two"])
         if len(clauses["one"].split()) < 3 or not _is_clause(clauses["one"]) or _VAGUE.search(clauses["two"]):
             return None
         if _PLURAL_PRONOUN.search(second) or (
@@ -124,5 +124,5 @@ def _is_clause(words: str) -> bool:
     return re.search(rf"\b(?:{AUXILIARY}|[a-z]+ed|{'|'.join(_PARTICIPLES)}|[a-z]+s)\b", words) is not None
 
 
-def _asked(words: str) -> str:
+def _as_question(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}?"

@@ -21,10 +21,10 @@ def binding(folder: Path, passages: EncoderIdentity) -> dict[str, Any]:
         folder: the reader's folder; its question encoder is already written.
         passages: encoder of the index that reader and question encoder were trained with.
     """
-    asking = BiEncoder.load(folder / QUESTION_ENCODER, precision="fp32")
+    encoder = BiEncoder.load(folder / QUESTION_ENCODER, precision="fp32")
     return {
-        "questions_sha256": asking.identity.weights_sha256,
-        "dim": asking.dim,
+        "questions_sha256": encoder.identity.weights_sha256,
+        "dim": encoder.dim,
         "index_encoder": passages.to_json(),
     }
 
@@ -37,18 +37,18 @@ class BoundEncoder:
         questions_sha256: checksum of the question tower's weights.
     """
 
-    def __init__(self, asking: BiEncoder, identity: EncoderIdentity) -> None:
-        self._asking, self.identity = asking, identity
-        self.questions_sha256 = asking.identity.weights_sha256
+    def __init__(self, encoder: BiEncoder, identity: EncoderIdentity) -> None:
+        self._encoder, self.identity = encoder, identity
+        self.questions_sha256 = encoder.identity.weights_sha256
 
     @property
     def dim(self) -> int:
         """Vector size D."""
-        return self._asking.dim
+        return self._encoder.dim
 
     def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
         """Vectors (n, D) float32."""
-        return self._asking.encode_queries(queries)
+        return self._encoder.encode_queries(queries)
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
         """Raises ConfigError: this encoder has no passage tower."""
@@ -59,7 +59,7 @@ class BoundEncoder:
 
     def close(self) -> None:
         """Stop its threads."""
-        self._asking.close()
+        self._encoder.close()
 
 
 def open_bound(
@@ -97,13 +97,13 @@ def open_bound(
             hint="give the index of its training, or one built with its run's encoder (OUT/encoder)",
         )
     place = folder / QUESTION_ENCODER
-    asking = BiEncoder.load(
+    encoder = BiEncoder.load(
         place, precision=precision, pooling=identity.pooling, normalize=identity.normalize,
         query_prefix=identity.query_prefix,
     )  # fmt: skip
-    if asking.identity.weights_sha256 != wanted:
+    if encoder.identity.weights_sha256 != wanted:
         raise MismatchedArtifactError(
             f"{place} is another question encoder than {folder / 'reader.json'} states",
             hint="copy the reader's whole folder again",
         )
-    return DenseRetriever(index.dense, index.passages, BoundEncoder(asking, identity))
+    return DenseRetriever(index.dense, index.passages, BoundEncoder(encoder, identity))

@@ -160,8 +160,8 @@ class MultiHopRetriever:
         if not questions:
             return [], []
         width = max(top_k, self.beam)
-        asked, first = self._first_hop(questions, width, timer, selected)
-        paths = self._continue(questions, asked, first, width, timer, selected)
+        queries, first = self._first_hop(questions, width, timer, selected)
+        paths = self._continue(questions, queries, first, width, timer, selected)
         hits = [hits_of_paths(found, rest, top_k) for found, rest in zip(paths, first, strict=True)]
         return hits, [found[:top_k] for found in paths]
 
@@ -170,11 +170,11 @@ class MultiHopRetriever:
     ) -> tuple[FloatArray, list[list[Hit]]]:
         """Vectors (B, D) of the questions and their first passages."""
         with stage(timer, "hop_1"):
-            asked = self.dense.encoder.encode_queries([Query(question) for question in questions])
-            found = self.dense.search_vectors(asked, width, selected, timer=timer)
+            queries = self.dense.encoder.encode_queries([Query(question) for question in questions])
+            found = self.dense.search_vectors(queries, width, selected, timer=timer)
             if self.first is None:
-                return asked, found
-            return asked, [
+                return queries, found
+            return queries, [
                 [replace(hit, score=dense.score) for hit, dense in zip(hits, by_vector, strict=False)]
                 for hits, by_vector in zip(
                     self.first.search(questions, width, selected=selected), found, strict=True
@@ -200,11 +200,11 @@ class MultiHopRetriever:
             if not going:
                 break
             with stage(timer, f"hop_{hop + 1}"):
-                asked = [(number, path) for number in going for path in paths[number][: self.beam]]
-                queries = self._encode([questions[number] for number, _ in asked], [p for _, p in asked])
+                pairs = [(number, path) for number in going for path in paths[number][: self.beam]]
+                queries = self._encode([questions[number] for number, _ in pairs], [p for _, p in pairs])
                 longer: dict[int, list[Path]] = {}
                 found = self.dense.search_vectors(queries, self.beam + hop, selected, timer=timer)
-                for (number, path), hits in zip(asked, found, strict=True):
+                for (number, path), hits in zip(pairs, found, strict=True):
                     longer.setdefault(number, []).extend(_extend(path, hits, self.beam))
                 # The others have no further passage in the corpus.
                 going = [number for number in going if longer[number]]

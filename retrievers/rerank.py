@@ -84,17 +84,17 @@ class LateInteraction:
 
         if not questions:
             return np.zeros(0, np.float32)
-        asked, texts = list(dict.fromkeys(questions)), {passage.id: passage for passage in passages}
+        distinct, texts = list(dict.fromkeys(questions)), {passage.id: passage for passage in passages}
         places = {key: row for row, key in enumerate(texts)}
-        queries = self.encoder.question_tokens(asked)
+        queries = self.encoder.question_tokens(distinct)
         found = self.encoder.passage_tokens(
             [passage.title for passage in texts.values()], [passage.text for passage in texts.values()]
         )
-        numbers = {question: number for number, question in enumerate(asked)}
+        numbers = {question: number for number, question in enumerate(distinct)}
         owners = np.array([numbers[question] for question in questions])
         rows = np.array([places[passage.id] for passage in passages])
         scores = np.empty(len(rows), np.float32)
-        for number in range(len(asked)):
+        for number in range(len(distinct)):
             own = np.flatnonzero(owners == number)
             scores[own] = max_sim(queries.take([number]), found.take(rows[own].tolist()))[0].numpy()
         return scores
@@ -333,8 +333,8 @@ class RerankingRetriever:
             scored = np.concatenate(self.scorer.score_stored(questions, rows))
         else:
             texts = self.passages.get_many([hit.row for hits in lists for hit in hits])
-            asked = [question for question, hits in zip(questions, lists, strict=True) for _ in hits]
-            scored = self.scorer.score(asked, texts)
+            repeated = [question for question, hits in zip(questions, lists, strict=True) for _ in hits]
+            scored = self.scorer.score(repeated, texts)
         scores = iter(scored.tolist())
         return [
             sorted((replace(hit, score=next(scores)) for hit in hits), key=Hit.sort_key) for hits in lists

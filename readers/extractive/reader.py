@@ -13,7 +13,7 @@ import torch
 from rag.core.types import Passage
 from rag.data.sentences import Spans
 from rag.runtime.hardware import resolve_device, resolve_precision
-from readers.answer_forms import asked_form, content_words
+from readers.answer_forms import content_words, expected_form
 from readers.confidence import likelihoods
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
@@ -134,10 +134,10 @@ class ExtractiveReader:
         )
         ranked = rank(read, scores, settings)
         results = []
-        for asked, found, cost, given in zip(read.forms, ranked, costs, passages, strict=True):
-            n_read = len(found.candidates) if asked == "step" else n_best  # spans of one sentence become one
+        for form, found, cost, given in zip(read.forms, ranked, costs, passages, strict=True):
+            n_read = len(found.candidates) if form == "step" else n_best  # spans of one sentence become one
             result = found.result(*likelihoods(found, self.calibration), n_read, cost.to_json())
-            results.append(with_steps(result, given, n_best) if asked == "step" else result)
+            results.append(with_steps(result, given, n_best) if form == "step" else result)
         return results
 
     def score(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> ScoredPassages:
@@ -157,13 +157,13 @@ class ExtractiveReader:
     ) -> PassageRows:
         """All windows of all passages of each question, or of those at these places of its list."""
         pairs, unique = _unique_passages(passages, places)
-        asked = tokenize_texts(self.tokenizer, questions)
+        tokenized = tokenize_texts(self.tokenizer, questions)
         titles = tokenize_texts(self.tokenizer, [passage.title for passage in unique])
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
-        rows = rows_of_pairs(self.layout, [(q, u) for q, _, u in pairs], asked, titles, texts)
+        rows = rows_of_pairs(self.layout, [(q, u) for q, _, u in pairs], tokenized, titles, texts)
         extend = self._continues if self.settings.words == "extend" else None
         polar = np.array([can_be_polar(question) for question in questions], bool)
-        forms = [asked_form(question) for question in questions]
+        forms = [expected_form(question) for question in questions]
         contents = [content_words(question) for question in questions]
         return PassageRows(len(questions), pairs, unique, texts, rows, extend, polar, forms, contents)
 

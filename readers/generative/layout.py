@@ -18,10 +18,10 @@ def encode_rows(
     Special tokens that the template contains (such as "[SEP]") become these tokens; the tokenizer adds its
     usual special tokens around rows.
     """
-    asked = [_cut(tokenizer, question, settings.question_tokens) for question in questions]
+    shortened = [_cut(tokenizer, question, settings.question_tokens) for question in questions]
     texts = [
         settings.template.format(question=question, title=passage.title, text=passage.text)
-        for question, found in zip(asked, passages, strict=True)
+        for question, found in zip(shortened, passages, strict=True)
         for passage in found
     ]
     if not texts:

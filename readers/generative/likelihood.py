@@ -24,11 +24,11 @@ def passage_log_likelihood(seq2seq: Seq2Seq, memory: Memory, answers: Sequence[S
         Izacard et al. 2022, "Atlas", section 2.2 (perplexity distillation).
     """
     apart = memory.apart()
-    asked = [b for b, count in enumerate(memory.counts) for _ in range(count)]
+    owners = [b for b, count in enumerate(memory.counts) for _ in range(count)]
     values = []
     for begin in range(0, len(apart), _ROWS_AT_ONCE):
         part = range(begin, min(begin + _ROWS_AT_ONCE, len(apart)))
-        labels = seq2seq.targets([answers[asked[i]] for i in part])
+        labels = seq2seq.targets([answers[owners[i]] for i in part])
         values.append(_mean(seq2seq.token_log_probs(apart.rows(part), labels), labels))
     return _by_question(torch.cat(values).cpu(), memory.counts, float("-inf"))
 
@@ -79,8 +79,8 @@ def read_apart(
         passages; (B, T) bool mask of its tokens; and (B, K, T, V) those of the whole vocabulary, or None.
     """
     labels = seq2seq.targets(answers)  # (B, T)
-    asked = torch.repeat_interleave(torch.tensor(list(counts)))
-    targets = labels[asked.to(labels.device)]  # (R, T)
+    owners = torch.repeat_interleave(torch.tensor(list(counts)))
+    targets = labels[owners.to(labels.device)]  # (R, T)
     everything = seq2seq.logits(apart, targets).log_softmax(-1) if words else None
     if everything is None:
         logp = seq2seq.token_log_probs(apart, targets)

@@ -144,13 +144,13 @@ class GenerativeReader:
         chosen, _, rows = self._rows(questions, passages, scores)
         answer_ids = list(map(self.seq2seq.answer_ids, answers))  # whole, also beyond `answer_tokens`
         for part in _parts(rows):
-            asked = [answer_ids[b] for b in part]
+            wanted = [answer_ids[b] for b in part]
             with torch.inference_mode():
                 memory = self.seq2seq.encode([rows[b] for b in part], self.settings.batch_tokens)
                 if marginal is None:
-                    logp = self.seq2seq.token_log_probs(memory, self.seq2seq.targets(asked)).sum(1)
+                    logp = self.seq2seq.token_log_probs(memory, self.seq2seq.targets(wanted)).sum(1)
                 else:
-                    apart, _, _ = read_apart(self.seq2seq, memory.apart(), memory.counts, asked)
+                    apart, _, _ = read_apart(self.seq2seq, memory.apart(), memory.counts, wanted)
                     prior = pad_sequence(
                         self._priors([scores[b] for b in part], [chosen[b] for b in part]),
                         batch_first=True, padding_value=float("-inf"),
@@ -271,11 +271,11 @@ class GenerativeReader:
     ) -> list[tuple[float, list[float]]]:
         """Log-probability and attention of all answers, row by row, each row followed by its "no answer"."""
         null = [] if self._no_answer is None else [self._no_answer]
-        asked = [(row, ids) for row, mine in enumerate(answers) for ids in [*(i for _, i in mine), *null]]
+        pairs = [(row, ids) for row, mine in enumerate(answers) for ids in [*(i for _, i in mine), *null]]
         found: list[tuple[float, list[float]]] = []
         at_once = max(1, len(memory))
-        for begin in range(0, len(asked), at_once):
-            part = asked[begin : begin + at_once]
+        for begin in range(0, len(pairs), at_once):
+            part = pairs[begin : begin + at_once]
             labels = self.seq2seq.targets([ids for _, ids in part])
             attention, logp = attend(self.seq2seq, memory.rows([row for row, _ in part]), labels, "norm")
             found += zip(logp.sum(1).tolist(), attention.tolist(), strict=True)

@@ -83,8 +83,8 @@ def grounded_messages(question: str, passages: Sequence[Passage]) -> list[dict[s
         f"[{number}] {passage.title + ': ' if passage.title else ''}{passage.text}"
         for number, passage in enumerate(passages, start=1)
     ]
-    asked = "\n".join([*numbered, "", f"Question: {question}"])
-    return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": asked}]
+    content = "\n".join([*numbered, "", f"Question: {question}"])
+    return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": content}]
 
 
 def quoting_messages(question: str, passages: Sequence[Passage]) -> list[dict[str, str]]:
@@ -93,8 +93,8 @@ def quoting_messages(question: str, passages: Sequence[Passage]) -> list[dict[st
     The passages have no numbers, because small models continue the numbering and invent a next passage.
     """
     texts = [f"{passage.title + ': ' if passage.title else ''}{passage.text}" for passage in passages]
-    asked = "\n\n".join([*texts, f"Question: {question}"])
-    return [{"role": "system", "content": _QUOTING}, {"role": "user", "content": asked}]
+    content = "\n\n".join([*texts, f"Question: {question}"])
+    return [{"role": "system", "content": _QUOTING}, {"role": "user", "content": content}]
 
 
 def visible_text(text: str) -> str:

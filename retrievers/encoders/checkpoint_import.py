@@ -285,10 +285,10 @@ def read_pickled(path: Path) -> Any:
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
     except _DAMAGED as error:
-        asked = re.search(r"\bGLOBAL (\S+)", str(error))
-        if asked is not None:
+        found = re.search(r"\bGLOBAL (\S+)", str(error))
+        if found is not None:
             raise ArtifactError(
-                f"{path} asks for {asked[1]}, which weights do not need: refused, and nothing of it was run",
+                f"{path} asks for {found[1]}, which weights do not need: refused, and nothing of it was run",
                 hint="use a checkpoint from a source you trust; this program reads tensors, dicts and DPR's "
                 "CheckpointState",
             ) from error

@@ -77,30 +77,30 @@ class TokenMatch:
 
     def features(self, question: str, passages: Sequence[Passage]) -> FloatArray:
         """The features (n, 6) float32 of n passages; zero where question or passage has no token."""
-        asked, _ = self.encoder.tokens([question])
+        question_ids, _ = self.encoder.tokens([question])
         titles = [passage.title for passage in passages]
         flat, bounds = self.encoder.passage_tokens(titles, [passage.text for passage in passages])
         values = np.zeros((len(passages), len(FEATURES)), np.float32)
         filled = np.flatnonzero(np.diff(bounds))
-        if not len(filled) or not self._weight[asked].sum() > 0:
+        if not len(filled) or not self._weight[question_ids].sum() > 0:
             return values
         starts, ends = bounds[filled], bounds[filled + 1]
-        weights = self._weight[asked] / self._weight[asked].sum()  # (m,)
+        weights = self._weight[question_ids] / self._weight[question_ids].sum()  # (m,)
         distinct, place = np.unique(flat, return_inverse=True)
-        cosines = (self._units[asked] @ self._units[distinct].T)[:, place]  # (m, T)
-        same = asked[:, None] == flat  # (m, T)
+        cosines = (self._units[question_ids] @ self._units[distinct].T)[:, place]  # (m, T)
+        same = question_ids[:, None] == flat  # (m, T)
         query = unit_rows(self.encoder.encode_questions([question]))[0]
         values[:, 0] = unit_rows(self.encoder.means(flat, bounds)) @ query
         values[filled, 1] = weights @ np.maximum.reduceat(cosines, starts, axis=1)
         values[filled, 2] = _best_window(cosines, weights, starts, ends)
         values[filled, 3] = _adjacent(same, weights, starts, ends)
-        values[:, 4] = self._titles(asked, *self.encoder.tokens(titles))
+        values[:, 4] = self._titles(question_ids, *self.encoder.tokens(titles))
         values[filled, 5] = np.maximum.reduceat((self.encoder.vectors[distinct] @ query)[place], starts)
         values[:, 5] /= max(self._scale, 1e-12)
         return values
 
-    def _titles(self, asked: Int32, flat: Int32, bounds: Int64) -> FloatArray:
-        best = np.maximum((self._units[asked] @ self._units[flat].T).max(axis=0, initial=0), 0)  # (T,)
+    def _titles(self, question_ids: Int32, flat: Int32, bounds: Int64) -> FloatArray:
+        best = np.maximum((self._units[question_ids] @ self._units[flat].T).max(axis=0, initial=0), 0)  # (T,)
         weights = np.append(self._weight[flat], 0)  # one more, so that each title has a place to begin at
         sums = np.add.reduceat(np.stack([weights * np.append(best, 0) ** 2, weights]), bounds[:-1], axis=1)
         sums[:, np.diff(bounds) == 0] = 0

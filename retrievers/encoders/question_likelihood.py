@@ -85,15 +85,15 @@ class QuestionLikelihood:
         Raises:
             ConfigError: a question leaves no room for a passage in the model's context.
         """
-        asked = {text: self._ids(self._blank + text) for text in dict.fromkeys(questions)}
+        ids = {text: self._ids(self._blank + text) for text in dict.fromkeys(questions)}
         prompts = [
-            self._prompt(passage, len(asked[text])) for text, passage in zip(questions, passages, strict=True)
+            self._prompt(passage, len(ids[text])) for text, passage in zip(questions, passages, strict=True)
         ]
         scores = np.empty(len(prompts), np.float32)
-        sizes = [len(prompt) + len(asked[text]) for prompt, text in zip(prompts, questions, strict=True)]
+        sizes = [len(prompt) + len(ids[text]) for prompt, text in zip(prompts, questions, strict=True)]
         measure = self._decoded if self._fuses else self._continued
         for part in plan_batches(sizes, max_rows=_MAX_ROWS, max_tokens=_BATCH_TOKENS):
-            tokens = [asked[questions[row]] for row in part]
+            tokens = [ids[questions[row]] for row in part]
             with torch.inference_mode():
                 scores[part] = measure([prompts[row] for row in part], tokens).cpu().numpy()
         return scores
@@ -109,10 +109,10 @@ class QuestionLikelihood:
             )
         return [*self._before, *self._ids(text)[: min(room, self._longest)], *self._after]
 
-    def _continued(self, prompts: Sequence[list[int]], asked: Sequence[list[int]]) -> Tensor:
+    def _continued(self, prompts: Sequence[list[int]], questions: Sequence[list[int]]) -> Tensor:
         """(R,) of a causal model: padded on the left, so that all questions end together."""
-        rows = [torch.tensor([*prompt, *tokens]) for prompt, tokens in zip(prompts, asked, strict=True)]
-        width, kept = max(map(len, rows)), max(map(len, asked)) + 1
+        rows = [torch.tensor([*prompt, *tokens]) for prompt, tokens in zip(prompts, questions, strict=True)]
+        width, kept = max(map(len, rows)), max(map(len, questions)) + 1
         ids, mask = torch.zeros(len(rows), width, dtype=torch.long), torch.zeros(len(rows), width).long()
         for row, own in enumerate(rows):
             ids[row, width - len(own) :], mask[row, width - len(own) :] = own, 1
@@ -121,13 +121,13 @@ class QuestionLikelihood:
             input_ids=ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp_min(0),
             logits_to_keep=kept, use_cache=False,
         ).logits[:, :-1]  # fmt: skip
-        return _mean(logits, ids[:, 1 - kept :], [len(tokens) for tokens in asked])
+        return _mean(logits, ids[:, 1 - kept :], [len(tokens) for tokens in questions])
 
-    def _decoded(self, prompts: Sequence[list[int]], asked: Sequence[list[int]]) -> Tensor:
+    def _decoded(self, prompts: Sequence[list[int]], questions: Sequence[list[int]]) -> Tensor:
         """(R,) of an encoder–decoder, whose decoder says the question."""
         rows = self._tokenizer.pad({"input_ids": list(prompts)}, return_tensors="pt").to(self._model.device)
-        labels = torch.full((len(asked), max(map(len, asked))), -100)
-        for row, tokens in enumerate(asked):
+        labels = torch.full((len(questions), max(map(len, questions))), -100)
+        for row, tokens in enumerate(questions):
             labels[row, : len(tokens)] = torch.tensor(tokens)
         labels = labels.to(self._model.device)
         logits = self._model(**rows, labels=labels, use_cache=False).logits
@@ -142,5 +142,5 @@ def _mean(logits: Tensor, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
     """(R,) mean log-probability of the last tokens of each row, as many as `lengths` says."""
     found = logits.float().log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0]  # (R, T)
     count = torch.tensor(lengths, device=found.device)[:, None]
-    asked = torch.arange(found.shape[1], device=found.device)[None] >= found.shape[1] - count
-    return (found * asked).sum(1) / count[:, 0]
+    of_question = torch.arange(found.shape[1], device=found.device)[None] >= found.shape[1] - count
+    return (found * of_question).sum(1) / count[:, 0]

@@ -94,13 +94,13 @@ def max_sim(questions: Vectors, passages: Vectors) -> Tensor:
         Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage Search via Contextualized Late
         Interaction over BERT", equation 3.
     """
-    asked = questions.values  # (T, D)
+    tokens = questions.values  # (T, D)
     found, kept = passages.padded()  # (P, L, D), (P, L)
-    step = max(1, _BLOCK_NUMBERS // max(1, len(asked) * kept.shape[1]))
+    step = max(1, _BLOCK_NUMBERS // max(1, len(tokens) * kept.shape[1]))
     best = []
     for block, real in zip(found.split(step), kept.split(step), strict=True):
-        similar = asked @ block.flatten(0, 1).T  # (T, block · L)
-        similar = similar.view(len(asked), *real.shape).masked_fill(~real, float("-inf"))
+        similar = tokens @ block.flatten(0, 1).T  # (T, block · L)
+        similar = similar.view(len(tokens), *real.shape).masked_fill(~real, float("-inf"))
         best.append(similar.max(-1).values)  # (T, block)
     each = torch.cat(best, 1)  # (T, P)
     if questions.lengths is None:

@@ -258,9 +258,9 @@ def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ..
         >>> hop_orders("Is Germany longer than the Danube?", [other, one])
         [(0, 1), (1, 0)]
     """
-    asked, names = _words(question), [_words(_without_note(passage.title)) for passage in passages]
+    words, names = _words(question), [_words(_without_note(passage.title)) for passage in passages]
     texts = [_words(passage.text) for passage in passages]
-    first = [len(name) > 2 and name in asked for name in names]
+    first = [len(name) > 2 and name in words for name in names]
 
     def precedes(i: int, j: int) -> bool:
         if first[i] != first[j]:

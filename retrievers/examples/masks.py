@@ -48,7 +48,7 @@ def answer_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArray
         (B, P) bool; all False where the set was built without words.
     """
     mask = np.zeros((len(examples), len(rows)), bool)
-    numbers, asking = data.question_answers.gather(examples)  # (A,) each
+    numbers, owners = data.question_answers.gather(examples)  # (A,) each
     words, passage = data.words.gather(rows)  # (T,) each
     sought, _ = data.answers.gather(numbers.astype(np.int64))
     lengths = data.answers.lengths[numbers]
@@ -69,7 +69,7 @@ def answer_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArray
         inside[inside] = passage[start[inside]] == passage[last[inside]]
         start, found = start[inside], found[inside]
         same = _equal_runs(words, start, sought, first[found], lengths[found])
-        mask[asking[found[same]], passage[start[same]]] = True
+        mask[owners[found[same]], passage[start[same]]] = True
         weight = weight * _MULTIPLIER % 2**64
     return mask
 

@@ -145,8 +145,8 @@ def _step(model: PairModel, batch: Sequence[Group], world: World) -> Loss:
 
 
 def _scores(model: PairModel, groups: Sequence[Group]) -> tuple[torch.Tensor, int]:
-    asked = [question for question, passages in groups for _ in passages]
-    return model.logits(asked, [passage for _, passages in groups for passage in passages])
+    questions = [question for question, passages in groups for _ in passages]
+    return model.logits(questions, [passage for _, passages in groups for passage in passages])
 
 
 @torch.no_grad()

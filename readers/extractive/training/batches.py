@@ -188,10 +188,10 @@ class ReaderBatches:
 
     def _row(self, question: int, pair: tuple[int, int, bool], limit: int, draw: np.random.Generator) -> _Row:
         data, (passage, number, is_positive) = self.examples, pair
-        asked = data.questions.tokens(question)[: self.config.model.question_tokens]
+        question_ids = data.questions.tokens(question)[: self.config.model.question_tokens]
         title = data.titles.tokens(passage)[: self.config.model.title_tokens]
         text = data.texts.tokens(passage)
-        frame = data.template.frame(asked, title)
+        frame = data.template.frame(question_ids, title)
         head, room = len(frame.head), limit - frame.size
         spans = np.zeros((0, 2), np.int64)
         if is_positive:

@@ -150,13 +150,13 @@ def _windows(question: Question, passage: Passage, matcher: AnswerMatcher, words
     text = passage.text
     starts = question.answer_starts[:1] if question.answers else ()
     spans = [(start, start + len(question.answers[0])) for start in starts] or matcher.places(text)
-    asked = set(normalize_answer(question.text).split())
+    question_words = set(normalize_answer(question.text).split())
     cut: list[Candidate] = []
     for begin, end in window_bounds(text, words, spans):
         window = Passage("", passage.title, text[begin:end])
         answers = any(begin <= first and last <= end for first, last in spans)
         if answers or not matcher.matches(window.text):
-            shared = len(asked & set(normalize_answer(window.text).split()))
+            shared = len(question_words & set(normalize_answer(window.text).split()))
             role: Role = "positive" if answers else "hard_negative"
             cut.append(Candidate(window, role, score=float(shared), has_answer=answers))
     yield from sorted(cut, key=lambda one: -(one.score or 0.0))

@@ -92,14 +92,14 @@ def _answers_questions(folder: str) -> bool:
     return any(name.endswith("ForQuestionAnswering") for name in names)
 
 
-def _check(folder: str, model: SpanModel, tokenizer: Any, asked: int) -> None:
+def _check(folder: str, model: SpanModel, tokenizer: Any, row_tokens: int) -> None:
     check_offsets(folder, tokenizer)
     encoder: Any = model.encoder
     check_tokenizer(folder, tokenizer, encoder.config)
     longest = position_limit(encoder.config.to_dict())
-    if asked > longest:
+    if row_tokens > longest:
         raise ConfigError(
-            f"rows have {asked} tokens, the encoder reads at most {longest}",
+            f"rows have {row_tokens} tokens, the encoder reads at most {longest}",
             hint="lower full_tokens and max_tokens (mlm.joint_tokens of `rag train mlm` and `realm`)",
         )
 

@@ -85,7 +85,7 @@ class GeneratorBatches:
         chosen = [int(self._order(place, i // total, total)[i % total]) for i in wanted]
         if stage.task == "denoise":
             return self._denoising(stage, chosen, draw)
-        return self._asking(stage, chosen, draw)
+        return self._questions(stage, chosen, draw)
 
     def _order(self, place: int, epoch: int, total: int) -> npt.NDArray[np.int64]:
         if (place, epoch) not in self._orders:
@@ -93,7 +93,9 @@ class GeneratorBatches:
             self._orders[place, epoch] = generator(self._config.run.seed, 2, place, epoch).permutation(total)
         return self._orders[place, epoch]
 
-    def _asking(self, stage: GeneratorStage, chosen: list[int], draw: np.random.Generator) -> GeneratorBatch:
+    def _questions(
+        self, stage: GeneratorStage, chosen: list[int], draw: np.random.Generator
+    ) -> GeneratorBatch:
         questions, passages, targets = [], [], []
         for index in chosen:
             example = self._examples[index]

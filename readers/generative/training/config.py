@@ -107,15 +107,15 @@ class GeneratorTrainConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _cross_check(self) -> GeneratorTrainConfig:
-        asked = [stage for stage in self.stages if stage.task == "questions"]
-        if not asked:
+        stages = [stage for stage in self.stages if stage.task == "questions"]
+        if not stages:
             raise ValueError("no stage trains on questions: give one with task: questions")
-        says_none = self.without_answer == "no answer" or any(stage.no_answer_fraction for stage in asked)
+        says_none = self.without_answer == "no answer" or any(stage.no_answer_fraction for stage in stages)
         if says_none and self.no_answer is None:
             raise ValueError(
                 'no_answer is not given: what should be said without one, for example "no answer"?'
             )
-        if self.mode == "single" and any(stage.passages > 1 for stage in asked):
+        if self.mode == "single" and any(stage.passages > 1 for stage in stages):
             raise ValueError('mode "single" reads one passage at a time: set passages to 1 in every stage')
         if self.model is not None and (self.encoder is not None or self.decoder_layers or self.pointer):
             raise ValueError(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from readers.answer_forms import answer_bounds, asked_form, has_form, whole_tokens
+from readers.answer_forms import answer_bounds, expected_form, has_form, whole_tokens
 
 CUT = [
     ("Use --no-cache-dir, please", "cache", "--no-cache-dir"),
@@ -100,6 +100,6 @@ FORMS = [
 
 @pytest.mark.parametrize(("question", "form", "right", "wrong"), FORMS)
 def test_forms(question: str, form: str, right: list[str], wrong: list[str]) -> None:
-    assert asked_form(question) == form
+    assert expected_form(question) == form
     assert all(has_form(answer, form) for answer in right)
     assert not any(has_form(answer, form) for answer in wrong)

@@ -3,7 +3,7 @@
 import pytest
 
 from rag.core.types import Passage
-from readers.answer_forms import asked_form, is_identifier
+from readers.answer_forms import expected_form, is_identifier
 from readers.protocols import ReadAnswer, ReadResult
 from readers.steps import step_around, with_steps
 
@@ -38,7 +38,7 @@ def test_the_unit_around_a_span(marked: str, unit: str) -> None:
     ],
 )
 def test_which_questions_ask_for_steps(question: str, form: str) -> None:
-    assert asked_form(question) == form
+    assert expected_form(question) == form
 
 
 def test_spans_of_one_sentence_become_one_answer() -> None:
