@@ -55,7 +55,7 @@ class DocumentWriter:
             ApiError: the change cannot be made, or another writer holds the index for too long.
         """
         try:
-            puts = await self.desk.in_thread(self._puts, documents)
+            puts = await self.desk.in_thread(self._cut_documents, documents)
         except RagError as error:
             raise _refusal(error) from None
         write = _Write(puts, list(deleted), asyncio.get_running_loop().create_future())
@@ -140,7 +140,7 @@ class DocumentWriter:
             self._encoder = identity, opened
         return self._encoder[1]
 
-    def _puts(self, documents: Sequence[Document]) -> list[Put]:
+    def _cut_documents(self, documents: Sequence[Document]) -> list[Put]:
         if not documents:
             return []
         cut = self._open_cut()

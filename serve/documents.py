@@ -133,7 +133,7 @@ async def send(request: Request, desk: DeskOf) -> Response:
     if problem := _problem(documents):
         raise invalid_request(problem, "nothing was changed")
     version, _ = await writer.write(documents, [])
-    return JSONResponse(await _shown(writer, version, [one.id for one in documents]))
+    return JSONResponse(await _stored_response(writer, version, [one.id for one in documents]))
 
 
 def _problem(documents: Sequence[Document]) -> str:
@@ -174,7 +174,7 @@ async def _uploaded(request: Request, desk: Desk) -> tuple[str | None, list[Docu
     return (index if isinstance(index, str) else None), found
 
 
-async def _shown(writer: DocumentWriter, version: str, ids: Sequence[str]) -> dict[str, Any]:
+async def _stored_response(writer: DocumentWriter, version: str, ids: Sequence[str]) -> dict[str, Any]:
     documents, _, total = await writer.desk.in_thread(_entries, writer.place)
     shown = [documents[id] for id in ids if id in documents]
     return {"documents": shown, "index_version": version, "total": total, "next": None}

@@ -23,7 +23,7 @@ from serve.settings import ServeSettings
 from serve.siblings import Siblings
 
 log = get_logger(__name__)
-_MOST_DEATHS, _DEATHS_WITHIN_S = 3, 60.0  # more often than this in this time, and the server gives up
+_MOST_EXITS, _EXITS_WITHIN_S = 3, 60.0  # more exits than this in this time, and the server gives up
 ServeOne = Callable[[ServeSettings, socket.socket, Siblings, bool], None]
 
 
@@ -51,8 +51,8 @@ class _Workers:
         self.is_stopping = False
 
     def run(self) -> None:
-        deaths: list[float] = []
-        signals = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self._hand_on)
+        exits: list[float] = []
+        signals = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self._forward_signal)
         with handled(signals), _threads_of_each(self.settings.workers):
             for number in range(self.settings.workers):
                 self._start(number)
@@ -60,21 +60,21 @@ class _Workers:
                 while self.processes:
                     wait([process.sentinel for process in self.processes.values()])
                     for number in [n for n, process in self.processes.items() if not process.is_alive()]:
-                        self._bury(number, deaths)
+                        self._handle_exit(number, exits)
             except BaseException:
                 self._stop()
                 raise
 
-    def _start(self, number: int, *, is_anew: bool = False) -> None:
+    def _start(self, number: int, *, is_restart: bool = False) -> None:
         context = multiprocessing.get_context("spawn")
         self.errors[number], theirs = context.Pipe(duplex=False)
         siblings = Siblings(self.folder / f"{number}.sock")
-        given = (self.serve_one, self.settings, self.listener, siblings, is_anew, theirs)
-        self.processes[number] = process = context.Process(target=_work, args=given, name=f"worker-{number}")
+        given = (self.serve_one, self.settings, self.listener, siblings, is_restart, theirs)
+        self.processes[number] = process = context.Process(target=_serve, args=given, name=f"worker-{number}")
         process.start()
         theirs.close()
 
-    def _bury(self, number: int, deaths: list[float]) -> None:
+    def _handle_exit(self, number: int, exits: list[float]) -> None:
         """Handle the end of a process; start it again unless it was told to stop."""
         code = self.processes.pop(number).exitcode
         with suppress(EOFError):
@@ -83,14 +83,14 @@ class _Workers:
         if self.is_stopping:
             return
         now = time.monotonic()
-        deaths[:] = [*(before for before in deaths if now - before < _DEATHS_WITHIN_S), now]
-        if len(deaths) > _MOST_DEATHS:
+        exits[:] = [*(before for before in exits if now - before < _EXITS_WITHIN_S), now]
+        if len(exits) > _MOST_EXITS:
             raise ResourceError(
-                f"{len(deaths)} workers ended in {_DEATHS_WITHIN_S:.0f} s, the last with exit code {code}",
+                f"{len(exits)} workers ended in {_EXITS_WITHIN_S:.0f} s, the last with exit code {code}",
                 hint="the log above may say why; a code of -9 often means too little memory: fewer --workers",
             )
         log.error("a worker ended and is started anew", extra={"worker": number, "exit_code": code})
-        self._start(number, is_anew=True)
+        self._start(number, is_restart=True)
 
     def _stop(self) -> None:
         self.is_stopping = True
@@ -100,8 +100,8 @@ class _Workers:
             process.join(self.settings.drain_timeout_s + 5)
             process.kill()
 
-    def _hand_on(self, number: int, _: Any) -> None:
-        """Hand a signal on: SIGHUP to one process, which tells the others, a stop signal to all."""
+    def _forward_signal(self, number: int, _: Any) -> None:
+        """Send SIGHUP to one process, which tells the others, or SIGTERM to all."""
         chosen = list(self.processes.values())
         if number == signal.SIGHUP:
             chosen = chosen[:1]
@@ -136,20 +136,20 @@ def _threads_of_each(workers: int) -> Iterator[None]:
             del os.environ[name]
 
 
-def _work(
+def _serve(
     serve_one: ServeOne,
     settings: ServeSettings,
     listener: socket.socket,
     siblings: Siblings,
-    is_anew: bool,
+    is_restart: bool,
     errors: Connection,
 ) -> None:
     """The life of one worker."""
-    os.setpgid(0, 0)  # Ctrl-C reaches the first process alone, which hands it on
+    os.setpgid(0, 0)  # Ctrl-C reaches the first process alone, which forwards it
     setup_logging(settings.log_level, json_lines=settings.log_json)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        serve_one(settings, listener, siblings, is_anew)
+        serve_one(settings, listener, siblings, is_restart)
     except RagError as error:
         errors.send((type(error), error.message, error.hint))
 
