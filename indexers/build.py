@@ -101,7 +101,7 @@ def build_index(
         _refuse_others_files(place)  # before the lock, which is a file in it
     with directory_lock(place):
         if overwrite:  # what is there stays if there is nothing to take its place
-            passages = _with_a_first(passages)
+            passages = _refuse_empty(passages)
         _prepare(place, overwrite)
         ledger = StageLedger(place)
         _refuse_second_vectors(place, ledger, settings)
@@ -119,7 +119,7 @@ def build_index(
     return place
 
 
-def _with_a_first(passages: Iterable[Passage]) -> Iterator[Passage]:
+def _refuse_empty(passages: Iterable[Passage]) -> Iterator[Passage]:
     iterator = iter(passages)
     first = next(iterator, None)
     if first is None:

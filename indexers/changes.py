@@ -17,7 +17,7 @@ Cut = Callable[[Document], list[Passage]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Unchanged:
     """A document that stays as it is."""
 
     id: str
@@ -33,7 +33,7 @@ class Put:
     sent: bool = False
 
 
-Change = Kept | Put
+Change = Unchanged | Put
 Known = Mapping[str, DocumentEntry]
 
 
@@ -56,7 +56,7 @@ def corpus_changes(
             yield change
     if report.total > report.files:
         report.check(options.max_bad_share, at_end=True)
-    yield from (Kept(entry.id) for entry in known.values() if entry.sent and entry.id not in found)
+    yield from (Unchanged(entry.id) for entry in known.values() if entry.sent and entry.id not in found)
 
 
 def _of_records(
@@ -65,7 +65,7 @@ def _of_records(
     for document in read_records(sources, options, report, seen):
         digest = record_digest(document)
         is_kept = _digest(known, document.id) == digest
-        yield Kept(document.id) if is_kept else Put(document.id, digest, cut(document))
+        yield Unchanged(document.id) if is_kept else Put(document.id, digest, cut(document))
 
 
 def _of_files(
@@ -85,7 +85,7 @@ def _of_files(
             if seen.add(id):
                 report.files += 1
                 report.add_good()
-                yield Kept(id)
+                yield Unchanged(id)
         elif coming is not None and coming.id == id:
             yield Put(id, digest, cut(coming))
             coming = next(documents, None)
@@ -112,5 +112,5 @@ def sent_changes(documents: Iterable[Put], deleted: Iterable[str], known: Known)
         if id in put:
             yield put.pop(id)
         elif id not in gone:
-            yield Kept(id)
+            yield Unchanged(id)
     yield from put.values()

@@ -28,7 +28,7 @@ TextSearch = Callable[[Sequence[str], int], list[list[Hit]]]
 
 
 @dataclass(frozen=True, slots=True)
-class FoundGold:
+class GoldPassages:
     """The gold passages of a question in an index.
 
     Attributes:
@@ -44,7 +44,7 @@ class FoundGold:
     missing: tuple[Passage, ...] = ()
     how: str = "none"
 
-    def without_missing(self) -> FoundGold:
+    def without_missing(self) -> GoldPassages:
         """The result without the passages that the index lacks."""
         return replace(self, missing=(), how=self.how if self.rows else "none")
 
@@ -151,16 +151,16 @@ class GoldLookup:
             rows += takewhile(lambda row: row is not None, numbered)  # type: ignore[arg-type]
         return tuple(dict.fromkeys(rows))
 
-    def find(self, questions: Sequence[Question]) -> list[FoundGold]:
+    def find(self, questions: Sequence[Question]) -> list[GoldPassages]:
         """The gold passages of a block of questions, one result each."""
-        found: list[FoundGold | list[tuple[Passage, list[int], str]]] = []
+        found: list[GoldPassages | list[tuple[Passage, list[int], str]]] = []
         missing: list[tuple[list[tuple[Passage, list[int], str]], int, Question]] = []
         for question in questions:
             if rows := self._by_id(question):
-                found.append(FoundGold(rows, how="id"))
+                found.append(GoldPassages(rows, how="id"))
                 continue
             if not _quoted(question) and (rows := self._by_document(question)):
-                found.append(FoundGold(rows, how="document"))
+                found.append(GoldPassages(rows, how="document"))
                 continue
             entries = [(passage, self._texts.find(passage), "text") for passage in _quoted(question)]
             missing += [(entries, place, question) for place, (_, rows, _) in enumerate(entries) if not rows]
@@ -170,7 +170,7 @@ class GoldLookup:
             for (entries, place, question), hits in zip(missing, self._near(queries, 10), strict=True):
                 passage = entries[place][0]
                 entries[place] = (passage, self._overlapping(passage, question, hits), "overlap")
-        return [item if isinstance(item, FoundGold) else _found(item) for item in found]
+        return [item if isinstance(item, GoldPassages) else _gold_passages(item) for item in found]
 
     def _overlapping(self, gold: Passage, question: Question, hits: Sequence[Hit]) -> list[int]:
         matcher = AnswerMatcher(question.answers)
@@ -187,8 +187,8 @@ def _quoted(question: Question) -> list[Passage]:
     return [gold.passage for gold in question.gold if gold.passage.text]
 
 
-def _found(entries: Iterable[tuple[Passage, list[int], str]]) -> FoundGold:
+def _gold_passages(entries: Iterable[tuple[Passage, list[int], str]]) -> GoldPassages:
     there = [(rows, how) for _, rows, how in entries if rows]
     missing = tuple(passage for passage, rows, _ in entries if not rows)
     first = tuple(dict.fromkeys(rows[0] for rows, _ in there))
-    return FoundGold(first, missing, there[0][1] if there else "given" if missing else "none")
+    return GoldPassages(first, missing, there[0][1] if there else "given" if missing else "none")

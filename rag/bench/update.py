@@ -108,14 +108,14 @@ def _build(
 
 
 def _changes(documents: Iterable[Document]) -> Callable[[Known], Iterator[Change]]:
-    from indexers.changes import Kept, Put
+    from indexers.changes import Put, Unchanged
     from indexers.documents import record_digest
 
     def changes(known: Known) -> Iterator[Change]:
         for document in documents:
             digest = record_digest(document)
             is_kept = document.id in known and known[document.id].digest == digest
-            yield Kept(document.id) if is_kept else Put(document.id, digest, _cut(document))
+            yield Unchanged(document.id) if is_kept else Put(document.id, digest, _cut(document))
 
     return changes
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from indexers.gold import FoundGold, GoldLookup
+from indexers.gold import GoldLookup, GoldPassages
 from indexers.index import Index
 from indexers.passages import PassageStore
 from indexers.protocols import FloatArray
@@ -189,7 +189,7 @@ def mine_block(
         if positives.how == "none" and settings.weak_positives:
             ranked = [hit.row for hit in next(iter(retrieved.values()))[:WEAK_DEPTH]]
             weak = next((row for row in ranked if matcher.matches(passages[row].text)), None)
-            positives = positives if weak is None else FoundGold((weak,), how="weak")
+            positives = positives if weak is None else GoldPassages((weak,), how="weak")
         counts[f"positive {positives.how}"] += 1
         counts["gold passages outside the corpus"] += len(positives.missing)
         if positives.how == "none":

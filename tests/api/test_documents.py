@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from indexers.build import build_index
-from indexers.changes import Kept, Put
+from indexers.changes import Put, Unchanged
 from indexers.index import Index
 from indexers.settings import BuildSettings
 from indexers.update import update_index
@@ -145,7 +145,7 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
         while True:  # a command is refused while the server still merges segments
             try:
                 report = await asyncio.to_thread(
-                    update_index, index, lambda known: [*map(Kept, known), put], lambda identity: None
+                    update_index, index, lambda known: [*map(Unchanged, known), put], lambda identity: None
                 )
                 break
             except ResourceError:
@@ -217,7 +217,7 @@ async def test_an_update_published_before_the_first_look_is_followed(index: Path
     app = application(index, follow_updates_s=0.05)
     desk, service = app.state.desk, opened(settings(index=(str(index),)))
     puts = [Put("c", "digest", [Passage("c-0", "Elbe", "The elbe flows.")])]
-    update_index(index, lambda known: [*(Kept(id) for id in known), *puts], lambda _: None)
+    update_index(index, lambda known: [*(Unchanged(id) for id in known), *puts], lambda _: None)
     desk._given = service
     async with running(app=app) as client:
         await until(lambda: desk.state == "ready", 120)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from indexers.gold import FoundGold, GoldLookup, overlap_share
+from indexers.gold import GoldLookup, GoldPassages, overlap_share
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from rag.core.types import GoldPassage, Hit, Passage, Question
@@ -40,12 +40,12 @@ def test_ids_count_where_the_text_agrees_and_texts_with_their_title_first(store:
             asked(danube),
         ]
     )
-    by_text = FoundGold((1,), how="text")
+    by_text = GoldPassages((1,), how="text")
     assert found == [
-        FoundGold((2,), how="id"),
-        FoundGold((0,), how="id"),
+        GoldPassages((2,), how="id"),
+        GoldPassages((0,), how="id"),
         by_text,  # "c" is another passage in this index
-        FoundGold(),
+        GoldPassages(),
         by_text,
     ]
 
@@ -57,10 +57,10 @@ def test_the_id_of_a_document_stands_for_all_its_passages(tmp_path: Path) -> Non
     lookup = GoldLookup(PassageStore.open(tmp_path))
     found = lookup.find([asked(ids=names) for names in (("d1",), ("d2", "d10"), ("d10", "gone"), ("d",))])
     assert found == [
-        FoundGold((0, 1, 2), how="document"),
-        FoundGold((4,), how="id"),
-        FoundGold((3,), how="document"),
-        FoundGold(),
+        GoldPassages((0, 1, 2), how="document"),
+        GoldPassages((4,), how="id"),
+        GoldPassages((3,), how="document"),
+        GoldPassages(),
     ]
 
 
@@ -73,10 +73,10 @@ def test_overlap_prefers_a_passage_with_the_answer_and_what_is_missing_is_told(s
 
     question = asked(rhine, nile, answers=("wide",))
     (found,) = GoldLookup(store, near).find([question])
-    assert found == FoundGold((3,), (nile,), "overlap")
+    assert found == GoldPassages((3,), (nile,), "overlap")
     (without,) = GoldLookup(store).find([question])
     assert (without.rows, without.missing, without.how) == ((), (rhine, nile), "given")
-    assert without.without_missing() == FoundGold()
+    assert without.without_missing() == GoldPassages()
 
 
 def test_overlap_is_a_share_of_the_shorter_text() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from indexers.build import build_index
-from indexers.changes import Change, Kept, Known, Put
+from indexers.changes import Change, Known, Put, Unchanged
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.reissue import reissue_index
@@ -64,7 +64,7 @@ def test_what_was_updated_stays_updated(tmp_path: Path, is_merged: bool) -> None
     added = Put("new", "", [Passage("new", "t", "text of it")])
 
     def changes(known: Known) -> list[Change]:
-        return [*map(Kept, list(known)[15 if is_merged else 2 :]), added]
+        return [*map(Unchanged, list(known)[15 if is_merged else 2 :]), added]
 
     update_index(tmp_path / "old", changes, lambda identity: Encoder("old"))
     reissue_index(tmp_path / "old", tmp_path / "new", Encoder("new"))
@@ -81,7 +81,9 @@ def test_what_was_updated_stays_updated(tmp_path: Path, is_merged: bool) -> None
         for a, b in zip(old.dense.search(query, 5), new.dense.search(query, 5), strict=True):
             assert np.array_equal(a, b)
     more = Put("more", "", [Passage("more", "t", "text of more")])
-    update_index(tmp_path / "new", lambda known: [*map(Kept, known), more], lambda identity: Encoder("new"))
+    update_index(
+        tmp_path / "new", lambda known: [*map(Unchanged, known), more], lambda identity: Encoder("new")
+    )
     with Index.open(tmp_path / "new", verify="deep") as new:
         assert [passage.id for passage in new.passages][-2:] == ["new", "more"]
 

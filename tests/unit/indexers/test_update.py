@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from indexers.build import build_index
-from indexers.changes import Change, Kept, Put, corpus_changes
+from indexers.changes import Change, Put, Unchanged, corpus_changes
 from indexers.documents import DocumentList, cut_and_listed, record_digest
 from indexers.index import Index
 from indexers.selected import Selection
@@ -56,7 +56,7 @@ def corpus_of(documents: dict[str, Document]) -> Any:
         for document in documents.values():
             digest = record_digest(document)
             is_kept = document.id in known and known[document.id].digest == digest
-            yield Kept(document.id) if is_kept else Put(document.id, digest, cut(document))
+            yield Unchanged(document.id) if is_kept else Put(document.id, digest, cut(document))
 
     return changes
 
@@ -195,13 +195,13 @@ def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) ->
         return update_index(tmp_path / "i", changes, lambda identity: make_encoder(), **options)
 
     with pytest.raises(DataError, match="2 of the 3 documents"):
-        update(lambda known: [Kept("d0")], max_deleted_share=0.5)
+        update(lambda known: [Unchanged("d0")], max_deleted_share=0.5)
     with pytest.raises(DataError, match="no passage would be left"):
         update(lambda known: [])
     with pytest.raises(DataError, match="comes twice"):
-        update(lambda known: [Kept("d0"), Kept("d0")])
+        update(lambda known: [Unchanged("d0"), Unchanged("d0")])
     with directory_lock(tmp_path / "i"), pytest.raises(ResourceError, match="another process"):
-        update(lambda known: [Kept("d0")])
+        update(lambda known: [Unchanged("d0")])
     with pytest.raises(IncompleteArtifactError):
         update_index(tmp_path / "typo", lambda known: [], never)
     assert not (tmp_path / "typo").exists()
@@ -209,7 +209,7 @@ def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) ->
     with pytest.raises(MismatchedArtifactError, match="'words', not 'other'"):
         update_index(tmp_path / "i", corpus_of(documents_of("new")), lambda identity: other)
     assert (tmp_path / "i/manifest.json").read_bytes() == before
-    update(lambda known: [Kept("d0"), Kept("d2")])
+    update(lambda known: [Unchanged("d0"), Unchanged("d2")])
     with pytest.raises(MismatchedArtifactError, match="was updated since it was built"):
         build(tmp_path / "i", documents.values(), make_encoder(), SMALL)
     build_index(
@@ -230,7 +230,7 @@ def test_a_passage_with_the_id_of_another_document_s_is_refused(tmp_path: Path, 
 
     def update(*kept: str) -> Any:
         return update_index(
-            tmp_path / "i", lambda known: [*map(Kept, kept), new], lambda identity: make_encoder()
+            tmp_path / "i", lambda known: [*map(Unchanged, kept), new], lambda identity: make_encoder()
         )
 
     with pytest.raises(DataError, match=r"1 new passages have the id of one .*: 'd-0'"):
