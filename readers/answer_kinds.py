@@ -70,7 +70,7 @@ def _is_shown(part: AnswerSet) -> bool:
 def answers_wanted(reader: object, questions: Sequence[str], n_best: int) -> int:
     """How many answers to read for `n_best` to be shown: all candidates if they become sentences."""
     settings = _span_settings(reader)
-    if settings is None or not any(_bears(settings, question) for question in questions):
+    if settings is None or not any(_shows_sentences(settings, question) for question in questions):
         return n_best
     return max(n_best, settings.candidates)
 
@@ -100,7 +100,7 @@ def with_kind(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
     settings = _span_settings(reader)
     if settings is None:
         return replace(result, answers=result.answers[:n_best])
-    if not _bears(settings, result.question):
+    if not _shows_sentences(settings, result.question):
         return _with_list(replace(result, answers=result.answers[:n_best]))
     best: dict[Sentence, Answer] = {}
     shares: dict[Sentence, float] = {}
@@ -145,7 +145,7 @@ def _span_settings(reader: object) -> ReaderSettings | None:
     return settings if isinstance(settings, ReaderSettings) else None
 
 
-def _bears(settings: ReaderSettings, question: str) -> bool:
+def _shows_sentences(settings: ReaderSettings, question: str) -> bool:
     """Whether sentences that bear on the question are shown in place of answers."""
     return settings.yes_no == "passage" and asks_yes_no(question)
 

@@ -21,7 +21,7 @@ from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.generative.causal import PLAIN_END, Causal, causal_limit
 from readers.generative.constrained import span_rule
 from readers.llm.prompt import Completion, Reply, to_result
-from readers.llm.reader import LanguageModelReader, LanguageModelSettings, as_given, best_ranked, failed
+from readers.llm.reader import LanguageModelReader, LanguageModelSettings, best_ranked, failed, reindexed
 from readers.protocols import ReadResult, check_request
 from readers.spans import find_span
 
@@ -266,7 +266,7 @@ class LocalReader(LanguageModelReader):
     def _stated(self, job: _Job, made: Sequence[Completion]) -> ReadResult | ReaderError:
         try:
             completion = made[0] if made else Completion("")
-            return self.understood(job.question, completion, job.passages, job.shown)
+            return self.parse_result(job.question, completion, job.passages, job.shown)
         except ReaderError as error:
             return error
 
@@ -276,7 +276,7 @@ class LocalReader(LanguageModelReader):
         for one in made:
             places = [n for n, p in enumerate(job.passages, start=1) if find_span(one.text, p.text)]
             result = to_result(Reply(one.text, tuple(places)), one, job.passages)
-            answers += [as_given(answer, job.shown) for answer in result.answers]
+            answers += [reindexed(answer, job.shown) for answer in result.answers]
         distinct = {(answer.text, answer.passage_index): answer for answer in reversed(answers)}
         kept = sorted(distinct.values(), key=lambda answer: -answer.score)
         return ReadResult(tuple(kept), 0.0 if kept else 1.0)

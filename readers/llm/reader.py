@@ -148,7 +148,7 @@ class LanguageModelReader:
                 break
             completion = self.completer.complete(messages, tokens, timeout_s=left_s)
             try:
-                return self.understood(question, completion, [passages[place] for place in shown], shown)
+                return self.parse_result(question, completion, [passages[place] for place in shown], shown)
             except ReaderError as error:
                 wrong = error
         raise wrong or ReaderError(f"{self.name}: no reply within {self.settings.timeout_s:g} s")
@@ -165,7 +165,7 @@ class LanguageModelReader:
             messages = ask(question, [passages[place] for place in shown])
         return shown, messages
 
-    def understood(
+    def parse_result(
         self, question: str, completion: Completion, passages: Sequence[Passage], shown: Sequence[int]
     ) -> ReadResult:
         """A reply as a result.
@@ -188,7 +188,7 @@ class LanguageModelReader:
             ) from error
         reply = replace(reply, answer=without_question(reply.answer, question))
         result = to_result(reply, completion, passages)
-        return replace(result, answers=tuple(as_given(answer, shown) for answer in result.answers))
+        return replace(result, answers=tuple(reindexed(answer, shown) for answer in result.answers))
 
 
 def best_ranked(scores: Sequence[float], settings: LanguageModelSettings) -> list[int]:
@@ -218,7 +218,7 @@ def failed(read: Sequence[ReadResult | ReaderError], n_best: int) -> list[ReadRe
     ]
 
 
-def as_given(answer: ReadAnswer, shown: Sequence[int]) -> ReadAnswer:
+def reindexed(answer: ReadAnswer, shown: Sequence[int]) -> ReadAnswer:
     """Replace indices of passages in the prompt by those of the caller's list."""
     citations = [replace(cited, passage_index=shown[cited.passage_index]) for cited in answer.citations]
     return replace(answer, passage_index=shown[answer.passage_index], citations=tuple(citations))

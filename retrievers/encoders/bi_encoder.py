@@ -152,7 +152,7 @@ class BiEncoder:
             query_settings = query_settings.override(**{**changes, "max_length": limit})
         if not shared and query_prefix is None and not query_settings.query_prefix:
             query_settings = query_settings.override(query_prefix=settings.query_prefix or None)
-        for note in dict.fromkeys((*_unsettled(settings, changes), *_unsettled(query_settings, changes))):
+        for note in dict.fromkeys((*_open_notes(settings, changes), *_open_notes(query_settings, changes))):
             log.warning("%s", note)
         checked_layout = PassageLayout(settings.layout)
         side = _Side(settings, where, how, fast)
@@ -197,7 +197,7 @@ class BiEncoder:
             DataError: titles and texts differ in number.
             ConfigError: the encoder makes several vectors per text.
         """
-        return self._one_each(self.passage_tokens(titles, texts))
+        return self._one_per_text(self.passage_tokens(titles, texts))
 
     def encode_questions(self, questions: Sequence[str]) -> FloatArray:
         """Vectors (n, D) float32 of questions, in order."""
@@ -205,7 +205,7 @@ class BiEncoder:
 
     def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
         """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in order."""
-        return self._one_each(self._queries(queries))
+        return self._one_per_text(self._queries(queries))
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
         """All vectors of passages, for an encoder with several vectors per text (pooling "tokens")."""
@@ -248,7 +248,7 @@ class BiEncoder:
             )  # fmt: skip
         return found
 
-    def _one_each(self, found: Vectors) -> FloatArray:
+    def _one_per_text(self, found: Vectors) -> FloatArray:
         if found.lengths is not None:
             raise ConfigError(
                 f"{self.identity.name} makes one vector per token, expected one per text",
@@ -352,7 +352,7 @@ def _files(settings: EncoderSettings) -> list[Path]:
     return [file for folder in folders for file in weight_files(folder)]
 
 
-def _unsettled(settings: EncoderSettings, changes: dict[str, Any]) -> tuple[str, ...]:
+def _open_notes(settings: EncoderSettings, changes: dict[str, Any]) -> tuple[str, ...]:
     """Notes that the caller's settings have not answered."""
     answered = {
         "pooled": changes["pooling"] is not None,

@@ -39,8 +39,8 @@ class TextTokenizer:
             markers = self.rules.passage_marker, self.rules.query_marker
             limits[1] = self.question_limit = self.rules.query_tokens
             limits = [limit - (marker is not None) for limit, marker in zip(limits, markers, strict=True)]
-        self._passages = _cutting(settings.weights_dir, limits[0])
-        self._queries = self._passages if self.rules is None else _cutting(settings.weights_dir, limits[1])
+        self._passages = _truncating(settings.weights_dir, limits[0])
+        self._queries = self._passages if self.rules is None else _truncating(settings.weights_dir, limits[1])
 
     @property
     def vocabulary(self) -> Collection[str]:
@@ -100,7 +100,7 @@ def token_rules(settings: EncoderSettings) -> TokenRules | None:
     return TokenRules(settings.interaction, _load(settings.weights_dir))
 
 
-def _cutting(folder: Path, limit: int) -> Any:
+def _truncating(folder: Path, limit: int) -> Any:
     tokenizer = _load(folder)
     tokenizer.no_padding()
     tokenizer.enable_truncation(limit, strategy="longest_first")

@@ -147,7 +147,7 @@ def mined_hops(path: Path, *, find: PassageFinder | None = None) -> Iterator[Exa
     if not re.fullmatch(r".*#\d+\.\d+", str(named)):
         return None
 
-    def placed(passage: Passage) -> Passage:
+    def in_index(passage: Passage) -> Passage:
         found = passage if find is None else find(passage)
         if found is None:
             raise DataError(
@@ -158,8 +158,8 @@ def mined_hops(path: Path, *, find: PassageFinder | None = None) -> Iterator[Exa
 
     def examples() -> Iterator[Example]:
         for example in read_examples(path):
-            right = (Candidate(placed(passage), "positive") for passage in example.positives)
-            context = tuple(map(placed, example.context))
+            right = (Candidate(in_index(passage), "positive") for passage in example.positives)
+            context = tuple(map(in_index, example.context))
             yield replace(example, candidates=(*right, *example.negatives), context=context)
 
     return examples()

@@ -38,7 +38,7 @@ def in_batch_objective(questions: Vectors, passages: Vectors, batch: RetrieverBa
     return in_batch_loss(scores, torch.from_numpy(batch.positives).to(scores.device), ignored)
 
 
-def own_negatives(batch: RetrieverBatch) -> tuple[Int64, Int64]:
+def drawn_negatives(batch: RetrieverBatch) -> tuple[Int64, Int64]:
     """Question (H,) and passage (H,) of the negatives drawn for questions, without false ones."""
     rows, negatives = batch.drawn
     kept = ~batch.ignored[rows, negatives] & (negatives != batch.positives[rows])
@@ -51,7 +51,7 @@ def pairwise_objective(questions: Vectors, passages: Vectors, batch: RetrieverBa
     Raises:
         ConfigError: no question of the batch has a negative of its own.
     """
-    rows, negatives = own_negatives(batch)
+    rows, negatives = drawn_negatives(batch)
     if not len(rows):
         raise ConfigError(
             f"no question of a batch of {len(batch.positives)} has a mined negative, which this loss is made "

@@ -28,7 +28,7 @@ from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
 from retrievers.training.config import EncodedTrainConfig
-from retrievers.training.losses import Objective, own_negatives, pairwise_objective
+from retrievers.training.losses import Objective, drawn_negatives, pairwise_objective
 from retrievers.training.step import contrastive_step
 
 TOP_KS = (1, 5, 20, 100)
@@ -211,7 +211,7 @@ class HeldOutScores:
         self.batches = make_batches(config, data, once)
         self.numbers = list(range(len(self.batches)))  # of those that can be measured
         if objective is pairwise_objective:
-            self.numbers = [n for n in self.numbers if len(own_negatives(self.batches[n])[0])]
+            self.numbers = [n for n in self.numbers if len(drawn_negatives(self.batches[n])[0])]
         if not self.numbers:
             raise DataError(
                 f"no held-out question ({config.validation_file or 'of the training files'}) has a hard "

@@ -144,7 +144,7 @@ class ReaderModelConfig(Config):
 
     @field_validator("average")
     @classmethod
-    def _leaves_a_rest(cls, shares: dict[str, float]) -> dict[str, float]:
+    def _check_shares(cls, shares: dict[str, float]) -> dict[str, float]:
         if min(shares.values(), default=1.0) <= 0 or sum(shares.values()) >= 1:
             raise ValueError(f"shares are {shares}, expected numbers above 0 that leave a rest of 1")
         return shares
@@ -232,13 +232,13 @@ class ReaderTrainConfig(TrainConfig):
     run: RunConfig = RunConfig(validate_every_steps=1000)
 
     @model_validator(mode="after")
-    def _keeps_or_fits(self) -> ReaderTrainConfig:
+    def _check_keep_ranking(self) -> ReaderTrainConfig:
         if self.keep_ranking and (self.calibrate or self.effort_sets):
             raise ValueError("keep_ranking fits nothing, and so takes no calibrate and no effort_sets")
         return self
 
     @model_validator(mode="after")
-    def _efforts_have_sets(self) -> ReaderTrainConfig:
+    def _check_effort_sets(self) -> ReaderTrainConfig:
         known = [one.label for one in (*self.train, *self.calibrate)]
         if twice := sorted({label for label in known if known.count(label) > 1}):
             raise ValueError(f"two sets are called {twice[0]!r}: give them names (name: …)")

@@ -51,7 +51,7 @@ def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
     Raises:
         DataError: a file is wrong, no question is left, or `retrieved` has fewer than half of them.
     """
-    questions = [q for q in map(partial(_shortened, one), read_questions(one.questions)) if _kept(q, one)]
+    questions = [q for q in map(partial(_shortened, one), read_questions(one.questions)) if _is_used(q, one)]
     if not questions:
         raise DataError(
             f"{one.questions}: no question with answers" + (f" where {dict(one.where)}" if one.where else "")
@@ -106,7 +106,7 @@ def _shortened(one: TrainingSet, question: Question) -> Question:
     return replace(question, answers=short, answer_starts=starts)
 
 
-def _kept(question: Question, one: TrainingSet) -> bool:
+def _is_used(question: Question, one: TrainingSet) -> bool:
     return (bool(question.answers) or one.unanswerable) and all(
         str(question.meta.get(field)) == value for field, value in one.where.items()
     )

@@ -54,7 +54,7 @@ class HeldOut:
         for everything, examples in zip(self.scored, self.parts, strict=True):
             retrieval = [example.scores for example in examples]
             read, costs = read_waves(
-                everything, retrieval, chosen, self.calibration, _known(everything), depth=self.depth
+                everything, retrieval, chosen, self.calibration, _recorded(everything), depth=self.depth
             )
             for found, paid, example in zip(rank(read, retrieval, chosen), costs, examples, strict=True):
                 right.append(bool(found.candidates) and is_right(found.candidates[0].text, example))
@@ -63,7 +63,7 @@ class HeldOut:
         return np.array(right, bool), np.array(cost, np.int64), np.array(likely)
 
 
-def _known(read: ScoredPassages) -> ScoreRows:
+def _recorded(read: ScoredPassages) -> ScoreRows:
     """Reads by looking up the scores of an earlier reading."""
     number = {id(row): place for place, row in enumerate(read.rows)}
     return lambda rows, _: read.scores.take(np.array([number[id(row)] for row in rows], np.int64))
