@@ -35,11 +35,11 @@ from rag.core.progress import Progress
 from rag.core.types import Passage
 
 PASSAGES_DIR, EMBEDDINGS_DIR, DENSE_DIR, TOKENS_DIR, BM25_DIR = STAGES
-SEGMENTS_DIR, VERSIONS_DIR = "segments", "versions"  # of an index that was updated
+SEGMENTS_DIR, VERSIONS_DIR = "segments", "versions"  # in an index that was updated
 INDEX_KIND = "index"
 _KNOWN = {
     *STAGES, LEDGER_NAME, MANIFEST_NAME, ".lock", SEGMENTS_DIR, VERSIONS_DIR,
-    *("build_log.json", "encoder", "reader", "pipeline.json"),  # of older versions; of saved pipelines
+    *("build_log.json", "encoder", "reader", "pipeline.json"),  # of older versions and of saved pipelines
 }  # fmt: skip
 
 
@@ -98,9 +98,9 @@ def build_index(
             f"retriever {settings.retriever!r} needs an encoder", hint="pass one, or choose retriever bm25"
         )
     if place.is_dir():
-        _refuse_others_files(place)  # before the lock, which is a file in it
+        _refuse_others_files(place)  # first, because the lock adds a file
     with directory_lock(place):
-        if overwrite:  # what is there stays if there is nothing to take its place
+        if overwrite:  # without passages, the old index stays
             passages = _refuse_empty(passages)
         _prepare(place, overwrite)
         ledger = StageLedger(place)
@@ -209,7 +209,7 @@ def build_passages(
             progress.update(len(batch))
         if not len(writer):
             raise _nothing_to_index()
-    if documents is None:  # that of a build that was stopped
+    if documents is None:  # a list may be left from an interrupted build
         (directory / DOCUMENTS_NAME).unlink(missing_ok=True)
     ledger.finish("passages", {"count": len(writer), "sha256": writer.digest})
     return PassageStore.open(directory)

@@ -100,7 +100,7 @@ def _digest(known: Known, id: str) -> str:
 def _file_digest(source: Source) -> str:
     try:
         return sha256_file(source.path)
-    except (OSError, ArtifactError):  # it is gone, or one may not read it: reading says so
+    except (OSError, ArtifactError):  # missing or unreadable: reading it raises the error
         return ""
 
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from indexers.protocols import FloatArray, IntArray
 
-_ROUNDS = 10  # of k-means, as FAISS takes for lists
+_ROUNDS = 10  # of k-means, FAISS's number for inverted lists
 _REFINEMENTS = 2  # rounds of k-means over all lists
-_NEAREST_GROUPS = 8  # whose lists a vector is compared with
+_NEAREST_GROUPS = 8  # a vector is compared with the lists of these groups
 
 
 def products_per_vector(nlist: int) -> tuple[float, float]:

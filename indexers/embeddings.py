@@ -160,7 +160,7 @@ class EmbeddingWriter:
         """
         with Progress(self._header.rows, "passages", "encode", initial=self.finished_rows) as progress:
             write(progress.update)
-        remove_temporaries(self.directory)  # of a node of a cluster that was killed
+        remove_temporaries(self.directory)  # left by a killed node of a cluster
         self.sort_ledger()
         return EmbeddingShards.open(self.directory)
 
@@ -214,7 +214,7 @@ def encode_corpus(
     def write(done: Callable[[int], None]) -> None:
         made_by = encoder.reporting(done) if isinstance(encoder, ReportingEncoder) else encoder
         for count in writer.write_missing(lambda start, stop: encode_rows(passages, made_by, start, stop)):
-            if made_by is encoder:  # which does not report its batches
+            if made_by is encoder:  # it does not report its batches itself
                 done(count)
             check()
 

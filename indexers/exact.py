@@ -22,10 +22,10 @@ _PAIRS_AT_ONCE = 4
 # Below this OpenMP's threads cost more time than they save, and keep spinning afterwards.
 _PAIRS_WORTH_THREADS = 16_384
 _MERGE_EVERY_SHARDS = 16
-_MANY_QUERIES = 8  # from which matrix products of all queries are quicker than FAISS's search per shard
-_TILE_ROWS = 4096  # vectors of one such product
+_MANY_QUERIES = 8  # from here on matrix products of all queries beat FAISS's search per shard
+_TILE_ROWS = 4096  # vectors per matrix product
 _WAITING_FACTOR = 2  # candidates per result that are collected before the best are chosen
-_QUERIES_AT_ONCE = 4096  # of one such search
+_QUERIES_AT_ONCE = 4096  # queries per search by matrix products
 _PICK_ROWS = 4096  # selected rows that are read one by one, without the rows between them
 
 
@@ -248,7 +248,7 @@ def _best_of_many(
     list of a query goes on from block to block.
     """
     count = len(queries)
-    worst = np.full((count, 1), -np.inf, np.float32)  # of those kept
+    worst = np.full((count, 1), -np.inf, np.float32)  # lowest score among the best so far
     best, best_rows = worst.repeat(wanted, axis=1), np.full((count, wanted), -1, np.int64)
     products = np.empty((count, _TILE_ROWS), np.float32)
     waiting: list[tuple[IntArray, FloatArray, IntArray]] = []  # query, score, row
@@ -278,7 +278,7 @@ def _best_of_many(
             tile = vectors[start : start + _TILE_ROWS]
             scores = np.matmul(queries, tile.T, out=products[:, : len(tile)])
             is_first = np.isneginf(worst).any()
-            if is_first and len(tile) > wanted:  # without a bound all would wait
+            if is_first and len(tile) > wanted:  # there is no bound yet: keep only the best of this tile
                 column = np.argpartition(scores, len(tile) - wanted, axis=1)[:, -wanted:].ravel()
                 query = np.arange(count, dtype=np.uint16).repeat(wanted)
             else:

@@ -210,7 +210,7 @@ def _tune(
     tried, before = list[tuple[float, int, int]](), 0.0
     best, best_s = dict[str, int](), np.inf
     number_s = _FAST_NUMBER_S if preset.name == "fastscan" else _NUMBER_S
-    compared_s = number_s * len(embeddings) * embeddings.dim  # of all lists
+    compared_s = number_s * len(embeddings) * embeddings.dim  # to search all lists
     row_s = _ROW_ON_DISK_S if embeddings.is_large else _ROW_S
     for effort in preset.efforts:
         effort_s = compared_s * effort / preset.nlist if preset.nlist else 0.0

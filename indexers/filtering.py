@@ -71,7 +71,7 @@ def _matches(passages: PassageStore, condition: Condition, naming: Naming) -> ND
             raise _unknown(passages, name)
         values = [record.get(name) for record in records]
     test = condition.test()
-    fits = np.array([*map(test, values), False])  # the last is that of passages without any value
+    fits = np.array([*map(test, values), False])  # the last entry is for passages without a value
     return np.asarray(fits[pc.fill_null(encoded.indices, len(values)).to_numpy(zero_copy_only=False)])
 
 
@@ -89,7 +89,7 @@ def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) 
     ids = passages.column("id")
     assert ids is not None
     wanted = pa.array([str(value) for value in condition.values], pa.large_string())
-    named = []  # what a passage may be named after: its document's id, or that and a number
+    named = []  # per passage, ids that its document may have
     if naming != "pieces":
         named.append(ids)
     if naming != "whole":

@@ -42,7 +42,7 @@ Verify = Literal["none", "size", "deep"]
 QUICK_CHECK_BYTES = 256 << 20
 _ATTEMPTS = 5
 ENCODER_DIR = "encoder"  # the encoder's folder, where the index keeps one
-_KEPT_FILTERS, _KEPT_BYTES = 64, 64 << 20  # whose rows are kept, with a byte per passage
+_KEPT_FILTERS, _KEPT_BYTES = 64, 64 << 20  # limits of the cache of filters, one byte per passage
 
 
 class Index:
@@ -175,7 +175,7 @@ class Index:
         selected = self._selections.pop(filter, None)
         if selected is None:
             selected = select(self.passages, filter, self._naming)
-        self._selections[filter] = selected  # the last used stands last
+        self._selections[filter] = selected  # the most recently used comes last
         if len(self._selections) > max(2, min(_KEPT_FILTERS, _KEPT_BYTES // len(self.passages))):
             del self._selections[next(iter(self._selections))]
         return selected

@@ -41,9 +41,9 @@ from rag.core.progress import Progress
 
 INFO_NAME, FOLDER_NAME = "bm25.json", "lucene"
 MAX_QUERY_WORDS, MAX_QUERY_CHARACTERS = 512, 16_384
-_FILE_PASSAGES = 16_384  # of one file that is handed to Lucene; its threads work on different files
+_FILE_PASSAGES = 16_384  # passages per file for Lucene, whose threads work on different files
 _SEARCH_HEAP_MIB = 512
-_MOST_RUNS = 1024  # runs of selected rows that Lucene gets as ranges; more are named one by one
+_MOST_RUNS = 1024  # Lucene gets so many runs of selected rows as ranges, further rows one by one
 _TERMS_AT_ONCE = 100_000
 _start_lock = threading.Lock()
 

@@ -35,7 +35,7 @@ from rag.core.types import Location, Passage
 
 
 def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
-    place = passage.location  # without locations the digest is that of versions that had none
+    place = passage.location  # without a location the digest is as in versions before there were any
     located = (place.path, place.page, *place.headings) if place else ()
     described = (_metadata_json(passage),) if passage.metadata else ()
     for part in (passage.id, passage.title, passage.text, *located, *described):
@@ -67,8 +67,8 @@ class PassageStoreWriter:
         self.digest = ""
         self._hashes = array("Q")
         self._columns: tuple[list[str], list[str], list[str]] = ([], [], [])
-        self._ids: list[str] = []  # of the next batch of ids.arrow
-        self._beside: list[Passage] = []  # those of the batch, for the optional files
+        self._ids: list[str] = []  # for the next batch of ids.arrow
+        self._beside: list[Passage] = []  # the batch's passages, for the optional files
         self._optional: dict[str, Any] = {}  # writers of these
         self._sha = hashlib.sha256()
 
@@ -151,7 +151,7 @@ class PassageStoreWriter:
             for name in OPTIONAL_SCHEMAS:
                 if name in self._optional:
                     self._optional[name].close()
-                else:  # of a store that was here before
+                else:  # may be left from an earlier store
                     (self.directory / name).unlink(missing_ok=True)
             self._write_lookup()
             self.digest = self._sha.hexdigest()

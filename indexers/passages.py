@@ -23,10 +23,10 @@ from rag.core.files import hash64
 from rag.core.npy import load_npy
 from rag.core.types import Location, Metadata, Passage
 
-BATCH_ROWS = 128  # of which Arrow lets the system read all as soon as one row is wanted: some 90 KB
+BATCH_ROWS = 128  # Arrow reads a whole batch for one row: some 90 KB
 _KEPT_BATCHES = 8192
-ID_BATCH_ROWS = 1 << 16  # of ids.arrow
-_MAPPED_ROWS = 1 << 16  # that a pass reads before it maps the files anew: some 50 MB
+ID_BATCH_ROWS = 1 << 16  # rows per batch of ids.arrow
+_MAPPED_ROWS = 1 << 16  # a pass maps the files again after so many rows: some 50 MB
 ARROW_NAME, IDS_NAME = "passages.arrow", "ids.arrow"
 HASHES_NAME, ROWS_NAME = "id_hashes.npy", "id_rows.npy"
 LOCATIONS_NAME, METADATA_NAME = "locations.arrow", "metadata.arrow"
@@ -98,7 +98,7 @@ class PassageStore:
                 raise ArtifactError(f"{place / IDS_NAME} does not belong to {ARROW_NAME}: rebuild the index")
         except FileNotFoundError as error:
             raise ArtifactError(f"{path} is missing", hint="restore it or rebuild the index") from error
-        except (ValueError, OSError) as error:  # of Arrow, or of an empty file
+        except (ValueError, OSError) as error:  # raised by Arrow, or for an empty file
             hint = "restore it or rebuild the index"
             raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
         return cls(place, reader, rows, optional, ids)

@@ -124,7 +124,7 @@ def preset_for(name: str, rows: int, dim: int) -> Preset:
         raise ConfigError(f"there is no index type {name!r}", hint=f"choose one of {', '.join(INDEX_TYPES)}")
     nlist = _list_count(rows) if name in LISTED_TYPES else 0
     pq_bytes = next(m for m in range(max(dim // 6, 1), 0, -1) if dim % m == 0) if name == "ivfpq" else 0
-    codes = dim // 2 if dim % 2 == 0 else dim  # of four bits
+    codes = dim // 2 if dim % 2 == 0 else dim  # codes of four bits
     if name == "fastscan":
         pq_bytes = math.ceil(codes / 2)
     # A codebook of 2^bits entries needs as many training vectors.

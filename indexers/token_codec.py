@@ -27,7 +27,7 @@ _Room = tuple[IntArray, FloatArray, FloatArray]
 TRAINING_TOKENS = 32  # sampled tokens for each centroid
 _ROUNDS = 4
 _HELD_OUT = 65_536  # tokens that buckets are learnt from
-_SCANNED_WHOLE = 1024  # up to so many centroids, all of them are compared with every vector
+_SCANNED_WHOLE = 1024  # up to so many centroids, every vector is compared with all
 _ROWS_AT_ONCE = 4096
 _TOKENS_AT_ONCE = 1024  # decompressed together: their vectors stay in the cache
 
@@ -122,7 +122,7 @@ def train_codec(sample: FloatArray, count: int, bits: int) -> TokenCodec:
     means_of = np.empty((1 << bits, dim), np.float32)
     for bucket in range(1 << bits):
         inside = buckets == bucket
-        middle = edges[bucket : bucket + 2].mean(0)  # of buckets that ties have emptied
+        middle = edges[bucket : bucket + 2].mean(0)  # for buckets that are empty because of ties
         means_of[bucket] = np.where(
             inside.any(0), (residuals * inside).sum(0) / np.maximum(inside.sum(0), 1), middle
         )

@@ -61,7 +61,7 @@ def merge_segments(place: str | Path, encoder: OpenEncoder) -> int:
         ArtifactError: there is no finished index.
         ResourceError: another process writes into `place`, or the disk is full.
     """
-    read_manifest(place, kind=INDEX_KIND)  # before the lock, which makes the folder
+    read_manifest(place, kind=INDEX_KIND)  # first, because the lock would create the folder
     with directory_lock(place):
         return _merge(Path(place), encoder)
 

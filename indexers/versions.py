@@ -48,7 +48,7 @@ from rag.core.manifest import (
 from rag.core.npy import save_npy
 from rag.core.types import Passage
 
-MOST_SEGMENTS, MOST_DELETED = 8, 0.25  # beyond these, segments are merged
+MOST_SEGMENTS, MOST_DELETED = 8, 0.25  # with more, segments are merged
 OpenEncoder = Callable[[EncoderIdentity], PassageEncoder]
 _log = get_logger(__name__)
 

@@ -22,7 +22,7 @@ _WHOLE = regex.compile(  # signs that mean nothing in part: the first kind that 
 )
 
 _BLANK_LINE = regex.compile(r"\n\s*\n")
-_ROW = regex.compile(r" \| |^\s*\||\|\s*$|^[^;:\n]{1,60}: [^;\n]*; [^;:\n]{1,60}: ")  # of a table
+_ROW = regex.compile(r" \| |^\s*\||\|\s*$|^[^;:\n]{1,60}: [^;\n]*; [^;:\n]{1,60}: ")  # a row of a table
 _NEXT_CELL = regex.compile(r"; [^;:\n]{1,60}: ")
 _PART = regex.compile(r"(?=[^\n|]*\w)[^\s|](?:[^\n|]*[^\s|])?")
 _LABEL = regex.compile(r"\p{Lu}(?:(?![.;!?|]\s)[^,:\n])*")  # the name of a field or column
@@ -137,7 +137,7 @@ def whole_tokens(text: str, start: int, end: int) -> tuple[int, int]:
     """
     before, after = text[max(0, start - 2) : start], text[end : end + 2]
     if not (before[-1:].strip(" \n\t(\"'") or before[:1] in _CURRENCIES or after.strip(_AFTER)):
-        return start, end  # nearly always
+        return start, end  # the usual case, without a search
     first = max((text.rfind(blank, 0, start) for blank in " \n\t"), default=-1) + 1
     last = min((place for blank in " \n\t" if (place := text.find(blank, end)) >= 0), default=len(text))
     first, last = max(first - 2, start - _LONGEST, 0), min(last, end + _LONGEST)

@@ -150,7 +150,7 @@ def _antecedent(word: str, previous: Turn) -> str:
         asks_thing = r"(?:what|which)\b(?! year| century| month| day| date)"
         prefers_answer = re.match(asks_thing, previous.question, re.IGNORECASE) is not None
         if asks_person:
-            return subject  # no person is an "it"
+            return subject  # "it" cannot stand for a person
     return (answer or subject) if prefers_answer else (subject or answer)
 
 

@@ -294,7 +294,7 @@ def with_paths(answers: AnswerSet, paths: Sequence[Steps]) -> AnswerSet:
 
 def _with_path(question: str, answer: Answer, paths: Sequence[Steps]) -> Answer:
     place = None if answer.path else _path_with(answer.evidence.passage_id, paths)
-    if place is None:  # or the reader gave it
+    if place is None:  # no path of several passages, or the reader named one
         return answer
     path = paths[place]
     return replace(answer, path=_steps(answer.evidence, path, _supporting(question, answer, path)))

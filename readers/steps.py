@@ -13,8 +13,8 @@ from rag.data.sentences import sentence_spans
 from readers.answer_forms import LIST_MARKER, is_identifier
 from readers.protocols import ReadAnswer, ReadResult
 
-_MOST = 600  # characters; a longer sentence is hardly one
-_WHOLE = 12  # words; as many say what to do without the rest of the sentence
+_MOST = 600  # characters of a sentence; longer ones are tables or code
+_WHOLE = 12  # words; so long a span is shown without the rest of its sentence
 _MARKER = regex.compile(LIST_MARKER)
 _GOES_ON = regex.compile(r"[^\s.!?:;|]\s*\n[ \t]*(?=\p{Ll})")  # a line end inside a sentence
 
@@ -32,7 +32,7 @@ def step_around(text: str, start: int, end: int) -> tuple[int, int]:
     """
     if is_identifier(text[start:end]) or len(text[start:end].split()) >= _WHOLE:
         return start, end
-    joined = _GOES_ON.sub(lambda found: found[0].replace("\n", " "), text)  # of the same length
+    joined = _GOES_ON.sub(lambda found: found[0].replace("\n", " "), text)  # of equal length: offsets stay
     spans = sentence_spans(joined)
     first = next((s for s in reversed(spans) if s[0] <= start), spans[0])
     last = next((s for s in spans if s[1] >= end), spans[-1])

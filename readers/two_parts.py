@@ -81,9 +81,9 @@ def two_parts(question: str) -> tuple[str, str] | None:
         aux = _ONE_OF[both["aux"].lower()]
         does = both["does"] or ""
         if (aux == "did") != (does.startswith(" die")) or (not does and "'" in both["b"]):
-            return None  # who did something together did it once
+            return None  # "did A and B meet" is one event; only "did A and B die" is two
         if _PLURAL_END.search(both["b"]) and _length(both["a"]) < _length(both["b"]):
-            return None  # "the Southern and Northern Dynasties"
+            return None  # one name with "and", such as "the Southern and Northern Dynasties"
         return _as_question(f"{both['asks']} {aux} {both['a']}{does}"), _as_question(
             f"{both['asks']} {aux} {both['b']}{does}"
         )
@@ -107,7 +107,7 @@ def two_parts(question: str) -> tuple[str, str] | None:
             return None
         if _PLURAL_PRONOUN.search(second) or (
             _PERSONAL.search(second) and (first.startswith("Who") or not re.search(r"\s[A-Z]", first))
-        ):  # it may stand for the first part's answer
+        ):  # the pronoun may stand for the first part's answer
             return first, f"{first} {second}"
         shorter = _LAST_PARTICIPLE.sub(r"\g<before>", first)  # a subject ends before "located"
         resolved = standalone_question(second, Turn(shorter, ""))

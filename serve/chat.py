@@ -28,8 +28,8 @@ _PERHAPS = "Perhaps: "
 _TWO = "This asks two things:"
 _BEARS = "This asks for yes or no, which the reader cannot tell. The passage that bears on it"
 _UNDERSTOOD = "Question as understood: "
-_MAX_TURNS = 4  # of the conversation that a follow-up question may refer to
-_MAX_ANSWER_CHARS = 200  # a longer first line is a discourse of another model, not an answer
+_MAX_TURNS = 4  # earlier turns that a follow-up question may refer to
+_MAX_ANSWER_CHARS = 200  # a longer first line is another model's text, not an answer of ours
 _MARKS = re.compile(r"(?:\s*\[\d+\])+$")
 
 router = APIRouter()

@@ -68,16 +68,16 @@ class DocumentWriter:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             if not await self._attempt(batch) and len(batch) > 1:
-                for write in batch:  # one of them cannot be made: each by itself
+                for write in batch:  # one of them fails: try each alone
                     await self._attempt([write])
-        try:  # what fails here is tried again after the next change
+        try:  # after a failure, the next change tries again
             if await self.desk.in_thread(merge_segments, self.place, self._open_encoder):
                 await self.desk.refresh(self.name)
         except RagError as error:
             log.warning("segments were not merged: %s", error)
-        except Exception:  # those who wait must not wait for ever
+        except Exception:  # waiting requests need an answer
             log.exception("segments were not merged", extra={"index": self.name})
-        if self._waiting:  # what came in the meantime
+        if self._waiting:  # requests that came in the meantime
             await self._work()
 
     async def _attempt(self, batch: list[_Write]) -> bool:

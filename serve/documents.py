@@ -24,7 +24,7 @@ from serve.uploads import documents_of_uploads
 router = APIRouter()
 _MOST_LISTED = 1000
 _TEXT = {"type": "string"}
-_BODIES = {  # of a request that sends documents, which may have either form
+_BODIES = {  # the two forms of a request that sends documents
     "application/json": {
         "schema": {
             "type": "object",

@@ -63,7 +63,7 @@ def error_response(error: ApiError, scope: Scope) -> JSONResponse:
     status = error.status
     body: dict[str, Any] = {"code": error.code, "message": message, "hint": hint}
     if scope["path"].startswith(OPENAI_PATHS):
-        status = 400 if status == 422 else status  # its clients know no other status for a wrong request
+        status = 400 if status == 422 else status  # OpenAI's clients expect 400 for a wrong request
         kind = "server_error" if status >= 500 else "invalid_request_error"
         body = {"message": f"{message}: {hint}" if hint else message, "type": kind, "param": None}
         body["code"] = "invalid_api_key" if error.code == "unauthorized" else error.code

@@ -42,7 +42,7 @@ class Siblings:
                 await writer.drain()
             writer.close()
 
-        self.place.unlink(missing_ok=True)  # of a worker that died
+        self.place.unlink(missing_ok=True)  # left by a worker that died
         return await asyncio.start_unix_server(answer, self.place)
 
     async def tell(self, command: str, argument: str) -> int:

@@ -66,7 +66,7 @@ class Causal(Seq2Seq):
         self.end, self.pad = end, _token(tokenizer.pad_token_id, end) or 0
         self.tail, self.start = tail[:-1], tail[-1]
         self.prefix, self._most = [], None
-        self.blank = "" if prompt_end[-1].isspace() else " "  # words after it begin with one
+        self.blank = "" if prompt_end[-1].isspace() else " "  # between the prompt and an answer
         self._placed = "position_ids" in inspect.signature(model.forward).parameters
         self.model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=self.pad)
 

@@ -8,7 +8,7 @@ from readers.generative.causal import Causal
 from readers.generative.marginal_decoding import Allowed
 
 _WORD = re.compile(r"\S+")
-_CHARS_A_TOKEN = 8  # so many characters of a text hold as many tokens as may be generated
+_CHARS_A_TOKEN = 8  # texts are cut to so many characters per token of the answer
 
 
 def span_rule(network: Causal, texts: Sequence[str], answer_tokens: int) -> Allowed:

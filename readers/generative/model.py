@@ -113,7 +113,7 @@ class Seq2Seq:
         stated = getattr(config, "decoder", None) or config
         start = _first(
             getattr(config, "decoder_start_token_id", None),
-            getattr(stated, "bos_token_id", None),  # a T5's has none
+            getattr(stated, "bos_token_id", None),  # T5 has none
             tokenizer.bos_token_id,
         )
         end = _first(tokenizer.eos_token_id, getattr(config, "eos_token_id", None), tokenizer.sep_token_id)

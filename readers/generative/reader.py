@@ -30,7 +30,7 @@ from readers.protocols import ReadResult, check_request
 from readers.ranking import CandidateAnswer, Ranked, retrieval_prior
 from readers.spans import find_span
 
-_DECODED_TOKENS = 65_536  # of passages, in front of the decoder at a time
+_DECODED_TOKENS = 65_536  # tokens of passages in one batch of the decoder
 
 
 class GenerativeReader:

@@ -38,7 +38,7 @@ def open_endpoint(
     try:
         address = urlsplit(base_url)
         is_address = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
-    except ValueError:  # no number as its port, or half of an IPv6 address
+    except ValueError:  # the port is no number, or an IPv6 address is incomplete
         is_address = False
     if not is_address or not model:
         raise ConfigError(
@@ -74,7 +74,7 @@ class Endpoint:
         self._client = self._openai.OpenAI(
             base_url=base_url,
             api_key=key or "none",
-            max_retries=0,  # a time limit is for all tries together
+            max_retries=0,  # one time limit holds for all attempts
         )
         self._base_url, self._model, self._settings = base_url, model, settings
         self._tells_probability = True
@@ -103,7 +103,7 @@ class Endpoint:
                 return self._completion(self._request(messages, max_tokens, ends - time.monotonic()))
             except self._openai.OpenAIError as error:
                 if self._tells_probability and "logprob" in str(error) and time.monotonic() < ends:
-                    self._tells_probability = False  # it knows no such parameter
+                    self._tells_probability = False  # the endpoint refuses this parameter
                 else:
                     self._pause(error, tries, ends)
             except (ValueError, AttributeError, IndexError, TypeError) as error:

@@ -141,7 +141,7 @@ class LocalModel:
         return [[next(values) for _ in texts] for texts in answers]
 
     def _completion(self, ids: Sequence[int], log_probs: Sequence[float], longest: int) -> Completion:
-        ended = [self.network.end] if len(ids) < longest else []  # a reply that is cut does not end itself
+        ended = [self.network.end] if len(ids) < longest else []  # a reply that was cut has no end token
         pieces = self.network.tokenizer.convert_ids_to_tokens([*ids, *ended])
         return Completion(self.network.words(ids), tuple(zip(pieces, log_probs, strict=False)))
 
@@ -152,7 +152,7 @@ class LocalModel:
             return list(tokenizer("\n\n".join(message["content"] for message in messages))["input_ids"])
         try:
             text = self._chat(messages)
-        except TemplateError:  # a template that knows no system role
+        except TemplateError:  # the template has no system role
             whole = "\n\n".join(message["content"] for message in messages)
             text = self._chat([{"role": "user", "content": whole}])
         text = text.removesuffix(self._end)
@@ -216,7 +216,7 @@ class LocalReader(LanguageModelReader):
             return self.completer.fits(job.messages, len(answer) + 1)
 
         for jobs in self._batches(questions, passages, scores):
-            batch = list(filter(fits, jobs))  # the others are not measured
+            batch = list(filter(fits, jobs))  # the others stay NaN
             if not batch:
                 continue
             values = self.completer.log_likelihood(

@@ -43,8 +43,8 @@ _PREFIX = re.compile(
 )
 _LISTED = re.compile(r"^(?:(?:1[.)]|[-*•])\s+|(?=\[\d{1,4}\]\s))")  # a passage's number stays
 _COPULA = re.compile(r"\b(?:is|was|are|were)\b:?\s+(?:(?:\w+\s+)?by\s+)?(?=\S)", re.IGNORECASE)
-_SUPPORTED_SHARE = 0.5  # of an answer's words, below which the passages do not say it
-_DOUBT = 0.2  # of the model's confidence that an unsupported answer keeps
+_SUPPORTED_SHARE = 0.5  # an answer is supported if passages have this share of its words
+_DOUBT = 0.2  # factor on the confidence of an unsupported answer
 
 
 class MalformedReply(ValueError):
@@ -102,7 +102,7 @@ def visible_text(text: str) -> str:
     return _THOUGHT.sub("", text).strip()
 
 
-_MOST_DIGITS = 4  # of a passage's number
+_MOST_DIGITS = 4  # of a cited passage number
 
 
 def parse_reply(text: str) -> Reply:
@@ -119,18 +119,18 @@ def parse_reply(text: str) -> Reply:
         >>> parse_reply("I don't know.").answer, parse_reply('{"answer": null, "passages": []}').answer
         ('', '')
     """
-    text = visible_text(as_unicode(text))  # a cut emoji is half a character
+    text = visible_text(as_unicode(text))  # a reply cut inside an emoji ends in half a character
     decoder, start = json.JSONDecoder(), text.find("{")
     while start >= 0:
         try:
             value, _ = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):  # no JSON, or a number or a nesting without end
+        except (ValueError, RecursionError):  # no JSON, or numbers or nesting beyond Python's limits
             value = None
         if isinstance(value, dict) and "answer" in value:
             return _reply(value["answer"], value.get("passages"))
         start = text.find("{", start + 1)
     words = " ".join(text.replace("```", " ").replace("**", "").split())
-    if _LISTED.match(text):  # of a list its first entry
+    if _LISTED.match(text):  # the first entry of a list is the answer
         words = _LISTED.sub("", " ".join(text.splitlines()[0].replace("**", "").split()))
     if (bare := _BARE.search(words)) is not None:  # the object without braces, or cut off behind its answer
         numbers = re.findall(r"\d+", words[bare.end() :])

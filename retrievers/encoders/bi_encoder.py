@@ -34,7 +34,7 @@ from retrievers.encoders.tower import Tower
 from retrievers.encoders.vectors import Vectors
 
 WINDOW_ROWS = 8192  # passages that are sorted by length together
-CPU_BATCH_TOKENS = 2048  # what one core works on at a time; more does not fit its cache
+CPU_BATCH_TOKENS = 2048  # tokens per core at a time; more do not fit its cache
 GPU_BATCH_TOKENS = 1 << 16
 
 log = get_logger(__name__)

@@ -31,7 +31,7 @@ from retrievers.encoders.export import TowerWeights, replaced_folder, write_dpr_
 from retrievers.encoders.head import Linear, linear_of
 
 _TOWERS = {"question_model.": "question_encoder", "ctx_model.": "ctx_encoder"}
-_HEAD_SIZE = 64  # of every BERT size that was published
+_HEAD_SIZE = 64  # of an attention head, in every published BERT
 _BERT_VOCABULARY = 30522
 _SHOWN = 5
 CHECKPOINT_FIELDS = ("model_dict", "optimizer_dict", "scheduler_dict", "offset", "epoch", "encoder_params")

@@ -24,10 +24,10 @@ from rag.runtime.model_files import model_folder, position_limit, read_config, w
 from retrievers.encoders.layout import PAIR, PassageLayout
 
 _BATCH_TOKENS = 8192
-_CORE_TOKENS = 2048  # what one core works on at a time
+_CORE_TOKENS = 2048  # tokens per core at a time
 _LAYOUT = "{title} {text}"
-_LAYOUT_KEY = "passage_layout"  # of config.json: what the model was trained with
-_HEADS = ("classifier", "pre_classifier", "score", "head")  # what an encoder has not yet
+_LAYOUT_KEY = "passage_layout"  # key of config.json: the layout of training
+_HEADS = ("classifier", "pre_classifier", "score", "head")  # parameters that an encoder lacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def load_pair_model(
         set_dropout(config, dropout)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # of the head, where there is none yet
+            torch.manual_seed(seed)  # for a new head
             network, found = AutoModelForSequenceClassification.from_pretrained(
                 folder, config=config, use_safetensors=True, trust_remote_code=False, dtype=torch.float32,
                 attn_implementation=None if train_on is None else attention_for(config, train_on),

@@ -33,7 +33,7 @@ POOLING_KEYS = {
 }
 """Switches of sentence-transformers' Pooling modules, and the pooling that each stands for."""
 _DPR_MAX_LENGTH = 256
-_COLBERT = "artifact.metadata"  # of original ColBERT checkpoints
+_COLBERT = "artifact.metadata"  # a file of original ColBERT checkpoints
 _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
 
 

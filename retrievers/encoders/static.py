@@ -35,8 +35,8 @@ MAX_LENGTH = 512  # tokens of a text that count: the mean over a long text says 
 STATIC_ENCODER = "static"  # name of the one in the package
 STATIC_SHA256 = "cfb7c04d2ff08ff7abc5ffc88ab5a951373003f60bb1346e66e1730af89f2762"
 _SHIPPED = Path(__file__).parents[1] / "weights"
-_TEXTS_AT_ONCE = 1024  # what one call to the tokenizer and one matrix product take
-LAYOUT = "{title} {text}"  # of passages, where the folder says nothing
+_TEXTS_AT_ONCE = 1024  # per call of the tokenizer and per matrix product
+LAYOUT = "{title} {text}"  # of a passage, if the folder names none
 
 
 class StaticEncoder:

@@ -18,7 +18,7 @@ from rag.core.ragged import ranges
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
-_MOST_WORDS = 1 << 19  # that are remembered at a time, some 80 MB
+_MOST_WORDS = 1 << 19  # in the cache at a time, some 80 MB
 
 
 class WordCache:

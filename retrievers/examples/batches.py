@@ -94,7 +94,7 @@ class RetrieverBatch:
         )
 
 
-_FEW_STEPS = 10  # a run with fewer is warned of
+_FEW_STEPS = 10  # shorter runs log a warning
 
 
 class Epochs:

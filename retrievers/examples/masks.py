@@ -10,7 +10,7 @@ Int64 = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _MULTIPLIER = 0x9E3779B97F4A7C15  # odd: its powers modulo 2^64 never vanish
-_LOOKED_UP = 8  # words by which an answer is looked up; longer ones are rare, and compared in full
+_LOOKED_UP = 8  # words of an answer that are hashed to find it; longer answers are then compared in full
 
 
 def false_negatives(data: TrainingArrays, examples: Int64, rows: Int64, positives: Int64) -> BoolArray:
@@ -54,7 +54,7 @@ def answer_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArray
     lengths = data.answers.lengths[numbers]
     first = np.cumsum(lengths) - lengths
     looked_up = np.minimum(lengths, _LOOKED_UP)
-    keys = np.zeros(len(words), np.uint64)  # of windows
+    keys = np.zeros(len(words), np.uint64)  # hashes of the windows
     answer_keys = np.zeros(len(numbers), np.uint64)
     weight = 1
     for length in range(1, min(int(looked_up.max(initial=0)), len(words)) + 1):

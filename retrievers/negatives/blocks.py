@@ -135,7 +135,7 @@ def _union(same: Sequence[Example]) -> Example:
         return same[0]
     candidates: dict[tuple[str, str], Candidate] = {}
     roles: tuple[Role, ...] = ("positive", "hard_negative", "retrieved")
-    for role in roles:  # a passage has the best role that anyone gives it
+    for role in roles:  # best first: a passage keeps the first role found
         for candidate in (c for example in same for c in example.of_role(role)):
             candidates.setdefault((candidate.passage.title, candidate.passage.text), candidate)
     answers = dict.fromkeys(answer for example in same for answer in example.answers)

@@ -319,7 +319,7 @@ class AnceTrainConfig(ContrastiveTrainConfig, MinedConfig, CorpusTrainConfig):
 
     recipe: ClassVar[str] = "ance"
 
-    index: Path  # that of the first base may be left out
+    index: Path  # required, where a base class allows None
 
     @model_validator(mode="after")
     def _cross_check_ance(self) -> AnceTrainConfig:

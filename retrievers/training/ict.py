@@ -117,7 +117,7 @@ class IctBatches:
         """
         chosen, again = self.examples[step], generator(self.examples.seed, 37, step)
         for _ in range(_TRIES):
-            rows = chosen + np.searchsorted(self._gaps, chosen, side="right")  # passing over what is held out
+            rows = chosen + np.searchsorted(self._gaps, chosen, side="right")  # skip the held-out rows
             drawn = draw_pairs(self._store.get_many(rows), self._data, self.examples.seed, 31, step)
             if len(drawn) > 1:
                 break

@@ -38,7 +38,7 @@ from retrievers.training.recipe_configs import MdrTrainConfig
 from retrievers.training.split import ExampleSplit, split_examples
 from retrievers.training.step import contrastive_step
 
-_MOST_EXAMPLES = 24  # of one question: four orders of six hops
+_MOST_EXAMPLES = 24  # per question: four orders of six hops
 
 
 def train_mdr(config: MdrTrainConfig) -> Path:

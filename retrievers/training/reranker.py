@@ -158,7 +158,7 @@ def _measure(model: PairModel, held_out: Sequence[Example]) -> Mapping[str, floa
         right, wrong = example.positives, [candidate.passage for candidate in example.negatives]
         scores = _scores(model, [(example.question, [*right, *wrong])])[0].float()
         best, others = scores[: len(right)], scores[len(right) :]
-        ranks.append(1 + int((others >= best.max()).sum()))  # a tie is no merit
+        ranks.append(1 + int((others >= best.max()).sum()))  # ties count against the positive
         loss += float(list_loss(torch.cat([best[:1], others]), [1 + len(wrong)]))
     count = len(held_out)
     return {

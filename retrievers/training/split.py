@@ -15,7 +15,7 @@ from rag.data.examples import Example, Needed, read_examples, write_examples
 from rag.data.selection import least_held_out, place_of
 from retrievers.training.config import ValidatedTrainConfig
 
-_FEW = 2000  # questions or articles, below which a share may hold out next to nothing
+_FEW = 2000  # a share of fewer questions or articles may hold out next to nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def split_examples(config: ValidatedTrainConfig, folder: Path) -> ExampleSplit:
         _divide(config, fraction, kept, bounds_file)
     bounds = read_json(bounds_file)
     held_out = tuple(_read((kept,), config.needs)) if kept.is_file() else ()
-    left_out = set(bounds.get("left_out", ()))  # a run that began before there were any has none
+    left_out = set(bounds.get("left_out", ()))  # files of older versions lack it
 
     def training() -> Iterator[Example]:
         for example in _read(config.train_files, config.needs, quiet=True):

@@ -16,7 +16,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.multihop import LearnedStop
 
 _FOLDS = 5
-_CERTAIN = 10.0  # a bias, where all training questions say the same
+_CERTAIN = 10.0  # the bias, if all training questions have the same label
 _PENALTY = 1e-4
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

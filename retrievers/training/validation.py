@@ -32,7 +32,7 @@ from retrievers.training.losses import Objective, drawn_negatives, pairwise_obje
 from retrievers.training.step import contrastive_step
 
 TOP_KS = (1, 5, 20, 100)
-POOL_NEGATIVES, POOL_QUESTIONS = 30, 10_000  # of the published average rank
+POOL_NEGATIVES, POOL_QUESTIONS = 30, 10_000  # as in the published average rank
 _DEPTH = TOP_KS[-1]
 _BLOCK = 4096  # passages encoded and searched at once
 _QUESTIONS = 256
@@ -209,7 +209,7 @@ class HeldOutScores:
         data = TrainingArrays.build(held_out, tokenizer, match_answers=config.matches_answers)
         once = Epochs(len(data), config.data.batch_size, seed=config.run.seed)
         self.batches = make_batches(config, data, once)
-        self.numbers = list(range(len(self.batches)))  # of those that can be measured
+        self.numbers = list(range(len(self.batches)))  # of the batches that can be measured
         if objective is pairwise_objective:
             self.numbers = [n for n in self.numbers if len(drawn_negatives(self.batches[n])[0])]
         if not self.numbers:

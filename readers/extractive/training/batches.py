@@ -180,7 +180,7 @@ class ReaderBatches:
         known = draw.permutation(np.arange(middle, end))[:wanted].tolist()
         chosen += [(int(data.passages[pair]), pair, False) for pair in known]
         mine = set(data.passages[begin:end].tolist())
-        while len(chosen) < 1 + stage.negatives:  # too few: a passage of any other question
+        while len(chosen) < 1 + stage.negatives:  # too few: add passages of other questions
             other = int(data.passages[draw.integers(len(data.passages))])
             if other not in mine or len(mine) == len(data.texts):
                 chosen.append((other, -1, False))
@@ -200,7 +200,7 @@ class ReaderBatches:
         begin = 0
         if len(text) > room:
             lowest, highest = 0, len(text) - room
-            if len(spans):  # one of them stays inside; longer than the room it is cut
+            if len(spans):  # the window keeps one answer, cut if it is longer than the window
                 first, last = (int(v) for v in spans[int(draw.integers(len(spans)))])
                 last = min(last, first + room - 1)
                 spans = np.concatenate([spans, [(first, last)]])

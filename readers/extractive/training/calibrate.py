@@ -25,10 +25,10 @@ from readers.ranking import Ranked, ScoredPassages, rank
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 _FORM_WEIGHTS = (0.0, 1.0, 2.0, 3.0)
-_DEPTHS = (2, 5, 10)  # passages after which a reading may end: a confidence has to hold there too
-_EMPTY = 0.2  # of the weight of a set is on questions whose passages hold no answer
-_PRESENTED = 0.33  # likewise where it is decided whether to present "no answer": see the note on readers
-_EMPTIED, _OF = (0, 5), 8  # questions, one in each half, also read without the passages that hold an answer
+_DEPTHS = (2, 5, 10)  # passages read: confidences must also hold for partial readings
+_EMPTY = 0.2  # share of a set's weight that questions without an answer in their passages get
+_PRESENTED = 0.33  # the same share, when fitting whether to present "no answer"; see the note on readers
+_EMPTIED, _OF = (0, 5), 8  # of 8 questions these two, one per half, are also read without right passages
 _CHUNK = 64
 
 log = get_logger(__name__)
@@ -289,7 +289,7 @@ def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:
     weight = np.array([case.weight for case in cases])
     whole = np.array([case.whole for case in cases])
     fits, without_null = whole, nulls <= -1e4
-    if without_null.all():  # a reader that never says "no answer" is sure or not of those that it gives
+    if without_null.all():  # without "no answer", only questions with a right answer can be fitted
         fits = whole & correct.any(axis=1)
         if not fits.any():
             return Calibration()
@@ -304,7 +304,7 @@ def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:
     # "yes" and "no" stand in no passage
     spans = np.array([answer_type(case.example) == SPAN for case in cases])
     empty = np.array([not case.holds for case in cases])
-    # From one kind alone it would learn "always" or "never": then the bias tells, which knows emptied cases.
+    # With one class alone the fit would say "always" or "never"; the null bias then decides instead.
     if not empty[spans].any() or empty[spans].all():
         return fitted.model_copy(update={"first": first})
     shares = np.array([case.weight for case in with_empty_share(cases, _PRESENTED)])

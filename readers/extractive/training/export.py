@@ -20,7 +20,7 @@ from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import Calibration, load_manifest
 
 WEIGHTS_FILE, RANGES_FILE = "weights.int8.safetensors", "ranges.safetensors"
-_PASSAGES = 2  # of each question, to measure ranges on
+_PASSAGES = 2  # per question, to measure activation ranges on
 _KEPT = (
     "position_embeddings",
     "token_type_embeddings",
@@ -91,7 +91,7 @@ def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:
     tokenizer.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     described = read_json(path)
-    for key in ("is_local", "local_files_only"):  # how it was opened here says nothing about it
+    for key in ("is_local", "local_files_only"):  # how the tokenizer was opened here
         described.pop(key, None)
     atomic_write_json(path, described)
 

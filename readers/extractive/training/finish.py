@@ -29,8 +29,8 @@ from readers.manifest import Calibration, load_manifest
 from readers.protocols import Reader
 
 _CHUNK = 256
-_RETRIEVED = 5  # passages read of a question that has no gold ones
-RANGE_QUESTIONS = 200  # whose passages show how large activations get
+_RETRIEVED = 5  # retrieved passages that are read for a question without gold ones
+RANGE_QUESTIONS = 200  # on whose passages the ranges of activations are measured
 
 
 def check_held_out(config: ReaderTrainConfig, held_out: Mapping[str, Sequence[Example]]) -> None:
@@ -81,7 +81,7 @@ def finish(
         return ExtractiveReader.load(folder, precision=config.optim.precision)
 
     finished = config.out / "reader"
-    with atomic_path(finished) as folder:  # a reader without its ranking and confidence is not in place
+    with atomic_path(finished) as folder:  # it appears only with ranking and confidence
         reader = export(folder, settings, calibration)
         figures = _Figures(config.out / "measured.json", load_manifest(ReaderManifest, folder).weights_sha256)
         for label, examples in held_out.items():

@@ -72,7 +72,7 @@ def _merged(same: Sequence[Example]) -> Example | None:
         return None
     is_regex = any(example.answers_are_regex for example in same)
     matcher = AnswerMatcher(answers, "regex" if is_regex else "tokens")
-    if is_regex:  # what a generator should give is a string that the pattern matches
+    if is_regex:  # the target is a string that the pattern matches
         found = most_matched(matcher, (candidate.passage.text for candidate in given))
         if not found:
             return None

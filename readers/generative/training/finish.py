@@ -27,7 +27,7 @@ from readers.ranking import Ranked, retrieval_prior
 
 _CHUNK = 32
 _RIGHT = 0.5  # F1 of an answer that counts as right
-_WEIGHTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)  # of a passage's rank
+_WEIGHTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)  # of a passage's rank, those that are tried
 _WEIGHED_QUESTIONS, _WEIGHED_PASSAGES = 200, 10
 
 
