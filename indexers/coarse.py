@@ -11,14 +11,18 @@ Source: Nistér and Stewénius 2006, "Scalable Recognition with a Vocabulary Tre
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import faiss
 import numpy as np
 
+from indexers.presets import Preset
 from indexers.protocols import FloatArray, IntArray
 
+TWO_LEVELS_FROM = 1024  # lists, from which they are trained and filled in two levels
 _ROUNDS = 10  # of k-means, FAISS's number for inverted lists
 _REFINEMENTS = 2  # rounds of k-means over all lists
 _NEAREST_GROUPS = 8  # a vector is compared with the lists of these groups
@@ -125,6 +129,19 @@ def _shares(sizes: IntArray, total: int) -> IntArray:
             break
         counts[group] += counts[group] < sizes[group]
     return counts
+
+
+def train_index(index: Any, preset: Preset, sample: FloatArray, seed: int) -> Callable[[FloatArray], None]:
+    """Train a FAISS index on a sample (n, D); returns what adds vectors (n, D)."""
+    if preset.nlist >= TWO_LEVELS_FROM:
+        return partial(add_to_lists, index, fill_lists(index, sample, seed))
+    if preset.codewords:  # a codebook has as many entries as it is made for, and needs as many vectors
+        entries = faiss.downcast_index(faiss.extract_index_ivf(index)).pq.ksub
+        if len(sample) < entries:
+            sample = np.resize(sample, (entries, sample.shape[1]))
+    index.train(sample)
+    add: Callable[[FloatArray], None] = index.add
+    return add
 
 
 def fill_lists(index: Any, sample: FloatArray, seed: int) -> ListGroups:

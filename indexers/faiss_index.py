@@ -9,14 +9,13 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
 
-from indexers.coarse import add_to_lists, fill_lists
+from indexers.coarse import train_index
 from indexers.embedding_shards import EmbeddingShards
 from indexers.exact import (
     CANDIDATE_MARGIN,
@@ -40,7 +39,6 @@ from rag.core.progress import Progress
 
 DENSE_NAME, FAISS_NAME = "dense.json", "faiss.index"
 RECALL_KS = (1, 10, 100)
-TWO_LEVELS_FROM = 1024  # lists, from which they are trained and filled in two levels
 _COMPARE_ALL = 50_000  # selected rows of which every one is compared
 _LEAST_SHARE = 16  # the same where one row in this many is selected, or fewer
 _MOST_ROWS = 0.75  # share of selected rows from which a search is not repeated with more width
@@ -80,19 +78,6 @@ def _create(preset: Preset, dim: int, seed: int) -> Any:
             codes.cp.seed, codes.cp.niter = seed, 10
             codes.cp.min_points_per_centroid, codes.cp.max_points_per_centroid = 1, 64
     return index
-
-
-def _trained(index: Any, preset: Preset, sample: FloatArray, seed: int) -> Callable[[FloatArray], None]:
-    """Train on a sample (n, D); returns what adds vectors (n, D)."""
-    if preset.nlist >= TWO_LEVELS_FROM:
-        return partial(add_to_lists, index, fill_lists(index, sample, seed))
-    if preset.codewords:  # a codebook has as many entries as it is made for, and needs as many vectors
-        entries = faiss.downcast_index(faiss.extract_index_ivf(index)).pq.ksub
-        if len(sample) < entries:
-            sample = np.resize(sample, (entries, sample.shape[1]))
-    index.train(sample)
-    add: Callable[[FloatArray], None] = index.add
-    return add
 
 
 def build_faiss(
@@ -156,7 +141,7 @@ def build_faiss(
         return info
     with _faiss_threads(1 if preset.name == "hnsw" and reproducible else threads):
         index = _create(preset, embeddings.dim, seed)
-        add = _trained(index, preset, sample_rows(embeddings, preset.training_rows, seed), seed)
+        add = train_index(index, preset, sample_rows(embeddings, preset.training_rows, seed), seed)
         with Progress(len(embeddings), "vectors", f"faiss {preset.name}") as progress:
             for _, block in embeddings.blocks():
                 add(block)

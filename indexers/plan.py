@@ -17,9 +17,8 @@ from typing import Any
 import faiss
 import numpy as np
 
-from indexers.coarse import products_per_vector
+from indexers.coarse import TWO_LEVELS_FROM, products_per_vector
 from indexers.documents import DOCUMENTS_NAME, DocumentList, cut_and_listed
-from indexers.faiss_index import TWO_LEVELS_FROM
 from indexers.passage_writer import PassageStoreWriter
 from indexers.presets import HNSW_LINKS, Preset, preset_for
 from indexers.settings import BuildSettings
