@@ -148,12 +148,12 @@ def fit(
     model: torch.nn.Module,
     master: MasterWeights,
     batches: BatchSource[BatchT],
-    compute_loss: Callable[[torch.nn.Module, BatchT], Loss],
+    compute_loss: Callable[[BatchT], Loss],
     optim: OptimConfig,
     run: RunConfig,
     out: Path,
     *,
-    evaluate: Callable[[torch.nn.Module], Mapping[str, float]] | None = None,
+    evaluate: Callable[[], Mapping[str, float]] | None = None,
     hooks: FitHooks | None = None,
     world: World | None = None,
     keep_checkpoints: int = 2,
@@ -167,8 +167,9 @@ def fit(
         model: in its compute dtype; gradients flow into its trainable parameters.
         master: fp32 copies of those parameters, which the optimiser updates.
         batches: the whole run's batches by number; step s takes the next `accumulate` of them.
+        compute_loss: forward pass of `model` for one batch.
         out: folder for `metrics.jsonl`, `curves.svg`, `checkpoints/` and `best.safetensors`.
-        evaluate: scores the model every `validate_every_steps` steps and at the end; in the main process.
+        evaluate: scores `model` every `validate_every_steps` steps and at the end; in the main process.
 
     Raises:
         RagError: if the loss is not a finite number.
@@ -189,30 +190,17 @@ def fit(
     world.broadcast_(master.master)  # all start from the same numbers
     master.write_back()
     average = MovingAverage(master, optim.ema) if optim.ema else None
+    select_by = "" if run.select_by == "last" else run.select_by
     selection = Selection(
-        out / "best.safetensors",
-        "" if run.select_by == "last" else run.select_by,
-        lowest=run.select_by in run.lowest,
-        patience=run.early_stop,
+        out / "best.safetensors", select_by, lowest=select_by in run.lowest, patience=run.early_stop
     )
-
-    # resume
-    step, state = 0, None
-    checkpoint = _newest_checkpoint(out / "checkpoints", world)
-    if checkpoint is not None:
-        load_checkpoint(checkpoint, model, master, optimizer, None if average is None else average.tensors)
-        step, state = checkpoint.state["step"], checkpoint.state
-        selection.load_state(state["selection"])
-        hooks.load_extra_state(state["hooks"])
-        hooks.load_extra_tensors(checkpoint.tensors("hooks"))
-        restore_generators(checkpoint, world)  # last: what came before may have drawn
-        if world.is_main:
-            selection.restore(checkpoint.path)
-            log.info("resumed from %s (step %d of %d)", checkpoint.path, step, total_steps)
+    state = _State(model, master, optimizer, average, selection, hooks, world, out / "checkpoints")
+    resumed = state.resume(total_steps)
+    step = 0 if resumed is None else resumed["step"]
     saved = time.monotonic()
     model.train()
     run_log = RunLog(
-        out, step=step, total_steps=total_steps, state=state,
+        out, step=step, total_steps=total_steps, state=resumed,
         every=run.log_every_steps, tensorboard=run.tensorboard, writes=world.is_main,
     )  # fmt: skip
     steps = Progress(total_steps, "steps", "train", initial=step) if world.is_main else nullcontext()
@@ -226,12 +214,12 @@ def fit(
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * factor
 
-            # forward, loss, backward
+            # batch, forward, loss, backward
             first = step * optim.accumulate
             numbers = range(first, min(first + optim.accumulate, len(batches)))
             counts: dict[str, float] = defaultdict(float)
             for number in numbers:
-                loss = compute_loss(model, batches[number])
+                loss = compute_loss(batches[number])
                 loss.compute_gradients(master.gather_gradients)
                 for name, share in loss.shares().items():
                     counts[name] += share
@@ -259,48 +247,99 @@ def fit(
             if progress is not None:
                 progress.update()
 
-            # log, evaluate, save
+            # log
             due, stop, examples, tokens = (
                 int(counts.pop(name)) for name in ("_save", "_stop", "_examples", "_tokens")
             )
             run_log.count(value, examples, tokens, {k: total / len(numbers) for k, total in counts.items()})
             run_log.report(step, optim.learning_rate * factor, norm, hooks.log_fields(step))
+
+            # evaluate
             every = run.validate_every_steps
             if evaluate is not None and (step == total_steps or (every and step % every == 0)):
-                shown = master.state() if average is None else average.tensors
-                scores = _evaluate(model, master, evaluate, world, None if average is None else shown)
-                better = selection.update(step, scores, shown, write=world.is_main)
+                scores = state.scores(evaluate)
+                better = selection.update(step, scores, state.weights, write=world.is_main)
                 run_log.scores(step, scores, note="  (best so far)" if better else "")
                 run_log.restart_clock()
+
+            # save
             if due or stop or step == total_steps or selection.stopped:
-                generators = generator_states(world)
-                if world.is_main:
-                    path = save_checkpoint(
-                        out / "checkpoints",
-                        step,
-                        model,
-                        master,
-                        optimizer,
-                        {**run_log.state(), "selection": selection.state(), "hooks": hooks.extra_state()},
-                        tensors={
-                            "average": {} if average is None else average.tensors,
-                            "hooks": hooks.extra_tensors(),
-                            "generators": generators,
-                        },
-                        keep=keep_checkpoints,
-                        add=selection.keep,
-                    )
-                    hooks.on_checkpoint(path, step)
+                state.save(step, run_log, keep=keep_checkpoints)
                 saved = time.monotonic()
                 run_log.restart_clock()
-                if stop:
-                    world.barrier()  # nobody ends before the main process has saved
-                    raise KeyboardInterrupt
+            if stop:
+                world.barrier()  # nobody ends before the main process has saved
+                raise KeyboardInterrupt
     if step < total_steps and world.is_main:
         log.info("stopped at step %d: no better %s since step %s", step, selection.name, selection.step)
     world.barrier()  # what the main process wrote is there for all
-    weights = selection.best(master.state() if average is None else average.tensors)
-    return FitResult(step, run_log.loss, weights, selection.step)
+    return FitResult(step, run_log.loss, selection.best(state.weights), selection.step)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Everything that a run changes and its checkpoints hold."""
+
+    model: torch.nn.Module
+    master: MasterWeights
+    optimizer: torch.optim.Optimizer
+    average: MovingAverage | None
+    selection: Selection
+    hooks: FitHooks
+    world: World
+    folder: Path  # of the checkpoints
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The weights that are scored and returned: the average, if there is one."""
+        return self.master.state() if self.average is None else self.average.tensors
+
+    def resume(self, total_steps: int) -> dict[str, Any] | None:
+        """Restore the newest checkpoint; its JSON state, or None if there is no checkpoint."""
+        checkpoint = _newest_checkpoint(self.folder, self.world)
+        if checkpoint is None:
+            return None
+        average = None if self.average is None else self.average.tensors
+        load_checkpoint(checkpoint, self.model, self.master, self.optimizer, average)
+        self.selection.load_state(checkpoint.state["selection"])
+        self.hooks.load_extra_state(checkpoint.state["hooks"])
+        self.hooks.load_extra_tensors(checkpoint.tensors("hooks"))
+        restore_generators(checkpoint, self.world)  # last: what came before may have drawn
+        if self.world.is_main:
+            self.selection.restore(checkpoint.path)
+            step = checkpoint.state["step"]
+            log.info("resumed from %s (step %d of %d)", checkpoint.path, step, total_steps)
+        return checkpoint.state
+
+    def save(self, step: int, run_log: RunLog, *, keep: int) -> None:
+        """Write the checkpoint of `step`; every process calls this, the main one writes."""
+        generators = generator_states(self.world)
+        if not self.world.is_main:
+            return
+        values = {"selection": self.selection.state(), "hooks": self.hooks.extra_state()}
+        tensors = {
+            "average": {} if self.average is None else self.average.tensors,
+            "hooks": self.hooks.extra_tensors(),
+            "generators": generators,
+        }
+        path = save_checkpoint(
+            self.folder, step, self.model, self.master, self.optimizer, {**run_log.state(), **values},
+            tensors=tensors, keep=keep, add=self.selection.keep,
+        )  # fmt: skip
+        self.hooks.on_checkpoint(path, step)
+
+    def scores(self, evaluate: Callable[[], Mapping[str, float]]) -> dict[str, float]:
+        """Scores of `weights`, from the main process to all."""
+        scores: dict[str, float] = {}
+        if self.world.is_main:
+            if self.average is not None:
+                self.master.show(self.average.tensors)
+            scores = {name: float(value) for name, value in evaluate().items()}
+            if self.average is not None:
+                self.master.write_back()
+        self.model.train()
+        shared: dict[str, float] = self.world.broadcast_object(scores)
+        return shared
 
 
 def _newest_checkpoint(folder: Path, world: World) -> Checkpoint | None:
@@ -341,23 +380,3 @@ def _combine_gradients(master: MasterWeights, world: World, batches: int) -> Non
     world.sum_(gradients)
     if batches > 1:
         torch._foreach_div_(gradients, float(batches))
-
-
-def _evaluate(
-    model: torch.nn.Module,
-    master: MasterWeights,
-    evaluate: Callable[[torch.nn.Module], Mapping[str, float]],
-    world: World,
-    averaged: Mapping[str, torch.Tensor] | None,
-) -> dict[str, float]:
-    """Scores of the model, or of its average, from the main process to all."""
-    scores: dict[str, float] = {}
-    if world.is_main:
-        if averaged is not None:
-            master.show(averaged)
-        scores = {name: float(value) for name, value in evaluate(model).items()}
-        if averaged is not None:
-            master.write_back()
-    model.train()
-    shared: dict[str, float] = world.broadcast_object(scores)
-    return shared

@@ -135,16 +135,15 @@ def train(
             method = recipe(Run(config.out, world, config.optim.precision))
         stated = "".join(f"; {name}: {value}" for name, value in method.facts.items())
         log.info("%d batches%s", len(method.batches), stated)
-        evaluate, select_by = method.evaluate, config.run.select_by
-        if evaluate is None and select_by != "last":
+        select_by = config.run.select_by
+        if method.evaluate is None and select_by != "last":
             raise ConfigError(
                 f"select_by={select_by} is measured on held-out data, and nothing is held out",
                 hint="hold out a larger share, or set select_by=last",
             )
         result = fit(
-            method.model, method.master, method.batches, lambda _, batch: method.loss(batch),
-            config.optim, config.run, config.out, hooks=method.hooks, world=world,
-            evaluate=None if evaluate is None else lambda _: evaluate(),
+            method.model, method.master, method.batches, method.loss, config.optim, config.run, config.out,
+            evaluate=method.evaluate, hooks=method.hooks, world=world,
         )  # fmt: skip
         if world.is_main:
             step = result.chosen_step

@@ -281,9 +281,8 @@ def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None
     if world.rank:  # what the main process starts from counts
         torch.nn.init.normal_(model.question.encoder.embeddings.word_embeddings.weight)  # type: ignore[union-attr,arg-type]
 
-    def loss(module: torch.nn.Module, batch: RetrieverBatch) -> Loss:
-        assert isinstance(module, BiEncoderModel)
-        return contrastive_step(module, batch, world, chunk)
+    def loss(batch: RetrieverBatch) -> Loss:
+        return contrastive_step(model, batch, world, chunk)
 
     settings = (
         OptimConfig(learning_rate=0.001, accumulate=2, clip_norm=0.5, schedule="constant", ema=0.5),

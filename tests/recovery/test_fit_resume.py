@@ -40,8 +40,8 @@ def train(out: Path, width: int = 8) -> tuple[list[float], dict[str, torch.Tenso
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Dropout(0.2), torch.nn.Linear(width, 1))
 
-    def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
-        return Loss(torch.nn.functional.mse_loss(module(batch[0]), batch[1]), len(batch[0]), batch[0].numel())
+    def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
+        return Loss(torch.nn.functional.mse_loss(model(batch[0]), batch[1]), len(batch[0]), batch[0].numel())
 
     settings = (OptimConfig(learning_rate=0.05), RunConfig(log_every_steps=1, save_every_s=0.0))
     result = fit(model, MasterWeights(model), Batches(), loss, *settings, out)
@@ -83,8 +83,8 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
     model = torch.nn.Linear(4, 1)
 
-    def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
-        return Loss(module(batch[0]).sum() * float("nan"), 1, 1)
+    def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
+        return Loss(model(batch[0]).sum() * float("nan"), 1, 1)
 
     with pytest.raises(RagError, match="step 0"):
         fit(
@@ -120,10 +120,10 @@ def select(
     checkpoint = latest_checkpoint(out / "checkpoints")
     step = 0 if checkpoint is None else int(checkpoint.state["step"])
 
-    def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
+    def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
         seen["steps"] += 1
         clock.now += 1.0
-        return Loss(torch.nn.functional.mse_loss(module(batch[0]), batch[1]), len(batch[0]), 1)
+        return Loss(torch.nn.functional.mse_loss(model(batch[0]), batch[1]), len(batch[0]), 1)
 
     settings = (
         OptimConfig(learning_rate=0.05),
@@ -138,7 +138,7 @@ def select(
     with patch.object(fit_module, "time", clock):
         result = fit(
             model, MasterWeights(model), Batches(), loss, *settings, out,
-            evaluate=lambda _: {"mrr": scores[step + seen["steps"] - 1]},
+            evaluate=lambda: {"mrr": scores[step + seen["steps"] - 1]},
         )  # fmt: skip
     return result.steps, result.best_step, {k: v.detach().clone() for k, v in result.weights.items()}
 
@@ -202,11 +202,11 @@ def train_with_momentum(out: Path, device: str) -> list[float]:
     ).to(device)
     hooks, clock = Momentum(model), Clock()
 
-    def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
+    def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
         clock.now += 1.0
         x, y = (tensor.to(device) for tensor in batch)
-        means = module[0].running_mean.sum() + hooks.queue.sum().to(device)  # type: ignore[index]
-        return Loss(torch.nn.functional.mse_loss(module(x) + means, y), len(x), 1)
+        means = model[0].running_mean.sum() + hooks.queue.sum().to(device)  # type: ignore[index]
+        return Loss(torch.nn.functional.mse_loss(model(x) + means, y), len(x), 1)
 
     settings = (OptimConfig(learning_rate=0.05), RunConfig(log_every_steps=1, save_every_s=3.5))
     with patch.object(fit_module, "time", clock):
@@ -239,8 +239,8 @@ def own_dropout(world: World, out: Path) -> list[float]:
     torch.manual_seed(world.rank)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
 
-    def loss(module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
-        return Loss(torch.nn.functional.mse_loss(module(batch[0]), batch[1]) / 2, len(batch[0]), 1)
+    def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
+        return Loss(torch.nn.functional.mse_loss(model(batch[0]), batch[1]) / 2, len(batch[0]), 1)
 
     settings = (OptimConfig(learning_rate=0.05), RunConfig(log_every_steps=1, save_every_s=0.0))
     fit(model, MasterWeights(model), Batches(), loss, *settings, out, world=world, keep_checkpoints=9)

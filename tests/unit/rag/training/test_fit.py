@@ -59,7 +59,10 @@ def run(
     keywords = {k: changes.pop(k) for k in ("evaluate", "hooks", "keep_checkpoints") if k in changes}
     optim = {k: changes.pop(k) for k in OptimConfig.model_fields if k in changes}
     settings = (OptimConfig(**{"learning_rate": 0.05, **optim}), RunConfig(log_every_steps=1, **changes))
-    return fit(model, MasterWeights(model), batches or Batches(8), mean_squares, *settings, out, **keywords)
+    if "evaluate" in keywords:
+        keywords["evaluate"] = partial(keywords["evaluate"], model)
+    loss = partial(mean_squares, model)
+    return fit(model, MasterWeights(model), batches or Batches(8), loss, *settings, out, **keywords)
 
 
 def records(out: Path) -> list[dict[str, Any]]:
@@ -231,8 +234,8 @@ def test_a_run_that_ends_before_max_steps_says_so(tmp_path: Path, caplog: pytest
 def test_named_parts_of_the_loss_are_averaged_into_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def loss(module: torch.nn.Module, batch: Pair) -> Loss:
-        errors = (module(batch[0]) - batch[1]).flatten()
+    def loss(batch: Pair) -> Loss:
+        errors = (model(batch[0]) - batch[1]).flatten()
         near, far = errors[:2].square().sum(), errors[2:].square().sum()
         return Loss(
             near + far, 4, 4, parts={"loss/near": near, "loss/far": far, "positive": int(errors[0] > 0)}
