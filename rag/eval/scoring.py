@@ -67,76 +67,117 @@ def score_outcomes(
     Returns:
         One JSON-ready record per question; `record["scores"]` holds the figures, None where undefined.
     """
-    is_searched = not settings.gold  # given gold passages are no result of a retriever
-    measured = _measures(outcomes, settings) if is_searched else {}
-    texts = [_first_text(outcome.answers, settings) for outcome in outcomes]
-    accepted = [_accepted(outcome.question, settings) for outcome in outcomes]
-    answer_scores = score_answers(texts, accepted, settings.profile)
-    from_gold = [_first_text(outcome.oracle, settings) for outcome in outcomes]
-    oracle_scores = score_answers(from_gold, accepted, settings.profile)
+    measured = _measures(outcomes, settings)
     records = []
-    for number, outcome in enumerate(outcomes):
-        question = outcome.question
-        support = None
-        if facts is not None and outcome.answers is not None:
-            chosen = facts(question, outcome.answers, outcome.retrieved, outcome.paths)
-            support = [list(fact) for fact in chosen]
-        flags = answer_flags(question.answers, (p.text for _, p in outcome.retrieved), settings.match_mode)
-        scores: dict[str, float | None] = {}
-        if outcome.answers is not None:
-            scores |= {"em": float(answer_scores.em[number]), "f1": float(answer_scores.f1[number])}
-            scores |= _profile_scores(outcome, texts[number], settings, support)
-            scores["n_best_em"] = _n_best_em(outcome.answers, question, settings)
-            scores["answered"] = float(outcome.answers.is_answered)
-        if outcome.nll is not None:
-            scores["nll"] = outcome.nll
-        if outcome.oracle is not None:
-            scores |= {
-                "gold_passage_em": float(oracle_scores.em[number]),
-                "gold_passage_f1": float(oracle_scores.f1[number]),
-            }
-        findable = bool(question.answers) and not is_yes_no(question)
-        first_rank = first_true(flags)
-        if findable and is_searched:
-            found = rank_figures([first_rank], settings.ks)
-            scores |= {name: float(value[0]) for name, value in found.items()}
-        if findable and outcome.answers is not None:
-            scores["gold_span_em"] = float(any(flags[: settings.read]))
-        if is_searched:
-            scores |= _coverage(outcome, settings)
-        scores |= {name: values.get(question.id) for name, values in measured.items()}
+    for outcome in outcomes:
+        judged = _judge(outcome, settings, facts)
+        scores = _scores(judged, settings)
+        scores |= {name: values.get(outcome.question.id) for name, values in measured.items()}
         scores = {name: None if value is None or value != value else value for name, value in scores.items()}
-        groups = question_groups(
-            question, first_rank=first_rank, regex=settings.is_regex, gold=outcome.gold, overlap=overlap
-        )
-        record: dict[str, Any] = {
-            "id": question.id,
-            "question": question.text,
-            "answers": list(question.answers),
-            "scores": scores,
-            "stage": _stage(scores, any(flags[: settings.read]), findable),
-            "first_rank": first_rank,
-            "groups": groups | field_groups(question, settings.by),
-            "hits": _hits_json(outcome, flags),
-            "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
-        }
-        if outcome.answers is not None:
-            record |= {**_answers_json(outcome.answers), "prediction": texts[number]}
-            if outcome.answers.failure:
-                record["failure"] = outcome.answers.failure
-            if texts[number] == "":  # the system's answer is "no answer"
-                record["confidence"] = outcome.answers.no_answer_confidence
-        if outcome.oracle is not None:
-            record["gold_passage_prediction"] = from_gold[number]
-        if support is not None:
-            record |= {"facts": support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
-        if settings.profile == "kilt":
-            record["provenance"] = _pages(outcome.retrieved, settings)
-        if outcome.paths:
-            kept = outcome.paths[:_KEPT_TEXTS]
-            record["paths"] = [[passage.id for _, passage in path] for path in kept]
-        records.append(record)
+        records.append(_record(judged, scores, settings, overlap))
     return records
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """An outcome with what both its figures and its record are made of.
+
+    Attributes:
+        text, gold_text: first answer from the passages that were read, and from the gold passages.
+        support: chosen supporting facts, None if none were to be chosen.
+        flags: whether each retrieved passage holds an accepted answer.
+        is_in_reach: whether a passage that was read does.
+        is_findable: whether passages can hold the answer, as they cannot hold "yes".
+    """
+
+    outcome: QuestionOutcome
+    text: str | None
+    gold_text: str | None
+    support: list[list[Any]] | None
+    flags: list[bool]
+    is_in_reach: bool
+    is_findable: bool
+
+
+def _judge(outcome: QuestionOutcome, settings: EvaluationSettings, facts: Facts | None) -> _Judged:
+    question, support = outcome.question, None
+    if facts is not None and outcome.answers is not None:
+        chosen = facts(question, outcome.answers, outcome.retrieved, outcome.paths)
+        support = [list(fact) for fact in chosen]
+    flags = answer_flags(question.answers, (p.text for _, p in outcome.retrieved), settings.match_mode)
+    return _Judged(
+        outcome,
+        text=_first_text(outcome.answers, settings),
+        gold_text=_first_text(outcome.oracle, settings),
+        support=support,
+        flags=flags,
+        is_in_reach=any(flags[: settings.read]),
+        is_findable=bool(question.answers) and not is_yes_no(question),
+    )
+
+
+def _scores(judged: _Judged, settings: EvaluationSettings) -> dict[str, float | None]:
+    """The figures of one question; NaN where undefined."""
+    outcome, question = judged.outcome, judged.outcome.question
+    is_searched = not settings.gold  # given gold passages are no result of a retriever
+    scores: dict[str, float | None] = {}
+    if outcome.answers is not None:
+        scores["em"], scores["f1"] = _em_f1(judged.text, question, settings)
+        scores |= _profile_scores(outcome, judged.text, settings, judged.support)
+        scores["n_best_em"] = _n_best_em(outcome.answers, question, settings)
+        scores["answered"] = float(outcome.answers.is_answered)
+    if outcome.nll is not None:
+        scores["nll"] = outcome.nll
+    if outcome.oracle is not None:
+        scores["gold_passage_em"], scores["gold_passage_f1"] = _em_f1(judged.gold_text, question, settings)
+    if judged.is_findable and is_searched:
+        found = rank_figures([first_true(judged.flags)], settings.ks)
+        scores |= {name: float(value[0]) for name, value in found.items()}
+    if judged.is_findable and outcome.answers is not None:
+        scores["gold_span_em"] = float(judged.is_in_reach)
+    if is_searched:
+        scores |= _coverage(outcome, settings)
+    return scores
+
+
+def _record(
+    judged: _Judged,
+    scores: dict[str, float | None],
+    settings: EvaluationSettings,
+    overlap: TrainingOverlap | None,
+) -> dict[str, Any]:
+    """The JSON-ready record of one question."""
+    outcome, question, first_rank = judged.outcome, judged.outcome.question, first_true(judged.flags)
+    groups = question_groups(
+        question, first_rank=first_rank, regex=settings.is_regex, gold=outcome.gold, overlap=overlap
+    )
+    record: dict[str, Any] = {
+        "id": question.id,
+        "question": question.text,
+        "answers": list(question.answers),
+        "scores": scores,
+        "stage": _stage(scores, judged.is_in_reach, judged.is_findable),
+        "first_rank": first_rank,
+        "groups": groups | field_groups(question, settings.by),
+        "hits": _hits_json(outcome, judged.flags),
+        "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
+    }
+    if outcome.answers is not None:
+        record |= {**_answers_json(outcome.answers), "prediction": judged.text}
+        if outcome.answers.failure:
+            record["failure"] = outcome.answers.failure
+        if judged.text == "":  # the system's answer is "no answer"
+            record["confidence"] = outcome.answers.no_answer_confidence
+    if outcome.oracle is not None:
+        record["gold_passage_prediction"] = judged.gold_text
+    if judged.support is not None:
+        record |= {"facts": judged.support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
+    if settings.profile == "kilt":
+        record["provenance"] = _pages(outcome.retrieved, settings)
+    if outcome.paths:
+        kept = outcome.paths[:_KEPT_TEXTS]
+        record["paths"] = [[passage.id for _, passage in path] for path in kept]
+    return record
 
 
 def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str | None:
@@ -148,15 +189,19 @@ def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str 
     return answers.answers[0].text if answers.answers else None
 
 
-def _accepted(question: Question, settings: EvaluationSettings) -> tuple[str, ...]:
-    """The accepted answers; by SQuAD 2's rules the empty answer where there is none."""
-    return ("",) if settings.profile == "squad2" and question.is_impossible else question.answers
+def _em_f1(text: str | None, question: Question, settings: EvaluationSettings) -> tuple[float, float]:
+    """By SQuAD 2's rules the empty answer is the accepted one where there is none."""
+    is_empty = settings.profile == "squad2" and question.is_impossible
+    scores = score_answers([text], [("",) if is_empty else question.answers], settings.profile)
+    return float(scores.em[0]), float(scores.f1[0])
 
 
 def _measures(
     outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings
 ) -> dict[str, dict[str, float]]:
-    """trec_eval measures of the questions that have gold passages."""
+    """trec_eval measures of the questions that have gold passages, unless these are given to the reader."""
+    if settings.gold:
+        return {}
     rankings: dict[str, list[tuple[str, float]]] = {}
     qrels: dict[str, dict[str, int]] = {}
     for outcome in outcomes:
