@@ -19,6 +19,9 @@ from rag.data.files.sources import in_folder
 from rag.data.files.squad import is_article, squad_paragraphs, squad_title
 from rag.data.files.streams import (
     STDIN,
+    first_line,
+    first_mark,
+    head_of,
     is_json_lines,
     json_lines,
     json_values,
@@ -29,7 +32,6 @@ from rag.data.files.streams import (
 from rag.data.files.tables import read_qrels
 from rag.data.records import BadRecord, rows_of
 
-_HEAD_BYTES = 1 << 16
 Numbered = Iterator[tuple[str, Question]]  # where it stands, for messages
 
 
@@ -219,24 +221,24 @@ def _read(path: str, format: str) -> Iterator[Question]:
 
 def _detect(stream: io.BufferedReader, path: str) -> str:
     name = strip_compression(path).lower()
-    head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip()
+    head, mark = head_of(stream), first_mark(stream)
     if head.startswith(b"PAR1"):
         return "parquet"
     if name.endswith(".txt"):
-        if head.startswith(b"<"):
+        if mark == "<":
             raise _no_markup(path)
         return "text"
-    if head.startswith(b"{"):
+    if mark == "{":
         return "jsonl" if is_json_lines(head) else "json"
-    if re.match(rb"\[\s*(?:[{\]]|$)", head):
+    if re.match(rb"\s*\[\s*(?:[{\]]|$)", head):
         return "json"
-    if b"\t" in head.partition(b"\n")[0]:
+    if "\t" in first_line(stream):
         return "tsv"
     if name.endswith(".csv"):
         return "csv"
     if name.endswith((".tsv", ".json", ".jsonl")):
         return {"v": "tsv", "n": "json", "l": "jsonl"}[name[-1]]
-    if head.startswith(b"<"):
+    if mark == "<":
         raise _no_markup(path)
     return "text"
 
@@ -295,8 +297,7 @@ def _has_question(row: list[str]) -> bool:
 
 def _table(stream: io.BufferedReader, path: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
     is_dpr = False
-    head = stream.peek(_HEAD_BYTES).decode("utf-8", "replace").lstrip("\ufeff \r\n")
-    delimiter = delimiter_of(head.partition("\n")[0].rstrip("\r"), _has_question)
+    delimiter = delimiter_of(first_line(stream), _has_question)
 
     def columns(row: list[str]) -> tuple[list[str], bool]:
         nonlocal is_dpr

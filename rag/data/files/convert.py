@@ -11,7 +11,7 @@ from rag.data.examples import ROLES, Candidate, Example, first_record
 from rag.data.files.dpr_family import DPR_RESULTS, DPR_TRAINING, FID, NQ_OPEN, PYSERINI
 from rag.data.files.formats import PASSAGE_PARTS, Format, parts_of
 from rag.data.files.sources import in_folder
-from rag.data.files.streams import open_binary
+from rag.data.files.streams import first_line, open_binary
 from rag.data.files.tables import BEIR, COLBERT, TREC_QRELS, TREC_RUN
 from rag.data.files.training_shapes import training_shape
 from rag.data.questions import read_questions
@@ -103,7 +103,7 @@ def guess_format(path: str | Path) -> str:
         lists = {"positive_ctxs": "dpr-train", "ctxs": "dpr-results", "contexts": "pyserini"}
         return next((fmt for name, fmt in lists.items() if isinstance(record.get(name), list)), "questions")
     with open_binary(place) as stream:
-        fields = stream.peek(4096).decode("utf-8", "replace").lstrip("\ufeff").partition("\n")[0].split()
+        fields = first_line(stream).split()
     if len(fields) == 6 and fields[1] == "Q0":
         return "trec-run"
     if len(fields) in (3, 4) and (fields[0] == "query-id" or fields[-1].lstrip("-").isdecimal()):

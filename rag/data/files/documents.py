@@ -20,7 +20,9 @@ from rag.data.files.huggingface import stream_rows
 from rag.data.files.sources import ReadOptions, Source, sniff_bytes
 from rag.data.files.squad import is_article, squad_paragraphs, squad_title
 from rag.data.files.streams import (
+    first_line,
     first_mark,
+    head_of,
     json_lines,
     json_values,
     open_binary,
@@ -30,7 +32,6 @@ from rag.data.records import BadRecord, Document, ReadReport
 
 Rows = Iterator[tuple[int, Any]]  # 1-based line or record number; a mapping, a document or a bad record
 
-_HEAD_BYTES = 4096
 _HEAD_ROWS = 20
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.+?)\s*#*\s*$")
 _ID = re.compile(r'\bid="([^"]*)"')
@@ -53,7 +54,7 @@ def documents_of(
     opened: AbstractContextManager[Any] = open_binary(source.path) if is_opened_here else nullcontext()
     with opened as stream:
         is_known = source.format != "auto"  # of standard input nothing is known before
-        chosen = source.format if is_known else sniff_bytes(stream.peek(1), "standard input")
+        chosen = source.format if is_known else sniff_bytes(head_of(stream), "standard input")
         is_hotpot = chosen == "hotpot"  # the text of HotpotQA's abstracts is a list of sentences
         fields = DocumentFields(options, source.name, text_lists_are_sentences=is_hotpot)
         for number, row in _rows_of(chosen, stream, source, options, fields):
@@ -102,8 +103,7 @@ def _table(stream: io.BufferedReader, options: ReadOptions, fields: DocumentFiel
 
     A file of tabs with two columns and no header (ColBERT's and MS MARCO's collections) quotes nothing.
     """
-    head = stream.peek(_HEAD_BYTES).decode("utf-8", "replace").lstrip("\ufeff \r\n")
-    first = head.partition("\n")[0].rstrip("\r")
+    first, head = first_line(stream), head_of(stream).decode("utf-8", "replace")
     delimiter = delimiter_of(first, fields.is_header)
 
     def columns(row: list[str]) -> tuple[list[str], bool]:

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
-from rag.data.files.streams import is_json_lines, json_lines, json_values, open_binary, read_lines
+from rag.data.files.streams import head_of, is_json_lines, json_lines, json_values, open_binary, read_lines
 from rag.data.records import BadRecord
 
 
@@ -20,7 +20,7 @@ def json_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         DataError: malformed; names the place.
     """
     with open_binary(path) as stream:
-        is_lines = is_json_lines(stream.peek(1 << 16))
+        is_lines = is_json_lines(head_of(stream))
         for number, value in json_lines(stream) if is_lines else json_values(stream, str(path)):
             place = f"{path}:{number}" if is_lines else f"{path}: record {number}"
             value = good(value, place)

@@ -16,6 +16,7 @@ from rag.data.files.huggingface import HF_PREFIX
 from rag.data.files.streams import (
     COMPRESSED_SUFFIXES,
     STDIN,
+    head_of,
     is_json_lines,
     open_binary,
     strip_compression,
@@ -217,7 +218,7 @@ def _file_format(path: str, format: str) -> str:
         if not os.path.getsize(path):
             return guessed or "jsonl"
         with open_binary(path) as stream:
-            head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+            head = head_of(stream)
         try:
             return sniff_bytes(head, path)
         except ConfigError:
@@ -341,21 +342,21 @@ def _fits(guessed: str | None, format: str) -> bool:
 
 
 def sniff_bytes(head: bytes, name: str) -> str:
-    """Format by the first bytes, which need not be all of the data.
+    """Format by the head (see `head_of`), which need not be all of the data.
 
     Raises:
         ConfigError: nothing known looks like this.
     """
     if head.startswith(b"PAR1"):
         return "parquet"
-    visible = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    visible = head.lstrip()
     if visible.startswith(b"["):
         return "json"
     if visible.startswith(b"<doc "):
         return "wikiextractor"
     if visible.startswith(b"{"):
         return "jsonl" if is_json_lines(visible) else "json"
-    if b"\x00" not in head and b"\t" in visible.partition(b"\n")[0]:
+    if b"\x00" not in head and b"\t" in head.partition(b"\n")[0]:
         return "tsv"
     raise ConfigError(
         f"{name}: its format cannot be guessed from its name or its first bytes ({head[:24]!r})",

@@ -145,13 +145,22 @@ def parse_json(text: str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def first_mark(stream: Any) -> str:
-    """The first visible character of a buffered binary stream, without consuming it.
+def head_of(stream: io.BufferedReader) -> bytes:
+    """The first bytes of a stream, as many as are buffered, without consuming them.
 
-    Only the buffered bytes are searched, which is enough for any ordinary file.
+    A byte-order mark, spaces and empty lines before them are left out; a tab is not, since it delimits.
     """
-    head: bytes = stream.peek(4096)[:4096]
-    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1].decode("latin-1")
+    return stream.peek(1).removeprefix(codecs.BOM_UTF8).lstrip(b" \r\n")
+
+
+def first_line(stream: io.BufferedReader) -> str:
+    """The first line that is not empty, as far as it is buffered, without consuming it."""
+    return head_of(stream).partition(b"\n")[0].rstrip(b"\r").decode("utf-8", "replace")
+
+
+def first_mark(stream: io.BufferedReader) -> str:
+    """The first visible character, without consuming it; "" if there is none in what is buffered."""
+    return head_of(stream).lstrip()[:1].decode("latin-1")
 
 
 def json_lines(
@@ -216,8 +225,8 @@ def json_values(
 
 
 def is_json_lines(head: bytes) -> bool:
-    """Whether data with these first bytes are JSON lines, rather than one JSON value or something else."""
-    first, line_end, _ = head.removeprefix(codecs.BOM_UTF8).lstrip().partition(b"\n")
+    """Whether data with this head (see `head_of`) are JSON lines, not one JSON value or something else."""
+    first, line_end, _ = head.lstrip().partition(b"\n")
     text = first.decode("utf-8", errors="replace")
     if not text.startswith("{"):
         return False

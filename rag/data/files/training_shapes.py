@@ -7,13 +7,20 @@ from typing import Any
 
 from rag.core.errors import DataError
 from rag.data.files.delimited import delimiter_of, named_rows, parquet_rows
-from rag.data.files.streams import is_json_lines, json_lines, json_values, read_lines
+from rag.data.files.streams import (
+    first_line,
+    first_mark,
+    head_of,
+    is_json_lines,
+    json_lines,
+    json_values,
+    read_lines,
+)
 
 _QUESTIONS = ("anchor", "query", "question")
 _POSITIVES = ("positive", "positives", "pos", "positive_passages")
 _NEGATIVES = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
 _BY_POSITION = ("anchor", "positive", "negative")  # MS MARCO's triples
-_HEAD_BYTES = 1 << 16
 
 
 def training_shape(record: Any) -> Any:
@@ -61,14 +68,13 @@ def training_rows(stream: io.BufferedReader, path: str) -> tuple[bool, Iterator[
     Raises:
         DataError: a table whose columns are something else.
     """
-    head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+    head = head_of(stream)
     if head.startswith(b"PAR1"):
         return False, parquet_rows(path)
-    if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[", b""):
+    if first_mark(stream) in ("{", "[", ""):
         is_lines = is_json_lines(head) or head.lstrip().startswith(b'["')
         return is_lines, json_lines(stream) if is_lines else json_values(stream, path)
-    first = head.decode("utf-8", "replace").lstrip("\ufeff \r\n").partition("\n")[0].rstrip("\r")
-    delimiter = delimiter_of(first, _is_header)
+    delimiter = delimiter_of(first_line(stream), _is_header)
 
     def columns(row: list[str]) -> tuple[list[str], bool]:
         if _is_header(row):

@@ -157,6 +157,7 @@ def test_tables_with_header(tmp_path: Path) -> None:
     assert questions[0].text == "Who, then?"
     assert (questions[0].level, questions[0].meta) == ("easy", {})
     assert read(tmp_path / "r.csv", "question\nWho?\n")[0].text == "Who?"
+    assert read(tmp_path / "rows", "\tquestion\n0\tWho?\n")[0].text == "Who?"
 
 
 def test_plain_lines(tmp_path: Path) -> None:

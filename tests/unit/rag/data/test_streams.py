@@ -7,12 +7,27 @@ import pytest
 
 from rag.core.errors import DataError
 from rag.data.corpus import IdSet
-from rag.data.files.streams import iter_json_array, load_json, open_binary, read_lines
+from rag.data.files.streams import (
+    first_line,
+    first_mark,
+    head_of,
+    iter_json_array,
+    load_json,
+    open_binary,
+    read_lines,
+)
 from rag.data.records import BadRecord
 
 
 def reader(data: bytes) -> io.BufferedReader:
     return io.BufferedReader(io.BytesIO(data))  # type: ignore[arg-type]
+
+
+def test_a_head_keeps_the_tab_of_an_unnamed_first_column() -> None:
+    stream = reader(b"\xef\xbb\xbf\r\n  \tquestion\r\n0\tWho?\n")
+    assert head_of(stream) == b"\tquestion\r\n0\tWho?\n"
+    assert (first_line(stream), first_mark(stream)) == ("\tquestion", "q")
+    assert stream.read(4) == b"\xef\xbb\xbf\r"  # nothing is consumed
 
 
 def test_lines_that_are_too_long_cost_only_themselves() -> None:
