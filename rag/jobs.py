@@ -6,7 +6,7 @@ The command line calls these functions, so that a command and its function do th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -18,13 +18,16 @@ from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.files import sha256_file
 from rag.core.log import get_logger
+from rag.core.types import Passage
 from rag.data.corpus import ReadOptions, ReadReport, read_documents
 from rag.data.documents.limits import Limits
 from rag.data.documents.read import file_id
+from rag.data.documents.sections import CountTokens
 from rag.data.documents.worker import cache_folder
 from rag.data.files.sources import DOCUMENTS, find_sources
 from rag.data.filters import Filter
 from rag.data.questions import read_questions
+from rag.data.records import Document
 from rag.data.split import SplitOptions, split_documents
 from retrievers.negatives.settings import MiningSettings, parse_ranks
 
@@ -114,15 +117,8 @@ def index(
             encoder, query_encoder=query_encoder, precision=precision, pooling=pooling, max_length=max_length
         )
     known = _known_vectors(reuse, loaded, checked, place) if reuse and until != "passages" else None
-    source = _describe(inputs, format, asdict(split_options), asdict(read_options))
-    table, passages = None, split_documents(read, split_options, count_tokens)
-    if split_options.ids == "document":
-        table = DocumentList()
-        listed = (source or {"files": []})["files"]
-        digests = {file_id(file["name"]): file["sha256"] for file in listed if "sha256" in file}
-        passages = cut_and_listed(
-            read, lambda one: list(split_documents([one], split_options, count_tokens)), table, digests
-        )
+    source = _describe(inputs, format, split_options, read_options)
+    passages, table = _cut(read, split_options, count_tokens, source)
     with encoding_at(ray) as encoding:
         build_index(
             passages, place, encoder=known or loaded, settings=checked, source=source, documents=table,
@@ -190,8 +186,21 @@ def _check_ray(settings: BuildSettings, reuse: Sequence[str | Path], is_named: b
         )
 
 
+def _cut(
+    read: Iterator[Document], options: SplitOptions, count: CountTokens, source: Mapping[str, Any] | None
+) -> tuple[Iterator[Passage], DocumentList | None]:
+    """Passages, and the list of their documents, which fills on the way, if their ids name documents."""
+    if options.ids != "document":
+        return split_documents(read, options, count), None
+    files = source["files"] if source else ()
+    digests = {file_id(file["name"]): file["sha256"] for file in files if "sha256" in file}
+    table = DocumentList()
+    passages = cut_and_listed(read, lambda one: list(split_documents([one], options, count)), table, digests)
+    return passages, table
+
+
 def _describe(
-    inputs: list[str], format: str, split: dict[str, Any], read: dict[str, Any]
+    inputs: list[str], format: str, split: SplitOptions, read: ReadOptions
 ) -> dict[str, Any] | None:
     """An identifier of the passages, made without reading them; None if that is impossible (stdin)."""
     files = []
@@ -199,22 +208,21 @@ def _describe(
         if source.path == "-":
             return None
         path = Path(source.path)
-        entry: dict[str, Any] = {"name": source.path, "format": source.format}
+        entry = {"name": source.path, "format": source.format}
         if path.is_file():
-            name = source.name if source.format == DOCUMENTS else path.name
+            entry["name"] = source.name if source.format == DOCUMENTS else path.name
             try:
-                digest = sha256_file(path)
+                entry["sha256"] = sha256_file(path)
             except OSError:  # one may not read it: reading says so, and goes on with the others
-                digest = ""
-            entry = {"name": name, "format": source.format, "sha256": digest}
+                entry["sha256"] = ""
         files.append(entry)
+    left_out = {"shown_problems", "cache", "strict"}  # which change no passage
     if all(entry["format"] != DOCUMENTS for entry in files):  # no sections, whose size an encoder decides
-        del split["max_tokens"]
-    if not read["metadata"]:  # earlier versions kept none
-        del read["metadata"]
-    for unrelated in ("shown_problems", "cache", "strict"):
-        read.pop(unrelated, None)
-    described: dict[str, Any] = json.loads(json.dumps({"files": files, "split": split, "read": read}))
+        left_out.add("max_tokens")
+    if not read.metadata:  # earlier versions kept none
+        left_out.add("metadata")
+    kept = [{k: v for k, v in asdict(one).items() if k not in left_out} for one in (split, read)]
+    described: dict[str, Any] = json.loads(json.dumps({"files": files, "split": kept[0], "read": kept[1]}))
     return described
 
 
