@@ -17,6 +17,7 @@ import numpy as np
 
 from rag.bench.common import leave_cache
 from rag.bench.load import latency_interval
+from rag.bench.process import end_of_log, sizes_of
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
 from rag.bench.server_process import ServerProcess, post_json
 from rag.core.errors import DataError, ResourceError
@@ -117,14 +118,14 @@ def _rag(command: str) -> list[str]:
 
 def _build(command: list[str], out: Path, kill: set[str], after_s: float) -> _Built:
     built = _Built()
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         while (stage := _attempt(command, out, kill - set(built.killed), after_s, built, log)) is not None:
             built.killed.append(stage)
     return built
 
 
 def _attempt(
-    command: list[str], out: Path, kill: set[str], after_s: float, built: _Built, log: IO[bytes]
+    command: list[str], out: Path, kill: set[str], after_s: float, built: _Built, log: IO[str]
 ) -> str | None:
     """Run the build to its end, or until a stage of `kill` has worked for `after_s` seconds: which one."""
     process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -152,9 +153,9 @@ def _attempt(
             process.send_signal(signal.SIGKILL)
         process.wait()
     if process.returncode:
-        log.seek(0)
-        tail = log.read()[-1500:].decode(errors="replace").strip()
-        raise ResourceError(f"`rag index` ended with code {process.returncode}; the end of its log: {tail}")
+        raise ResourceError(
+            f"`rag index` ended with code {process.returncode}; the end of its log: {end_of_log(log)}"
+        )
     return None
 
 
@@ -168,13 +169,10 @@ class _Seen:
 def _look(pid: int) -> _Seen | None:
     """Processor time and memory of a process by Linux's files; None if it has just ended."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+        sizes = sizes_of(pid, "status")
         counted = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        kib = {
-            line.split(":")[0]: int(line.split()[1]) for line in status.splitlines() if line.endswith("kB")
-        }
         cpu_s = (int(counted[11]) + int(counted[12])) / _TICKS  # of user and system
-        return _Seen(cpu_s, 1024 * kib["VmHWM"], 1024 * kib["RssAnon"])
+        return _Seen(cpu_s, sizes["VmHWM"], sizes["RssAnon"])
     except (OSError, KeyError, IndexError):
         return None
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from indexers.presets import PLAID
 from indexers.settings import BuildSettings
 from rag.bench.common import question_texts
+from rag.bench.process import memory_of
 from rag.bench.report import Goal, Report, Table, format_bytes
-from rag.bench.server_process import ServerProcess, memory_of, post_json, server_arguments
+from rag.bench.server_process import ServerProcess, post_json, server_arguments
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from rag.bench.process import end_of_log
 from rag.core.errors import DataError, ResourceError
 
 _LISTENING, _START_TIMEOUT_S = "listening on ", 300.0
@@ -111,9 +112,7 @@ class ServerProcess:
     def _check_alive(self, deadline: float) -> None:
         if self._process.poll() is None and time.monotonic() < deadline:
             return
-        self._log.seek(0)
-        tail = self._log.read()[-1500:].strip()
-        code = self._process.poll()
+        tail, code = end_of_log(self._log), self._process.poll()
         state = "is not ready" if code is None else f"ended with code {code}"
         raise ResourceError(f"the server {state}; the end of its log: {tail or 'empty'}")
 
@@ -140,34 +139,6 @@ def post_json(connection: http.client.HTTPConnection, path: str, body: Mapping[s
             f"POST {path} was answered with {response.status}: {content[:300].decode(errors='replace')}"
         )
     return json.loads(content)
-
-
-def memory_of(pid: int | str = "self") -> dict[str, int]:
-    """Resident memory of a process in bytes, from `/proc/PID/smaps_rollup`.
-
-    Returns:
-        rss (all resident pages), anonymous (its own data), file_backed (mapped files and libraries,
-        shared with the page cache), private (pages no other process has), pss.
-
-    Raises:
-        ResourceError: the system does not tell (only Linux does).
-    """
-    path = Path(f"/proc/{pid}/smaps_rollup")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ResourceError(
-            f"{path} cannot be read ({error})", hint="memory is measured on Linux only"
-        ) from error
-    kib = {line.split()[0].rstrip(":"): int(line.split()[1]) for line in lines if line.endswith(" kB")}
-    found = {
-        "rss": kib["Rss"],
-        "anonymous": kib["Anonymous"],
-        "file_backed": kib["Rss"] - kib["Anonymous"],
-        "private": kib["Private_Clean"] + kib["Private_Dirty"],
-        "pss": kib["Pss"],
-    }
-    return {name: size * 1024 for name, size in found.items()}
 
 
 def server_arguments(retriever: str, reader: str | None, precision: str) -> list[str]:

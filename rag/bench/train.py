@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rag.bench.common import Timings, time_interleaved
+from rag.bench.process import end_of_log
 from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
 from rag.config import DEFAULT_SEED
 from rag.core.errors import ConfigError, ResourceError
@@ -152,7 +153,7 @@ class _Worker:
         self.losses: list[float] = []
         path = folder / f"{name.replace(' ', '-')}.json"
         atomic_write_json(path, dict(settings))
-        self._log = path.with_suffix(".log").open("w+", encoding="utf-8")
+        self._log = path.with_suffix(".log").open("w+", encoding="utf-8", errors="replace")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rag.bench.train_worker", str(path)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
@@ -178,10 +179,8 @@ class _Worker:
             if line.startswith("{"):
                 return json.loads(line)
         code = self._process.wait()
-        self._log.seek(0)
-        tail = self._log.read()[-1500:].strip()
         raise ResourceError(
-            f"{self.name!r} ended with code {code}; its last output: {tail}",
+            f"{self.name!r} ended with code {code}; its last output: {end_of_log(self._log)}",
             hint="with code -9 the memory was not enough: lower --batch-size or leave it out",
         )
 

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rag.bench.load import LoadResult, latency_interval, run_load, stage_shares
-from rag.bench.server_process import memory_of
+from rag.bench.process import memory_of
 from rag.core.errors import ConfigError, RagError, ResourceError
 
 
