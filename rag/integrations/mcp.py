@@ -159,29 +159,21 @@ def create_mcp_server(source: Source, *, top_k: int = 10, snippet_chars: int = 3
         answers, nothing = result["answers"], result["no_answer_confidence"]
         best = answers[0] if answers else None
         passage = source.passage(best["evidence"]["passage_id"]) if best else None
-        level = certainty(best["confidence"] if best else 0.0, nothing)
         bears = result.get("kind") == "passage"
-        notes = _BEARS if bears else "", best.get("note") if best else "", result.get("notice")
+        notes = [_BEARS if bears else "", best.get("note") if best else "", result.get("notice")]
+        text = guess = best["text"] if best and not bears else None
         if parts := result.get("parts"):
-            best = min(answers, key=lambda one: one["confidence"], default=None)
+            best = min(answers, key=lambda one: one["confidence"], default=None)  # the least certain one
             replies = [f"{part['question']} {_shown(part) or 'no answer found'}" for part in parts]
-            return Answered(
-                question=question,
-                answer=" ".join(replies) if best else None,
-                certainty=certainty(best["confidence"] if best else 0.0, nothing),
-                confidence=best["confidence"] if best else None,
-                no_answer_confidence=nothing,
-                best_guess=None,
-                evidence=document(passage) if passage else None,
-                note=result.get("notice", ""),
-            )
+            text, guess, notes = " ".join(replies), None, [result.get("notice")]
+        level = certainty(best["confidence"] if best else 0.0, nothing)
         return Answered(
             question=question,
-            answer=best["text"] if best and level != "none" and not bears else None,
+            answer=text if best and (level != "none" or parts) else None,
             certainty=level,
             confidence=best["confidence"] if best else None,
             no_answer_confidence=nothing,
-            best_guess=best["text"] if best and not bears else None,
+            best_guess=guess,
             evidence=document(passage) if passage else None,
             note="; ".join(filter(None, notes)),
         )
