@@ -121,6 +121,43 @@ def test_rich_text_has_its_letters_and_no_tables_of_fonts() -> None:
     assert convert(source.encode(), "letter.doc").title == "The bold plan"  # its content decides
 
 
+def rich(body: str) -> str:
+    return r"{\rtf1\ansi\ansicpg1252 " + body + r"\par}"
+
+
+def test_rich_text_keeps_footnotes_and_boxes_within_their_paragraph() -> None:
+    note = r"{\footnote\pard\plain {\super\chftn} A note.\par}"
+    box = (
+        r"{\shp{\*\shpinst\shpleft1{\sp{\sn fFlip}{\sv 0}}{\shptxt\pard In a box.\par}}{\shprslt In a box.}}"
+    )
+    assert of(rich(rf"One{note} goes on{box}."), "a.rtf") == [
+        ("paragraph", "One [A note.] goes on [In a box.] .")
+    ]
+
+
+def test_rich_text_keeps_characters_in_halves_and_a_title_in_its_code_page() -> None:
+    source = r"{\rtf1\ansi\ansicpg1251{\info{\title \'cf\'f0\'e8\'e2\'e5\'f2}} \u-10179?\u-8704?\par}"
+    assert of(source, "a.rtf") == [("paragraph", "😀")]
+    assert convert(source.encode(), "a.rtf").title == "Привет"
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 2])
+def test_marks_of_rich_text_do_not_depend_on_what_other_programs_skip(skipped: int) -> None:
+    rows = r"\trowd\cellx1 Name\cell Size\cell\row\intbl a\cell 1\cell\row"
+    heading = r"\pard{\listtext 1.\tab}\pard\s1\outlinelevel0 Head\par\pard"
+    body = rf"\uc{skipped} {heading} one\line two C:\\row\par{rows}\pard see {{\deleted gone}}"
+    assert of(rich(body), "a.rtf") == [
+        ("heading", "1. Head"), ("paragraph", "one two C:\\row"), ("row", "Name: a; Size: 1"),
+        ("paragraph", "see"),
+    ]  # fmt: skip
+
+
+def test_rich_text_has_neither_pictures_nor_targets_of_links() -> None:
+    link = r'{\field{\*\fldinst{HYPERLINK "http://x"}}{\fldrslt{here}}}'
+    pictures = r"{\pict{\*\blipuid ab}\pngblip 8950} {\pict\bin3 }}}}{\object{\*\objdata \bin2 {\}}"
+    assert of(rich(rf"See {link} C:\\bin {pictures}."), "a.rtf") == [("paragraph", "See here C:\\bin .")]
+
+
 def test_latex_shows_what_is_printed() -> None:
     source = r"""\documentclass{article}\title[short]{Long \emph{title}}\begin{document}
 \section{One}\label{s} See~\cite{key}, \href{http://x}{here}, \texttt{a\_b} and \verb|c_d|:
