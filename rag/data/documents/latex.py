@@ -15,18 +15,35 @@ _MATH = ("equation", "align", "gather", "multline", "eqnarray", "displaymath", "
 _TABLES = {"tabular": "[{", "tabular*": "{[{", "tabularx": "{[{", "longtable": "[{", "supertabular": "{"}
 _ARGUMENTS = {
     "title": "[{", "href": "{{", "hyperref": "[{", "def": "{{", "multicolumn": "{{{", "multirow": "{{{",
+    "caption": "*[{", "parbox": "[[[{{", "foreignlanguage": "[{{", "cline": "{", "setlength": "{{",
+    "bibitem": "[{",
 }  # fmt: skip
+_LAYOUT = {"minipage": "[[[{", "multicols": "{", "wrapfigure": "[{[{", "thebibliography": "{"}
 _DROPPED = ("tikzpicture", "picture", "comment", "filecontents", "filecontents*")
 _WITHOUT_TEXT = (
     "cite", "citep", "citet", "citealp", "ref", "eqref", "autoref", "cref", "Cref", "pageref", "label",
     "index", "includegraphics", "input", "include", "bibliography", "bibliographystyle", "vspace", "hspace",
-    "def",
+    "def", "cline", "setlength", "bibitem",
 )  # fmt: skip
-_SHOWN = {  # beyond what pylatexenc shows: an argument by its number, or a character
-    "texttt": "%(1)s", "textsc": "%(1)s", "url": "%(1)s", "href": "%(2)s", "hyperref": "%(2)s",
-    "multicolumn": "%(3)s", "multirow": "%(3)s", "textgreater": ">", "textless": "<",
-    "textbar": "|", "textasciicircum": "^", "LaTeX": "LaTeX", "TeX": "TeX",
+_LAST = (  # beyond what pylatexenc shows: the last argument, …
+    "texttt", "textsc", "url", "href", "hyperref", "multicolumn", "multirow", "parbox", "foreignlanguage",
+)  # fmt: skip
+_SHOWN = {  # … or a character
+    "textgreater": ">", "textless": "<", "textbar": "|", "textasciicircum": "^", "LaTeX": "LaTeX",
+    "TeX": "TeX",
 }  # fmt: skip
+# What TeX does not read as macros: code as it stands, code in a line, addresses.
+_UNREAD = re.compile(
+    rf"(?<!\\verb.)(\\begin\{{({'|'.join(map(re.escape, (*_CODE, *_DROPPED)))})\}})(.*?)(?=\\end\{{\2\}})",
+    re.DOTALL,
+)
+_CODE_INLINE = re.compile(
+    r"\\(?:verb\*?|lstinline(?:\[[^\]]*\])?|mintinline(?:\[[^\]]*\])?\{[^{}]*\})"
+    r"(?:\{((?:[^{}\n]|\{[^{}\n]*\})*)\}|([^\s\w{])(.*?)\2)"
+)
+_ADDRESS = re.compile(r"\\(?:href|url)\{[^{}\n]*\}")
+_QUOTE = "\ue000"  # around code in a line
+_WORDS = re.compile(r"[^\W_][\w.,;:()]*(?:[ \n][^\W_]+)*")
 _EMPTY_LINE = re.compile(r"\n[ \t]*\n\s*")
 _BEGIN = re.compile(r"\A\\begin\{[^}]*\}(?:\[[^\]]*\])?(?:\{[^}\n]*\})?")
 _END = re.compile(r"\\end\{[^}]*\}\Z")
@@ -79,28 +96,32 @@ class _Reader:
             "documents",
             macros=[
                 *(macros.std_macro(name, args) for name, args in _ARGUMENTS.items()),
-                macros.MacroSpec("lstinline", macros.VerbatimArgsParser("verb-macro")),
             ],
-            environments=[macros.std_environment(name, args) for name, args in _TABLES.items()],
+            environments=[macros.std_environment(name, args) for name, args in (_TABLES | _LAYOUT).items()],
             prepend=True,
         )
         shown = to_text.get_default_latex_context_db()
         repls = {
             **dict.fromkeys(_WITHOUT_TEXT, ""),
             **_SHOWN,
-            **dict.fromkeys(("verb", "lstinline"), _verbatim),
+            **dict.fromkeys(_LAST, self._last),
+            "verb": _verbatim,
         }
         shown.add_context_category(
             "documents", macros=[to_text.MacroTextSpec(*one) for one in repls.items()], prepend=True
         )
-        self._source = source
+        self._source = source = _with_plain_code(source)
         self._convert = to_text.LatexNodes2Text(latex_context=shown, math_mode="text").nodelist_to_text
-        self.nodes: list[Any] = parser.LatexWalker(source, latex_context=known).get_latex_nodes()[0]
+        masked = _UNREAD.sub(lambda match: match[1] + "x" * len(match[3]), source)
+        self.nodes: list[Any] = _walker(masked, known).get_latex_nodes()[0]
 
     def argument(self, node: Any) -> str:
-        """The text of a macro's last argument."""
+        """The text of a macro's last argument, on one line."""
+        return clean(self._last(node))
+
+    def _last(self, node: Any) -> str:
         given = [one for one in (node.nodeargd.argnlist if node.nodeargd else ()) if one is not None]
-        return clean(self._convert(given[-1:]))
+        return str(self._convert(given[-1:]))
 
     def pieces(self, nodes: Iterable[Any]) -> Iterator[Piece]:
         """The blocks of nodes; words up to an empty line or the next block are a paragraph."""
@@ -169,8 +190,37 @@ class _Reader:
         return [clean(self._convert(list(nodes)))]
 
 
+def _with_plain_code(source: str) -> str:
+    """The source with code in lines as the argument of "verb", and addresses without comments."""
+    parts, at = [], 0
+    for match in [*_UNREAD.finditer(source), None]:
+        between = source[at : match.start() if match else len(source)]
+        between = _CODE_INLINE.sub(
+            lambda code: rf"\verb{_QUOTE}{code[3] if code[1] is None else code[1]}{_QUOTE}", between
+        )
+        parts.append(_ADDRESS.sub(lambda address: re.sub(r"(?<!\\)%", r"\\%", address[0]), between))
+        if match:
+            parts.append(match[0])
+            at = match.end()
+    return "".join(parts)
+
+
+def _walker(source: str, known: Any) -> Any:
+    """The parser, which takes words together instead of letter by letter: that is much faster."""
+    parser = require("pylatexenc.latexwalker", "docs")
+    base = parser.LatexWalker
+
+    def get_token(self: Any, pos: int, *args: Any, environments: bool = True, **options: Any) -> Any:
+        # without environments, a single letter may be the argument of a macro
+        if environments and (words := _WORDS.match(source, pos)):
+            return parser.LatexToken(tok="char", arg=words[0], pos=pos, len=len(words[0]), pre_space="")
+        return base.get_token(self, pos, *args, environments=environments, **options)
+
+    return type("Walker", (base,), {"get_token": get_token})(source, latex_context=known)
+
+
 def _verbatim(node: Any) -> str:
-    return str(node.nodeargd.verbatim_text)
+    return str(getattr(node.nodeargd, "verbatim_text", ""))  # none where its end is missing
 
 
 def _is_column_end(node: Any) -> bool:

@@ -191,6 +191,35 @@ def f():
     assert of(r"Text \textbf{bold without an end", "a.tex") == [("paragraph", "Text bold without an end")]
 
 
+@pytest.mark.parametrize("name", ["lstlisting", "minted", "Verbatim", "alltt"])
+def test_code_in_latex_ends_where_its_environment_ends(name: str) -> None:
+    source = f"Before.\n\\begin{{{name}}}\nif ($x) {{ % \\foo\n\\end{{{name}}}\nAfter."
+    assert of(source, "a.tex") == [
+        ("paragraph", "Before."), ("code", "if ($x) { % \\foo"), ("paragraph", "After."),
+    ]  # fmt: skip
+
+
+def test_latex_without_what_is_dropped_goes_on_below_it() -> None:
+    source = "Before.\n\\begin{comment}\nit costs $5 {\n\\end{comment}\nAfter \\verb|\\begin{comment}|."
+    assert of(source, "a.tex") == [("paragraph", "Before."), ("paragraph", "After \\begin{comment}.")]
+
+
+def test_latex_has_code_in_lines_and_addresses_with_percent_signs() -> None:
+    source = r"""\lstinline{f(x)}, \lstinline[language=C]|a_b|, \mintinline{python}{x_1}, \verb*+c d+ or
+\href{http://x/a%20b}{this page}, \url{http://x/%20y}."""
+    assert of(source, "a.tex") == [("paragraph", "f(x), a_b, x_1, c d or this page, http://x/%20y.")]
+    assert of(r"Text \verb|", "a.tex") == [("paragraph", "Text |")]
+
+
+def test_latex_shows_no_sizes_and_labels_of_its_layout() -> None:
+    source = r"""\begin{minipage}[t]{5cm}Words\end{minipage}
+\begin{figure}\caption[short]{The long one}\end{figure}
+\begin{thebibliography}{9}\bibitem[K(90)]{k} Knuth.\end{thebibliography}"""
+    assert of(source, "a.tex") == [
+        ("paragraph", "Words"), ("paragraph", "The long one"), ("paragraph", "Knuth.")
+    ]  # fmt: skip
+
+
 def test_asciidoc_marks_are_no_text() -> None:
     source = """= The Guide
 :toc: left
