@@ -25,9 +25,11 @@ _ADOC_LINES = (
     (r"\s*(\.{1,5}) +(.*)", lambda match: f"{'   ' * (len(match[1]) - 1)}1. {match[2]}"),
     (r"\s*(\S.*?):{2,4}(?: +(.*))?", lambda match: f"- {match[1]}: {match[2] or ''}"),
 )
+# A cell, with its format ("2+|", "a|").
+_CELL_BEGINS = re.compile(r"(?:(?<=\s)|^)(?:[\d.]+[+*])?[<^>.]*[a-z]?\||(?<!\\)\|")
 _ADOC_INLINE = (
     (r"image:[^\s\[\]]+\[([^\]]*)\]|\[\[[^\]]*\]\]", r"\1"),
-    (r"(?:link:|xref:|mailto:|\b(?=https?:))[^\s\[\]]+\[([^\]]+?)(?:,[^\]]*)?\]", r"\1"),
+    (r"(?:link:|xref:|mailto:|\b(?=https?:))[^\s\[\]]+\[([^\]]+?)(?:\^?(?:, *\w+=[^\]]*)?)?\]", r"\1"),
     (r"(?:link:|mailto:)?([^\s\[\]]+)\[\]", r"\1"),
     (r"<<(?:[^,<>]+,\s*)?([^<>]+)>>", r"\1"),
     (r"footnote:\w*\[([^\]]*)\]", r" (\1)"),
@@ -70,7 +72,7 @@ def asciidoc(source: str) -> tuple[str, list[Piece]]:
             inside = takewhile(match[1].__ne__, lines)
             code = [_FENCE, *inside, _FENCE]
             made += code if match.re is _ADOC_CODE else []
-        elif line == "|===":
+        elif re.fullmatch(r"\|={3,}", line):
             made += _table(list(takewhile(line.__ne__, lines)))
         else:
             made.append(_line(line, _ADOC_LINES))
@@ -105,18 +107,21 @@ def _line(line: str, forms: _Rules) -> str:
 
 
 def _table(lines: Sequence[str]) -> list[str]:
-    """A table in Markdown. Its first line has all columns; other rows may have a line for each cell."""
-    filled = [line for line in lines if line.strip()]
-    width = len(_cells(filled[0])) if filled else 0
-    cells = [cell for line in filled for cell in _cells(line)]
+    """A table in Markdown. Its first line has all columns; other rows may have a line for each cell, and a
+    cell may go on in further lines.
+    """
+    cells: list[str] = []
+    width = 0
+    for line in filter(str.strip, lines):
+        goes_on, *begun = _CELL_BEGINS.split(line)
+        if cells:
+            cells[-1] += f" {goes_on}"
+        cells += begun
+        width = width or len(begun)
+    cells = [" ".join(cell.split()) for cell in cells]
     rows = [cells[at : at + width] for at in range(0, len(cells), width or 1)]
     made = [f"| {' | '.join(row)} |" for row in rows]
     return [*made[:1], "|---" * width + "|", *made[1:]] if made else []
-
-
-def _cells(line: str) -> list[str]:
-    """The cells that begin on a line, without their formats ("2+|", "a|")."""
-    return [cell.strip() for cell in re.split(r"(?:(?<=\s)|^)[\d.+*<>^a-z]*\|", line)[1:]]
 
 
 def _read(

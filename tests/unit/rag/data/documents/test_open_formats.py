@@ -263,6 +263,23 @@ include::other.adoc[]
     ]  # fmt: skip
 
 
+def test_asciidoc_keeps_every_word_of_cells_and_links() -> None:
+    source = """|====
+|Name of thing |Other one
+
+|a red fox|first line
+second line.
+2+|wide
+|====
+
+https://x.org[Smith, Jones], link:a[A^] or link:b[B,role=x].
+"""
+    assert of(source, "a.adoc") == [
+        ("row", "Name of thing: a red fox; Other one: first line second line."),
+        ("row", "Name of thing: wide"), ("paragraph", "Smith, Jones, A or B."),
+    ]  # fmt: skip
+
+
 def test_org_marks_are_no_text() -> None:
     source = """#+TITLE: My notes
 * TODO [#A] Linux :work:home:
