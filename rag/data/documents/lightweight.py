@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from html import unescape
 from itertools import takewhile
 
 from rag.data.documents.blocks import Piece
@@ -57,7 +58,7 @@ _ORG_INLINE = (
     (r"(?m)\\\\$| \[@\d+\]", ""),  # a break of the line, the number of an entry
     (r"(?<![\w/:.])/([^\s/](?:[^/]*[^\s/])?)/(?![\w/])", r"\1"),
 )
-_CUE = re.compile(r"(?:(\d+):)?(\d\d):(\d\d)[.,]\d{3}[ \t]*-->.*")
+_CUE = re.compile(r"(?:(\d+):)?(\d\d?):(\d\d?)(?:[.,]\d{1,3})?[ \t]*-->.*")
 _SPEAKER = re.compile(r"<v(?:\.[\w.]+)? ([^<>]+)>")
 _TAG = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")
 _SECTION_S = 120
@@ -156,6 +157,8 @@ def subtitles(source: str) -> tuple[str, list[Piece]]:
             _SPEAKER.sub(r"\1: ", line) for line in block[block.index(cue[0]) + len(cue[0]) :].split("\n")
         ]
         words += [
-            line for line in (_TAG.sub("", one).strip() for one in said) if line and line not in words[-2:]
+            line
+            for line in (unescape(_TAG.sub("", one)).strip() for one in said)
+            if line and line not in words[-2:]
         ]
     return "", [*pieces, Piece("paragraph", " ".join(words))]

@@ -323,3 +323,8 @@ Bye.
     assert of(source, "a.vtt") == expected
     srt = source.partition("\n\n")[2].replace(".000", ",000").replace("00:01,000", "00:00:01,000", 1)
     assert of(srt.replace("\n", "\r\n"), "a.srt") == expected
+
+
+def test_subtitles_with_other_times_and_escaped_characters() -> None:
+    source = "1\n0:1:01 --> 0:1:02\nHello\n\n2\n00:01:03,5 --> 00:01:04,00\nAT&amp;T\n"
+    assert of(source, "a.srt") == [("heading", "0:01:01"), ("paragraph", "Hello AT&T")]
