@@ -23,7 +23,7 @@ _DROPPED = ("tikzpicture", "picture", "comment", "filecontents", "filecontents*"
 _WITHOUT_TEXT = (
     "cite", "citep", "citet", "citealp", "ref", "eqref", "autoref", "cref", "Cref", "pageref", "label",
     "index", "includegraphics", "input", "include", "bibliography", "bibliographystyle", "vspace", "hspace",
-    "def", "cline", "setlength", "bibitem",
+    "def", "cline", "setlength", "bibitem", "maketitle",
 )  # fmt: skip
 _LAST = (  # beyond what pylatexenc shows: the last argument, …
     "texttt", "textsc", "url", "href", "hyperref", "multicolumn", "multirow", "parbox", "foreignlanguage",

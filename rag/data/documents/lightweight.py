@@ -16,6 +16,7 @@ _LITERAL = re.compile(r"(`[^`]+`)|(<)")  # "<" begins no markup here
 
 _ADOC_TITLE = re.compile(r"^= +(\S.*)$", re.MULTILINE)
 _ADOC_CODE = re.compile(r"(-{4,}|\.{4,}|`{3,})\w*")
+_UNDERLINES = "=-~^+"  # of headings, from the title of the document on
 _ADOC_DROPPED = re.compile(r"(/{4,}|\+{4,})")
 _ADOC_LINES = (
     (r"(?::[\w!-]+:|//|include::|image::|toc::|ifn?def::|ifeval::|endif::).*|\[[^\]]*\]", ""),
@@ -69,7 +70,9 @@ def asciidoc(source: str) -> tuple[str, list[Piece]]:
     lines = map(str.rstrip, source.splitlines())
     made: list[str] = []
     for line in lines:
-        if match := _ADOC_CODE.fullmatch(line) or _ADOC_DROPPED.fullmatch(line):
+        if _is_underline(line, made):
+            made[-1] = f"{'#' * (_UNDERLINES.index(line[0]) + 1)} {made[-1]}"
+        elif match := _ADOC_CODE.fullmatch(line) or _ADOC_DROPPED.fullmatch(line):
             inside = takewhile(match[1].__ne__, lines)
             code = [_FENCE, *inside, _FENCE]
             made += code if match.re is _ADOC_CODE else []
@@ -78,6 +81,14 @@ def asciidoc(source: str) -> tuple[str, list[Piece]]:
         else:
             made.append(_line(line, _ADOC_LINES))
     return _read(source, made, _ADOC_TITLE, _ADOC_INLINE)
+
+
+def _is_underline(line: str, above: Sequence[str]) -> bool:
+    """Whether a line makes the one above it a heading, as in "NAME" over "----"."""
+    if not above or len(set(line)) != 1 or line[0] not in _UNDERLINES or len(line) < 2:
+        return False
+    stands_alone = len(above) == 1 or not above[-2].strip()
+    return stands_alone and above[-1][:1].isalnum() and abs(len(above[-1]) - len(line)) <= 1
 
 
 def org(source: str) -> tuple[str, list[Piece]]:

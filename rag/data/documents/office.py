@@ -1,7 +1,7 @@
 """Word and PowerPoint files: paragraphs, lists and tables in order, headings by style, notes of slides."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rag.core.optional import require
@@ -10,6 +10,7 @@ from rag.data.documents.blocks import BULLET, Piece, clean, first_heading
 from rag.data.documents.limits import Limits, open_office
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _PROPERTIES = "http://schemas.openxmlformats.org/package/2006/relationships/metadata/core-properties"
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
@@ -18,10 +19,10 @@ _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
 def word(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
     """Title and pieces of a DOCX file, with insertions and without deletions that are still marked.
 
-    Word stores no pages; pieces have none.
+    Notes stand below the paragraph that refers to them. Word stores no pages; pieces have none.
     """
     document = require("docx", "docs").Document(open_office(data, limits))
-    pieces = list(_blocks(document.element.body, document))
+    pieces = list(_blocks(document.element.body, document, _notes(document)))
     return _title(document) or first_heading(pieces), pieces
 
 
@@ -34,17 +35,34 @@ def _title(document: Any) -> str:
     return str(document.core_properties.title)
 
 
-def _blocks(parent: Any, document: Any) -> Iterator[Piece]:
+def _notes(document: Any) -> dict[tuple[str, str], str]:
+    """Texts of footnotes and endnotes, by the tag and the id of what refers to them."""
+    parse = require("docx.oxml", "docs").parse_xml
+    notes = {}
+    for kind in ("footnote", "endnote"):
+        try:
+            part = document.part.part_related_by(f"{_RELATED}/{kind}s")
+        except KeyError:
+            continue
+        for note in parse(part.blob).findall(f"{_W}{kind}"):
+            lines = [clean(_text(paragraph)) for paragraph in note.iter(f"{_W}p")]
+            notes[f"{_W}{kind}Reference", note.get(f"{_W}id")] = " ".join(filter(None, lines))
+    return notes
+
+
+def _blocks(parent: Any, document: Any, notes: Mapping[tuple[str, str], str]) -> Iterator[Piece]:
     for child in parent:
         if child.tag == f"{_W}p":
             yield _paragraph(child, document)
+            for reference in child.iter(f"{_W}footnoteReference", f"{_W}endnoteReference"):
+                yield Piece("paragraph", notes.get((reference.tag, reference.get(f"{_W}id")), ""))
         elif child.tag == f"{_W}tbl":
-            yield from _table(child, document)
+            yield from _table(child, document, notes)
         elif child.tag == f"{_W}sdt" and not _is_contents(child):  # a form field, a cover page, …
             for content in child.findall(f"{_W}sdtContent"):
-                yield from _blocks(content, document)
+                yield from _blocks(content, document, notes)
         elif child.tag in (f"{_W}ins", f"{_W}customXml", f"{_W}smartTag"):
-            yield from _blocks(child, document)
+            yield from _blocks(child, document, notes)
 
 
 def _is_contents(control: Any) -> bool:
@@ -92,7 +110,7 @@ def _text(element: Any) -> str:
     return "".join(parts)
 
 
-def _table(element: Any, document: Any) -> Iterator[Piece]:
+def _table(element: Any, document: Any, notes: Mapping[tuple[str, str], str]) -> Iterator[Piece]:
     cells = []
     for row in element.iter(f"{_W}tr"):
         if next(row.iterancestors(f"{_W}tbl")) is not element:
@@ -105,7 +123,7 @@ def _table(element: Any, document: Any) -> Iterator[Piece]:
         cells.append(texts)
     if max(map(len, cells), default=0) < 2:
         for row in element.iter(f"{_W}tc"):
-            yield from _blocks(row, document)
+            yield from _blocks(row, document, notes)
     else:
         yield from tables.grid(cells)
 

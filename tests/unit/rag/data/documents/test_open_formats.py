@@ -280,6 +280,16 @@ https://x.org[Smith, Jones], link:a[A^] or link:b[B,role=x].
     ]  # fmt: skip
 
 
+def test_asciidoc_with_underlined_headings() -> None:
+    source = "tool(1)\n=======\n\nNAME\n----\ntool - a thing\n\nOptions\n~~~~~~~\n----\ncode\n----\n"
+    converted = convert(source.encode(), "tool.adoc")
+    assert converted.title == "tool(1)"
+    assert [(block.kind, block.level, converted.text_of(block)) for block in converted.blocks] == [
+        ("heading", 1, "tool(1)"), ("heading", 2, "NAME"), ("paragraph", 0, "tool - a thing"),
+        ("heading", 3, "Options"), ("code", 0, "code"),
+    ]  # fmt: skip
+
+
 def test_org_marks_are_no_text() -> None:
     source = """#+TITLE: My notes
 * TODO [#A] Linux :work:home:

@@ -158,3 +158,25 @@ def test_a_page_nested_a_thousand_times_is_read_in_its_process(tmp_path: Path) -
     (found,) = (item for _, item in convert_files([str(page)], Limits()))
     assert isinstance(found, Converted), found
     assert found.text.count("a") == 1_000
+
+
+def test_footnotes_of_word_stand_below_their_paragraph() -> None:
+    names = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
+    kind = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes"
+    mark = '<w:r><w:footnoteReference w:id="2"/></w:r></w:p>'
+    note = '<w:footnote w:id="2"><w:p><w:r><w:t>The note.</w:t></w:r></w:p></w:footnote>'
+    changes = {
+        "word/document.xml": ("</w:p>", mark),
+        "word/_rels/document.xml.rels": (
+            "</Relationships>",
+            f'<Relationship Id="rn" Type="{kind}" Target="footnotes.xml"/></Relationships>',
+        ),
+    }
+    with zipfile.ZipFile(io.BytesIO(make.word([("p", "Text."), ("p", "More.")]))) as source:
+        files = {name: source.read(name).decode("utf-8", "surrogateescape") for name in source.namelist()}
+    for name, (old, new) in changes.items():
+        files[name] = files[name].replace(old, new, 1)
+    files["word/footnotes.xml"] = f"<w:footnotes {names}>{note}</w:footnotes>"
+    data = make.archive({name: text.encode("utf-8", "surrogateescape") for name, text in files.items()})
+    converted = convert(data, "a.docx")
+    assert converted.text == "Text.\n\nThe note.\n\nMore."
