@@ -94,9 +94,7 @@ class _Reader:
         known = parser.get_default_latex_context_db()
         known.add_context_category(
             "documents",
-            macros=[
-                *(macros.std_macro(name, args) for name, args in _ARGUMENTS.items()),
-            ],
+            macros=[macros.std_macro(name, args) for name, args in _ARGUMENTS.items()],
             environments=[macros.std_environment(name, args) for name, args in (_TABLES | _LAYOUT).items()],
             prepend=True,
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from rag.core.optional import require
 from rag.data.documents import tables
-from rag.data.documents.blocks import Piece, clean, first_heading
+from rag.data.documents.blocks import BULLET, Piece, clean, first_heading
 
 # Characters for private use, put into the source before it is converted into plain text, where they tell
 # which style a paragraph has, where rows, cells and lines end, and where notes and boxes begin and end.
@@ -32,7 +32,7 @@ _WHOLE_ROW = re.compile(
     rf"(?:{_ROW}|(?<={_ROW_END})(?=[^{_ROW}{_ROW_END}]*{_ROW_END}))(.*?){_ROW_END}", re.DOTALL
 )
 _NOTES = re.compile(rf"{_NOTE}([^{_NOTE}{_NOTE_END}]*){_NOTE_END}")
-BULLETED = re.compile(r"\s*[•·▪◦–o§\uf0a7\uf0b7-]\t\s*")
+_BULLETED = re.compile(r"\s*[•·▪◦–o§\uf0a7\uf0b7-]\t\s*")
 _NUMBERED = re.compile(r"\s*(\(?\w{1,3}[.)])\t\s*")
 
 
@@ -116,6 +116,6 @@ def _paragraph(line: str) -> Piece:
         return Piece("heading", text, int(style[1]))
     if style:
         return Piece("code", text)
-    if BULLETED.match(text):
-        return Piece("item", BULLETED.sub("• ", text, count=1))
+    if _BULLETED.match(text):
+        return Piece("item", _BULLETED.sub(BULLET, text, count=1))
     return Piece("item" if _NUMBERED.match(text) else "paragraph", text)
