@@ -1,7 +1,7 @@
 """LaTeX: sections, paragraphs, lists, tables and listings, by pylatexenc; nothing in a file is executed."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from rag.core.optional import require
@@ -99,12 +99,8 @@ class _Reader:
             prepend=True,
         )
         shown = to_text.get_default_latex_context_db()
-        repls = {
-            **dict.fromkeys(_WITHOUT_TEXT, ""),
-            **_SHOWN,
-            **dict.fromkeys(_LAST, self._last),
-            "verb": _verbatim,
-        }
+        repls = {**dict.fromkeys(_WITHOUT_TEXT, ""), **dict.fromkeys(_LAST, self._last), **_SHOWN}
+        repls["verb"] = _verbatim
         shown.add_context_category(
             "documents", macros=[to_text.MacroTextSpec(*one) for one in repls.items()], prepend=True
         )
@@ -225,7 +221,7 @@ def _is_column_end(node: Any) -> bool:
     return getattr(node, "specials_chars", "") == "&"
 
 
-def _split(nodes: Sequence[Any], ends: Any) -> list[list[Any]]:
+def _split(nodes: Sequence[Any], ends: Callable[[Any], bool]) -> list[list[Any]]:
     """The nodes before, between and after those that end a part."""
     parts: list[list[Any]] = [[]]
     for node in nodes:

@@ -164,12 +164,8 @@ def subtitles(source: str) -> tuple[str, list[Piece]]:
             pieces.append(Piece("paragraph", " ".join(words)))
             pieces.append(Piece("heading", f"{hours}:{minutes:02}:{seconds:02}", 1))
             words, begins = [], at
-        said = [
-            _SPEAKER.sub(r"\1: ", line) for line in block[block.index(cue[0]) + len(cue[0]) :].split("\n")
-        ]
-        words += [
-            line
-            for line in (unescape(_TAG.sub("", one)).strip() for one in said)
-            if line and line not in words[-2:]
-        ]
+        for line in block[block.index(cue[0]) + len(cue[0]) :].split("\n"):
+            text = unescape(_TAG.sub("", _SPEAKER.sub(r"\1: ", line))).strip()
+            if text and text not in words[-2:]:  # rolling captions repeat what stands above
+                words.append(text)
     return "", [*pieces, Piece("paragraph", " ".join(words))]

@@ -62,7 +62,7 @@ class _Page:
     def __init__(self, source: str) -> None:
         self.title = ""
         self.pieces: list[Piece] = []
-        self._lines = iter(source.replace("\\\n", "").splitlines())
+        self._lines: Iterator[str] = iter(source.replace("\\\n", "").splitlines())
         self._strings: dict[str, str] = {}
         self._name = ""
         self._words: list[str] = []
@@ -72,15 +72,15 @@ class _Page:
         self._taken = True  # whether the last condition held
 
     def read(self) -> None:
-        for line in self._lines:
+        while (line := next(self._lines, None)) is not None:  # some lines are read again
             self._line(line)
         self._end()
 
     def _line(self, line: str) -> None:
         line = line.replace("\\}", "")
-        request = _REQUEST.fullmatch(line) if line[:1] in (".", "'") else None
+        request = _REQUEST.fullmatch(line)
         if request is None:
-            self._text(self._plain(line) if line[:1] not in (".", "'") or len(line) > 1 else "")
+            self._text("" if line in (".", "'") else self._plain(line))
         else:
             self._request(request[1].partition("\\")[0], (request[2] or "").strip())
 
@@ -128,10 +128,8 @@ class _Page:
         elif name in _PARAGRAPHS:
             self._end()
             self._text(self._plain(" ".join(arguments)) if name == "HP" and not rest.isdigit() else "")
-        elif name in _JOINED:
-            self._text(self._plain("".join(arguments)))
-        elif name in _FONTS:
-            self._text(self._plain(" ".join(arguments)))
+        elif name in (*_JOINED, *_FONTS):
+            self._text(self._styled(name, arguments))
         elif name in ("URL", "MTO"):  # of asciidoctor: an address, and what is shown for it
             self._text(self._plain(" ".join(filter(None, arguments[1::-1]))))
         elif name in ("OP", "SY"):
@@ -188,20 +186,19 @@ class _Page:
         """Lines up to the request `end`, in which requests of fonts count."""
         self._end()
         for line in self._lines:
-            request = _REQUEST.fullmatch(line) if line[:1] in (".", "'") else None
-            is_heading = request is not None and request[1] in _HEADINGS
-            if request is not None and (request[1] == end or is_heading):
+            request = _REQUEST.fullmatch(line)
+            name = request[1] if request else ""
+            if name == end:
                 break
-            if request is not None and request[1] in (*_JOINED, *_FONTS, *_WITHIN):
-                self._request(request[1], request[2] or "")
-            elif request is None:
+            if name in _HEADINGS:  # nothing ended the code before it
+                self._lines = chain([line], self._lines)
+                break
+            if request is None:
                 self._words.append(self._plain(line))
-        else:
-            is_heading = False
+            elif name in (*_JOINED, *_FONTS, *_WITHIN):
+                self._request(name, request[2] or "")
         self.pieces.append(Piece("code", "\n".join(self._words)))
         self._words = []
-        if is_heading:  # nothing ended the code before it
-            self._line(line)
 
     def _table(self) -> None:
         """A table of tbl: options, formats up to one that ends with a dot, then rows."""
@@ -219,19 +216,18 @@ class _Page:
         request = _REQUEST.fullmatch(line) if line[:1] == "." else None
         if request is None:
             return self._plain(line)
-        arguments = _arguments(request[2] or "")
-        return self._plain(
-            ("" if request[1] in _JOINED else " ").join(arguments)
-            if request[1] in (*_JOINED, *_FONTS)
-            else ""
-        )
+        is_font = request[1] in (*_JOINED, *_FONTS)
+        return self._styled(request[1], _arguments(request[2] or "")) if is_font else ""
+
+    def _styled(self, name: str, arguments: Sequence[str]) -> str:
+        """The arguments of a request of one font, or of two that alternate."""
+        return self._plain(("" if name in _JOINED else " ").join(arguments))
 
     def _mark(self, arguments: Sequence[str]) -> str:
         """The tag of an entry of mdoc."""
-        kind = self._lists[-1] if self._lists else ""
-        return (
-            self._within(arguments) if arguments else ("•" if kind in ("-bullet", "-dash", "-hyphen") else "")
-        )
+        if arguments:
+            return self._within(arguments)
+        return "•" if self._lists[-1:] in (["-bullet"], ["-dash"], ["-hyphen"]) else ""
 
     def _within(self, tokens: Sequence[str]) -> str:
         """Words and macros of a line of mdoc."""
@@ -263,12 +259,12 @@ class _Page:
                 yield f"{self._plain(next(tokens, ''))}()"
             elif token == "Nm":
                 following = next(tokens, "")
-                is_name = following not in (*_ENDS, *_WITHIN, "")
-                self._name = self._name or (self._plain(following) if is_name else "")
-                yield self._plain(following) if is_name else self._name
-                yield from (
-                    () if is_name else self._expanded(chain([following], tokens) if following else tokens)
-                )
+                if following in (*_ENDS, *_WITHIN, ""):
+                    yield self._name
+                    yield from self._expanded(chain([following], tokens) if following else tokens)
+                else:
+                    yield self._plain(following)
+                    self._name = self._name or self._plain(following)
             elif token == "Nd" or token in _SYSTEMS:
                 yield _SYSTEMS.get(token, "–")
             elif token in _ENDS:
@@ -286,7 +282,7 @@ class _Page:
     def _character(self, match: re.Match[str]) -> str:
         string = match[1] or match[2] or match[3]
         if string is not None:
-            return self._plain(self._strings.get(string, "")) if f"*{string}" not in self._strings else ""
+            return self._plain(self._strings.get(string, ""))
         name = match[4] or match[5]
         if name is None:
             return _ONE.get(match[6] or "", "")

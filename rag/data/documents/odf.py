@@ -45,20 +45,20 @@ def text(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
 def spreadsheet(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
     """Title and pieces of an ODS file: each sheet a section. See `text` for errors."""
     title, content = _open(data, limits)
-    found = _body(content, "spreadsheet").findall(f"{_TABLE}table")
-    limits.check_pages(len(found), "sheets")
+    sheets = _body(content, "spreadsheet").findall(f"{_TABLE}table")
+    limits.check_pages(len(sheets), "sheets")
     hidden = {
         style.get(f"{_STYLE}name")
         for style in content.iter(f"{_STYLE}style")
         if any(properties.get(f"{_TABLE}display") == "false" for properties in style)
     }
     pieces: list[Piece] = []
-    for one in found:
-        if one.get(f"{_TABLE}style-name") in hidden:
+    for table in sheets:
+        if table.get(f"{_TABLE}style-name") in hidden:
             continue
-        rows = list(sheet(without_empty_columns(list(_rows(one, limits)))))
+        rows = list(sheet(without_empty_columns(list(_rows(table, limits)))))
         if rows:
-            pieces += [Piece("heading", one.get(f"{_TABLE}name", ""), 1), *rows]
+            pieces += [Piece("heading", table.get(f"{_TABLE}name", ""), 1), *rows]
     return title, pieces
 
 

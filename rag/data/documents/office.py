@@ -13,6 +13,7 @@ _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _PROPERTIES = "http://schemas.openxmlformats.org/package/2006/relationships/metadata/core-properties"
+_Notes = Mapping[tuple[str, str], str]  # by the tag and the id of what refers to them
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
 
 
@@ -35,8 +36,8 @@ def _title(document: Any) -> str:
     return str(document.core_properties.title)
 
 
-def _notes(document: Any) -> dict[tuple[str, str], str]:
-    """Texts of footnotes and endnotes, by the tag and the id of what refers to them."""
+def _notes(document: Any) -> _Notes:
+    """Texts of footnotes and endnotes."""
     parse = require("docx.oxml", "docs").parse_xml
     notes = {}
     for kind in ("footnote", "endnote"):
@@ -50,7 +51,7 @@ def _notes(document: Any) -> dict[tuple[str, str], str]:
     return notes
 
 
-def _blocks(parent: Any, document: Any, notes: Mapping[tuple[str, str], str]) -> Iterator[Piece]:
+def _blocks(parent: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
     for child in parent:
         if child.tag == f"{_W}p":
             yield _paragraph(child, document)
@@ -110,7 +111,7 @@ def _text(element: Any) -> str:
     return "".join(parts)
 
 
-def _table(element: Any, document: Any, notes: Mapping[tuple[str, str], str]) -> Iterator[Piece]:
+def _table(element: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
     cells = []
     for row in element.iter(f"{_W}tr"):
         if next(row.iterancestors(f"{_W}tbl")) is not element:
