@@ -115,7 +115,7 @@ class RerankOptions(Config):
     """Options of re-ranking, written after the model's folder.
 
     Attributes:
-        depth: hits of the first stage that are re-ranked; at least as many as are returned.
+        depth: hits of the first stage that are re-ranked; further ones follow in their order.
         fusion: weights of the re-ranker's scores and of the first stage's, as `Fusion.parse` reads them;
             "raw:1,0" is the re-ranker alone.
         tokens: a `plaid` index of these passages by this model, whose stored vectors are scored, so that only
@@ -271,7 +271,7 @@ class RerankingRetriever:
     Args:
         first: the retriever; its ranks and scores are kept in `Hit.first_stage`.
         scorer: scores the hits of `first`.
-        depth: hits that are scored; at least as many as are returned, at most all passages.
+        depth: hits that are scored; where more are wanted, the others follow in the order of `first`.
         fusion: the method, with the re-ranker's weight first; `DEFAULT_FUSION` if None.
         identity: description of the re-ranker, for reports.
 
@@ -300,12 +300,14 @@ class RerankingRetriever:
         selected: Selection | None = None,
     ) -> list[list[Hit]]:
         """Best passages of each question; see `Retriever.search`."""
-        rescored, found = self.lists(questions, top_k, timer=timer, selected=selected)
+        deepest = max(1, min(max(self.depth, top_k), len(self.passages)))
+        found = self.first.search(questions, deepest, timer=timer, selected=selected)
+        judged = [hits[: self.depth] for hits in found]
         with stage(timer, "rerank"):
-            places = [{hit.row: FirstStage(n, hit.score) for n, hit in enumerate(hits, 1)} for hits in found]
+            fused = self.fusion.fuse([self._rescored(questions, judged), judged], top_k)
             return [
-                [replace(hit, first_stage=own[hit.row]) for hit in hits]
-                for own, hits in zip(places, self.fusion.fuse([rescored, found], top_k), strict=True)
+                _with_first_stage([*best, *_behind(best, hits, self.depth)][:top_k], hits)
+                for best, hits in zip(fused, found, strict=True)
             ]
 
     def lists(
@@ -316,18 +318,20 @@ class RerankingRetriever:
         timer: StageTimer | None = None,
         selected: Selection | None = None,
     ) -> list[list[list[Hit]]]:
-        """The hits in the re-ranker's order, with its scores, and those of the first stage, before fusion."""
-        depth = max(1, min(max(self.depth, top_k), len(self.passages)))
-        found = self.first.search(questions, depth, timer=timer, selected=selected)
-        ordered: list[list[Hit]] = []
+        """The hits that are scored, in the re-ranker's order and with its scores, and as they were found."""
+        depth = max(1, min(self.depth, len(self.passages)))
+        judged = self.first.search(questions, depth, timer=timer, selected=selected)
         with stage(timer, "rerank"):
-            at_once = max(1, _PASSAGES_AT_ONCE // depth)
-            for start in range(0, len(found), at_once):
-                block = found[start : start + at_once]
-                ordered += self._rescored(questions[start : start + len(block)], block)
-        return [ordered, found]
+            return [self._rescored(questions, judged), judged]
 
     def _rescored(self, questions: Sequence[str], lists: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
+        at_once, ordered = max(1, _PASSAGES_AT_ONCE // self.depth), []
+        for start in range(0, len(lists), at_once):
+            block = lists[start : start + at_once]
+            ordered += self._rescored_at_once(questions[start : start + len(block)], block)
+        return ordered
+
+    def _rescored_at_once(self, questions: Sequence[str], lists: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
         if isinstance(self.scorer, LateInteraction) and self.scorer.stored is not None:
             rows = [np.array([hit.row for hit in hits], np.int64) for hits in lists]
             scored = np.concatenate(self.scorer.score_stored(questions, rows))
@@ -339,3 +343,13 @@ class RerankingRetriever:
         return [
             sorted((replace(hit, score=next(scores)) for hit in hits), key=Hit.sort_key) for hits in lists
         ]
+
+
+def _behind(best: Sequence[Hit], found: Sequence[Hit], depth: int) -> list[Hit]:
+    """The hits that were not scored, behind the others; their scores fall as those of the first stage do."""
+    return [replace(hit, score=best[-1].score + hit.score - found[depth - 1].score) for hit in found[depth:]]
+
+
+def _with_first_stage(hits: Sequence[Hit], found: Sequence[Hit]) -> list[Hit]:
+    places = {hit.row: FirstStage(rank, hit.score) for rank, hit in enumerate(found, 1)}
+    return [replace(hit, first_stage=places[hit.row]) for hit in hits]

@@ -83,7 +83,20 @@ def test_hits_get_the_judges_scores_and_keep_their_first_place(
         assert [hit.row for hit in hits] == best
         np.testing.assert_allclose([hit.score for hit in hits], [wanted[n] for n in best], atol=1e-5)
         assert [hit.first_stage for hit in hits] == [FirstStage(n + 1, -float(n)) for n in best]
-    assert len(retriever.search(QUESTIONS[:1], 6)[0]) == 6  # more are wanted than the depth says
+    assert retriever.search([], 3) == []
+
+
+def test_hits_behind_the_depth_follow_in_their_order_and_are_not_judged(folders: dict[str, Path]) -> None:
+    spec = f"{folders['cross-encoder']},depth=3,{ALONE}"
+    retriever = reranked(First(), INDEX, spec, precision="fp32")
+    (judged,), (hits,) = retriever.search(QUESTIONS[:1], 3), retriever.search(QUESTIONS[:1], 6)
+    assert hits[:3] == judged
+    assert [hit.row for hit in hits[3:]] == [3, 4, 5]
+    assert [hit.first_stage for hit in hits[3:]] == [FirstStage(n + 1, -float(n)) for n in (3, 4, 5)]
+    scores = [hit.score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    np.testing.assert_allclose(np.diff(scores[2:]), -1.0, atol=1e-5)
+    assert [[hit.row for hit in own] for (own,) in retriever.lists(QUESTIONS[:1], 6)][1] == [0, 1, 2]
     assert retriever.search([], 3) == []
 
 
