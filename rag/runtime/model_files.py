@@ -154,10 +154,13 @@ def weight_files(folder: Path) -> list[Path]:
         raise ArtifactError(
             f"{folder} has its weights only as {', '.join(pickled)}: pickle files are not loaded, "
             "because they can run code",
-            hint="if you trust it, convert it once: AutoModel.from_pretrained(NAME).save_pretrained(DIR) "
-            "writes model.safetensors; then give DIR instead",
+            hint=f"convert it once, which reads only tensors: rag import {folder} --out DIR; then give DIR",
         )
-    raise ArtifactError(f"{folder} has no model.safetensors", hint="copy the whole model folder")
+    raise ArtifactError(
+        f"{folder} has no model.safetensors",
+        hint="copy the whole model folder; if it is published with pytorch_model.bin alone, download that "
+        "and convert it: rag import FOLDER --out DIR",
+    )
 
 
 def weights_sha256(files: Iterable[Path]) -> str:

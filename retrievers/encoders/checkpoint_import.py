@@ -72,7 +72,7 @@ def import_checkpoint(source: Path, out: Path, *, base: str | Path | None = None
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")
     found = read_pickled(source)
-    weights = _weights(found, source)
+    weights = named_weights(found, source)
     towers = _towers(weights, source)
     named = _named_base(found)
     if named is None and base is None:
@@ -89,8 +89,12 @@ def import_checkpoint(source: Path, out: Path, *, base: str | Path | None = None
     return out
 
 
-def _weights(found: Any, source: Path) -> dict[str, torch.Tensor]:
-    """The state dict, wherever in the file it is, without `module.` of a parallel wrapper."""
+def named_weights(found: Any, source: Path) -> dict[str, torch.Tensor]:
+    """The state dict, wherever in the file it is, without `module.` of a parallel wrapper.
+
+    Raises:
+        ArtifactError: there is none.
+    """
     for key in ("model_dict", "state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
