@@ -41,7 +41,8 @@ def training_shape(record: Any) -> Any:
     if not isinstance(record, Mapping):
         return record
     question = next((name for name in _QUESTIONS if isinstance(record.get(name), str)), None)
-    positive = next((name for name in _POSITIVES if record.get(name)), None)
+    named = [name for name in _POSITIVES if name in record]  # the first that holds something
+    positive = next((name for name in named if record[name]), named[0] if named else None)
     if question is None or positive is None:
         return record
     wrong = [name for name in record if _NEGATIVES.fullmatch(str(name))]

@@ -61,6 +61,15 @@ def test_pairs_and_triplets_are_examples_and_questions(tmp_path: Path, name: str
     assert question.gold_are_alternatives
 
 
+def test_questions_without_a_positive_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    unjudged = {**TEVATRON, "query_id": "8", "positive_passages": []}
+    lines = [TEVATRON, unjudged, {"query": ASKED, "pos": None, "neg": [WRONG]}, {**TRIPLET, "positive": ""}]
+    path = write(tmp_path, "a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    assert [example.id for example in read_examples(path)] == ["7"]
+    assert "3 questions without a positive passage left out" in caplog.text
+    assert [len(question.gold) for question in read_questions(path)] == [1, 0, 0, 0]
+
+
 def test_pairs_need_no_negative(tmp_path: Path) -> None:
     for name, text in (
         ("a.jsonl", json.dumps({"query": ASKED, "positive": RIGHT})),
