@@ -22,8 +22,8 @@ def _read_questions(path: Path) -> Iterator[Example]:
     """A question set with the passages that it quotes or names."""
     for question in read_questions(path):
         pages = [page for places in question.provenance for page in places if "wikipedia_id" in page]
-        named = [Passage(str(page["wikipedia_id"]), str(page.get("title") or ""), "") for page in pages]
-        gold = [item.passage for item in question.gold] or named
+        named = {str(page["wikipedia_id"]): str(page.get("title") or "") for page in pages}
+        gold = [item.passage for item in question.gold] or [Passage(*page, "") for page in named.items()]
         ids = question.gold_passage_ids
         if len(gold) == len(ids):
             gold = [

@@ -121,6 +121,7 @@ KILT = [
         "output": [
             {"answer": "A", "provenance": [{"wikipedia_id": "12", "title": "T", "bleu_score": 1.0}]},
             {"answer": "B"},
+            {"answer": "C", "provenance": [{"wikipedia_id": "12", "title": "T", "start_paragraph_id": 3}]},
         ],
         "meta": {"x": 1},
     },
