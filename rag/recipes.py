@@ -52,10 +52,16 @@ def _with_plain_encoder(config: Any) -> Any:
 
 
 def _with_passages(config: Any) -> Any:
-    """A generator may learn from questions without passages: `config.index` is searched for them."""
+    """A generator may learn from questions without passages: `config.index` is searched for them, and for
+    held-out ones.
+    """
     if config.index is None:
         return config
-    return config.replaced(train_files=tuple(_retrieved(config, path) for path in config.train_files))
+    held_out = config.validation_file
+    return config.replaced(
+        train_files=tuple(_retrieved(config, path) for path in config.train_files),
+        validation_file=None if held_out is None else _retrieved(config, held_out),
+    )
 
 
 def _retrieved(config: Any, path: Path) -> Path:
@@ -150,6 +156,7 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
 def run(recipe: str, config: Any) -> Path:
     """Train with a checked configuration, as `train` and the command line do; the finished model's folder."""
     found = RECIPES[recipe]
+    load("rag.training.claim:refuse_other_content")(config.out)  # before `resolve` writes into it
     return Path(load(found.run)(found.resolve(config)))
 
 

@@ -36,7 +36,7 @@ def claimed(config: Any) -> Iterator[World]:
     """
     with World.from_environment() as world, directory_lock(config.out) if world.is_main else nullcontext():
         if world.is_main:
-            _refuse_other_content(config.out)
+            refuse_other_content(config.out)
             claim_run(config, config.out)
         world.barrier()
         seed_everything(config.run.seed)
@@ -44,8 +44,14 @@ def claimed(config: Any) -> Iterator[World]:
         yield world
 
 
-def _refuse_other_content(out: Path) -> None:
-    """Refuse the folder of an index or a model, which have files of the same names as a run."""
+def refuse_other_content(out: Path) -> None:
+    """Refuse the folder of an index or a model, which have files of the same names as a run.
+
+    Raises:
+        ConfigError: it is one, or a file.
+    """
+    if out.is_file():
+        raise ConfigError(f"{out} is a file", hint="choose a directory")
     found = ""
     if any((out / name).is_file() for name in (MANIFEST_NAME, LEDGER_NAME)):
         found = "an index"

@@ -48,7 +48,7 @@ class GeneratorTrainConfig(TrainConfig):
         validation_file: held-out questions with passages; None holds out `validation_questions` of the
             training questions.
         index: index whose passages are denoised; None takes those of the training files. `rag.train` and the
-            command search it for questions that come without passages.
+            command search it for questions, also held-out ones, that come without passages.
         top_k: number of passages that are retrieved for each of those questions.
         model: sequence-to-sequence or causal checkpoint to start from; None warm-starts one from `encoder`.
         encoder: BERT-like encoder, or a folder of `rag train reader`; None is the embedded one. "shipped" is
