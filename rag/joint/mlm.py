@@ -22,6 +22,7 @@ from rag.joint.masked import Filled, Filler, MaskedSentence, SentenceBatches
 from rag.joint.salient import open_tagger
 from rag.joint.span_filler import open_filler
 from rag.training.card import Card
+from rag.training.claim import input_checksums
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, train
@@ -56,7 +57,9 @@ def _method(config: MlmTrainConfig, run: Run) -> Method:
     master = run.master(reader)
 
     # data
-    store, key = open_corpus(config.train_files, run.out / "data", config.data.split)
+    store, key = open_corpus(
+        config.train_files, run.out / "data", config.data.split, input_checksums(run.out)
+    )
     tagger = open_tagger(config.masks, config.tagger, store, run.out / "data", run.device, key=key)
     held_rows = held_out_rows(config.data, len(store), config.run.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)

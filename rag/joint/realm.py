@@ -34,6 +34,7 @@ from rag.joint.masked import Filler, MaskedSentence, SentenceBatches
 from rag.joint.mlm import held_out_figures
 from rag.joint.salient import open_tagger
 from rag.joint.span_filler import open_filler
+from rag.training.claim import input_checksums
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss
 from rag.training.precision import part
@@ -108,7 +109,9 @@ def _method(config: RealmTrainConfig, role: Role, index: Index, encode: EncodesC
     master = run.master(module)
 
     # data
-    store, _ = open_corpus(config.train_files or (config.index,), run.out / "data", config.data.split)
+    store, _ = open_corpus(
+        config.train_files or (config.index,), run.out / "data", config.data.split, input_checksums(run.out)
+    )
     tagger = open_tagger(
         config.masks, config.tagger, index.passages, run.out / "data", run.device,
         key=index.manifest["passages"]["sha256"],

@@ -83,6 +83,11 @@ def check_run(config: Config, out: Path) -> None:
     _claim(config, out, writes=False)
 
 
+def input_checksums(out: Path) -> dict[str, str]:
+    """SHA-256 by absolute path of the data of the run in `out`, as its claim measured them."""
+    return dict(read_json(out / _INPUTS))
+
+
 def _claim(config: Config, out: Path, *, writes: bool) -> None:
     recipe = {RECIPE_KEY: name} if (name := getattr(config, RECIPE_KEY, "")) else {}
     wanted = {**recipe, **_plain(config)}

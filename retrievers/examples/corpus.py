@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,13 +17,16 @@ from rag.data.files.sources import corpus_files
 from rag.data.split import SplitOptions, split_documents
 
 
-def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") -> tuple[PassageStore, str]:
+def open_corpus(
+    sources: Sequence[Path], folder: Path, split: str = "words100", known: Mapping[str, str] | None = None
+) -> tuple[PassageStore, str]:
     """The passages of a corpus by row, mapped, and a fingerprint of them.
 
     Args:
         sources: one built index, whose passages are taken as they are; or files and folders of documents.
         folder: where the passages of files are stored.
         split: how files are split, see `SplitOptions`.
+        known: SHA-256 by absolute path of files that were read already, see `rag.training.claim`.
 
     Raises:
         DataError: a source is missing or empty.
@@ -39,7 +42,9 @@ def open_corpus(sources: Sequence[Path], folder: Path, split: str = "words100") 
         with Index.open(indexes[0]) as index:
             return index.passages, str(index.manifest["passages"]["sha256"])
     options = SplitOptions(mode=split)
-    content = json.dumps([[sha256_file(path) for path in corpus_files(sources)], asdict(options)])
+    known = known or {}
+    sums = [known.get(str(path.resolve())) or sha256_file(path) for path in corpus_files(sources)]
+    content = json.dumps([sums, asdict(options)])
     key = hashlib.sha256(content.encode()).hexdigest()
     place = folder / f"corpus-{key[:16]}"
     if not place.is_dir():

@@ -16,6 +16,7 @@ from rag.data.salient import CapitalTagger, find_dates
 from rag.data.selection import check_usable, least_held_out
 from rag.data.sentences import split_sentences
 from rag.runtime.seeds import generator
+from rag.training.claim import input_checksums
 from rag.training.run import Method
 from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.batches import Epochs, Int64, RetrieverBatch, RetrieverBatches
@@ -205,7 +206,7 @@ def _held_out(config: IctTrainConfig, store: PassageStore) -> tuple[Int64, list[
 
 
 def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
-    store, _ = open_corpus(config.train_files, run.out / "data", config.data.split)
+    store, _ = open_corpus(config.train_files, run.out / "data", config.data.split, input_checksums(run.out))
     usable = _usable_share(store, config)
     held_rows, held_out = _held_out(config, store)
     examples = Epochs.of(config, len(store) - len(held_rows))

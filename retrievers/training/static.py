@@ -25,6 +25,7 @@ from rag.core.types import Query
 from rag.data.examples import Example
 from rag.runtime.seeds import generator
 from rag.training.card import Card
+from rag.training.claim import input_checksums
 from rag.training.fit import FitHooks, Loss
 from rag.training.refresh.staleness import ProbeSet
 from rag.training.run import Method, Run, Trained, train
@@ -190,7 +191,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     held_out = split.held_out
     corpus = index.passages
     if config.corpus:
-        corpus, _ = open_corpus(config.corpus, folder)
+        corpus, _ = open_corpus(config.corpus, folder, known=input_checksums(run.out))
     batches = _batches(config, data, corpus, tokens)
     search = None
     if held_out:

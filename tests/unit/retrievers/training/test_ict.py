@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from indexers.build import build_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
+from rag.core.files import sha256_file
 from rag.core.types import Passage, Query
 from rag.data.examples import write_examples
 from rag.training.run_log import read_metrics
@@ -144,7 +145,17 @@ def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_ber
     assert figures["figures"]["nll"] > 0
 
 
-def test_a_corpus_may_be_a_folder_of_documents(tmp_path: Path, tiny_bert: Path) -> None:
+def test_a_corpus_may_be_a_folder_of_documents(
+    tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def counted(path: str | Path) -> str:
+        read.append(Path(path).name)
+        return sha256_file(path)
+
+    for module in ("rag.training.claim", "retrievers.examples.corpus"):
+        monkeypatch.setattr(f"{module}.sha256_file", counted)
     folder = tmp_path / "documents"
     folder.mkdir()
     for n, letter in enumerate("abcdefghij"):
@@ -155,6 +166,7 @@ def test_a_corpus_may_be_a_folder_of_documents(tmp_path: Path, tiny_bert: Path) 
         validation_fraction=0, **_SMALL,
     )  # fmt: skip
     assert (train_ict(config) / "model.safetensors").is_file()
+    assert sorted(read) == [f"{n}.txt" for n in range(10)]  # each once
     assert len(open_corpus([folder], config.out / "data", "none")[0]) == 10
 
 
