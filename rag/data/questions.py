@@ -136,8 +136,10 @@ def _judgements(queries: Path) -> list[Path]:
 def _judged(queries: Path, qrels: Path) -> Iterator[Question]:
     """The questions that were judged, with the relevant passages."""
     grades = {record.id: record for record in read_qrels(qrels)}
+    n_judged = 0
     for question in _read(str(queries), "auto"):
         if (record := grades.get(question.id)) is not None:
+            n_judged += 1
             relevant = sorted(record.of_role("positive"), key=lambda judged: -judged.extra["grade"])
             yield replace(
                 question,
@@ -145,6 +147,12 @@ def _judged(queries: Path, qrels: Path) -> Iterator[Question]:
                 gold_are_alternatives=True,
                 gold_grades={judged.passage.id: judged.extra["grade"] for judged in relevant},
             )
+    if not n_judged:
+        first = next(iter(grades), "none")
+        raise DataError(
+            f"{qrels} judges none of the questions of {queries}: it has {len(grades):,}, the first {first!r}",
+            hint="give the judgements that belong to these questions; both name questions by the same ids",
+        )
 
 
 def questions_from(rows: Any) -> list[Question]:

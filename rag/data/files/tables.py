@@ -72,24 +72,33 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
 
 
 def read_qrels(path: Path) -> Iterator[Example]:
-    """Judged passages of each question, TREC's or BEIR's."""
+    """Judged passages of each question, TREC's or BEIR's; ids between tabs may hold blanks."""
     judged: dict[str, list[Candidate]] = {}
     for place, line in text_lines(path):
-        fields = line.split()
-        if fields[0] == "query-id":
+        fields = [field.strip() for field in line.split("\t")]
+        if len(fields) not in (3, 4):
+            fields = line.split()
+        if not line.strip() or fields[0] == "query-id":
             continue
         if len(fields) not in (3, 4):
             raise DataError(f"{place}: {len(fields)} fields, qrels have 4 (TREC) or 3 (BEIR)")
-        try:
-            grade = int(fields[-1])
-        except ValueError as error:
-            raise DataError(f"{place}: grade {fields[-1]!r} is not a whole number") from error
+        grade = _grade(fields[-1], place)
         role: Role = "positive" if grade > 0 else "negative"
         judged.setdefault(fields[0], []).append(
             Candidate(Passage(fields[-2], "", ""), role, extra={"grade": grade})
         )
     for question, candidates in judged.items():
         yield Example(question, "", candidates=tuple(sorted(candidates, key=lambda c: c.role == "negative")))
+
+
+def _grade(value: str, place: str) -> int:
+    """A whole number, which tables that were written by other programs may have as 1.0."""
+    try:
+        if (number := float(value)).is_integer():
+            return int(number)
+    except (ValueError, OverflowError):
+        pass
+    raise DataError(f"{place}: grade {value!r} is not a whole number")
 
 
 def _grades(example: Example) -> Iterator[tuple[str, int]]:

@@ -98,6 +98,24 @@ def test_judgements_beside_queries_are_read(tmp_path: Path, given: str) -> None:
     ]
 
 
+def test_judgements_may_have_ids_with_blanks_and_decimal_grades(tmp_path: Path) -> None:
+    write(tmp_path, "queries.tsv", f"7\t{ASKED}\n")
+    write(tmp_path, "qrels.tsv", "query-id\tcorpus-id\tscore\n7\tmy file.md\t2.0\n7\td2\t0\n \n7 0 d3 1\n")
+    [question] = read_questions(tmp_path)
+    assert question.gold_grades == {"my file.md": 2, "d3": 1}
+    write(tmp_path, "qrels.tsv", "7\td1\t0.5\n")
+    with pytest.raises(DataError, match=r"qrels\.tsv:1: grade '0\.5' is not a whole number"):
+        list(read_questions(tmp_path))
+
+
+@pytest.mark.parametrize(("rows", "found"), [("", "it has 0, the first 'none'"), ("q7\td1\t1\n", "'q7'")])
+def test_judgements_of_other_questions_are_refused(tmp_path: Path, rows: str, found: str) -> None:
+    write(tmp_path, "queries.tsv", f"7\t{ASKED}\n")
+    write(tmp_path, "qrels.tsv", f"query-id\tcorpus-id\tscore\n{rows}")
+    with pytest.raises(DataError, match=f"judges none of the questions of .*{found}"):
+        list(read_questions(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
