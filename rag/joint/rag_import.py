@@ -9,6 +9,7 @@ from indexers.index import Index
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path
 from rag.core.log import get_logger
+from rag.runtime.backbone import loading
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from retrievers.bound import QUESTION_ENCODER, binding
 
@@ -16,7 +17,9 @@ _PARTS = ("question_encoder", "generator")
 
 
 def is_rag(source: str | Path) -> bool:
-    """Whether a folder or a Hugging Face name holds a RAG checkpoint."""
+    """Whether a folder or a Hugging Face name holds a RAG checkpoint; a file does not."""
+    if Path(source).is_file():
+        return False
     try:
         return bool(AutoConfig.from_pretrained(source).model_type == "rag")
     except (OSError, ValueError, KeyError):
@@ -38,26 +41,30 @@ def import_rag(source: str | Path, out: Path, index: str | Path | None = None) -
         ConfigError: `out` holds something.
         MismatchedArtifactError: the index's vectors are of another size.
     """
-    if out.exists() and any(out.iterdir()):
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")
-    try:
+    hint = (
+        "expected config.json of type rag, weights and both tokenizers' folders; copy the whole folder again"
+    )
+    with loading(f"{source}: no RAG checkpoint of transformers, or a damaged one", hint=hint):
         config: Any = AutoConfig.from_pretrained(source)
         if config.model_type != "rag":
             raise ValueError(f"a {config.model_type} model")
         stated = PreTrainedConfig.get_config_dict(source)[0]["generator"]  # transformers drops some of it
         model, report = RagModel.from_pretrained(source, output_loading_info=True)
         tokenizers = [AutoTokenizer.from_pretrained(source, subfolder=f"{part}_tokenizer") for part in _PARTS]
-    except (OSError, ValueError, KeyError, AssertionError) as error:
-        raise ArtifactError(
-            f"{source}: no RAG checkpoint of transformers ({str(error)[:200]})",
-            hint="expected config.json of type rag, weights and both tokenizers' folders",
-        ) from error
     if missing := sorted(report["missing_keys"]):
         raise ArtifactError(
             f"{source}: {len(missing)} tensors are missing, as {missing[0]}",
             hint="copy the whole folder again",
         )
-    is_token = any("Token" in name for name in config.architectures or ())
+    named = config.architectures or ()
+    is_token = any("Token" in name for name in named)
+    if not is_token and not any("Sequence" in name for name in named):
+        get_logger(__name__).warning(
+            "%s names neither RAG-Sequence nor RAG-Token: taking RAG-Sequence, the mode in its reader.json",
+            source,
+        )
     settings = GeneratorSettings(
         mode="rag-token" if is_token else "rag-sequence",
         template=_template(config, stated.get("prefix") or ""),

@@ -1,6 +1,7 @@
 """transformers' RAG checkpoints become one folder, with their own question encoder over an index."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from indexers.build import build_index
 from indexers.settings import BuildSettings
 from rag.cli.main import app
-from rag.core.errors import ArtifactError, MismatchedArtifactError
+from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.joint.rag_import import import_rag, is_rag
 from rag.pipeline import Pipeline
@@ -103,3 +104,32 @@ def test_what_is_no_checkpoint_or_does_not_fit_is_refused(
     with pytest.raises(MismatchedArtifactError, match="vectors have 32 dimensions"):
         import_rag(source, tmp_path / "b", tmp_path / "index")
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_damaged_weights_are_named(made: tuple[Path, Path, Any], tmp_path: Path, pickled: bool) -> None:
+    shutil.copytree(made[0], tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    content = weights.read_bytes()
+    if pickled:
+        weights.unlink()
+        weights = weights.with_name("pytorch_model.bin")
+        torch.save({"a": torch.ones(9000)}, weights)
+        content = weights.read_bytes()
+    weights.write_bytes(content[:3000])
+    with pytest.raises(ArtifactError, match="no RAG checkpoint of transformers, or a damaged one"):
+        import_rag(tmp_path / "cut", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        import_rag(made[0], tmp_path / "out")
+
+
+def test_a_checkpoint_that_names_no_kind_says_what_it_is_read_as(
+    made: tuple[Path, Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(made[0], tmp_path / "plain")
+    config = tmp_path / "plain" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "architectures": ["RagModel"]}))
+    import_rag(tmp_path / "plain", tmp_path / "out")
+    assert "names neither RAG-Sequence nor RAG-Token: taking RAG-Sequence" in caplog.text
