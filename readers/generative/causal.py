@@ -23,7 +23,7 @@ from rag.core.errors import ConfigError
 from rag.runtime.chat import chat_frame
 from rag.runtime.fast.packing import plan_batches
 from readers.generative.marginal_decoding import Allowed, beam_search
-from readers.generative.model import Memory, Seq2Seq
+from readers.generative.model import Memory, Seq2Seq, cache_name
 
 _INSTRUCTION = "Answer the question with a few words copied from the passage."
 _BODY = f"{_INSTRUCTION}\nQuestion: {{question}}\n{{title}}: {{text}}"
@@ -67,6 +67,7 @@ class Causal(Seq2Seq):
         self.tail, self.start = tail[:-1], tail[-1]
         self.prefix, self._most = [], None
         self.blank = "" if prompt_end[-1].isspace() else " "  # between the prompt and an answer
+        self._cache_name = cache_name(model)
         self._placed = "position_ids" in inspect.signature(model.forward).parameters
         self.model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=self.pad)
 
@@ -91,8 +92,8 @@ class Causal(Seq2Seq):
             padded, mask = self.pad_rows([flat[i] for i in part])
             cache = DynamicCache()
             found = self.model.base_model(
-                input_ids=padded, attention_mask=mask, past_key_values=cache, use_cache=True
-            ).past_key_values
+                input_ids=padded, attention_mask=mask, use_cache=True, **{self._cache_name: cache}
+            ).get(self._cache_name)
             if not isinstance(found, DynamicCache) or not found.layers or found.layers[0].keys is None:
                 raise ConfigError(
                     f"{type(self.model).__name__} keeps no keys and values of what it has read",
@@ -147,8 +148,8 @@ class Causal(Seq2Seq):
         places = sizes.amax(1, keepdim=True) + past - width
         places = places + torch.arange(inputs.shape[1], device=self.device)
         return self.model(
-            input_ids=inputs, attention_mask=torch.cat([memory.mask, after], 1), past_key_values=cache,
-            use_cache=True, **({"position_ids": places} if self._placed else {}),
+            input_ids=inputs, attention_mask=torch.cat([memory.mask, after], 1), use_cache=True,
+            **{self._cache_name: cache}, **({"position_ids": places} if self._placed else {}),
         ).logits  # fmt: skip
 
     def _cache(self, memory: Memory, rows: Sequence[int] | None = None) -> DynamicCache:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -170,7 +171,7 @@ class Seq2Seq:
         found = self.model.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=memory.states),
             attention_mask=memory.mask,
-            past_key_values=_BeamCache(DynamicCache(), DynamicCache()),
+            **{cache_name(self.model): _BeamCache(DynamicCache(), DynamicCache())},
             max_new_tokens=len(self.prefix) + answer_tokens + 1,
             num_beams=beams,
             num_return_sequences=beams,
@@ -232,8 +233,8 @@ class Seq2Seq:
         found = self.model(
             encoder_outputs=BaseModelOutput(last_hidden_state=memory.states[chosen]),
             attention_mask=memory.mask[chosen],
-            decoder_input_ids=torch.tensor(inputs, device=self.device)[:, None], past_key_values=cache,
-            use_cache=True,
+            decoder_input_ids=torch.tensor(inputs, device=self.device)[:, None],
+            use_cache=True, **{cache_name(self.model): cache},
         )  # fmt: skip
         return found.logits[:, -1].float().log_softmax(-1)
 
@@ -244,6 +245,11 @@ class Seq2Seq:
     def answer_ids(self, text: str) -> list[int]:
         """Token ids of an answer, without special tokens, truncated to the decoder's positions."""
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])[: self._most]
+
+
+def cache_name(model: Any) -> str:
+    """The argument and result of a model that is its cache of keys and values: transformers 5 renamed it."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def longest_row(model: Any, side: Literal["encoder", "decoder"] = "encoder") -> int | None:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from readers.manifest import Calibration
 from readers.open import open_reader, reader_kind
 from readers.paths import read_answers
 from readers.spans import find_span
+from tests.tiny_causal import causal_folder
 from tests.tiny_generator import KINDS, fid_checkpoint, tiny_generator
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 
@@ -54,6 +56,16 @@ def test_answers_come_with_a_passage_and_a_span_only_where_they_stand(folder: Pa
                 assert passage.text[answer.start : answer.end] == answer.text
     shown = read_answers(reader, ["q"], [[(Hit(0, p.id, 1.0), p) for p in PASSAGES]], [()], 5, "v")[0]
     assert shown.to_json()["answers"][0]["evidence"]["passage_id"] in ("1", "2")
+
+
+@pytest.mark.parametrize("mode", ["fid", "rag-sequence", "rag-token"])
+@pytest.mark.parametrize("kind", [*KINDS, "llama"])
+def test_nothing_that_transformers_will_remove_is_used(tmp_path: Path, kind: str, mode: str) -> None:
+    place = causal_folder(tmp_path) if kind == "llama" else tiny_generator(tmp_path, kind)
+    reader = GenerativeReader.load(place, precision="fp32", mode=mode, answer_tokens=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        reader.read(["where?"], [PASSAGES], [SCORES])
 
 
 def test_without_passages_there_is_no_answer(folder: Path) -> None:
