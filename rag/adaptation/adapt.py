@@ -110,8 +110,9 @@ def _make(config: AdaptConfig, start: Path) -> Counter[str]:
     assert pipeline.reader is not None  # that of the package where none is given
     with closing(pipeline):
         keep = partial(
-            agreeing, search=pipeline, reader=pipeline.reader, top_k=config.top_k, least_f1=config.agreement
-        )
+            agreeing, search=pipeline.retrieve, reader=pipeline.reader, top_k=config.top_k,
+            least_f1=config.agreement,
+        )  # fmt: skip
         blocks.fill(made, keep, total=len(made), size=_BLOCK, unit="questions", verb="search and read")
     counts = blocks.counts()
     if counts["kept"] < _LEAST:

@@ -1,13 +1,13 @@
 """Keep the made questions on which the index's search and the reader agree with how they were made."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rag.adaptation.questions import MadeQuestion
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
 from rag.data.text import AnswerMatcher, f1
-from rag.eval.systems import RetrievesPassages
+from rag.eval.systems import Retrieved
 from readers.protocols import Reader
 
 Made = tuple[Passage, MadeQuestion]
@@ -15,7 +15,7 @@ Made = tuple[Passage, MadeQuestion]
 
 def agreeing(
     made: Sequence[Made],
-    search: RetrievesPassages,
+    search: Callable[[Sequence[str], int], Sequence[Retrieved]],
     reader: Reader,
     *,
     top_k: int,
@@ -26,6 +26,7 @@ def agreeing(
 
     Args:
         made: questions with the passages that they were made from.
+        search: `Pipeline.retrieve`.
         least_f1: F1 of the reader's first answer that counts as agreement.
         counts: is added to: "made", "retrieved", "kept", and "kept KIND" by kind of question.
 
@@ -37,7 +38,7 @@ def agreeing(
         Alberti et al. 2019, "Synthetic QA Corpora Generation with Roundtrip Consistency", section 2.
     """
     counts["made"] += len(made)
-    hits = search.retrieve([question.text for _, question in made], top_k)
+    hits = search([question.text for _, question in made], top_k)
     kept = [
         (passage, question, pairs)
         for (passage, question), pairs in zip(made, hits, strict=True)

@@ -129,7 +129,7 @@ def _ask(
         for begin in range(0, len(questions), settings.batch_size):
             part = questions[begin : begin + settings.batch_size]
             texts = [question.text for question in part]
-            found = system.retrieve(texts, settings.read)
+            found, _ = system.retrieve_paths(texts, settings.read)
             for question, hits, answers in zip(part, found, system.read(texts, found, 1), strict=True):
                 matcher = AnswerMatcher(question.answers, question.answer_mode) if question.answers else None
                 holds = matcher is not None and any(matcher.matches(passage.text) for _, passage in hits)

@@ -17,7 +17,7 @@ from rag.eval.facts import FactFinder
 from rag.eval.gold import gold_facts
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import AnswersQuestions, read_paths, retrieve_paths
+from rag.eval.systems import AnswersQuestions
 from readers.facts import FactSettings, FactSigns, choose_facts
 
 SETTINGS_NAME, TUNING_NAME = "facts.json", "tuning.json"
@@ -73,8 +73,8 @@ def collect_examples(
     with Progress(settings.limit, "questions", "collect signs") as progress:
         while batch := list(islice(stream, settings.batch_size)):
             texts = [question.text for question in batch]
-            retrieved, paths = retrieve_paths(system, texts, settings.read)
-            answers = read_paths(system, texts, retrieved, settings.n_best, paths)
+            retrieved, paths = system.retrieve_paths(texts, settings.read)
+            answers = system.read(texts, retrieved, settings.n_best, paths)
             for question, answer, pairs, own in zip(batch, answers, retrieved, paths, strict=True):
                 signs, _ = finder.signs(question, answer, pairs, own)
                 examples.append(FactExample(signs, frozenset(gold_facts(question))))

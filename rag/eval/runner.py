@@ -39,7 +39,7 @@ from rag.eval.predictions import read_records, write_predictions
 from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import Paths, ReadsPassages, Retrieved, RetrievesPassages, read_paths, retrieve_paths
+from rag.eval.systems import AnswersQuestions, Paths, ReadsPassages, Retrieved
 from readers.paths import search_scores
 from readers.protocols import TellsLikelihood
 
@@ -51,7 +51,7 @@ _PACKAGES = ("torch", "transformers", "faiss-cpu", "pyserini", "ir_measures", "n
 
 
 def evaluate(
-    system: RetrievesPassages | ReadsPassages,
+    system: ReadsPassages,
     questions: Iterable[Question],
     out: str | Path,
     settings: EvaluationSettings | None = None,
@@ -66,9 +66,9 @@ def evaluate(
     """Ask every question, score every answer, write the results; users call `rag.eval.api.evaluate`.
 
     Args:
-        system: retrieves and, if it can, reads; one that only reads gets the gold passages.
+        system: one that only reads gets the gold passages.
         questions: streamed; each run must give them in the same order.
-        identity: description of the system: retriever, reader, models with their hashes, index version.
+        identity: description of the system, in place of its own.
         lookup: passage id → passage, for the texts of gold ids.
         facts: chooses supporting facts of an answer, for HotpotQA's sp and joint figures.
 
@@ -84,15 +84,13 @@ def evaluate(
     settings = settings or EvaluationSettings()
     place = Path(out)
     asker = _Asker(system, settings, lookup)
-    named: dict[str, Any] = dict(identity or getattr(system, "identity", None) or {})
-    named.setdefault("index_version", str(getattr(system, "index_version", "")))
     header: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "kind": "evaluation",
         "profile": settings.profile,
         "question_set": source.to_json(),
         "settings": settings.to_json(),
-        "system": named,
+        "system": dict(system.identity if identity is None else identity),
     }
     mark = fingerprint(header)
     with directory_lock(place):
@@ -127,19 +125,18 @@ def evaluate(
 class _Asker:
     """Asks a batch of questions, with the abilities that the system has."""
 
-    def __init__(self, system: object, settings: EvaluationSettings, lookup: PassageLookup | None) -> None:
-        self.settings, self.lookup = settings, lookup
-        can_read = isinstance(system, ReadsPassages) and getattr(system, "reader", system) is not None
-        self.reading = system if can_read and isinstance(system, ReadsPassages) else None
-        self.searching = system if isinstance(system, RetrievesPassages) else None
+    def __init__(
+        self, system: ReadsPassages, settings: EvaluationSettings, lookup: PassageLookup | None
+    ) -> None:
+        self.system, self.reader, self.settings, self.lookup = system, system.reader, settings, lookup
+        self.searching = system if isinstance(system, AnswersQuestions) and not settings.gold else None
         if self.searching is None and not settings.gold:
-            raise ConfigError(f"{type(system).__name__} has no `retrieve`: there is nothing to evaluate")
-        if (settings.oracle or settings.gold) and self.reading is None:
+            raise ConfigError(f"{type(system).__name__} cannot retrieve: there is nothing to evaluate")
+        if (settings.oracle or settings.gold) and self.reader is None:
             raise ConfigError(
                 "reading gold passages needs a system that can read given passages",
                 hint="evaluate with a reader, or leave the gold passages out",
             )
-        self.reader = getattr(self.reading, "reader", None)
         if settings.likelihood and (settings.is_regex or not isinstance(self.reader, TellsLikelihood)):
             raise ConfigError(
                 "the likelihood of an answer needs a generative reader, and answers in words, not patterns",
@@ -152,21 +149,21 @@ class _Asker:
         paths: Sequence[Paths] = [()] * len(batch)
         golds = [gold_passages(question, self.lookup) for question in batch]
         retrieved: Sequence[Retrieved]
-        if self.searching is None or settings.gold:
+        if self.searching is None:
             retrieved = [_as_retrieved(question, gold) for question, gold in zip(batch, golds, strict=True)]
         else:
-            retrieved, paths = retrieve_paths(self.searching, texts, settings.retrieve_top_k)
+            retrieved, paths = self.searching.retrieve_paths(texts, settings.retrieve_top_k)
         searched = time.perf_counter()
         answers: Sequence[AnswerSet | None] = [None] * len(batch)
         shown = [pairs[: settings.read] for pairs in retrieved]
-        if self.reading is not None:
-            answers = read_paths(self.reading, texts, shown, settings.n_best, paths)
+        if self.reader is not None:
+            answers = self.system.read(texts, shown, settings.n_best, paths)
         ended = time.perf_counter()
         share_ms = 1000.0 / len(batch)
         timings_ms = {"total": (ended - started) * share_ms}
         if not settings.gold:
             timings_ms["retrieve"] = (searched - started) * share_ms
-        if self.reading is not None:
+        if self.reader is not None:
             timings_ms["read"] = (ended - searched) * share_ms
         oracle = self._oracle(batch, golds) if settings.oracle else [None] * len(batch)
         nats = self._nats(batch, shown) if settings.likelihood else [None] * len(batch)
@@ -190,12 +187,11 @@ class _Asker:
     def _oracle(
         self, batch: Sequence[Question], golds: Sequence[Sequence[Passage]]
     ) -> list[AnswerSet | None]:
-        assert self.reading is not None
         known = [number for number, passages in enumerate(golds) if passages]
         results: list[AnswerSet | None] = [None] * len(batch)
         if known:
             pairs = [_as_retrieved(batch[number], golds[number]) for number in known]
-            read = self.reading.read([batch[number].text for number in known], pairs, self.settings.n_best)
+            read = self.system.read([batch[number].text for number in known], pairs, self.settings.n_best)
             for number, answer in zip(known, read, strict=True):
                 results[number] = answer
         return results

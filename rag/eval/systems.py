@@ -1,6 +1,6 @@
-"""Systems that can be evaluated: they retrieve passages, read them, or do both, as `Pipeline` does."""
+"""Systems that can be evaluated: they retrieve passages and read them, or read gold passages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from rag.core.types import AnswerSet, Hit, Passage
@@ -11,47 +11,31 @@ Retrieved = Sequence[tuple[Hit, Passage]]
 Paths = Sequence[Retrieved]  # the paths of one question, each with its passages in hop order
 
 
-@runtime_checkable
-class RetrievesPassages(Protocol):
-    """Retrieves passages; a system that also finds paths has `retrieve_paths`, which returns both."""
-
-    def retrieve(self, questions: Sequence[str], top_k: int) -> Sequence[Retrieved]:
-        """The best passages of each question, best first."""
-
-
-@runtime_checkable
 class ReadsPassages(Protocol):
     """Reads given passages, so that a question is searched once and gold passages can be read too."""
 
-    def read(self, questions: Sequence[str], retrieved: Sequence[Retrieved], n_best: int) -> list[AnswerSet]:
-        """One answer set per question; it also gets `paths` if there are any."""
+    @property
+    def reader(self) -> Reader | None:
+        """None if it only retrieves."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Retriever, reader, models with their hashes, index version."""
+
+    def read(
+        self, questions: Sequence[str], found: Sequence[Retrieved], n_best: int, paths: Sequence[Paths] = ()
+    ) -> list[AnswerSet]:
+        """One answer set per question."""
 
 
-class AnswersQuestions(RetrievesPassages, ReadsPassages, Protocol):
+@runtime_checkable
+class AnswersQuestions(ReadsPassages, Protocol):
     """Retrieves passages and reads them, as a pipeline with a reader does."""
 
-
-def retrieve_paths(
-    system: RetrievesPassages, questions: Sequence[str], top_k: int
-) -> tuple[Sequence[Retrieved], Sequence[Paths]]:
-    """The best passages of each question and its paths, if the system finds such."""
-    both = getattr(system, "retrieve_paths", None)
-    if both is None:
-        return system.retrieve(questions, top_k), [()] * len(questions)
-    found: tuple[Sequence[Retrieved], Sequence[Paths]] = both(questions, top_k)
-    return found
-
-
-def read_paths(
-    system: ReadsPassages,
-    questions: Sequence[str],
-    retrieved: Sequence[Retrieved],
-    n_best: int,
-    paths: Sequence[Paths],
-) -> list[AnswerSet]:
-    """Call `ReadsPassages.read`, with the paths if there are any."""
-    known: dict[str, Any] = {"paths": paths} if any(paths) else {}
-    return system.read(questions, retrieved, n_best, **known)
+    def retrieve_paths(
+        self, questions: Sequence[str], top_k: int
+    ) -> tuple[Sequence[Retrieved], Sequence[Paths]]:
+        """The best passages of each question, best first, and its paths, if the system finds such."""
 
 
 class GoldReader:
@@ -59,9 +43,10 @@ class GoldReader:
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
-        self.identity: dict[str, Any] = {"reader": getattr(reader, "name", type(reader).__name__)}
+        self.identity = {"reader": getattr(reader, "name", type(reader).__name__), "index_version": ""}
 
-    def read(self, questions: Sequence[str], retrieved: Sequence[Retrieved], n_best: int) -> list[AnswerSet]:
+    def read(
+        self, questions: Sequence[str], found: Sequence[Retrieved], n_best: int, paths: Sequence[Paths] = ()
+    ) -> list[AnswerSet]:
         """Answers from the passages given; questions without passages get none."""
-        paths: list[Paths] = [()] * len(questions)
-        return read_answers(self.reader, questions, retrieved, paths, n_best, index_version="")
+        return read_answers(self.reader, questions, found, paths or [()] * len(questions), n_best, "")

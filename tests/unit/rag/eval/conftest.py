@@ -37,8 +37,11 @@ class ToySystem:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.fail_after: int | None = None
+        self.reader, self.identity = self, {"index_version": self.index_version}
 
-    def retrieve(self, questions: Sequence[str], top_k: int) -> list[list[tuple[Hit, Passage]]]:
+    def retrieve_paths(
+        self, questions: Sequence[str], top_k: int
+    ) -> tuple[list[list[tuple[Hit, Passage]]], list]:
         self.asked += questions
         if self.fail_after is not None and len(self.asked) > self.fail_after:
             raise KeyboardInterrupt
@@ -49,13 +52,17 @@ class ToySystem:
                 for row, p in enumerate(PASSAGES)
             ]
             results.append(sorted(scored, key=lambda pair: Hit.sort_key(pair[0]))[:top_k])
-        return results
+        return results, [[] for _ in questions]
 
     def read(
-        self, questions: Sequence[str], retrieved: Sequence[Sequence[tuple[Hit, Passage]]], n_best: int
+        self,
+        questions: Sequence[str],
+        found: Sequence[Sequence[tuple[Hit, Passage]]],
+        n_best: int,
+        paths: object = (),
     ) -> list[AnswerSet]:
         sets = []
-        for question, pairs in zip(questions, retrieved, strict=True):
+        for question, pairs in zip(questions, found, strict=True):
             answers = []
             for hit, passage in pairs[:n_best]:
                 match = re.search(r"\w+ \w+(?=\.$)", passage.text)
@@ -73,7 +80,7 @@ class Finds:
     reader = None
 
     def __init__(self, system: ToySystem, identity: dict[str, str] | None = None) -> None:
-        self.retrieve, self.identity = system.retrieve, identity or {}
+        self.retrieve_paths, self.read, self.identity = system.retrieve_paths, system.read, identity or {}
 
 
 @pytest.fixture

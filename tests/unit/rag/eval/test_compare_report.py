@@ -24,9 +24,10 @@ class Silent:
     """Wraps a system; never answers."""
 
     def __init__(self, system: Any) -> None:
-        self.system, self.retrieve = system, system.retrieve
+        self.system, self.retrieve_paths = system, system.retrieve_paths
+        self.reader, self.identity = self, system.identity
 
-    def read(self, questions: list[str], retrieved: Any, n_best: int) -> list[AnswerSet]:
+    def read(self, questions: list[str], found: Any, n_best: int, paths: Any = ()) -> list[AnswerSet]:
         return [AnswerSet(q, (), 1.0, "v", {}) for q in questions]
 
 
@@ -229,12 +230,9 @@ def test_report_side_by_side(pair: list[Evaluation]) -> None:
     assert "against" in text  # the note of the table
 
 
-def test_report_of_retrieval_alone(tmp_path: Path, system: Any, questions: list[Question]) -> None:
-    class Retrieval:
-        retrieve = system.retrieve
-
+def test_report_of_retrieval_alone(tmp_path: Path, finds: Any, questions: list[Question]) -> None:
     settings = EvaluationSettings(ks=(1, 3), read=3, resamples=1000)
-    evaluate(Retrieval(), questions, tmp_path, settings, source=QuestionSource("toy"))
+    evaluate(finds, questions, tmp_path, settings, source=QuestionSource("toy"))
     text = render_report([load_evaluation(tmp_path)])
     check_page(text)
     assert "Exact match" not in text
@@ -278,20 +276,13 @@ def test_passages_with_odd_characters_do_not_break_the_page(tmp_path: Path, syst
     assert check_page(render_report([run(system, [question], tmp_path / "odd")]))
 
 
-class Finds:
-    """Wraps a system; never reads."""
-
-    def __init__(self, system: Any) -> None:
-        self.retrieve = system.retrieve
-
-
 def test_questions_that_name_passages_alone_are_shown_and_compared_by_these(
-    tmp_path: Path, system: Any, questions: list[Question]
+    tmp_path: Path, finds: Any, questions: list[Question]
 ) -> None:
     judged = [Question(q.id, q.text, gold_passage_ids=("0",)) for q in questions]
     settings = EvaluationSettings(ks=(1, 3), resamples=1000)
     for name in ("a", "b"):
-        evaluate(Finds(system), judged, tmp_path / name, settings, source=QuestionSource("judged"))
+        evaluate(finds, judged, tmp_path / name, settings, source=QuestionSource("judged"))
     both = load_evaluations([tmp_path / "a", tmp_path / "b"])
     assert str(both[0]).splitlines()[0].startswith("nDCG at 10")
     assert {row.figure for row in compare_evaluations(both)} >= {"nDCG@10", "RR"}

@@ -17,6 +17,7 @@ from rag.eval.results import load_evaluation
 from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
+from rag.eval.systems import GoldReader
 
 SOURCE = QuestionSource("toy", "toy-dev.jsonl", "dev", "0" * 64)
 
@@ -75,7 +76,7 @@ def test_figures_files_and_stages(tmp_path: Path, system: Any, questions: list[Q
     assert sum(metrics["stages"].values()) == metrics["n"] == 6
     assert metrics["profile"] == "squad"
     assert metrics["command"] == "rag evaluate …"
-    assert metrics["system"] == {"reader": "toy", "index_version": "toy-1"}
+    assert metrics["system"] == {"reader": "toy"}
     assert metrics["question_set"]["sha256"] == "0" * 64
     assert "numpy" in metrics["versions"]
     assert metrics["curve"][0]["k"] == 1
@@ -183,8 +184,8 @@ def test_bad_requests_are_refused(tmp_path: Path, system: Any, finds: Any, quest
         evaluate(system, [], tmp_path / "a", settings(), source=SOURCE)
     with pytest.raises(DataError, match="have the id"):
         evaluate(system, [questions[0], questions[0]], tmp_path / "b", settings(), source=SOURCE)
-    with pytest.raises(ConfigError, match="no `retrieve`"):
-        evaluate(object(), questions, tmp_path / "c", settings(), source=SOURCE)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="GoldReader cannot retrieve"):
+        evaluate(GoldReader(system), questions, tmp_path / "c", settings(), source=SOURCE)
     with pytest.raises(ConfigError, match="gold passages needs"):
         evaluate(finds, questions, tmp_path / "d", settings(oracle=True), source=SOURCE)
     with directory_lock(tmp_path / "e"), pytest.raises(ResourceError):
@@ -351,7 +352,7 @@ def test_paths_are_judged_where_the_retriever_finds_them(
     tmp_path: Path, system: Any, finds: Any, questions: list[Question]
 ) -> None:
     def retrieve_paths(texts: Any, top_k: int) -> Any:
-        found = system.retrieve(texts, top_k)
+        found, _ = system.retrieve_paths(texts, top_k)
         rows = [{hit.passage_id: (hit, passage) for hit, passage in pairs} for pairs in found]
         return found, [[[row["p4"], row["p0"]], [row["p4"], row["p3"]]] for row in rows]
 
