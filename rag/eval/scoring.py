@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag.core.types import AnswerSet, Passage, Question
+from rag.data.text import exact_match
 from rag.eval.breakdown import TrainingOverlap, field_groups, question_groups
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import Paths, Retrieved
-from rag.metrics.answers import score_answers
-from rag.metrics.kilt import gold_page, page_of, score_kilt
+from rag.metrics.answers import em_and_f1
+from rag.metrics.kilt import evidence_sets, page_of, score_kilt
 from rag.metrics.multihop import multihop_scores, path_scores, score_hotpot
 from rag.metrics.ranking import answer_flags, first_true, rank_figures, trec_measures
 
@@ -173,7 +174,8 @@ def _record(
     if judged.support is not None:
         record |= {"facts": judged.support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
     if settings.profile == "kilt":
-        record["provenance"] = _pages(outcome.retrieved, settings)
+        pages = _pages(outcome.retrieved, settings)
+        record["provenance"] = [{"wikipedia_id": page} for page in pages]
     if outcome.paths:
         kept = outcome.paths[:_KEPT_TEXTS]
         record["paths"] = [[passage.id for _, passage in path] for path in kept]
@@ -192,8 +194,7 @@ def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str 
 def _em_f1(text: str | None, question: Question, settings: EvaluationSettings) -> tuple[float, float]:
     """By SQuAD 2's rules the empty answer is the accepted one where there is none."""
     is_empty = settings.profile == "squad2" and question.is_impossible
-    scores = score_answers([text], [("",) if is_empty else question.answers], settings.profile)
-    return float(scores.em[0]), float(scores.f1[0])
+    return em_and_f1(text, ("",) if is_empty else question.answers, settings.profile)
 
 
 def _measures(
@@ -244,27 +245,21 @@ def _profile_scores(
         judged = support is not None and marked
         return {name: value for name, value in values.items() if judged or "_" not in name}
     if settings.profile == "kilt" and question.provenance:
-        places = [
-            {"provenance": [gold_page(place, settings.pages) for place in pages]}
-            for pages in question.provenance
-        ]
-        gold_record = {"id": question.id, "output": [*({"answer": a} for a in question.answers), *places]}
-        output = {"answer": text or "", "provenance": _pages(outcome.retrieved, settings)}
-        return score_kilt({"id": question.id, "output": [output]}, gold_record, ks=settings.ks)
+        sets = evidence_sets(question.provenance, settings.pages)
+        pages = _pages(outcome.retrieved, settings)
+        return score_kilt(text or "", pages, question.answers, sets, ks=settings.ks)
     return {}
 
 
-def _pages(retrieved: Retrieved, settings: EvaluationSettings) -> list[dict[str, str]]:
-    """KILT's provenance: the retrieved pages, best first, each once."""
-    pages = dict.fromkeys(page_of(passage, settings.pages) for _, passage in retrieved)
-    return [{"wikipedia_id": page} for page in pages]
+def _pages(retrieved: Retrieved, settings: EvaluationSettings) -> list[str]:
+    """The retrieved pages, best first, each once."""
+    return list(dict.fromkeys(page_of(passage, settings.pages) for _, passage in retrieved))
 
 
 def _n_best_em(answers: AnswerSet, question: Question, settings: EvaluationSettings) -> float:
-    texts = [answer.text for answer in answers.answers]
     if not question.answers:
         return float("nan")
-    return float(score_answers(texts, [question.answers] * len(texts), settings.profile).em.max(initial=0.0))
+    return float(any(exact_match(a.text, question.answers, settings.profile) for a in answers.answers))
 
 
 def _stage(scores: Mapping[str, float | None], is_in_reach: bool, findable: bool) -> str | None:

@@ -7,7 +7,6 @@ Source: Petroni et al., KILT, NAACL 2021, section 4.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.split import document_of
 from rag.data.text import exact_match, f1
@@ -33,18 +32,21 @@ def page_of(passage: Passage, kind: PageKind = "document") -> str:
     return document_of(passage.id) if kind == "document" else passage.id
 
 
-def gold_page(place: Mapping[str, Any], kind: PageKind = "document") -> dict[str, str]:
-    """The page of an entry of gold provenance: its page id, or its title for the kind "title"."""
-    name = place.get("title") if kind == "title" else None
-    return {"wikipedia_id": str(name or place.get("wikipedia_id") or "")}
+def evidence_sets(
+    provenance: Iterable[Iterable[Mapping[str, Any]]], kind: PageKind = "document"
+) -> list[frozenset[str]]:
+    """Distinct non-empty sets of pages that support an answer, in file order.
 
+    Args:
+        provenance: lists of places `{wikipedia_id, title, …}`.
+        kind: pages are page ids, for the kind "title" titles.
+    """
 
-def evidence_sets(record: Mapping[str, Any]) -> list[frozenset[str]]:
-    """Distinct non-empty sets of page ids that support an output of a gold record, in file order."""
-    sets = [
-        frozenset(str(place["wikipedia_id"]).strip() for place in output.get("provenance") or [])
-        for output in record.get("output") or []
-    ]
+    def page(place: Mapping[str, Any]) -> str:
+        name = place.get("title") if kind == "title" else None
+        return str(name or place.get("wikipedia_id") or "").strip()
+
+    sets = (frozenset(map(page, places)) for places in provenance)
     return [pages for pages in dict.fromkeys(sets) if pages]
 
 
@@ -140,29 +142,21 @@ def _common_subsequence(a: Sequence[str], b: Sequence[str]) -> list[str]:
 
 
 def score_kilt(
-    prediction: Mapping[str, Any], gold: Mapping[str, Any], *, ks: Sequence[int] = (1, 5)
+    answer: str,
+    pages: Sequence[str],
+    answers: Iterable[str],
+    sets: Sequence[frozenset[str]],
+    *,
+    ks: Sequence[int] = (1, 5),
 ) -> dict[str, float]:
-    """Figures of one record.
+    """Figures of one question.
 
-    Raises:
-        DataError: if the ids differ, or the prediction has not exactly one output.
+    Args:
+        pages: retrieved pages, best first.
+        answers: accepted answers.
+        sets: see `evidence_sets`.
     """
-    if str(prediction.get("id")).strip() != str(gold.get("id")).strip():
-        raise DataError(
-            f"prediction {prediction.get('id')!r} is in the place of {gold.get('id')!r} of the gold file",
-            hint="KILT requires the ids of the gold file in its order",
-        )
-    outputs = prediction.get("output")
-    if not isinstance(outputs, Sequence) or len(outputs) != 1:
-        raise DataError(f"prediction {prediction['id']!r}: expected exactly one output")
-    answer = str(outputs[0].get("answer") or "").strip()
-    pages = [
-        str(place["wikipedia_id"]) for place in outputs[0].get("provenance") or [] if "wikipedia_id" in place
-    ]
-    sets = evidence_sets(gold)
-    answers = {
-        str(output["answer"]).strip() for output in gold["output"] if str(output.get("answer") or "").strip()
-    }
+    answer, answers = answer.strip(), {text for one in answers if (text := one.strip())}
     scores = {
         "accuracy": float(answer in answers),
         "em": float(exact_match(answer, answers, "kilt")),

@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from rag.core.files import atomic_path
 from rag.data.examples import Example
 from rag.data.text import Profile, f1
-from rag.metrics.answers import score_answers
+from rag.metrics.answers import em_and_f1
 from rag.metrics.calibration import calibration as measure_calibration
 from rag.training.card import Card
 from readers.calibration import fit_calibration
@@ -64,14 +64,10 @@ def answer_scores(
     """
     texts = [question.candidates[0].text if question.candidates else None for question in read]
     rules: Sequence[Profile] = profiles or ["squad"] * len(texts)
-    scores = [
-        score_answers([text], [accepted], profile)
-        for text, accepted, profile in zip(texts, answers, rules, strict=True)
-    ]
-    f1s = [float(one.f1[0]) for one in scores if not np.isnan(one.f1[0])]
+    em, f1 = zip(*map(em_and_f1, texts, answers, rules), strict=True)
     shares = {
-        "em": np.mean([one.em[0] for one in scores]),
-        "f1": np.mean(f1s or [0.0]),
+        "em": np.mean(em),
+        "f1": np.mean([one for one in f1 if not np.isnan(one)] or [0.0]),
         "silent": texts.count(None) / len(texts),
     }
     return {name: round(100 * float(share), 2) for name, share in shares.items()}

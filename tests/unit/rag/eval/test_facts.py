@@ -19,7 +19,7 @@ from rag.eval.results import load_evaluation
 from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.metrics.kilt import gold_page, page_of
+from rag.metrics.kilt import evidence_sets, page_of
 from readers.facts import FactPassage, FactSettings, find_signs
 
 # The boundary after "no. 5" is one that a rule would not find, and sentence 1 is blank.
@@ -207,10 +207,9 @@ def test_tuning_finds_better_settings(tmp_path: Path, corpus: Path, retrieved: A
 def test_pages_of_kilt() -> None:
     passage = Passage("290-12", "Aleph", "…")
     assert [page_of(passage, kind) for kind in ("document", "passage", "title")] == ["290", "290-12", "Aleph"]
-    place = {"wikipedia_id": "290", "title": "Aleph"}
-    assert gold_page(place) == {"wikipedia_id": "290"}
-    assert gold_page(place, "title") == {"wikipedia_id": "Aleph"}
-    assert gold_page({"wikipedia_id": "290"}, "title") == {"wikipedia_id": "290"}
+    places = [{"wikipedia_id": "290", "title": "Aleph"}, {"wikipedia_id": "291"}]
+    assert evidence_sets([places]) == [{"290", "291"}]
+    assert evidence_sets([places], "title") == [{"Aleph", "291"}]
 
 
 @pytest.mark.parametrize(("pages", "expected"), [("document", 1.0), ("title", 1.0), ("passage", 0.0)])
