@@ -71,84 +71,38 @@ def score_outcomes(
     measured = _measures(outcomes, settings)
     records = []
     for outcome in outcomes:
-        judged = _judge(outcome, settings, facts)
-        scores = _scores(judged, settings)
-        scores |= {name: values.get(outcome.question.id) for name, values in measured.items()}
-        scores = {name: None if value is None or value != value else value for name, value in scores.items()}
-        records.append(_record(judged, scores, settings, overlap))
+        of_question = {name: values.get(outcome.question.id) for name, values in measured.items()}
+        records.append(_record(outcome, of_question, settings, overlap, facts))
     return records
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """An outcome with what both its figures and its record are made of.
-
-    Attributes:
-        text, gold_text: first answer from the passages that were read, and from the gold passages.
-        support: chosen supporting facts, None if none were to be chosen.
-        flags: whether each retrieved passage holds an accepted answer.
-        is_in_reach: whether a passage that was read does.
-        is_findable: whether passages can hold the answer, as they cannot hold "yes".
-    """
-
-    outcome: QuestionOutcome
-    text: str | None
-    gold_text: str | None
-    support: list[list[Any]] | None
-    flags: list[bool]
-    is_in_reach: bool
-    is_findable: bool
-
-
-def _judge(outcome: QuestionOutcome, settings: EvaluationSettings, facts: Facts | None) -> _Judged:
-    question, support = outcome.question, None
-    if facts is not None and outcome.answers is not None:
-        chosen = facts(question, outcome.answers, outcome.retrieved, outcome.paths)
-        support = [list(fact) for fact in chosen]
-    flags = answer_flags(question.answers, (p.text for _, p in outcome.retrieved), settings.match_mode)
-    return _Judged(
-        outcome,
-        text=_first_text(outcome.answers, settings),
-        gold_text=_first_text(outcome.oracle, settings),
-        support=support,
-        flags=flags,
-        is_in_reach=any(flags[: settings.read]),
-        is_findable=bool(question.answers) and not is_yes_no(question),
-    )
-
-
-def _scores(judged: _Judged, settings: EvaluationSettings) -> dict[str, float | None]:
-    """The figures of one question; NaN where undefined."""
-    outcome, question = judged.outcome, judged.outcome.question
-    is_searched = not settings.gold  # given gold passages are no result of a retriever
-    scores: dict[str, float | None] = {}
-    if outcome.answers is not None:
-        scores["em"], scores["f1"] = _em_f1(judged.text, question, settings)
-        scores |= _profile_scores(outcome, judged.text, settings, judged.support)
-        scores["n_best_em"] = _n_best_em(outcome.answers, question, settings)
-        scores["answered"] = float(outcome.answers.is_answered)
-    if outcome.nll is not None:
-        scores["nll"] = outcome.nll
-    if outcome.oracle is not None:
-        scores["gold_passage_em"], scores["gold_passage_f1"] = _em_f1(judged.gold_text, question, settings)
-    if judged.is_findable and is_searched:
-        found = rank_figures([first_true(judged.flags)], settings.ks)
-        scores |= {name: float(value[0]) for name, value in found.items()}
-    if judged.is_findable and outcome.answers is not None:
-        scores["gold_span_em"] = float(judged.is_in_reach)
-    if is_searched:
-        scores |= _coverage(outcome, settings)
-    return scores
-
-
 def _record(
-    judged: _Judged,
-    scores: dict[str, float | None],
+    outcome: QuestionOutcome,
+    measured: Mapping[str, float | None],
     settings: EvaluationSettings,
     overlap: TrainingOverlap | None,
+    facts: Facts | None,
 ) -> dict[str, Any]:
     """The JSON-ready record of one question."""
-    outcome, question, first_rank = judged.outcome, judged.outcome.question, first_true(judged.flags)
+    question, answers = outcome.question, outcome.answers
+    text, support = _first_text(answers, settings), None
+    if facts is not None and answers is not None:
+        support = [list(fact) for fact in facts(question, answers, outcome.retrieved, outcome.paths)]
+    flags = answer_flags(question.answers, (p.text for _, p in outcome.retrieved), settings.match_mode)
+    first_rank, is_in_reach = first_true(flags), any(flags[: settings.read])
+    is_findable = bool(question.answers) and not is_yes_no(question)
+    scores: dict[str, float | None] = {**_scores(outcome, text, support, settings)}
+    if is_findable and not settings.gold:
+        found = rank_figures([first_rank], settings.ks)
+        scores |= {name: float(value[0]) for name, value in found.items()}
+    if is_findable and answers is not None:
+        scores["gold_span_em"] = float(is_in_reach)
+    if not settings.gold:  # given gold passages are no result of a retriever
+        scores |= _coverage(outcome, settings)
+    scores = {
+        name: None if value is None or value != value else value
+        for name, value in {**scores, **measured}.items()
+    }
     groups = question_groups(
         question, first_rank=first_rank, regex=settings.is_regex, gold=outcome.gold, overlap=overlap
     )
@@ -157,22 +111,22 @@ def _record(
         "question": question.text,
         "answers": list(question.answers),
         "scores": scores,
-        "stage": _stage(scores, judged.is_in_reach, judged.is_findable),
+        "stage": _stage(scores, is_in_reach, is_findable),
         "first_rank": first_rank,
         "groups": groups | field_groups(question, settings.by),
-        "hits": _hits_json(outcome, judged.flags),
+        "hits": _hits_json(outcome, flags),
         "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
     }
-    if outcome.answers is not None:
-        record |= {**_answers_json(outcome.answers), "prediction": judged.text}
-        if outcome.answers.failure:
-            record["failure"] = outcome.answers.failure
-        if judged.text == "":  # the system's answer is "no answer"
-            record["confidence"] = outcome.answers.no_answer_confidence
+    if answers is not None:
+        record |= {**_answers_json(answers), "prediction": text}
+        if answers.failure:
+            record["failure"] = answers.failure
+        if text == "":  # the system's answer is "no answer"
+            record["confidence"] = answers.no_answer_confidence
     if outcome.oracle is not None:
-        record["gold_passage_prediction"] = judged.gold_text
-    if judged.support is not None:
-        record |= {"facts": judged.support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
+        record["gold_passage_prediction"] = _first_text(outcome.oracle, settings)
+    if support is not None:
+        record |= {"facts": support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
     if settings.profile == "kilt":
         pages = _pages(outcome.retrieved, settings)
         record["provenance"] = [{"wikipedia_id": page} for page in pages]
@@ -180,6 +134,28 @@ def _record(
         kept = outcome.paths[:_KEPT_TEXTS]
         record["paths"] = [[passage.id for _, passage in path] for path in kept]
     return record
+
+
+def _scores(
+    outcome: QuestionOutcome,
+    text: str | None,
+    support: Sequence[Sequence[Any]] | None,
+    settings: EvaluationSettings,
+) -> dict[str, float]:
+    """The figures of the answers to one question; NaN where undefined."""
+    question = outcome.question
+    scores: dict[str, float] = {}
+    if outcome.answers is not None:
+        scores["em"], scores["f1"] = _em_f1(text, question, settings)
+        scores |= _profile_scores(outcome, text, settings, support)
+        scores["n_best_em"] = _n_best_em(outcome.answers, question, settings)
+        scores["answered"] = float(outcome.answers.is_answered)
+    if outcome.nll is not None:
+        scores["nll"] = outcome.nll
+    if outcome.oracle is not None:
+        gold_text = _first_text(outcome.oracle, settings)
+        scores["gold_passage_em"], scores["gold_passage_f1"] = _em_f1(gold_text, question, settings)
+    return scores
 
 
 def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str | None:
