@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_json
 from rag.core.optional import installed_version
+from rag.core.views import text_table
 from rag.metrics.significance import Interval
 
 _PACKAGES = ("openqa-rag", "torch", "transformers", "faiss-cpu", "numpy", "pyserini")
@@ -57,37 +57,15 @@ def _cpu() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text under a title.
-
-    Example:
-        >>> print(Table("speed", ("what", "ms"), (("flat", "1.2"), ("bare", "1.19"))).to_text())
-        speed
-          what |   ms
-          -----+-----
-          flat |  1.2
-          bare | 1.19
-    """
+    """Rows of text under a title."""
 
     title: str
     columns: tuple[str, ...]
     rows: Sequence[Sequence[str]]
 
     def to_text(self) -> str:
-        """First column left-aligned, the others right-aligned; no colours."""
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise ConfigError(
-                    f"table {self.title!r}: a row has {len(row)} cells, expected {len(self.columns)}"
-                )
-        widths = [max(len(row[i]) for row in (self.columns, *self.rows)) for i in range(len(self.columns))]
-        lines = [
-            " | ".join(
-                c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in (self.columns, *self.rows)
-        ]
-        lines.insert(1, "-+-".join("-" * width for width in widths))
-        return "\n".join([self.title, *("  " + line.rstrip() for line in lines)])
+        """The title, and the table below it."""
+        return "\n  ".join([self.title, *text_table(self.columns, self.rows)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,11 @@
 """`rag compare`: evaluated systems on the same questions."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rag.cli.options import OUTPUT, option
-
-if TYPE_CHECKING:
-    from rag.eval.compare import Comparison
 
 
 def compare(
@@ -33,36 +28,30 @@ def compare(
     markdown: Annotated[Path | None, option(help="Write the tables as Markdown.", panel=OUTPUT)] = None,
 ) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses."""
+    from rag.core.views import text_table
     from rag.eval.api import compare as run
     from rag.eval.report_labels import NATS
 
     chosen = [name.strip() for name in figures.split(",")] if figures else None
     share = None if margin is None else margin / 100
     compared = run(results, chosen, all_pairs=all_pairs, margin=share, report=report, markdown=markdown)
-    wide = max(len(name) for row in compared for name in (row.a, row.b))
-    head = f"{'figure':<16} {'A':<{wide}} {'B':<{wide}} {'A':>7} {'B':>7} {'B-A':>7}  {'p':>8} {'p Holm':>8}"
-    typer.echo(
-        head + ("  won/tied/lost" if margin is None else f"  {'p worse':>8}  95 % of B-A, won/tied/lost")
-    )
+    columns = ["figure", "A", "B", "A", "B", "B-A", "p", "p Holm", "won/tied/lost"]
+    columns += [] if margin is None else ["p worse", "95 % of B-A"]
+    rows = []
     for row in compared:
         test = row.result
         unit = 1 if row.figure in NATS else 100
-        change = unit * (row.value_b - row.value_a)
-        typer.echo(
-            f"{row.figure:<16} {row.a:<{wide}} {row.b:<{wide}} "
-            f"{unit * row.value_a:7.2f} {unit * row.value_b:7.2f} {change:+7.2f}  "
-            f"{_p(test.p_value)} {_p(row.p_holm)}  {_worse(row)}{test.wins}/{test.ties}/{test.losses}"
-        )
+        cells = [row.figure, row.a, row.b, f"{unit * row.value_a:.2f}", f"{unit * row.value_b:.2f}"]
+        cells += [f"{unit * (row.value_b - row.value_a):+.2f}", _p(test.p_value), _p(row.p_holm)]
+        cells.append(f"{test.wins}/{test.ties}/{test.losses}")
+        if row.p_worse is not None:
+            low, high = unit * test.difference.low, unit * test.difference.high
+            cells += [_p(row.p_worse), f"[{low:+.2f}, {high:+.2f}]"]
+        rows.append(cells)
+    typer.echo("\n".join(text_table(columns, rows)))
     for written in filter(None, (report, markdown)):
         typer.echo(f"written: {written}")
 
 
-def _worse(row: Comparison) -> str:
-    if row.p_worse is None:
-        return ""
-    difference = row.result.difference
-    return f"{_p(row.p_worse)}  [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}], "
-
-
 def _p(value: float) -> str:
-    return f"{'<0.0001' if value < 0.0001 else format(value, '.4f'):>8}"
+    return "<0.0001" if value < 0.0001 else f"{value:.4f}"

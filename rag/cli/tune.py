@@ -76,6 +76,7 @@ def fusion(
 ) -> None:
     """Compare ways to fuse two lists of hits, for --fusion or --rerank FOLDER,fusion=…."""
     from rag.config import load_config, parse_numbers
+    from rag.core.views import text_table
     from rag.eval.api import choose_fusion
     from rag.eval.fusion_tuning import MATCHED
 
@@ -84,12 +85,15 @@ def fusion(
     right = "gold passage" if tuning.right == "gold" else "passage with an answer"
     typer.echo(f"first {right} of {tuning.n:,} questions, by {tuning.decided_by} and mrr [95 % interval]")
     names = list(tuning.rows[0].figures)
-    typer.echo(f"{'fusion':<18}" + "".join(f"{name:>23}" for name in names) + "   p against the default")
-    for row in tuning.rows:
-        cells = (
-            f"{100 * f.value:9.1f} [{100 * f.low:.1f}, {100 * f.high:.1f}]" for f in row.figures.values()
+    rows = [
+        (
+            row.name,
+            *(f"{100 * f.value:.1f} [{100 * f.low:.1f}, {100 * f.high:.1f}]" for f in row.figures.values()),
+            f"{row.p_value:.2g}",
         )
-        typer.echo(f"{row.name:<18}" + "".join(f"{cell:>23}" for cell in cells) + f"   {row.p_value:.2g}")
+        for row in tuning.rows
+    ]
+    typer.echo("\n".join(text_table(("fusion", *names, "p against the default"), rows)))
     if tuning.left_out:
         typer.echo(f"{tuning.left_out:,} questions are left out: they have neither answers nor gold passages")
     if tuning.rows[0].name.endswith(MATCHED):
@@ -118,6 +122,7 @@ def confidence(
 ) -> None:
     """Fit the reader's confidence to a corpus, from about 50 questions, some of which it does not answer."""
     from rag.config import load_config
+    from rag.core.views import text_table
     from rag.eval.api import fit_confidence
 
     settings = load_config(EvaluationSettings, overrides={**drawn, "read": read})
@@ -125,9 +130,9 @@ def confidence(
     typer.echo(
         f"{tuning.n:,} questions, {tuning.unanswerable:,} of them without an answer in what was retrieved"
     )
-    typer.echo(f"{'':<24}{'ECE':>6}{'right, hidden':>16}{'no answer, refused':>21}")
-    for name, row in (("before", tuning.before), ("after, cross-validated", tuning.after)):
-        typer.echo(f"{name:<24}{row.ece:6.3f}{row.hidden:16.1%}{row.refused:21.1%}")
+    figures = {"before": tuning.before, "after, cross-validated": tuning.after}
+    rows = [(name, f"{it.ece:.3f}", f"{it.hidden:.1%}", f"{it.refused:.1%}") for name, it in figures.items()]
+    typer.echo("\n".join(text_table(("", "ECE", "right, hidden", "no answer, refused"), rows)))
     if tuning.after.ece > tuning.before.ece:
         typer.echo("the fit makes the confidence no better: keep the reader as it is, or give more questions")
     typer.echo(f"reader → {out}\nuse it: --reader {out}")

@@ -1,7 +1,8 @@
-"""Representations of records: one short line in Python, HTML with highlighted evidence in a notebook."""
+"""Representations of records: one short line, HTML with highlighted evidence, tables for the terminal."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,21 @@ def shortened(text: str, most: int = 60) -> str:
         'The Danube rises in …'
     """
     return repr(text if len(text) <= most else text[:most].rstrip() + " …")
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table: first column left-aligned, the others right-aligned.
+
+    Example:
+        >>> print("\\n".join(text_table(("search", "ms"), [("flat", "1.2"), ("bare", "1.19")])))
+        search    ms
+        flat     1.2
+        bare    1.19
+    """
+    cells = [columns, *rows]
+    first, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+    lines = ("  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]) for row in cells)
+    return [line.rstrip() for line in lines]
 
 
 def highlighted(evidence: Evidence) -> str:

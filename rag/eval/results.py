@@ -8,6 +8,7 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import read_json
+from rag.core.views import text_table
 from rag.eval.predictions import read_records
 from rag.eval.report_labels import NATS, describe, main_figures, with_interval
 from rag.eval.runner import METRICS_NAME, RECORDS_NAME
@@ -63,13 +64,10 @@ class Evaluation:
         for field_name in self.metrics["settings"].get("by", ()):
             rows = self.metrics["breakdowns"].get(field_name, ())
             names = [name for name in _BY_FIELD if any(name in row["figures"] for row in rows)]
-            width = max(len(text) for text in (field_name, *(row["group"] for row in rows)))
-            yield "  ".join(
-                [f"{field_name:<{width}}", f"{'n':>5}", *(f"{describe(name)[0]:<20}" for name in names)]
-            ).rstrip()
-            for row in rows:
-                shown = [f"{with_interval(row['figures'].get(name, {})):<20}" for name in names]
-                yield "  ".join([f"{row['group']:<{width}}", f"{row['n']:>5}", *shown]).rstrip()
+            columns = (field_name, "n", *(describe(name)[0] for name in names))
+            cells = ([with_interval(row["figures"].get(name, {})) for name in names] for row in rows)
+            groups = ((row["group"], str(row["n"])) for row in rows)
+            yield from text_table(columns, [(*one, *shown) for one, shown in zip(groups, cells, strict=True)])
 
 
 def load_evaluation(place: str | Path, name: str | None = None) -> Evaluation:
