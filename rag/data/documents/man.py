@@ -32,7 +32,7 @@ _ACCENTS = dict(zip("'`^~:,o", "\u0301\u0300\u0302\u0303\u0308\u0327\u030a", str
 _HEADINGS = ("SH", "SS", "Sh", "Ss")
 _JOINED = ("BR", "RB", "IR", "RI", "BI", "IB")  # fonts that alternate between arguments
 _FONTS = ("B", "I", "SM", "SB", "R", "CW", "UR", "MT")
-_PARAGRAPHS = ("PP", "P", "LP", "sp", "br", "HP", "Pp", "Lp", "RS", "RE", "YS", "UE", "ME", "Re", "Rs")
+_PARAGRAPHS = ("PP", "P", "LP", "HP", "Pp", "Lp", "RS", "RE", "YS", "UE", "ME", "Re", "Rs")
 _CODE = {"nf": "fi", "EX": "EE", "Vb": "Ve"}
 
 # The macros of mdoc that stand within a line.
@@ -125,6 +125,8 @@ class _Page:
             self.pieces.append(Piece("code", self._within(arguments)))
         elif name == "RS" and self._words and not self._tag and self._words[-1][-1] not in ".:":
             self._tag, self._words = " ".join(self._words), []  # DocBook's and asciidoctor's way to set one
+        elif name in ("sp", "br"):  # between a tag and its words they end nothing
+            self._text("")
         elif name in _PARAGRAPHS:
             self._end()
             self._text(self._plain(" ".join(arguments)) if name == "HP" and not rest.isdigit() else "")
@@ -164,7 +166,7 @@ class _Page:
                 self.pieces.append(Piece("heading", text, int(wanted[-1])))
         elif text.strip():
             self._words.append(text)
-        elif not self._wants:
+        elif self._words and not self._wants:
             self._end()
 
     def _end(self) -> None:

@@ -116,6 +116,14 @@ def test_an_indented_text_below_a_line_explains_it() -> None:
     ]  # fmt: skip
 
 
+def test_empty_lines_between_a_tag_and_its_words_end_nothing() -> None:
+    entry = ".RS 2m\n.TP 2m\n\\fB\\-\\-all\\fR\n\nShow all.\n\nAlways.\n.TP\n.B \\-v\n.sp\nSay more.\n.RE\n"
+    assert of(f".TH X 1\n.SH OPTIONS\n{entry}Text.\n")[1:] == [
+        ("item", "--all: Show all."), ("paragraph", "Always."), ("item", "-v: Say more."),
+        ("paragraph", "Text."),
+    ]  # fmt: skip
+
+
 def test_a_folder_of_compressed_pages_is_read(tmp_path: Path) -> None:
     (tmp_path / "tool.1.gz").write_bytes(gzip.compress(MAN.encode()))
     (tmp_path / "other.3pm").write_text(MDOC)
