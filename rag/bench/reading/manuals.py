@@ -9,18 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rag.adaptation.terms import TermQuestion, term_questions, worded
+from rag.data.documents.blocks import clean
+from rag.data.documents.man import man
 
-_ESCAPES = (
-    (r"\\f(?:\(..|\[[^]]*\]|.)", ""), (r"\\s[-+]?\d", ""), (r"\\\((?:aq|cq|oq)", "'"), (r"\\\(bu", "*"),
-    (r'\\\*(?:\(?[lr]q|\([LR]"|\(C`|\(C\')', '"'), (r"\\\((?:lq|rq|dq)", '"'),
-    (r"\\\(em|\\\(en|\\-|\\\(hy", "-"),
-    (r"\\[&,/|^%:cd~)]", ""), (r"\\ |\\0", " "), (r"\\e|\\\(rs|\\\\", r"\\"),
-    (r"\\\(..|\\\[[^]]*\]|\\[mZhv]'[^']*'|\\[um]", ""), (r"\s+", " "),
-)  # fmt: skip
-_INSIDE = frozenset({"RS", "RE", "sp", "nf", "fi", "UNINDENT", "INDENT"})  # end no item that has no text yet
-_BREAKS = _INSIDE | {"SH", "SS", "TP", "IP", "PP", "LP", "P", "HP", "TQ"}
-_TEXT = re.compile(r"^[.'](?:B|I|BR|RB|BI|IB|IR|RI|SM|SB|Nm|Fl|Ar)\s+(.*)")
-_SPACED = ("B", "I", "SM", "SB", "Nm", "Fl", "Ar")  # macros that keep the blanks between their arguments
+_MARK = re.compile(r"(?:•|\(?\w{1,3}[.)]) ")  # of an entry that explains no term
 _LEFT_OUT = frozenset({"SEE ALSO", "AUTHOR", "AUTHORS", "COPYRIGHT", "REPORTING BUGS"})
 _CONTEXT_WORDS = 450
 
@@ -84,58 +76,13 @@ def _questions(block: _Block, command: str, draw: random.Random) -> Iterator[Ter
 
 
 def _blocks(page: str) -> Iterator[_Block]:
-    heading, term, state = "", "", ""
-    lines: list[str] = []
-
-    def block() -> Iterator[_Block]:
-        text = re.sub(r"\s+([,.;:)])", r"\1", " ".join(lines)).strip()
-        if text or term:
-            yield _Block(heading, term, text)
-
-    for line in page.splitlines():
-        if line.startswith(('.\\"', "'\\\"", "...")):
-            continue
-        macro = re.match(r"^[.'](\w+)\s*(.*)", line)
-        name = macro[1] if macro else ""
-        if macro and name in _BREAKS:
-            if name in _INSIDE and term and not lines:
-                continue
-            if name == "TQ":
-                state = "more"
-                continue
-            yield from block()
-            term, lines, state = "", [], ""
-            if name in ("SH", "SS"):
-                heading = _plain(macro[2].strip('" '))
-                state = "" if heading else "heading"
-            elif name == "TP":
-                state = "term"
-            elif name == "IP" and (words := re.match(r'"([^"]*)"|(\S+)', macro[2])):
-                term = _plain(words[1] or words[2] or "")
-                term = "" if term in ("*", "-", "o") else term
-        elif macro and not _TEXT.match(line):
-            continue
-        elif state == "heading":
-            heading, state = _words(line), ""
-        elif state == "term":
-            term, state = _words(line), ""
-        elif state == "more":
-            term, state = f"{term}, {_words(line)}", ""
-        elif text := _words(line):
-            lines.append(text)
-    yield from block()
-
-
-def _words(line: str) -> str:
-    """The text of a line; macros that alternate fonts put their arguments together."""
-    found = _TEXT.match(line)
-    if not found:
-        return _plain(line)
-    parts = [quoted or word for quoted, word in re.findall(r'"([^"]*)"|(\S+(?:\\ \S+)*)', found[1])]
-    return _plain((" " if line.split()[0][1:] in _SPACED else "").join(parts))
-
-
-def _plain(text: str) -> str:
-    for pattern, by in _ESCAPES:
-        text = re.sub(pattern, by, text)
-    return text.strip()
+    heading = ""
+    for piece in man(page)[1]:
+        text = clean(piece.text)
+        if piece.kind == "heading":
+            heading = text
+        elif piece.kind == "item" and not _MARK.match(text):
+            term, _, explanation = text.partition(": ")
+            yield _Block(heading, term, explanation)
+        elif text:
+            yield _Block(heading, "", text)
