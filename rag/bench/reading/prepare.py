@@ -18,6 +18,7 @@ from typing import Any
 
 from rag.bench.reading.manuals import manual_questions
 from rag.core.files import atomic_path
+from rag.data.files.record import json_records
 
 Record = dict[str, Any]
 
@@ -35,7 +36,7 @@ _SOURCES = Path(__file__).parents[1] / "documents" / "sources.json"
 def prepare(sets: Path, out: Path, *, squad: Path, nq: Path, manuals: Path) -> None:
     """Write `SET-train.jsonl.gz` and `SET-held-out.jsonl.gz` of every set into `out`."""
     for name, share in _SHARES.items():
-        records = [json.loads(line) for line in _lines(sets / name / "train.jsonl.gz")]
+        records = _read(sets / name / "train.jsonl.gz")
         if name == "wikitablequestions":
             records = [_with_bars(record) for record in records]
         _divide(out, name, records, _passage if name in _UNTITLED else _title, share)
@@ -44,9 +45,9 @@ def prepare(sets: Path, out: Path, *, squad: Path, nq: Path, manuals: Path) -> N
     _write(out / "squad-train.jsonl.gz", random.Random(SEED).sample(learnt, _SQUAD))
     held_out = random.Random(5).sample(held_out, _SQUAD_HELD_OUT)
     _write(out / "squad-held-out.jsonl.gz", held_out)
-    without = [json.loads(line) for line in _lines(out / "squad2_unanswerable-held-out.jsonl.gz")]
+    without = _read(out / "squad2_unanswerable-held-out.jsonl.gz")
     _write(out / "squad2-held-out.jsonl.gz", [*without, *random.Random(7).sample(held_out, len(without))])
-    _divide(out, "nq", [json.loads(line) for line in _lines(nq)], lambda r: str(r["question"]), 0.1)
+    _divide(out, "nq", _read(nq), lambda r: str(r["question"]), 0.1)
     _divide(out, "manuals", _manuals(manuals), _title, 0.06)
 
 
@@ -100,7 +101,7 @@ def _squad(path: Path) -> list[Record]:
             "context": paragraph["context"], "question": question["question"],
             "answers": [{"text": a["text"], "start": a["answer_start"]} for a in question["answers"]],
         }
-        for article in json.loads("".join(_lines(path)))["data"]
+        for article in _read(path)
         for paragraph in article["paragraphs"]
         for question in paragraph["qas"]
     ]  # fmt: skip
@@ -124,9 +125,8 @@ def _manuals(folder: Path) -> list[Record]:
     return list(found.values())
 
 
-def _lines(path: Path) -> list[str]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return list(lines)
+def _read(path: Path) -> list[Record]:
+    return [record for _, record in json_records(path)]
 
 
 def _write(path: Path, records: Sequence[Record]) -> None:

@@ -7,8 +7,6 @@ each `--reader` is compared with it. What a reader answered is kept in `--out`: 
 """
 
 import argparse
-import gzip
-import json
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy.typing as npt
 
 from rag.core.files import atomic_write_json, read_json, sha256_file
 from rag.core.types import Passage
+from rag.data.files.record import json_records
 from rag.data.text import AnswerMatcher, exact_match, f1
 from rag.metrics.calibration import calibration
 from rag.metrics.significance import bootstrap, compare_paired
@@ -117,8 +116,7 @@ def _is_silent(result: ReadResult) -> bool:
 
 def _drawn(path: Path, skip: int, limit: int) -> list[Record]:
     """Answerable questions number `skip` to `skip + limit`, with the contexts in random order."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        records = [record for line in lines if (record := json.loads(line))["answers"]]
+    records = [record for _, record in json_records(path) if record["answers"]]
     order = list(dict.fromkeys(record["context"] for record in records))
     random.Random(1).shuffle(order)
     place = {context: number for number, context in enumerate(order)}
