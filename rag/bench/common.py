@@ -7,14 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import Passage
 from rag.metrics.significance import Interval
 
 
@@ -127,23 +125,6 @@ def question_texts(path: str | Path, *, limit: int | None = None, format: str = 
     if not texts:
         raise DataError(f"{path}: no questions found")
     return texts
-
-
-def corpus_passages(corpus: Sequence[str | Path], *, split: str, n: int, format: str) -> Iterator[Passage]:
-    """The first `n` passages of a corpus, read and split as `rag index` does it.
-
-    Raises:
-        DataError: there are none.
-    """
-    from rag.data.corpus import read_documents
-    from rag.data.split import SplitOptions, split_documents
-
-    found = split_documents(read_documents(corpus, format=format), SplitOptions(mode=split))
-    first = next(found, None)
-    if first is None:
-        raise DataError(f"{', '.join(map(str, corpus))}: no passages found")
-    yield first
-    yield from islice(found, n - 1)
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from indexers.protocols import FloatArray
-from rag.bench.common import Timings, corpus_passages, question_texts, time_interleaved
+from rag.bench.common import Timings, question_texts, time_interleaved
 from rag.bench.report import Goal, Report, Table, format_interval
 from rag.core.errors import ConfigError
 from rag.core.optional import require
@@ -53,6 +54,8 @@ def run_encode_benchmark(
         DataError: the corpus is empty.
         MissingDependencyError: sentence-transformers is not installed.
     """
+    from rag.data.corpus import read_documents
+    from rag.data.split import SplitOptions, split_documents
     from rag.runtime.hardware import has_bf16, resolve_precision
 
     chosen = contestants or [name for name in _CONTESTANTS if has_bf16() or not name.endswith("bf16")]
@@ -60,7 +63,8 @@ def run_encode_benchmark(
         raise ConfigError(f"contestants are {', '.join(chosen)}, expected some of {', '.join(_CONTESTANTS)}")
     for name in chosen:
         resolve_precision(name.partition(" ")[2])
-    passages = list(corpus_passages(corpus, split=split, n=n, format=format))
+    documents = read_documents(corpus, format=format)
+    passages = list(islice(split_documents(documents, SplitOptions(mode=split)), n))
     settings = {
         "corpus": corpus, "passages": len(passages), "split": split,
         "encoder": encoder or "all-MiniLM-L6-v2", "batch_size": batch_size, "rounds": rounds,
