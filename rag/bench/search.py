@@ -112,25 +112,13 @@ def run_search_benchmark(
     Raises:
         ConfigError: the index has no embeddings, or float16 ones, over which there is no flat search.
     """
-    embeddings, queries = open_vectors(index, questions, 2000, index_encoder, precision, format)
-    report = Report("search", {"index": index, "queries": questions or "noisy passages"})
-    return time_flat(report, embeddings, queries, batch_sizes, top_k, rounds)
-
-
-def time_flat(
-    report: Report,
-    embeddings: EmbeddingShards,
-    queries: FloatArray,
-    batch_sizes: Sequence[int],
-    top_k: int,
-    rounds: int,
-) -> Report:
-    """Measure both and return the report."""
     import faiss
 
     from indexers.exact import FlatIndex
 
-    report.settings = {**report.settings, "vectors": len(embeddings), "dim": embeddings.dim, "top_k": top_k}
+    embeddings, queries = open_vectors(index, questions, 2000, index_encoder, precision, format)
+    settings = {"index": index, "queries": questions or "noisy passages", "vectors": len(embeddings)}
+    report = Report("search", {**settings, "dim": embeddings.dim, "top_k": top_k})
     searchers = {"flat": FlatIndex(embeddings), "bare": bare_flat(embeddings)}
     same = _same_rows(searchers, _batch(queries, min(64, len(queries))), top_k)
     report.figures["same_rows"] = same

@@ -7,9 +7,10 @@ from indexers.embedding_shards import EmbeddingShards
 from indexers.embeddings import EmbeddingWriter
 from indexers.probes import PROBES_NAME, perturbed_probes, read_probes
 from indexers.protocols import EncoderIdentity
+from rag.bench import search
 from rag.bench.lossy import compare_lossy, multiplied
 from rag.bench.report import Report
-from rag.bench.search import time_flat
+from rag.bench.search import run_search_benchmark
 from rag.core.errors import ConfigError
 
 
@@ -24,9 +25,12 @@ def embeddings(directory: Path, rows: int = 400, dim: int = 16) -> EmbeddingShar
     return shards
 
 
-def test_flat_search_finds_what_bare_faiss_finds_and_is_timed(tmp_path: Path) -> None:
+def test_flat_search_finds_what_bare_faiss_finds_and_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shards = embeddings(tmp_path)
-    report = time_flat(Report("search", {}), shards, perturbed_probes(shards, 40, 0), (1, 8), 10, 2)
+    monkeypatch.setattr(search, "open_vectors", lambda *_: (shards, perturbed_probes(shards, 40, 0)))
+    report = run_search_benchmark(tmp_path, batch_sizes=(1, 8), top_k=10, rounds=2)
     assert report.figures["same_rows"] == 1.0
     assert report.figures["batch_8"]["ratio"].n == 2
     assert [goal.kind for goal in report.goals] == ["at most", "at most"]
