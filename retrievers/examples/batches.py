@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,8 @@ from retrievers.examples.tokens import TokenTable
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+BatchTargets = Callable[[Int64, Int64], npt.NDArray[np.float32]]
+"""Rows (B,) of examples and (P,) of passages in a training set → their targets (B, P)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,7 @@ class RetrieverBatches:
         hard_negatives: number of negatives per question, drawn without replacement.
         mask_false_negatives: see `RetrieverBatch.ignored`; if off, nothing is ignored, and a passage that
             several questions bring is encoded several times.
+        targets: makes `RetrieverBatch.targets`; without it batches have none.
 
     Raises:
         ConfigError: a batch would hold a single passage.
@@ -197,9 +201,10 @@ class RetrieverBatches:
         *,
         hard_negatives: int = 1,
         mask_false_negatives: bool = True,
+        targets: BatchTargets | None = None,
     ) -> None:
         self.data, self.examples, self.batch_size = data, examples, examples.batch_size
-        self.hard_negatives = hard_negatives
+        self.hard_negatives, self._targets = hard_negatives, targets
         self.mask_false_negatives = mask_false_negatives
         self._negatives = data.negatives
         self._check_negatives()
@@ -260,7 +265,8 @@ class RetrieverBatches:
             rows, columns = _distinct(rows, self.data.canonical)
         places, drawn = columns[: len(examples)], np.stack([owners, columns[len(examples) :]])
         ignored = self._ignored(examples, rows, places)
-        batch = RetrieverBatch.of(self.data, examples, rows, places, ignored, drawn)
+        targets = None if self._targets is None else self._targets(examples, rows)
+        batch = RetrieverBatch.of(self.data, examples, rows, places, ignored, drawn, targets)
         if len(rows) - batch.ignored.sum(axis=1).min() < 2:
             raise ConfigError(
                 f"batch {step} ({len(examples)} questions, {len(rows)} passages): no question has a negative",

@@ -28,7 +28,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 _KIND = "training-set"
-_FORMAT = "4"
+_FORMAT = "5"
 _WINDOW = 4096  # texts that are tokenised at once
 _OF_QUESTIONS = ("questions", "answers", "question_answers", "positives", "negatives", "scored")
 _TABLES = (*_OF_QUESTIONS, "passages", "words")
@@ -70,6 +70,7 @@ class TrainingArrays:
         scored: Q lists of passage rows that have a target, whatever their role.
         targets: (T,) float32, one for each entry of `scored.values`.
         corpus_rows: number of passages, from the first, that belong to the corpus.
+        hashes: (N,) uint64, `passage_hash` of each passage.
     """
 
     ids: tuple[str, ...]
@@ -84,6 +85,7 @@ class TrainingArrays:
     scored: TokenTable
     targets: npt.NDArray[np.float32]
     corpus_rows: int
+    hashes: npt.NDArray[np.uint64]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -153,15 +155,22 @@ class TrainingArrays:
         shapes = manifest["tables"]
         tables = {name: TokenTable.read(folder, name, shapes[name]) for name in _TABLES}
         ids = tuple(read_json(folder / "ids.json"))
+        rows = (len(tables["passages"]),)
         return cls(
             ids=ids,
-            canonical=load_npy(folder / "canonical.npy", dtype=np.int32, shape=(len(tables["passages"]),)),
+            canonical=load_npy(folder / "canonical.npy", dtype=np.int32, shape=rows),
+            hashes=load_npy(folder / "hashes.npy", dtype=np.uint64, shape=rows),
             targets=load_npy(
                 folder / "targets.npy", dtype=np.float32, shape=(int(shapes["scored"]["values"]),)
             ),
             corpus_rows=int(manifest["corpus_rows"]),
             **tables,
         )
+
+
+def passage_hash(passage: Passage) -> int:
+    """A 64-bit hash of title and text, by which passages are told apart."""
+    return hash64(f"{len(passage.title)} {passage.title}{passage.text}".encode())
 
 
 class _Passages:
@@ -174,17 +183,19 @@ class _Passages:
         self.words = TokenTableWriter(None if folder is None else folder / "words.raw")
         self.vocabulary: dict[str, int] = {}
         self.canonical = array("i")
+        self.hashes = array("Q")
         self._rows: dict[int, int] = {}
         self._titles: list[str] = []
         self._texts: list[str] = []
 
     def add(self, passage: Passage, *, always: bool = False) -> int:
         """Row of a passage; a known one gets no second row, unless `always`."""
-        content = f"{len(passage.title)} {passage.title}{passage.text}".encode()
-        row = self._rows.setdefault(hash64(content), len(self.canonical))
+        content = passage_hash(passage)
+        row = self._rows.setdefault(content, len(self.canonical))
         if row < len(self.canonical) and not always:
             return row
         self.canonical.append(row)
+        self.hashes.append(content)
         self._titles.append(passage.title)
         self._texts.append(passage.text)
         if len(self._texts) == _WINDOW:
@@ -259,6 +270,7 @@ def _build(
         canonical=canonical,
         targets=np.frombuffer(targets, np.float32),
         corpus_rows=corpus_rows,
+        hashes=np.frombuffer(passages.hashes, np.uint64),
         **tables,
     )
     if folder is not None:
@@ -273,6 +285,7 @@ def _build(
 def _write(built: TrainingArrays, folder: Path) -> None:
     shapes: dict[str, Any] = {name: getattr(built, name).write(folder, name) for name in _TABLES}
     save_npy(folder / "canonical.npy", built.canonical)
+    save_npy(folder / "hashes.npy", built.hashes)
     save_npy(folder / "targets.npy", built.targets)
     atomic_write_json(folder / "ids.json", list(built.ids))
     for raw in folder.glob("*.raw"):

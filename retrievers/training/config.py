@@ -284,8 +284,6 @@ class MinedConfig(RefreshedConfig):
     """Settings of recipes whose negatives are mined anew, during training, with the model itself.
 
     Attributes:
-        loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
-            adds all other passages of the batch.
         depth: number of passages retrieved for each question.
         kept: maximum number of these that become negatives of the question, best first.
         skip: number of the best-ranked passages that are never negatives.
@@ -293,7 +291,6 @@ class MinedConfig(RefreshedConfig):
         refresh_questions: number of questions that one refresh mines negatives for, in turn; 0 means all.
     """
 
-    loss: Literal["pairwise", "in_batch"] = "pairwise"
     depth: int = Field(default=200, ge=1)
     kept: int = Field(default=100, ge=1)
     skip: int = Field(default=0, ge=0)
@@ -315,10 +312,16 @@ class MinedConfig(RefreshedConfig):
 
 
 class AnceTrainConfig(ContrastiveTrainConfig, MinedConfig, CorpusTrainConfig):
-    """The whole configuration of `train_ance`, for trainer and refresher."""
+    """The whole configuration of `train_ance`, for trainer and refresher.
+
+    Attributes:
+        loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
+            adds all other passages of the batch.
+    """
 
     recipe: ClassVar[str] = "ance"
 
+    loss: Literal["pairwise", "in_batch"] = "pairwise"
     index: Path  # required, where a base class allows None
 
     @model_validator(mode="after")

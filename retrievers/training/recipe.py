@@ -31,7 +31,7 @@ from rag.training.run import Method, Run, Trained, several, train
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderForm
-from retrievers.examples.batches import Epochs, RetrieverBatches
+from retrievers.examples.batches import BatchTargets, Epochs, RetrieverBatches
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, encoder_form, export_model, load_model
@@ -119,11 +119,13 @@ class BiEncoderRun:
         )  # fmt: skip
 
 
-def contrastive_batches(config: Any, data: TrainingArrays, examples: Epochs) -> RetrieverBatches:
+def contrastive_batches(
+    config: Any, data: TrainingArrays, examples: Epochs, targets: BatchTargets | None = None
+) -> RetrieverBatches:
     """Batches of positives and hard negatives, as the configuration's `ContrastConfig` says."""
     return RetrieverBatches(
         data, examples, hard_negatives=config.data.hard_negatives,
-        mask_false_negatives=config.data.mask_false_negatives,
+        mask_false_negatives=config.data.mask_false_negatives, targets=targets,
     )  # fmt: skip
 
 

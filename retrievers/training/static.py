@@ -47,6 +47,8 @@ from retrievers.training.recipe_configs import IctDataConfig
 from retrievers.training.split import ExampleSplit, split_examples
 from retrievers.training.static_config import StaticModelConfig, StaticTrainConfig
 from retrievers.training.static_start import distilled_tokens, to_one_scale
+from retrievers.training.static_teacher import TeacherTargets, teacher_vectors
+from retrievers.training.target_losses import kl_loss, target_objective
 from retrievers.training.validation import CorpusSearch, pool_rank
 
 log = get_logger(__name__)
@@ -174,7 +176,6 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     if not start.exists():
         folder.mkdir(parents=True, exist_ok=True)
         save_npy(start, _start(config, index, teacher, tokens))
-    teacher.close()
     model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, config.model.dim)))
 
     data: TrainingArrays | None = None
@@ -188,11 +189,17 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
             folder=folder,
             key=examples_key(split, index) if refreshes else split.key,
         )  # fmt: skip
+    targets = None
+    if data is not None and config.loss == "teacher":
+        key = examples_key(split, index)
+        vectors = teacher_vectors(teacher, index, data, split.training, folder, key)
+        targets = TeacherTargets(*vectors, config.teacher_temperature)
+    teacher.close()
     held_out = split.held_out
     corpus = index.passages
     if config.corpus:
         corpus, _ = open_corpus(config.corpus, folder, known=input_checksums(run.out))
-    batches = _batches(config, data, corpus, tokens)
+    batches = _batches(config, data, corpus, tokens, targets)
     search = None
     if held_out:
         search = CorpusSearch(
@@ -294,10 +301,15 @@ def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: Static
 
 
 def _batches(
-    config: StaticTrainConfig, data: TrainingArrays | None, store: PassageStore, tokens: StaticTokenizer
+    config: StaticTrainConfig,
+    data: TrainingArrays | None,
+    store: PassageStore,
+    tokens: StaticTokenizer,
+    targets: TeacherTargets | None,
 ) -> StaticBatches:
-    wanted = config.data
-    questions = None if data is None else contrastive_batches(config, data, Epochs.of(config, len(data)))
+    wanted, questions = config.data, None
+    if data is not None:
+        questions = contrastive_batches(config, data, Epochs.of(config, len(data)), targets)
     sentences = None
     if wanted.sentences:
         once = Epochs.of(config, len(store))
@@ -309,7 +321,12 @@ def _batches(
             )  # fmt: skip
         drawn = IctDataConfig(keep_sentence=wanted.keep_sentence, min_words=wanted.min_words)
         sentences = IctBatches(store, np.zeros(0, np.int64), tokens, drawn, once)
-    objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
+    objectives: dict[str, Objective] = {
+        "in_batch": in_batch_objective,
+        "pairwise": pairwise_objective,
+        "teacher": target_objective(kl_loss, nll_weight=config.nll_weight),
+    }
+    objective = objectives[config.loss]
     return StaticBatches(questions, sentences, objective, wanted.sentences if questions is not None else 1.0)
 
 

@@ -81,8 +81,11 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
         refresh: when hard negatives are mined anew among the passages of `index`: "never", "every 100"
             (steps), "0:100,2000:1000" (first step:interval), "drift>0.05". Without negatives in the training
             files the first ones are mined before the first step.
-        loss: of questions: "in_batch", or "pairwise" against their own mined passages only, as ANCE published
-            it.
+        loss: of questions: "in_batch", "pairwise" against their own mined passages only, as ANCE published
+            it, or "teacher": the divergence from the distribution of the index's encoder over the passages of
+            the batch.
+        teacher_temperature: divides the teacher's scores.
+        nll_weight: weight of an additional in-batch loss of the positives beside the teacher's.
         data: see `StaticDataConfig`.
         model: see `StaticModelConfig`.
     """
@@ -96,7 +99,9 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
     start: str = ""
     name: str = Field(default="static-encoder", min_length=1)
     refresh: str = "never"
-    loss: Literal["pairwise", "in_batch"] = "in_batch"
+    loss: Literal["pairwise", "in_batch", "teacher"] = "in_batch"
+    teacher_temperature: float = Field(default=0.05, gt=0)
+    nll_weight: float = Field(default=0.0, ge=0)
     data: StaticDataConfig = StaticDataConfig()
     model: StaticModelConfig = StaticModelConfig()
     optim: OptimConfig = OptimConfig(
@@ -112,6 +117,10 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
     def _cross_check_static(self) -> StaticTrainConfig:
         if not self.train_files and not self.data.sentences:
             raise ValueError("sentences=0 without train_files leaves nothing to learn from")
+        if self.loss != "teacher" and self.nll_weight:
+            raise ValueError(f'nll_weight belongs to loss "teacher", and loss is {self.loss}')
+        if self.loss == "teacher" and not self.train_files:
+            raise ValueError('loss "teacher" compares scores of training questions: give train_files')
         if not self.schedule_of_refresh.is_never:
             if not self.train_files:
                 raise ValueError("refresh mines negatives of training questions: give train_files")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,21 @@ from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
 from rag.core.files import read_json
-from rag.core.types import Passage
-from rag.data.examples import Example, write_examples
+from rag.core.npy import save_npy
+from rag.core.types import Passage, Query
+from rag.data.examples import Candidate, Example, write_examples
 from rag.training.refresh.generations import Generations
-from retrievers.encoders.open import load_encoder
+from retrievers.encoders.open import load_encoder, load_like, tokenizer_folder
 from retrievers.encoders.static import StaticEncoder
+from retrievers.examples.batches import Epochs, RetrieverBatches
+from retrievers.examples.data import TrainingArrays
 from retrievers.training.ance_refresher import read_negatives
 from retrievers.training.recipe import examples_key
 from retrievers.training.split import split_examples
-from retrievers.training.static import train_static
-from retrievers.training.static_config import StaticTrainConfig
+from retrievers.training.static import StaticTokenizer, train_static
+from retrievers.training.static_config import StaticModelConfig, StaticTrainConfig
 from retrievers.training.static_start import fit_tokens, frequency_weights, principal_axes
+from retrievers.training.static_teacher import TeacherTargets, teacher_vectors
 
 
 def examples(count: int, seed: int = 2) -> list[Example]:
@@ -145,8 +150,11 @@ def test_what_cannot_work_is_refused(tmp_path: Path, taught: tuple[Path, Path, l
         config(tmp_path / "a", index, None, sentences=0)
     with pytest.raises(ConfigError, match="no question of a batch of 16 has a mined negative"):
         train_static(config(tmp_path / "b", index, train, loss="pairwise"))
-    with pytest.raises(ValueError, match="give train_files"):
-        config(tmp_path / "a", index, None, refresh="every 5")
+    for settings in ({"refresh": "every 5"}, {"loss": "teacher"}):
+        with pytest.raises(ValueError, match="give train_files"):
+            config(tmp_path / "a", index, None, **settings)
+    with pytest.raises(ValueError, match='nll_weight belongs to loss "teacher", and loss is in_batch'):
+        config(tmp_path / "a", index, train, nll_weight=0.5)
     with pytest.raises(ValueError, match=r"hard_negatives \(0\) are drawn from kept"):
         config(tmp_path / "a", index, train, refresh="every 5", hard_negatives=0)
 
@@ -210,3 +218,81 @@ def test_it_learns_with_negatives_it_mines_itself(
     assert read_json(run.out / "figures.json")["figures"]["mrr"] > 2 * before
     assert len({record["index_version"] for record in records if "index_version" in record}) == 3
     assert "mined anew with the model itself, 0:30" in (finished / "README.md").read_text()
+
+
+def test_a_teachers_targets_are_its_own_scores(
+    tmp_path: Path, taught: tuple[Path, Path, list[Example]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors of passages of the index are its own, others are encoded; a second start reads them."""
+    index, _, made = taught
+    far = Passage("far", "elsewhere", "A lake that the index does not hold, by 3 hills.")
+    asked = [
+        replace(made[0], id="new", candidates=(*made[0].candidates, Candidate(far, "hard_negative"))),
+        *made[1:20],
+    ]
+    with Index.open(index) as opened:
+        teacher = load_like(opened.embeddings.encoder)
+        tokens = StaticTokenizer(tokenizer_folder(teacher.identity.name), StaticModelConfig())
+        data = TrainingArrays.build(asked, tokens, folder=tmp_path / "data", key="k")
+        vectors = teacher_vectors(teacher, opened, data, lambda: asked, tmp_path, "k")
+        again = teacher_vectors(teacher, opened, data, lambda: iter(()), tmp_path, "k")
+        np.testing.assert_array_equal(vectors[1], again[1])
+        for file in tmp_path.glob("teacher-*/*.npy"):
+            file.unlink()
+
+        class Interrupted:
+            """The teacher, but stopped at a passage after the first four questions."""
+
+            identity, asked = teacher.identity, 0
+
+            def encode_queries(self, queries: list[Query]) -> np.ndarray:
+                self.asked += len(queries)
+                if self.asked > 4:
+                    raise KeyboardInterrupt
+                return np.asarray(teacher.encode_queries(queries))
+
+        monkeypatch.setattr("retrievers.training.static_teacher._AT_ONCE", 4)
+        with pytest.raises(KeyboardInterrupt):
+            teacher_vectors(Interrupted(), opened, data, lambda: asked, tmp_path, "k")
+        kept = next(tmp_path.glob("teacher-*/questions-0.npy"))
+        save_npy(kept, np.full((4, 32), 7, np.float16))  # a mark that shows that the piece is read
+        resumed = teacher_vectors(teacher, opened, data, lambda: asked, tmp_path, "k")
+        np.testing.assert_array_equal(resumed[0][:4], 7)
+        np.testing.assert_allclose(resumed[0][4:], vectors[0][4:], atol=2e-3)
+        assert not kept.exists()
+    targets = TeacherTargets(*vectors, temperature=0.1)
+    batches = RetrieverBatches(data, Epochs(len(data), 20), hard_negatives=1, targets=targets)
+    batch = batches[0]
+    questions = teacher.encode_queries([asked[row].query for row in batch.examples])
+    by_tokens = {tuple(row): passage for passage in [*(p for e in asked for p in e.positives), far]
+                 for row in tokens.passages([passage.title], [passage.text])}  # fmt: skip
+    shown = [by_tokens[tuple(row)] for row in batch.passages]
+    assert far in shown
+    passages = teacher.encode_passages([p.title for p in shown], [p.text for p in shown])
+    wanted = questions @ passages.T / 0.1
+    assert batch.targets is not None
+    np.testing.assert_allclose(batch.targets, wanted, atol=0.02)  # of vectors kept as float16
+
+
+def test_it_learns_from_the_teachers_scores_alone(
+    tmp_path: Path, taught: tuple[Path, Path, list[Example]]
+) -> None:
+    """With labels that say nothing, its vectors come to rank as the teacher's do."""
+    index, train, _ = taught
+
+    def agreement(folder: Path) -> float:
+        student = StaticEncoder.load(folder)
+        with Index.open(index) as opened:
+            teacher = load_like(opened.embeddings.encoder)
+            passages = opened.passages.get_many(np.arange(len(opened.passages)))
+        texts = [p.title for p in passages], [p.text for p in passages]
+        asked = [f"who wrote {letter}" for letter in "abcdefghij"]
+        of = [each.encode_questions(asked) @ each.encode_passages(*texts).T for each in (teacher, student)]
+        return float(np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(*of, strict=True)]))
+
+    usual = {"loss": "teacher", "sentences": 0.0, "fit_steps": 0, "teacher_temperature": 0.02}
+    before = agreement(train_static(config(tmp_path / "a", index, train, learning_rate=1e-9, **usual)))
+    after = agreement(
+        train_static(config(tmp_path / "b", index, train, learning_rate=0.03, epochs=30, **usual))
+    )
+    assert after > before + 0.2, (before, after)
