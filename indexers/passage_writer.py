@@ -25,6 +25,7 @@ from indexers.passages import (
     LOCATIONS_NAME,
     METADATA_NAME,
     OPTIONAL_SCHEMAS,
+    PAGES_NAME,
     PASSAGE_SCHEMA,
     ROWS_NAME,
 )
@@ -37,8 +38,9 @@ from rag.core.types import Location, Passage
 def _digest_update(digest: hashlib._Hash, passage: Passage) -> None:
     place = passage.location  # without a location the digest is as in versions before there were any
     located = (place.path, place.page, *place.headings) if place else ()
+    pages = (f"{start} {label}" for start, label in place.pages) if place else ()
     described = (_metadata_json(passage),) if passage.metadata else ()
-    for part in (passage.id, passage.title, passage.text, *located, *described):
+    for part in (passage.id, passage.title, passage.text, *located, *pages, *described):
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
@@ -114,6 +116,7 @@ class PassageStoreWriter:
             if len(self._ids) >= ID_BATCH_ROWS:
                 self._write_ids()
             self._write_optional(LOCATIONS_NAME, [_location_row(one.location) for one in self._beside])
+            self._write_optional(PAGES_NAME, [_pages_row(one.location) for one in self._beside])
             self._write_optional(METADATA_NAME, [_metadata_row(one) for one in self._beside])
         for column in (*self._columns, self._beside):
             column.clear()
@@ -188,6 +191,13 @@ class PassageStoreWriter:
 
 def _location_row(place: Location | None) -> dict[str, Any] | None:
     return None if place is None else asdict(place)
+
+
+def _pages_row(place: Location | None) -> dict[str, Any] | None:
+    if place is None or not place.pages:
+        return None
+    starts, labels = zip(*place.pages, strict=True)
+    return {"page_starts": starts, "page_labels": labels}
 
 
 def _metadata_json(passage: Passage) -> str:

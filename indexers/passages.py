@@ -4,7 +4,8 @@ Files in the directory: `passages.arrow` (Arrow IPC, uncompressed, record batche
 in older stores, with the columns id, title, text), `ids.arrow` (the ids once more, close together, so that
 those of some hundred hits lie on few pages), `id_hashes.npy` (sorted 64-bit hashes of the ids), `id_rows.npy`
 (their rows); and where a passage has such, in batches like those of the passages, `locations.arrow` (the
-columns path, page, headings) and `metadata.arrow` (the column metadata, a JSON object).
+columns path, page, headings), `pages.arrow` (for passages on several pages, the columns page_starts,
+page_labels) and `metadata.arrow` (the column metadata, a JSON object).
 """
 
 from __future__ import annotations
@@ -29,15 +30,18 @@ ID_BATCH_ROWS = 1 << 16  # rows per batch of ids.arrow
 _MAPPED_ROWS = 1 << 16  # a pass maps the files again after so many rows: some 50 MB
 ARROW_NAME, IDS_NAME = "passages.arrow", "ids.arrow"
 HASHES_NAME, ROWS_NAME = "id_hashes.npy", "id_rows.npy"
-LOCATIONS_NAME, METADATA_NAME = "locations.arrow", "metadata.arrow"
+LOCATIONS_NAME, PAGES_NAME, METADATA_NAME = "locations.arrow", "pages.arrow", "metadata.arrow"
 # 64-bit offsets: a batch of very long documents may exceed 2 GiB.
 PASSAGE_SCHEMA = pa.schema([(name, pa.large_string()) for name in ("id", "title", "text")])
 ID_SCHEMA = pa.schema([("id", pa.large_string())])
 _LOCATION_SCHEMA = pa.schema(
     [("path", pa.string()), ("page", pa.string()), ("headings", pa.list_(pa.string()))]
 )
+_PAGES_SCHEMA = pa.schema([("page_starts", pa.list_(pa.int32())), ("page_labels", pa.list_(pa.string()))])
 _METADATA_SCHEMA = pa.schema([("metadata", pa.string())])
-OPTIONAL_SCHEMAS = {LOCATIONS_NAME: _LOCATION_SCHEMA, METADATA_NAME: _METADATA_SCHEMA}
+OPTIONAL_SCHEMAS = {
+    LOCATIONS_NAME: _LOCATION_SCHEMA, PAGES_NAME: _PAGES_SCHEMA, METADATA_NAME: _METADATA_SCHEMA,
+}  # fmt: skip
 
 
 class PassageStore:
@@ -122,8 +126,8 @@ class PassageStore:
         return {name: column for one in batches for name, column in zip(one.schema.names, one, strict=True)}
 
     def column(self, name: str) -> pa.ChunkedArray | None:
-        """All values of "id", "title", "text", "path", "page", "headings" or "metadata", mapped from the
-        disk; None if no passage has such a value.
+        """All values of a column of one of the files ("id", "path", "metadata", …), mapped from the disk;
+        None if no passage has such a value.
         """
         reader = next(
             (it for it in (self._reader, *self._optional.values()) if name in it.schema.names), None
@@ -244,9 +248,11 @@ def _opened(path: Path) -> pa.RecordBatchFileReader:
 
 def _passage(
     id: str, title: str, text: str, path: str | None = None, page: str = "", headings: Sequence[str] = (),
+    page_starts: Sequence[int] | None = None, page_labels: Sequence[str] | None = None,
     metadata: str | None = None,
 ) -> Passage:  # fmt: skip
-    place = None if path is None else Location(path, page, tuple(headings))
+    pages = tuple(zip(page_starts or (), page_labels or (), strict=True))
+    place = None if path is None else Location(path, page, tuple(headings), pages)
     return Passage(id, title, text, place, () if metadata is None else metadata_of(metadata))
 
 

@@ -134,7 +134,10 @@ def checked_question(name: str, text: str, settings: ServeSettings) -> str:
 
 
 class LocationOut(BaseModel):
-    """File, page (or slide) and headings; empty fields are left out."""
+    """File, page (or slide) and headings; empty fields are left out.
+
+    The page is the one on which an answer, or else a passage, begins.
+    """
 
     path: str
     page: str = ""

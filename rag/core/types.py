@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from rag.core.views import answer_html, answers_html, shortened
@@ -14,24 +15,46 @@ Value = str | int | float | bool
 Metadata = tuple[tuple[str, Value | tuple[Value, ...]], ...]  # names and values; a tuple holds several values
 
 
+Pages = tuple[tuple[int, str], ...]  # where in a text each page begins, and its label; in order
+
+
+def page_at(pages: Pages, place: int) -> str:
+    """Label of the page that a character stands on; "" before the first page.
+
+    Example:
+        >>> [page_at(((0, "iv"), (120, "1")), place) for place in (119, 120)], page_at((), 5)
+        (['iv', '1'], '')
+    """
+    before = bisect_right(pages, place, key=lambda page: page[0])
+    return pages[before - 1][1] if before else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Position of a passage in a user's files.
+    """Position of a passage, or of a span in it, in a user's files.
 
     Attributes:
         path: path of the file as the user gave it.
         page: label of the page it begins on ("12", "xiv"), or the number of the slide; "" where the format
             has no pages.
         headings: the headings above it, the outermost first.
+        pages: where in the passage's text its pages begin, the first one at 0; empty for a passage on one
+            page, and in older indexes.
     """
 
     path: str
     page: str = ""
     headings: tuple[str, ...] = ()
+    pages: Pages = ()
+
+    def at(self, place: int) -> Location:
+        """The location of what begins at this character of the passage's text."""
+        return replace(self, page=page_at(self.pages, place)) if self.pages else self
 
     def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`, without empty fields."""
-        return {name: value for name, value in asdict(self).items() if value}
+        """A dict ready for `json.dumps`, without empty fields and without `pages`."""
+        shown = {"path": self.path, "page": self.page, "headings": self.headings}
+        return {name: value for name, value in shown.items() if value}
 
     def __str__(self) -> str:
         return f"{self.path}, page {self.page}" if self.page else self.path
@@ -211,7 +234,8 @@ class Evidence:
         supporting: start and end of the sentences of `text` that support the answer, where the reader marks
             them.
         first_stage: rank and score of the passage before re-ranking; None without re-ranking.
-        location: file, page and headings of the passage, where it comes from a file.
+        location: file and headings of the passage, where it comes from a file, and the page on which the span
+            begins; without a span, the first sentence of `supporting`, or else the passage.
     """
 
     passage_id: str
@@ -223,6 +247,12 @@ class Evidence:
     supporting: tuple[tuple[int, int], ...] = ()
     first_stage: FirstStage | None = None
     location: Location | None = None
+
+    def __post_init__(self) -> None:
+        if self.location is not None:
+            first = self.supporting[0][0] if self.supporting else 0
+            place = self.location.at(first if self.start is None else self.start)
+            object.__setattr__(self, "location", place)
 
     def __repr__(self) -> str:
         return f"Evidence({self.passage_id!r}, {self.title!r}, {shortened(self.text)})"

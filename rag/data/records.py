@@ -2,13 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
 from rag.core.errors import DataError
-from rag.core.types import Metadata
+from rag.core.types import Location, Metadata, Pages, page_at
 from rag.data.documents.blocks import Block
 
 _MAX_UNREAD = 100  # files that are named in a summary
@@ -54,6 +54,7 @@ class Document:
         text: the whole text, without the title.
         sentences: its sentences in order, if the source gave them; empty otherwise.
         blocks: headings, paragraphs, rows … of a file, as spans of the text; empty for records.
+        pages: where in the text each page of a file begins; empty for records, and files without pages.
         path: the file it is, as people write it; "" for records.
         metadata: further fields that its passages keep, see `Passage`.
     """
@@ -63,8 +64,15 @@ class Document:
     text: str
     sentences: tuple[str, ...] = ()
     blocks: tuple[Block, ...] = ()
+    pages: Pages = ()
     path: str = ""
     metadata: Metadata = ()
+
+    def location(self, start: int, end: int, headings: Sequence[str] = ()) -> Location:
+        """The location of a span of the text, which is a passage."""
+        page = page_at(self.pages, start)
+        more = tuple((at - start, label) for at, label in self.pages if start < at < end)
+        return Location(self.path, page, tuple(headings), ((0, page), *more) if more else ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,8 +114,10 @@ def _cut(
         return
     texts: Iterable[str]
     if options.mode == "none":
-        texts = (document.text,)
-    elif options.mode == "sentences":
+        whole = document.location(0, len(document.text)) if document.path else None
+        yield document.title, document.text, whole
+        return
+    if options.mode == "sentences":
         sentences = document.sentences or split_sentences(document.text)
         texts = window_sentences(sentences, options.sentences, options.stride, options.max_words)
     else:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from rag.core.errors import DataError
+from rag.core.types import Pages
 
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
 BULLET = "• "  # begins an entry of a list without numbers
+PAGE_BREAK = "\f"  # in the text of a piece: its next page begins here
 
 # Characters without a shape: controls, zero-width marks, soft hyphens, halves of surrogates.
 _INVISIBLE = re.compile(
@@ -29,12 +31,14 @@ class Piece:
         kind: "row" is one row of a table and "item" one entry of a list; the text of "code" keeps its lines.
         level: level of a heading, 1 for the outermost.
         page: label of the page it begins on, "" where there are no pages.
+        next_pages: labels of further pages that it stands on; each begins at a `PAGE_BREAK` in `text`.
     """
 
     kind: Kind
     text: str
     level: int = 0
     page: str = ""
+    next_pages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,6 @@ class Block:
     start: int
     end: int
     level: int = 0
-    page: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,14 @@ class Converted:
         text: all blocks in reading order, separated by line ends.
         blocks: in order, without overlap.
         notes: remarks about the conversion for the user ("3 of 12 pages have no characters").
+        pages: where in the text each page begins; empty where there are no pages.
     """
 
     title: str
     text: str
     blocks: tuple[Block, ...]
     notes: tuple[str, ...] = ()
+    pages: Pages = ()
 
     def text_of(self, block: Block) -> str:
         """The text of a block."""
@@ -75,7 +80,7 @@ class Converted:
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
-        blocks = [[block.kind, block.start, block.end, block.level, block.page] for block in self.blocks]
+        blocks = [[block.kind, block.start, block.end, block.level] for block in self.blocks]
         return {**asdict(self), "blocks": blocks}
 
     @classmethod
@@ -88,6 +93,7 @@ class Converted:
         try:
             title, text, notes = str(value["title"]), str(value["text"]), tuple(map(str, value["notes"]))
             blocks = tuple(Block(*block) for block in value["blocks"])
+            pages = tuple((int(start), str(label)) for start, label in value["pages"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a converted document ({error})") from error
         at = 0
@@ -95,7 +101,7 @@ class Converted:
             if block.kind not in get_args(Kind) or not at <= block.start < block.end <= len(text):
                 raise ValueError(f"not a block of this text: {block}")
             at = block.end
-        return cls(title, text, blocks, notes)
+        return cls(title, text, blocks, notes, pages)
 
 
 class Unreadable(DataError):
@@ -126,6 +132,7 @@ def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> 
     """
     parts: list[str] = []
     blocks: list[Block] = []
+    pages: list[tuple[int, str]] = []
     at = 0
     for piece in pieces:
         text = clean_lines(piece.text) if piece.kind == "code" else clean(piece.text)
@@ -136,11 +143,22 @@ def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> 
             parts.append("\n" if alike else "\n\n")
             at += len(parts[-1])
         parts.append(text)
-        blocks.append(Block(piece.kind, at, at + len(text), piece.level, piece.page))
+        blocks.append(Block(piece.kind, at, at + len(text), piece.level))
+        begins = [0, *_after_breaks(piece.text, text)]
+        for begin, label in zip(begins, (piece.page, *piece.next_pages), strict=False):
+            if label != (pages[-1][1] if pages else ""):
+                pages.append((at + begin, label))
         at += len(text)
     if not blocks:
         raise Unreadable("empty", "nothing to do: there is no text in it")
-    return Converted(clean(title), "".join(parts), tuple(blocks), tuple(notes))
+    return Converted(clean(title), "".join(parts), tuple(blocks), tuple(notes), tuple(pages))
+
+
+def _after_breaks(text: str, cleaned: str) -> Iterator[int]:
+    """Where the pages after each `PAGE_BREAK` of a piece's text begin in the cleaned text."""
+    for match in re.finditer(PAGE_BREAK, text):
+        before = len(clean(text[: match.start()]))
+        yield before + (cleaned[before : before + 1] == " ")
 
 
 def first_heading(pieces: Iterable[Piece]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from rag.core.errors import MissingDependencyError
 from rag.core.optional import require
-from rag.data.documents.blocks import Piece, Unreadable, clean
+from rag.data.documents.blocks import PAGE_BREAK, Piece, Unreadable, clean
 from rag.data.documents.headings import Line, mark_headings
 from rag.data.documents.limits import Limits
 
@@ -116,7 +116,9 @@ def _labels_of_file(path: Path, _changed: int) -> list[str]:
 
 
 def _labels(document: Any) -> list[str]:
-    return [document.get_page_label(number) or str(number + 1) for number in range(len(document))]
+    """The label of each page; numbers from 1 where the file gives two pages the same one."""
+    labels = [document.get_page_label(number) or str(number + 1) for number in range(len(document))]
+    return labels if len({*labels}) == len(labels) else [str(number + 1) for number in range(len(labels))]
 
 
 def _refuse_without_text(count: int, n_broken: int) -> None:
@@ -250,7 +252,7 @@ def _continues(last: Line, line: Line, block: Sequence[Line], pitch: float) -> b
         return False
     if line.page != last.page:  # a sentence that goes on
         goes_on = line.text[:1].islower() and last.text[-1:] not in _SENTENCE_ENDS and line.size == last.size
-        return goes_on and not (line.level or line.is_code)
+        return goes_on and not (line.level or line.is_code or _ENTRY.match(line.text))
     step = (last.bottom - line.bottom) / max(last.size, 1)
     if line.level:
         return abs(line.size - last.size) < 1 and 0 < step < 1.35 * max(pitch, 1.4) and len(block) < 3
@@ -269,8 +271,14 @@ def _piece(block: Sequence[Line], labels: Sequence[str]) -> Piece:
     if block[0].is_code and not block[0].level:
         return Piece("code", "\n".join(_indented(block)), page=page)
     text = ""
+    pages = [block[0].page]
     for line in block:
-        part = line.text.strip()
+        part = line.text.replace(PAGE_BREAK, " ").strip()
+        if line.page != pages[-1]:
+            pages.append(line.page)
+            part = PAGE_BREAK + part
+            if re.search(r"[^\W\d_]-\Z", text):  # PDFium marks the hyphens that it sees a next line of
+                text = text[:-1] + _HYPHENS[0]
         if text[-1:] in _HYPHENS and text:
             text = text[:-1] + part
         else:
@@ -278,10 +286,11 @@ def _piece(block: Sequence[Line], labels: Sequence[str]) -> Piece:
     text = re.sub(f"[{_HYPHENS}]\\s*", "", text)
     if block[0].level:
         return Piece("heading", text, block[0].level, page)
+    next_pages = tuple(labels[number] for number in pages[1:])
     if match := _ENTRY.match(text):
         mark = match[1] if match[1][-1] in ".)" else "•"
-        return Piece("item", f"{mark} {text[match.end() :]}", page=page)
-    return Piece("paragraph", text, page=page)
+        return Piece("item", f"{mark} {text[match.end() :]}", page=page, next_pages=next_pages)
+    return Piece("paragraph", text, page=page, next_pages=next_pages)
 
 
 def _indented(block: Sequence[Line]) -> list[str]:

@@ -43,8 +43,10 @@ def documents_of_files(
             else:
                 shown = as_unicode(source.name)
                 title = found.title or PurePath(strip_compression(shown)).stem
-                document = Document(file_id(source.name), title, found.text, blocks=found.blocks, path=shown)
-                yield source, document, found.notes
+                yield source, Document(
+                    file_id(source.name), title, found.text,
+                    blocks=found.blocks, pages=found.pages, path=shown,
+                ), found.notes  # fmt: skip
 
 
 def _converted(

@@ -36,7 +36,6 @@ class _Part:
     start: int
     end: int
     tokens: int
-    page: str
 
 
 def sections(
@@ -79,8 +78,8 @@ def _passages(
     title = _title(document.title, headings, int(_TITLE_SHARE * max_tokens), count)
     budget = max(max_tokens - count(title), max_tokens // 2)
     for parts in _packed(document.text, body, budget, count):
-        place = Location(document.path, parts[0].page, tuple(headings))
-        yield title, parts[0].start, parts[-1].end, place
+        start, end = parts[0].start, parts[-1].end
+        yield title, start, end, document.location(start, end, headings)
 
 
 def _title(title: str, headings: Sequence[str], budget: int, count: CountTokens) -> str:
@@ -103,9 +102,7 @@ def _packed(text: str, body: Sequence[Block], budget: int, count: CountTokens) -
     used = 0
     runs = itertools.groupby(body, key=lambda block: block.kind if block.kind in _JOINED else block)
     for _, run in runs:
-        whole = [
-            _Part(block.start, block.end, count(text[block.start : block.end]), block.page) for block in run
-        ]
+        whole = [_Part(block.start, block.end, count(text[block.start : block.end])) for block in run]
         size = sum(part.tokens for part in whole)
         if used + size > budget >= size and group:
             lead = _lead(text, group, budget - size)  # "The options are:" goes with the options
@@ -139,7 +136,7 @@ def _cut(text: str, parts: Sequence[_Part], budget: int, count: CountTokens) -> 
         if len(spans) == 1:
             spans = [match.span() for match in re.finditer(r"\S{1,100}", piece)]
         for start, end in _merged(piece, spans, budget, count):
-            span = _Part(part.start + start, part.start + end, count(piece[start:end]), part.page)
+            span = _Part(part.start + start, part.start + end, count(piece[start:end]))
             yield from (
                 [span] if span.tokens <= budget or len(spans) == 1 else _cut(text, [span], budget, count)
             )

@@ -68,6 +68,25 @@ def test_locations_travel_with_passages_and_cost_others_nothing(tmp_path: Path, 
         PassageStore.open(tmp_path / "other")
 
 
+def test_the_pages_of_passages_cost_others_nothing(tmp_path: Path) -> None:
+    pages = ((0, "ix"), (3, "1"), (200, ""))
+    one_page = [replace(passage, location=Location("a.pdf", "ix")) for passage in numbered(300)]
+    several = [*one_page[:200], replace(one_page[200], location=Location("a.pdf", "ix", (), pages))]
+    several += one_page[201:]
+    store = write(tmp_path / "several", several)
+    assert list(store) == several
+    place = store[200].location
+    assert [place.at(at).page for at in (0, 2, 3, 199, 200)] == ["ix", "ix", "1", "1", ""]
+    assert place.at(3).at(0) == place
+    assert place.at(3).to_json() == {"path": "a.pdf", "page": "1"}
+    write(tmp_path / "one", one_page)
+    names = {file.name for file in (tmp_path / "one").iterdir()}
+    assert {file.name for file in (tmp_path / "several").iterdir()} - names == {"pages.arrow"}
+    for name in names:  # an index of an older version differs in nothing
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "several" / name).read_bytes()
+    assert passages_digest(one_page) != passages_digest(several)
+
+
 def test_batches_of_a_range(tmp_path: Path) -> None:
     passages = numbered(2500)
     store = write(tmp_path, passages)

@@ -8,7 +8,8 @@ import docx
 import pptx
 import pytest
 
-from rag.data.documents.blocks import Converted
+from rag.core.types import page_at
+from rag.data.documents.blocks import Converted, Piece, assemble, clean
 from rag.data.documents.convert import convert
 from tests import document_makers as make
 from tests.document_makers import MAKERS
@@ -65,7 +66,47 @@ def test_pdf_outline_labels_running_heads_and_hyphens() -> None:
         ("paragraph", "Another paragraph."),
     ]  # fmt: skip
     assert len(converted.blocks) == 18
-    assert [block.page for block in converted.blocks[::3]] == ["i", "ii", "7", "8", "9", "10"]
+    assert [page_at(converted.pages, block.start) for block in converted.blocks[::3]] == [
+        "i",
+        "ii",
+        "7",
+        "8",
+        "9",
+        "10",
+    ]
+
+
+def test_a_block_of_a_pdf_that_goes_on_over_pages_knows_where_each_begins() -> None:
+    def page(*texts: str) -> list[make.Line]:
+        return [(50.0, 700.0 - 13 * n, 10.0, "F", text) for n, text in enumerate(texts)]
+
+    pages = [page("1. An entry that goes on and an unfin-"), page("ished word, and still it goes"),
+             page("on  with it to the end.", "Then nothing.")]  # fmt: skip
+    converted = convert(make.pdf(pages, labels="0<</S/r>>1<</S/D/St 7>>"), "a.pdf")
+    assert blocks(converted)[0][1].startswith("1. An entry that goes on and an unfinished word")
+    begins = [(label, converted.text[at : at + 8]) for at, label in converted.pages]
+    assert begins == [("i", "1. An en"), ("7", "ished wo"), ("8", "on with ")]
+    assert Converted.from_json(json.loads(json.dumps(converted.to_json()))) == converted
+
+
+def test_entries_of_a_list_stay_apart_where_a_page_ends() -> None:
+    pages = [[(50.0, 700.0, 10.0, "F", text)] for text in ("a) the first entry", "b) the second entry")]
+    assert [text for _, text in of(make.pdf(pages), "a.pdf")] == ["a) the first entry", "b) the second entry"]
+
+
+def test_labels_that_pages_share_are_numbers_instead() -> None:
+    pages = [[(50.0, 700.0, 10.0, "F", text)] for text in ("Volume one.", "It ends.", "Volume two.")]
+    converted = convert(make.pdf(pages, labels="0<</S/D>>2<</S/D>>"), "a.pdf")  # 1, 2, 1
+    assert [page for _, page in converted.pages] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("text", ["a  b\fcd", "e\u0301 \f x", "\fx", "x\f"])
+def test_places_of_pages_are_those_of_the_cleaned_text(text: str) -> None:
+    converted = assemble("", [Piece("paragraph", text, page="1", next_pages=("2",)), Piece("code", "c")])
+    (at, label), *others = converted.pages[1:]
+    expected = clean(text.split("\f")[1])
+    assert (label, converted.text[at:].split("\n")[0]) == ("2", expected)
+    assert [label for _, label in others] == [""]  # where pages end, as those of an attachment do
 
 
 def test_a_table_of_contents_is_no_text() -> None:
@@ -253,8 +294,9 @@ def test_slides_have_numbers_titles_lists_and_notes() -> None:
     buffer = io.BytesIO()
     show.save(buffer)
     converted = convert(buffer.getvalue(), "a.pptx")
-    assert [(block.page, block.level, converted.text_of(block)) for block in converted.blocks] == [
-        ("2", 1, "Plan"), ("2", 0, "• one"), ("2", 0, "• two"), ("2", 0, "Say this."),
+    assert [(page, converted.text[at:].split("\n")[0]) for at, page in converted.pages] == [("2", "Plan")]
+    assert [(block.level, converted.text_of(block)) for block in converted.blocks] == [
+        (1, "Plan"), (0, "• one"), (0, "• two"), (0, "Say this."),
     ]  # fmt: skip
 
 

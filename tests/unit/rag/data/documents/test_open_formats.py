@@ -2,6 +2,7 @@
 
 import pytest
 
+from rag.core.types import page_at
 from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
 from rag.data.documents.limits import Limits
@@ -99,7 +100,11 @@ def test_slides_have_their_number_as_page_and_their_notes() -> None:
         f"{frame(['3'], 'page-number')}</draw:page><draw:page>{frame(['Alone.'])}</draw:page>"
     )
     converted = convert(make.odf("presentation", body), "a.odp")
-    found = [(block.kind, converted.text_of(block), block.page) for block in converted.blocks]
+    pages = [page_at(converted.pages, block.start) for block in converted.blocks]
+    found = [
+        (block.kind, converted.text_of(block), page)
+        for block, page in zip(converted.blocks, pages, strict=True)
+    ]
     assert found == [
         ("heading", "Plan", "1"), ("item", "• one", "1"), ("item", "• two", "1"),
         ("paragraph", "Say this.", "1"), ("paragraph", "And that.", "1"),
