@@ -51,7 +51,8 @@ def folders(passages: PassageStore, most: int = 200) -> list[str]:
 def filter_fields(passages: PassageStore) -> list[str]:
     """Names of the fields that a filter may name, in order of appearance."""
     stored = passages.column("metadata")
-    named = (name for text in pc.unique(stored) for name in _fields_of(text)) if stored is not None else ()
+    texts = () if stored is None else pc.unique(stored).drop_null()
+    named = (name for text in texts for name in _fields_of(text))
     has_path = passages.column("path") is not None
     return list(dict.fromkeys([*["path"] * has_path, "document", *named]))
 

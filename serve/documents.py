@@ -1,6 +1,8 @@
 """Documents over HTTP: send, delete, list. Each answer comes when the change is on disk and in use."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +14,9 @@ from starlette.responses import JSONResponse, Response
 from indexers.index import Index
 from indexers.provenance import documents_of_index
 from rag.core.errors import ArtifactError
+from rag.core.types import Metadata
 from rag.data.corpus import IdSet, fault_of
+from rag.data.files.fields import metadata_of_fields
 from rag.data.files.sources import ReadOptions
 from rag.data.records import Document
 from serve.desk import Desk
@@ -23,7 +27,15 @@ from serve.uploads import documents_of_uploads
 
 router = APIRouter()
 _MOST_LISTED = 1000
+_MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
 _TEXT = {"type": "string"}
+_VALUES = [{"type": kind} for kind in ("string", "number", "boolean")]
+_METADATA = {
+    "type": "object",
+    "description": "fields that filters can name; in a form, for all of its files",
+    "additionalProperties": {"anyOf": [*_VALUES, {"type": "array", "items": {"anyOf": _VALUES}}]},
+    "example": {"year": 2020, "tags": ["guide", "linux"]},
+}
 _BODIES = {  # the two forms of a request that sends documents
     "application/json": {
         "schema": {
@@ -36,14 +48,21 @@ _BODIES = {  # the two forms of a request that sends documents
                     "items": {
                         "type": "object",
                         "required": ["id", "text"],
-                        "properties": {"id": _TEXT, "title": _TEXT, "text": _TEXT},
+                        "properties": {"id": _TEXT, "title": _TEXT, "text": _TEXT, "metadata": _METADATA},
                     },
                 },
             },
         }
     },
     "multipart/form-data": {
-        "schema": {"type": "object", "properties": {"file": {"type": "string", "format": "binary"}}}
+        "schema": {
+            "type": "object",
+            "properties": {
+                "file": {"type": "string", "format": "binary"},
+                "index": _TEXT,
+                "metadata": _METADATA,
+            },
+        }
     },
 }
 
@@ -56,6 +75,7 @@ class DocumentIn(BaseModel):
     id: StrictStr
     title: StrictStr = ""
     text: StrictStr
+    metadata: dict[str, Any] = {}
 
 
 class DocumentsRequest(BaseModel):
@@ -121,8 +141,10 @@ def _writer(desk: Desk, index: str | None) -> DocumentWriter:
 async def send(request: Request, desk: DeskOf) -> Response:
     """Documents as JSON, or files (PDF, Office, HTML, Markdown, …) as form fields of any name.
 
-    The id of a file is its name; a document takes the place of the one with its id. The answer comes when the
-    documents are on disk and searched. Sending the same again changes nothing.
+    The id of a file is its name; a document takes the place of the one with its id. `metadata` are fields
+    that filters can name: text, numbers, true and false, or lists of these; in a form it is a field with a
+    JSON object, for all of its files. The answer comes when the documents are on disk and searched. Sending
+    the same again changes nothing.
     """
     _writer(desk, None)  # refused before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
@@ -160,18 +182,55 @@ async def _listed(request: Request) -> tuple[str | None, list[Document]]:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "body"
         raise invalid_request(f"{where}: {first['msg']}") from None
-    return body.index, [Document(one.id, one.title, one.text) for one in body.documents]
+    return body.index, [
+        Document(
+            one.id, one.title, one.text, metadata=_metadata(one.metadata, f"documents.{number}.metadata")
+        )
+        for number, one in enumerate(body.documents)
+    ]
+
+
+def _metadata(given: Any, where: str) -> Metadata:
+    """The metadata of a document, from the value of this field of the request."""
+    hint = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
+    if not isinstance(given, dict):
+        raise invalid_request(f"{where}: not a JSON object", hint)
+    try:
+        metadata = metadata_of_fields(given)
+    except ValueError as error:
+        raise invalid_request(f"{where}: {error}", hint) from None
+    if (size := len(json.dumps(dict(metadata), ensure_ascii=False))) > _MOST_METADATA:
+        raise invalid_request(
+            f"{where}: {size:,} characters, at most {_MOST_METADATA:,} are stored with every passage",
+            "put the rest into the text",
+        )
+    return metadata
 
 
 async def _uploaded(request: Request, desk: Desk) -> tuple[str | None, list[Document]]:
     async with request.form(max_files=100, max_part_size=desk.settings.max_upload_bytes) as form:
-        index = form.get("index")
+        texts = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+        named = dict(texts)
+        if unknown := next((name for name, _ in texts if name not in ("index", "metadata")), None):
+            raise invalid_request(
+                f"{unknown[:40]!r} is not a known field of the form", "there are index, metadata and files"
+            )
+        if len(named) < len(texts):
+            raise invalid_request("a field of the form is given twice", "give index and metadata once")
+        metadata = _metadata(_json_or_none(named.get("metadata", "{}")), "metadata")
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile) and value.filename]
         if not files:
             raise invalid_request("the form has no file", "curl -F file=@guide.pdf")
         contents = [(Path(str(one.filename)).name, await one.read()) for one in files]
     found = await desk.in_thread(documents_of_uploads, contents)
-    return (index if isinstance(index, str) else None), found
+    return named.get("index"), [replace(one, metadata=metadata) for one in found]
+
+
+def _json_or_none(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 async def _stored_response(writer: DocumentWriter, version: str, ids: Sequence[str]) -> dict[str, Any]:

@@ -105,6 +105,72 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "documents_disabled")
 
 
+async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
+    app = application(index)
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+
+        async def found(**chosen: object) -> list[str]:
+            wanted = {"question": "zebra", "filter": chosen}
+            hits = (await client.post("/v1/retrieve", json=wanted, headers=KEY)).json()["hits"]
+            return [hit["passage_id"] for hit in hits]
+
+        zebra = {"id": "z", "text": "The zebra.", "metadata": {"year": 2020, "tags": ["a", "b"], "by": None}}
+        other = {"id": "y", "text": "A zebra.", "metadata": {"year": 2021}}
+        sent = await client.post("/v1/documents", json={"documents": [zebra, other]}, headers=KEY)
+        assert sent.status_code == 200, sent.text
+        assert (await found(tags="b"), await found(year={"gte": 2021})) == (["z-0"], ["y-0"])
+        shown = (await client.get("/v1/passages/z-0", headers=KEY)).json()
+        assert shown["metadata"] == {"year": 2020, "tags": ["a", "b"]}
+        changed = {"documents": [{**zebra, "metadata": {"year": 1999}}]}
+        await client.post("/v1/documents", json=changed, headers=KEY)
+        assert await found(year=1999) == ["z-0"]
+        file = {"file": ("a.md", b"Zebra crossing.")}
+        data = {"metadata": '{"lang": "en"}'}
+        sent = await client.post("/v1/documents", files=file, data=data, headers=KEY)
+        assert (sent.status_code, await found(lang="en")) == (200, ["a.md-0"]), sent.text
+        unknown = {"question": "zebra", "filter": {"lnag": "en"}}
+        reply = await client.post("/v1/retrieve", json=unknown, headers=KEY)
+        assert reply.status_code == 422
+        assert "there are path, document, year, lang" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ('{"year": {"a": 1}}', "'year': found dict, expected text, a number"),
+        ('{"year": [[1]]}', "'year': a list of lists"),
+        ('{"year": NaN}', "'year': found nan"),
+        ('{"year": Infinity}', "'year': found inf"),
+        ('{"path": "x"}', "'path': filters give this name"),
+        ('{"": 1}', "'' is no name of a field"),
+        ('{"text": "%s"}' % ("x" * 10_000), "10,012 characters, at most 10,000"),
+        ("[1]", ""),
+        ('"x"', ""),
+    ],
+)
+async def test_metadata_that_filters_cannot_compare_is_refused_by_name(
+    index: Path, metadata: str, message: str
+) -> None:
+    app, before = application(index), (index / "manifest.json").read_bytes()
+    async with running(app=app) as client:
+        await until(lambda: app.state.desk.state == "ready", 120)
+        body = f'{{"documents": [{{"id": "x", "text": "word", "metadata": {metadata}}}]}}'
+        head = {**KEY, "Content-Type": "application/json"}
+        reply = await client.post("/v1/documents", content=body, headers=head)
+        assert reply.status_code == 422
+        assert reply.json()["error"]["message"].startswith(f"documents.0.metadata: {message}")
+        file = {"file": ("a.md", b"words")}
+        reply = await client.post("/v1/documents", files=file, data={"metadata": metadata}, headers=KEY)
+        assert reply.status_code == 422
+        assert reply.json()["error"]["message"].startswith(f"metadata: {message or 'not a JSON object'}")
+        for data in ({"metdata": "{}"}, {"metadata": "{"}, {"metadata": ["{}", "{}"]},
+                     {"metadata": '{"a": "\\ud800"}'}):  # fmt: skip
+            reply = await client.post("/v1/documents", files=file, data=data, headers=KEY)
+            assert reply.status_code == 422, reply.text
+    assert (index / "manifest.json").read_bytes() == before
+
+
 async def test_a_format_whose_package_is_missing_is_the_servers_fault(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

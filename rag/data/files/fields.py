@@ -1,6 +1,7 @@
 """Turn a mapping with any of the usual field names into a document, or into a passage beside a question."""
 
 import datetime
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +9,9 @@ from functools import lru_cache
 from typing import Any, cast
 
 from rag.core.errors import DataError
-from rag.core.types import Passage, Value
+from rag.core.types import Metadata, Passage, Value
+from rag.core.unicode import is_unicode
+from rag.data.choices import FILTER_FIELDS
 from rag.data.files.delimited import looks_like_header, plain_name
 from rag.data.files.sources import ReadOptions
 from rag.data.records import BadRecord, Document
@@ -25,6 +28,7 @@ TEXT_FIELDS = (
     *("page_content", "passage_text", "full_text", "article_text", "body_text", "abstract"),
 )
 _MAX_TITLE_CHARS = 300
+_EMPTY: tuple[Any, ...] = (None, "", [])
 _SENTENCE_MARKERS = ("charoffset", "text_with_links", "charoffset_with_links")
 _KILT_PREFIX = re.compile(r"^(?:Section::::|BULLET::::)")
 
@@ -105,13 +109,12 @@ class DocumentFields:
             return made
         beside = record.get("metadata")
         fields = {**(beside if isinstance(beside, Mapping) else {}), **record}
-        present = [name for name in self._metadata if fields.get(name) not in (None, "", [])]
-        self._has_metadata.update(present)
+        chosen = {name: fields[name] for name in self._metadata if fields.get(name) not in _EMPTY}
+        self._has_metadata.update(chosen)
         try:
-            metadata = tuple((name, plain_value(fields[name])) for name in present)
+            return replace(made, metadata=metadata_of_fields(chosen))
         except ValueError as error:
             return BadRecord("metadata that filters cannot compare", str(error))
-        return replace(made, metadata=metadata)
 
     def _document(self, record: Mapping[str, Any], position: int) -> Document | BadRecord:
         if not self.layout and self._has_all(record):
@@ -185,6 +188,29 @@ class DocumentFields:
         return Document(document_id, title, text)
 
 
+def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
+    """The metadata of a document; fields without a value are left out.
+
+    Raises:
+        ValueError: filters cannot compare a value, or give its field another meaning; the message names it.
+
+    Example:
+        >>> metadata_of_fields({"year": 2020, "tags": ["a", "b"], "by": ""})
+        (('year', 2020), ('tags', ('a', 'b')))
+    """
+    metadata = []
+    for name, value in fields.items():
+        if not name or not is_unicode(name):
+            raise ValueError(f"{name!r} is no name of a field, expected text in valid Unicode")
+        if name in FILTER_FIELDS:
+            raise ValueError(f"{name!r}: filters give this name a meaning of their own, choose another")
+        try:
+            metadata += [(name, plain_value(value))] if value not in _EMPTY else []
+        except ValueError as error:
+            raise ValueError(f"{name!r}: {error}") from None
+    return tuple(metadata)
+
+
 def plain_value(value: Any) -> Value | tuple[Value, ...]:
     """A value of a metadata field: text, number, truth value, or several of these; dates become text.
 
@@ -202,8 +228,12 @@ def plain_value(value: Any) -> Value | tuple[Value, ...]:
         return cast("tuple[Value, ...]", several)
     if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
         return value.isoformat()
-    if not isinstance(value, str | int | float) or value != value:
-        raise ValueError(f"found {type(value).__name__}, expected text, a number, true or false, or a list")
+    if isinstance(value, str) and not is_unicode(value):
+        raise ValueError("half of a surrogate pair, expected valid Unicode")
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    if not isinstance(value, str | int | float) or not is_finite:
+        found = type(value).__name__ if is_finite else value
+        raise ValueError(f"found {found}, expected text, a number, true or false, or a list of these")
     return value
 
 
