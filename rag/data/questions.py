@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError, DataError
+from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.choices import QUESTION_FORMATS
 from rag.data.files.delimited import delimiter_of, looks_like_header, named_rows, parquet_rows
@@ -32,6 +33,8 @@ from rag.data.files.streams import (
 from rag.data.files.tables import read_qrels
 from rag.data.records import BadRecord, rows_of
 
+_log = get_logger(__name__)
+
 Numbered = Iterator[tuple[str, Question]]  # where it stands, for messages
 
 
@@ -42,10 +45,13 @@ def read_questions(path: str | Path, format: str = "auto") -> Iterator[Question]
     |---|---|
     | `jsonl` | one record per line: this system's sample, NQ-open, KILT, BEIR queries, FiD, MDR, … |
     | `json` | a list of records (DPR training and results, HotpotQA), SQuAD 1.1 or 2.0, or id → record |
-    | `csv`, `tsv` | DPR's question and `['answer', …]`; id and question; any columns with a header |
+    | `csv`, `tsv` | DPR's question and `['answer', …]`; id and question; columns with a header |
     | `parquet` | one record per row, as data-set hubs keep them |
     | `text` | one question a line |
     | `hf` | a data set by name; only its data files are read, its own code is never run |
+
+    A table's header names `question`, `answers` and perhaps `id`; several answers stand in one cell as a
+    list, `["a", "b"]`, or between bars, `a|b`.
 
     Records of the usual sets (NQ-open, SQuAD, TriviaQA, WebQuestions, CuratedTREC, HotpotQA, 2WikiMultiHopQA,
     MuSiQue, EntityQuestions, PopQA, KILT) are known in their official shape and in that of their copies on
@@ -314,7 +320,8 @@ def _table(stream: io.BufferedReader, path: str) -> Iterator[tuple[int, dict[str
         if looks_like_header(row):
             raise DataError(
                 f"{path}:1: no column 'question' among {', '.join(row)}",
-                hint="rename it, or delete the line if the columns are id and question",
+                hint="in this line, call the column of the questions 'question', that of the answers "
+                "'answers', that of ids 'id'; delete the line if the columns are id and question",
             )
         ends_in_list = row[-1].lstrip().startswith(("[", "("))
         if len(row) == 2:
@@ -329,6 +336,7 @@ def _table(stream: io.BufferedReader, path: str) -> Iterator[tuple[int, dict[str
             hint="expected: question and ['answer', …]; id and question; or a header with 'question'",
         )
 
+    has_bars = False
     for number, row in named_rows(read_lines(stream), delimiter, columns):
         record: Any = row
         if isinstance(row, dict):
@@ -342,5 +350,17 @@ def _table(stream: io.BufferedReader, path: str) -> Iterator[tuple[int, dict[str
                     parsed["gold_passage_ids"] = parse_id_cell(row["gold_passage_ids"])
             except ValueError as error:
                 raise DataError(f"{path}:{number}: {error}") from error
+            if not has_bars and (barred := _barred(row, parsed)):
+                has_bars = True
+                _log.warning(
+                    "%s:%d: %r is read as several answers, here and below; write an answer that holds a bar "
+                    'as a list: ["a|b"]', path, number, barred,
+                )  # fmt: skip
             record = {key: value for key, value in (row | parsed).items() if value != ""}
         yield number, record
+
+
+def _barred(row: Mapping[str, str], parsed: Mapping[str, Any]) -> str:
+    """The cell whose bars part answers; "" if there is none."""
+    cells = (row[name] for name, read in parsed.items() if name != "gold_passage_ids" and len(read) > 1)
+    return next((cell for cell in cells if not cell.lstrip().startswith(("[", "("))), "")

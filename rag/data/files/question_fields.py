@@ -92,9 +92,10 @@ def check_text(text: str) -> None:
 
 
 def parse_answer_cell(cell: str, *, must_be_list: bool) -> tuple[str, ...]:
-    """Read a table's cell: a Python or JSON list of strings; or, if allowed, one answer as it is.
+    """Read a table's cell: a Python or JSON list of strings; or, if allowed, an answer or some between bars.
 
-    Literals are parsed, never evaluated.
+    Literals are parsed, never evaluated. A bar in brackets, after a backslash or beside nothing belongs to
+    its answer, so that patterns keep their meaning.
 
     Raises:
         ValueError: not a list of strings.
@@ -102,11 +103,18 @@ def parse_answer_cell(cell: str, *, must_be_list: bool) -> tuple[str, ...]:
     Example:
         >>> parse_answer_cell("['Paris', \\"L'Isle\\"]", must_be_list=True)
         ('Paris', "L'Isle")
+        >>> parse_answer_cell("Paris | Lutetia", must_be_list=False)
+        ('Paris', 'Lutetia')
+        >>> parse_answer_cell("(May|June) 1", must_be_list=False)
+        ('(May|June) 1',)
     """
     stripped = cell.strip()
     if not stripped.startswith(("[", "(")):
         if must_be_list:
             raise ValueError(f"expected a list such as ['answer'], found {stripped[:60]!r}")
+        parts = [part.strip() for part in cell.split("|")]
+        if len(parts) > 1 and all(map(_is_whole, parts)):
+            return tuple(dict.fromkeys(parts))
         return (cell,) if stripped else ()
     try:
         with warnings.catch_warnings():
@@ -120,6 +128,12 @@ def parse_answer_cell(cell: str, *, must_be_list: bool) -> tuple[str, ...]:
                 raise ValueError(f"not a list of answers: {stripped[:60]!r}") from None
             return (cell,)
     return _answers(list(value) if isinstance(value, tuple) else value)
+
+
+def _is_whole(part: str) -> bool:
+    """Whether a part of a cell can be an answer by itself."""
+    is_closed = all(part.count(one) == part.count(other) for one, other in ("()", "[]", "{}"))
+    return bool(part) and is_closed and not part.endswith("\\")
 
 
 def parse_id_cell(cell: str) -> list[str]:

@@ -112,5 +112,22 @@ def test_question_tables_of_any_delimiter_and_case(tmp_path: Path, mark: str) ->
     )
     assert list(read_questions(path)) == [Question("7", "Where, or when?", ("Oslo",))]
     path.write_text(f"Frage{mark}Antwort\nWo?{mark}Oslo\n")
-    with pytest.raises(DataError, match="no column 'question' among Frage, Antwort"):
+    with pytest.raises(DataError, match="no column 'question' among Frage, Antwort") as caught:
         list(read_questions(path))
+    assert "the column of the questions 'question', that of the answers 'answers'" in caught.value.hint
+
+
+def test_bars_part_the_answers_of_a_cell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cells = {"Oslo": ("Oslo",), "A |B|A": ("A", "B"), "a || b": ("a || b",), "(X|Y) 1": ("(X|Y) 1",),
+             '"[""a|b""]"': ("a|b",), r"a\|b": (r"a\|b",), "C|D": ("C", "D"), "|": ("|",)}  # fmt: skip
+    path = tmp_path / "q.csv"
+    path.write_text("question;answers\n" + "".join(f"Who?;{cell}\n" for cell in cells))
+    with caplog.at_level("WARNING"):
+        assert [question.answers for question in read_questions(path)] == list(cells.values())
+    (line,) = caplog.messages
+    assert line.startswith(f"{path}:3: 'A |B|A' is read as several answers")
+    caplog.clear()
+    path.write_text("question;answers;gold_passage_ids\nWho?;Ann;d1|d2\n")
+    with caplog.at_level("WARNING"):
+        assert next(read_questions(path)).gold_passage_ids == ("d1", "d2")
+    assert not caplog.messages
