@@ -4,7 +4,8 @@ import email
 import email.policy
 import mimetypes
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from email.message import MIMEPart
 
 from rag.core.errors import RagError
@@ -64,7 +65,8 @@ def _pieces(found: MIMEPart, attached: Attached, level: int) -> list[Piece]:
     body = found.get_body(("plain", "html"))
     if body is not None:
         content = _text(body)
-        pieces += html.page(content)[1] if body.get_content_subtype() == "html" else text(content)[1]
+        read = html.page(content)[1] if body.get_content_subtype() == "html" else text(content)[1]
+        pieces += _below(read, level - 1)
     is_attachment = body is None and not found.is_multipart()  # such as a PDF that was sent alone
     for part in [found] if is_attachment else found.iter_attachments():
         extension = mimetypes.guess_extension(part.get_content_type()) if is_attachment else None
@@ -76,10 +78,15 @@ def _pieces(found: MIMEPart, attached: Attached, level: int) -> list[Piece]:
         elif name and not part.is_multipart():
             pieces.append(Piece("heading", name, level))
             try:
-                pieces += attached(_bytes(part), name)
+                pieces += _below(attached(_bytes(part), name), level)
             except Unreadable as error:
                 pieces.append(Piece("paragraph", f"(not read: {error.reason})"))
     return pieces
+
+
+def _below(pieces: Iterable[Piece], levels: int) -> list[Piece]:
+    """Pieces of a message or a file whose headings stand below one of this level."""
+    return [replace(piece, level=piece.level + levels) if piece.level else piece for piece in pieces]
 
 
 def _header(found: MIMEPart, name: str) -> str:

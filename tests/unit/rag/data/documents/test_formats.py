@@ -328,6 +328,7 @@ def test_mail_with_attachments() -> None:
         ("heading", "plan.md"), ("heading", "Plan"), ("paragraph", "Do it."),
         ("heading", "p.pdf"), ("paragraph", "(not read: broken file)"), ("heading", "x.bin"),
     ]  # fmt: skip
+    assert [block.level for block in converted.blocks if block.kind == "heading"] == [1, 2, 1, 1]
 
 
 def test_a_document_that_is_a_message_by_itself_is_read() -> None:
@@ -341,11 +342,13 @@ def test_a_document_that_is_a_message_by_itself_is_read() -> None:
 @pytest.mark.parametrize("name", ["old.mbox", "old"])
 def test_each_message_of_a_mailbox_is_a_section(name: str) -> None:
     first = "From ann Mon Jan  5 10:00:00 2009\nFrom: ann@example.org\nSubject: One\n\nFrom here on, é.\n\n"
-    second = "From bo Tue Jan  6 10:00:00 2009\nSubject: Two\nTo: ann@example.org\n\nSecond.\n"
+    second = "From bo Tue Jan  6 10:00:00 2009\nSubject: Two\nTo: ann@example.org\n"
+    second += "Content-Type: text/html\n\n<p>Second.</p><h1>Part</h1><p>Last.</p>\n"
     converted = convert((first + second).encode("latin-1"), name)
-    assert [text for kind, text in blocks(converted) if kind == "heading"] == ["One", "Two"]
+    assert [text for kind, text in blocks(converted) if kind == "heading"] == ["One", "Two", "Part"]
+    assert [block.level for block in converted.blocks if block.kind == "heading"] == [1, 1, 2]
     assert [text for kind, text in blocks(converted) if kind == "paragraph"][1:] == [
-        "From here on, é.", "To: ann@example.org", "Second.",
+        "From here on, é.", "To: ann@example.org", "Second.", "Last.",
     ]  # fmt: skip
 
 
