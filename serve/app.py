@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from rag import __version__
 from serve import chat, documents, feedback
 from serve import files as served_files
-from serve.desk import Desk
+from serve.engine import Engine
 from serve.errors import OPENAI_PATHS, add_error_handlers
 from serve.middleware import RequestContext
 from serve.routes import TAGS, router
@@ -67,22 +67,22 @@ def create_app(
         >>> "/v1/ask" in app.openapi()["paths"]
         True
     """
-    desk = Desk(settings, open_service, service, siblings)
+    engine = Engine(settings, open_service, service, siblings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        desk.batcher.start()
+        engine.batcher.start()
 
         async def load() -> None:
-            await desk.load()
-            if desk.load_error is not None and on_load_error is not None:
-                on_load_error(desk.load_error)
+            await engine.load()
+            if engine.load_error is not None and on_load_error is not None:
+                on_load_error(engine.load_error)
 
         tasks = [asyncio.create_task(load(), name="rag-load")]
-        tasks.append(asyncio.create_task(desk.follow_updates(), name="rag-follow-updates"))
+        tasks.append(asyncio.create_task(engine.follow_updates(), name="rag-follow-updates"))
         if opens_first:
             await tasks[0]
-        control = await desk.listen_to_siblings()
+        control = await engine.listen_to_siblings()
         try:
             yield
         finally:
@@ -90,7 +90,7 @@ def create_app(
                 control.close()
             for task in tasks:
                 task.cancel()
-            await desk.close()
+            await engine.close()
 
     app = FastAPI(
         title="Open-domain question answering",
@@ -100,9 +100,9 @@ def create_app(
         redoc_url=None,
         openapi_tags=TAGS,
         lifespan=lifespan,
-        middleware=_layers(settings, desk),
+        middleware=_layers(settings, engine),
     )
-    app.state.desk = desk
+    app.state.engine = engine
     for one in _ROUTERS:
         app.include_router(one)
     app.router.routes.extend(_page_routes(settings))
@@ -111,7 +111,7 @@ def create_app(
     return app
 
 
-def _layers(settings: ServeSettings, desk: Desk) -> list[Middleware]:
+def _layers(settings: ServeSettings, engine: Engine) -> list[Middleware]:
     """Outermost first."""
     cors = functools.partial(
         CORSMiddleware,
@@ -123,17 +123,17 @@ def _layers(settings: ServeSettings, desk: Desk) -> list[Middleware]:
     return [
         Middleware(
             RequestContext,
-            metrics=desk.metrics,
+            metrics=engine.metrics,
             routes=[route for one in _ROUTERS for route in one.routes],
             inner=cors if settings.cors_origins else None,
         ),
-        Middleware(ApiKeys, key_hashes=settings.api_keys, metrics=desk.metrics),
+        Middleware(ApiKeys, key_hashes=settings.api_keys, metrics=engine.metrics),
         Middleware(
             BodyLimit,
             max_body_bytes=settings.max_body_bytes,
             max_upload_bytes=settings.max_upload_bytes,
             timeout_s=settings.timeout_s,
-            metrics=desk.metrics,
+            metrics=engine.metrics,
         ),
     ]
 
@@ -148,8 +148,8 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
         return FileResponse(folder / name, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
     async def page_settings(request: Request) -> Response:
-        desk: Desk = request.app.state.desk
-        services = {name: holder.current for name, holder in desk.holders.items()}
+        engine: Engine = request.app.state.engine
+        services = {name: holder.current for name, holder in engine.holders.items()}
         return JSONResponse(
             {
                 "examples": settings.example_questions,

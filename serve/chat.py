@@ -16,9 +16,9 @@ from rag.core.types import certainty
 from rag.core.unicode import as_unicode
 from rag.data.text import simple_tokenize
 from readers.follow_up import Turn
-from serve.desk import Desk, Job
+from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request
-from serve.routes import DeskOf, error_models, run_job
+from serve.routes import AppEngine, error_models, run_job
 from serve.schemas import ChatErrorOut, checked_filter, checked_question
 from serve.settings import ONLY_INDEX
 
@@ -120,9 +120,9 @@ class ChatOut(BaseModel):
     summary="The models to name in a chat",
     responses=error_models(401, 422, model=ChatErrorOut),
 )
-async def models(desk: DeskOf) -> Response:
+async def models(engine: AppEngine) -> Response:
     """One model per index that is served, the default first."""
-    return JSONResponse({"object": "list", "data": [_model(name, desk) for name in desk.holders]})
+    return JSONResponse({"object": "list", "data": [_model(name, engine) for name in engine.holders]})
 
 
 @router.get(
@@ -131,24 +131,24 @@ async def models(desk: DeskOf) -> Response:
     summary="One model",
     responses=error_models(401, 404, 422, model=ChatErrorOut),
 )
-async def model(model: str, desk: DeskOf) -> Response:
+async def model(model: str, engine: AppEngine) -> Response:
     """The model of this name."""
-    return JSONResponse(_model(_index_of(model, desk), desk))
+    return JSONResponse(_model(_index_of(model, engine), engine))
 
 
-def _model(index: str, desk: Desk) -> dict[str, Any]:
-    return {"id": index, "object": "model", "created": desk.created_s, "owned_by": MODEL}
+def _model(index: str, engine: Engine) -> dict[str, Any]:
+    return {"id": index, "object": "model", "created": engine.created_s, "owned_by": MODEL}
 
 
-def _index_of(model: str, desk: Desk) -> str:
+def _index_of(model: str, engine: Engine) -> str:
     """The index that a model's name stands for."""
-    if model == MODEL or model in desk.holders:
-        return desk.default if model not in desk.holders else model
+    if model == MODEL or model in engine.holders:
+        return engine.default if model not in engine.holders else model
     raise ApiError(
         404,
         "model_not_found",
         f"there is no model {model[:100]!r}",
-        hint=f"the models here are {', '.join(desk.holders)}",
+        hint=f"the models here are {', '.join(engine.holders)}",
     )
 
 
@@ -159,18 +159,18 @@ def _index_of(model: str, desk: Desk) -> str:
     response_model=ChatOut,
     responses=error_models(400, 401, 404, 408, 413, 415, 422, 500, 502, 503, 504, model=ChatErrorOut),
 )
-async def chat(body: ChatRequest, request: Request, desk: DeskOf) -> Response:
+async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Response:
     """The answer with marks [n] and footnotes, or plainly that none was found; errors are in OpenAI's shape.
 
     A question that needs the conversation ("and its population?") is rewritten first; the reply shows how.
     """
-    index, chosen = _index_of(body.model, desk), checked_filter(body.filter)
-    given, turns = _conversation(body.messages, desk.settings.max_question_chars)
-    given = checked_question("the last user message", given, desk.settings)
-    job = Job("ask", index, desk.settings.read_top_k, desk.settings.n_best, turns, chosen)
-    result = (await run_job(request, desk, job, [given]))[0]
+    index, chosen = _index_of(body.model, engine), checked_filter(body.filter)
+    given, turns = _conversation(body.messages, engine.settings.max_question_chars)
+    given = checked_question("the last user message", given, engine.settings)
+    job = Job("ask", index, engine.settings.read_top_k, engine.settings.n_best, turns, chosen)
+    result = (await run_job(request, engine, job, [given]))[0]
     answers = result["answers"]
-    base_url, query = str(request.base_url), "" if index == desk.default else f"?index={index}"
+    base_url, query = str(request.base_url), "" if index == engine.default else f"?index={index}"
     sources = _sources(answers if result.get("parts") else answers[:1], base_url, query)
     content = _content(result, given, sources)
     n_prompt = sum(len(simple_tokenize(message.text)) for message in body.messages)

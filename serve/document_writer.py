@@ -21,7 +21,7 @@ from rag.core.types import Passage
 from rag.data.records import Document
 from rag.data.split import split_documents
 from readers.protocols import check_lengths
-from serve.desk import Desk
+from serve.engine import Engine
 from serve.errors import ApiError, invalid_request
 
 log = get_logger(__name__)
@@ -41,8 +41,8 @@ class _Write:
 class DocumentWriter:
     """Writes the documents that are sent for one index, one update at a time."""
 
-    def __init__(self, desk: Desk, name: str) -> None:
-        self.desk, self.name, self.place = desk, name, Path(desk.settings.indexes[name])
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.engine, self.name, self.place = engine, name, Path(engine.settings.indexes[name])
         self._waiting: list[_Write] = []
         self._task: asyncio.Task[None] | None = None
         self._encoder: tuple[EncoderIdentity, PassageEncoder] | None = None
@@ -55,7 +55,7 @@ class DocumentWriter:
             ApiError: the change cannot be made, or another writer holds the index for too long.
         """
         try:
-            puts = await self.desk.in_thread(self._cut_documents, documents)
+            puts = await self.engine.in_thread(self._cut_documents, documents)
         except RagError as error:
             raise _refusal(error) from None
         write = _Write(puts, list(deleted), asyncio.get_running_loop().create_future())
@@ -71,8 +71,8 @@ class DocumentWriter:
                 for write in batch:  # one of them fails: try each alone
                     await self._attempt([write])
         try:  # after a failure, the next change tries again
-            if await self.desk.in_thread(merge_segments, self.place, self._open_encoder):
-                await self.desk.refresh(self.name)
+            if await self.engine.in_thread(merge_segments, self.place, self._open_encoder):
+                await self.engine.refresh(self.name)
         except RagError as error:
             log.warning("segments were not merged: %s", error)
         except Exception:  # waiting requests need an answer
@@ -101,13 +101,13 @@ class DocumentWriter:
         deadline = asyncio.get_running_loop().time() + _LOCK_WAIT_S
         while True:
             try:
-                version = await self.desk.in_thread(self._write_batch, batch)
+                version = await self.engine.in_thread(self._write_batch, batch)
                 break
             except ResourceError:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
             await asyncio.sleep(_RETRY_S)
-        await self.desk.refresh(self.name)
+        await self.engine.refresh(self.name)
         return version
 
     def _write_batch(self, batch: list[_Write]) -> str:
@@ -135,7 +135,7 @@ class DocumentWriter:
         from retrievers.encoders.open import load_like
 
         if self._encoder is None or self._encoder[0] != identity:  # a reload may bring another index
-            settings = self.desk.settings
+            settings = self.engine.settings
             opened = load_like(identity, settings.index_encoder, precision=settings.precision)
             self._encoder = identity, opened
         return self._encoder[1]
@@ -161,7 +161,7 @@ class DocumentWriter:
         key = identity, split_of_index(self.place)
         if self._cut is None or self._cut[0] != key:
             name, length = (identity.name, identity.max_length) if identity else (None, None)
-            budget, count = passage_budget(self.desk.settings.index_encoder or name, length)
+            budget, count = passage_budget(self.engine.settings.index_encoder or name, length)
             split = split_of_index(self.place, budget)
             self._cut = key, lambda one: list(split_documents([one], split, count))
         return self._cut[1]

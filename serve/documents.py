@@ -19,10 +19,10 @@ from rag.data.corpus import IdSet, fault_of
 from rag.data.files.fields import metadata_of_fields
 from rag.data.files.sources import ReadOptions
 from rag.data.records import Document
-from serve.desk import Desk
 from serve.document_writer import DocumentWriter
+from serve.engine import Engine
 from serve.errors import ApiError, invalid_request, unreadable
-from serve.routes import DeskOf, error_models
+from serve.routes import AppEngine, error_models
 from serve.uploads import documents_of_uploads
 
 router = APIRouter()
@@ -115,19 +115,19 @@ class DeletedOut(BaseModel):
     index_version: str
 
 
-def _writer(desk: Desk, index: str | None) -> DocumentWriter:
+def _writer(engine: Engine, index: str | None) -> DocumentWriter:
     """The writer of an index, on a server with API keys."""
-    if not desk.settings.api_keys:
+    if not engine.settings.api_keys:
         raise ApiError(
             403,
             "documents_disabled",
             "documents cannot be read or changed over HTTP because this server has no API keys",
             hint="set RAG_SERVE_API_KEYS",
         )
-    name = desk.index_name(index)
-    desk.require_ready(name)
-    writers: dict[str, DocumentWriter] = desk.writers
-    return writers.setdefault(name, DocumentWriter(desk, name))
+    name = engine.index_name(index)
+    engine.require_ready(name)
+    writers: dict[str, DocumentWriter] = engine.writers
+    return writers.setdefault(name, DocumentWriter(engine, name))
 
 
 @router.post(
@@ -138,7 +138,7 @@ def _writer(desk: Desk, index: str | None) -> DocumentWriter:
     responses=error_models(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 503),
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
-async def send(request: Request, desk: DeskOf) -> Response:
+async def send(request: Request, engine: AppEngine) -> Response:
     """Documents as JSON, or files (PDF, Office, HTML, Markdown, …) as form fields of any name.
 
     The id of a file is its name; a document takes the place of the one with its id. `metadata` are fields
@@ -146,12 +146,12 @@ async def send(request: Request, desk: DeskOf) -> Response:
     JSON object, for all of its files. The answer comes when the documents are on disk and searched. Sending
     the same again changes nothing.
     """
-    _writer(desk, None)  # refused before anything is read
+    _writer(engine, None)  # refused before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
-        index, documents = await _uploaded(request, desk)
+        index, documents = await _uploaded(request, engine)
     else:
         index, documents = await _listed(request)
-    writer = _writer(desk, index)
+    writer = _writer(engine, index)
     if problem := _problem(documents):
         raise invalid_request(problem, "nothing was changed")
     version, _ = await writer.write(documents, [])
@@ -207,8 +207,8 @@ def _metadata(given: Any, where: str) -> Metadata:
     return metadata
 
 
-async def _uploaded(request: Request, desk: Desk) -> tuple[str | None, list[Document]]:
-    async with request.form(max_files=100, max_part_size=desk.settings.max_upload_bytes) as form:
+async def _uploaded(request: Request, engine: Engine) -> tuple[str | None, list[Document]]:
+    async with request.form(max_files=100, max_part_size=engine.settings.max_upload_bytes) as form:
         texts = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
         named = dict(texts)
         if unknown := next((name for name, _ in texts if name not in ("index", "metadata")), None):
@@ -222,7 +222,7 @@ async def _uploaded(request: Request, desk: Desk) -> tuple[str | None, list[Docu
         if not files:
             raise invalid_request("the form has no file", "curl -F file=@guide.pdf")
         contents = [(Path(str(one.filename)).name, await one.read()) for one in files]
-    found = await desk.in_thread(documents_of_uploads, contents)
+    found = await engine.in_thread(documents_of_uploads, contents)
     return named.get("index"), [replace(one, metadata=metadata) for one in found]
 
 
@@ -234,7 +234,7 @@ def _json_or_none(text: str) -> Any:
 
 
 async def _stored_response(writer: DocumentWriter, version: str, ids: Sequence[str]) -> dict[str, Any]:
-    documents, _, total = await writer.desk.in_thread(_entries, writer.place)
+    documents, _, total = await writer.engine.in_thread(_entries, writer.place)
     shown = [documents[id] for id in ids if id in documents]
     return {"documents": shown, "index_version": version, "total": total, "next": None}
 
@@ -255,15 +255,15 @@ def _entries(place: Path) -> tuple[dict[str, dict[str, Any]], str, int]:
     responses=error_models(401, 403, 404, 422, 500, 503),
 )
 async def listing(
-    desk: DeskOf,
+    engine: AppEngine,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
     index: str | None = None,
 ) -> Response:
     """Ids and numbers of passages, in the order of the index, `limit` of them after the document `after`."""
-    writer = _writer(desk, index)
+    writer = _writer(engine, index)
     try:
-        documents, version, total = await desk.in_thread(_entries, writer.place)
+        documents, version, total = await engine.in_thread(_entries, writer.place)
     except ArtifactError as error:
         raise unreadable(error) from None
     ids = list(documents)
@@ -283,7 +283,7 @@ async def listing(
     response_model=DeletedOut,
     responses=error_models(401, 403, 404, 409, 422, 500, 503),
 )
-async def delete(document_id: str, desk: DeskOf, index: str | None = None) -> Response:
+async def delete(document_id: str, engine: AppEngine, index: str | None = None) -> Response:
     """Delete a document's passages from the index; if there is no such document, `deleted` is false."""
-    version, known = await _writer(desk, index).write([], [document_id])
+    version, known = await _writer(engine, index).write([], [document_id])
     return JSONResponse({"id": document_id, "deleted": document_id in known, "index_version": version})

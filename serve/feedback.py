@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from rag.core.files import fsync_path
 from rag.core.log import get_logger
 from serve.errors import ApiError, invalid_request
-from serve.routes import DeskOf, error_models
+from serve.routes import AppEngine, error_models
 from serve.schemas import checked_question
 
 log = get_logger(__name__)
@@ -77,13 +77,13 @@ class FeedbackOut(BaseModel):
     response_model=FeedbackOut,
     responses=error_models(400, 401, 403, 404, 408, 413, 415, 422, 500, 503, 507),
 )
-async def feedback(body: FeedbackRequest, desk: DeskOf) -> Response:
+async def feedback(body: FeedbackRequest, engine: AppEngine) -> Response:
     """Append the judgement to the server's file of labelled questions, which is synced before the reply.
 
     `passage_id` is the passage of the answer's evidence in `index`; for a right answer it becomes the gold
     passage.
     """
-    settings = desk.settings
+    settings = engine.settings
     if settings.feedback_file is None:
         raise ApiError(
             403, "feedback_disabled", "this server keeps no feedback", hint="set RAG_SERVE_FEEDBACK_FILE"
@@ -95,15 +95,15 @@ async def feedback(body: FeedbackRequest, desk: DeskOf) -> Response:
     }
     if any("\0" in text for text in texts.values()):
         raise invalid_request("a text holds a NUL character", "remove it")
-    index = desk.index_name(body.index)
-    if "passage_id" in texts and await desk.passage(texts["passage_id"], index) is None:
+    index = engine.index_name(body.index)
+    if "passage_id" in texts and await engine.passage(texts["passage_id"], index) is None:
         raise ApiError(
             404, "passage_not_found", "no passage has this id", hint="passage_id is that of the evidence"
         )
-    record = labelled_question(texts, body.verdict, desk.require_ready(index).index_version)
-    if len(desk.holders) > 1:
+    record = labelled_question(texts, body.verdict, engine.require_ready(index).index_version)
+    if len(engine.holders) > 1:
         record["index"] = index
-    await desk.in_thread(append_record, settings.feedback_file, record, settings.feedback_max_bytes)
+    await engine.in_thread(append_record, settings.feedback_file, record, settings.feedback_max_bytes)
     return JSONResponse({"id": record["id"]})
 
 

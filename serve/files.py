@@ -14,9 +14,9 @@ from rag.core.errors import ArtifactError
 from rag.data.documents.kinds import kind_by_name
 from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
-from serve.desk import Desk
+from serve.engine import Engine
 from serve.errors import ApiError, unreadable
-from serve.routes import DeskOf, error_models
+from serve.routes import AppEngine, error_models
 
 router = APIRouter()
 _MOST_CACHED = 8
@@ -34,24 +34,24 @@ _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src d
     response_class=FileResponse,
     responses=error_models(401, 403, 404, 422, 500, 503),
 )
-async def file(path: str, desk: DeskOf, index: str | None = None, page: str = "") -> Response:
+async def file(path: str, engine: AppEngine, index: str | None = None, page: str = "") -> Response:
     """The file that a passage's location names, where the server has its folder.
 
     PDF, HTML and text are shown by a browser, HTML without its scripts; other files are downloaded. `page`
     is the label of a page of a PDF: the answer redirects to it. Of a document that was sent,
     the text is shown.
     """
-    name = desk.index_name(index)
-    folder = desk.settings.folder_of_files(name)
+    name = engine.index_name(index)
+    folder = engine.settings.folder_of_files(name)
     if folder is None:
         raise ApiError(
             403, "files_disabled", "files are not served here",
             hint="set RAG_SERVE_FILES to the folder that was indexed",
         )  # fmt: skip
-    document = await _document(desk, name, path)
+    document = await _document(engine, name, path)
     if document is not None and document.sent:
-        return PlainTextResponse(await _text(desk, name, document), headers=_HEADERS)
-    found = None if document is None else await desk.in_thread(_inside, folder, path)
+        return PlainTextResponse(await _text(engine, name, document), headers=_HEADERS)
+    found = None if document is None else await engine.in_thread(_inside, folder, path)
     if found is None:
         raise ApiError(
             404, "file_not_found", f"there is no file {path[:100]!r}", hint="it is gone, or was not indexed"
@@ -60,7 +60,7 @@ async def file(path: str, desk: DeskOf, index: str | None = None, page: str = ""
     kind = kind_by_name(path)
     if kind == "pdf":  # a sandbox would stop the browser's own viewer
         if page:
-            number = await desk.in_thread(number_of_page, found, page)
+            number = await engine.in_thread(number_of_page, found, page)
             query = f"?index={quote(index)}" if index else ""
             return RedirectResponse(f"/v1/files/{quote(path)}{query}#page={number}", 303)
         return FileResponse(found, media_type="application/pdf", headers=headers)
@@ -72,22 +72,22 @@ async def file(path: str, desk: DeskOf, index: str | None = None, page: str = ""
     return FileResponse(found, media_type="application/octet-stream", headers=headers, filename=found.name)
 
 
-async def _document(desk: Desk, name: str, path: str) -> DocumentEntry | None:
+async def _document(engine: Engine, name: str, path: str) -> DocumentEntry | None:
     """The document that the index made of this file, or None."""
-    service = desk.require_ready(name)
-    place = Path(desk.settings.indexes[name])
+    service = engine.require_ready(name)
+    place = Path(engine.settings.indexes[name])
     try:
-        entries = await desk.in_thread(_documents, place, service.index_version)
+        entries = await engine.in_thread(_documents, place, service.index_version)
     except ArtifactError as error:
         raise unreadable(error) from None
     entry = entries.get(file_id(path))
-    first = None if entry is None else await desk.passage(f"{entry.id}-0", name)
+    first = None if entry is None else await engine.passage(f"{entry.id}-0", name)
     return entry if first is not None and first.get("location", {}).get("path") == path else None
 
 
-async def _text(desk: Desk, name: str, document: DocumentEntry) -> str:
+async def _text(engine: Engine, name: str, document: DocumentEntry) -> str:
     """The passages of a document, each under its title where that is another than before."""
-    first = await desk.passage(f"{document.id}-0", name, around=document.passages)
+    first = await engine.passage(f"{document.id}-0", name, around=document.passages)
     lines, title = [], ""
     for passage in [first, *first["after"]] if first else []:
         if passage["title"] != title:

@@ -1,4 +1,4 @@
-"""The routes of the API: check the request, pass it to the job queue (`Desk`), return the result."""
+"""The routes of the API: check the request, pass it to the `Engine`, return the result."""
 
 import asyncio
 from typing import Annotated, Any
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from serve.desk import Desk, Job
+from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request
 from serve.schemas import (
     AnswerSetOut,
@@ -56,13 +56,13 @@ def error_models(
     return {status: {"model": model, "description": _DESCRIPTIONS[status]} for status in statuses}
 
 
-def _desk(request: Request) -> Desk:
-    desk = request.app.state.desk
-    assert isinstance(desk, Desk)
-    return desk
+def _engine(request: Request) -> Engine:
+    engine = request.app.state.engine
+    assert isinstance(engine, Engine)
+    return engine
 
 
-DeskOf = Annotated[Desk, Depends(_desk)]
+AppEngine = Annotated[Engine, Depends(_engine)]
 router = APIRouter()
 
 
@@ -80,17 +80,17 @@ def _without_query(request: Request) -> None:
     response_model=AnswerSetOut | BatchAnswersOut,
     responses=error_models(400, 401, 408, 413, 415, 422, 500, 502, 503, 504),
 )
-async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
+async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response:
     """Answers with evidence, best first.
 
     With `question` the result is one object, with `questions` it is `{"results": [...]}`. Offsets of evidence
     count Unicode code points.
     """
-    limits, questions = desk.settings, body.checked_questions(desk.settings)
+    limits, questions = engine.settings, body.checked_questions(engine.settings)
     top_k = body.checked("top_k", limits.read_top_k, limits.max_top_k)
     n_best = body.checked("n_best", limits.n_best, limits.max_n_best)
-    job = Job("ask", desk.index_name(body.index), top_k, n_best, filter=checked_filter(body.filter))
-    results = await run_job(request, desk, job, questions)
+    job = Job("ask", engine.index_name(body.index), top_k, n_best, filter=checked_filter(body.filter))
+    results = await run_job(request, engine, job, questions)
     return JSONResponse({"results": results} if body.is_batch else results[0])
 
 
@@ -102,12 +102,12 @@ async def ask(body: AskRequest, request: Request, desk: DeskOf) -> Response:
     response_model=HitsOut | BatchHitsOut,
     responses=error_models(400, 401, 408, 413, 415, 422, 500, 503, 504),
 )
-async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Response:
+async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -> Response:
     """Passages without answers, best first; larger scores are better, comparable within one index only."""
-    limits, questions = desk.settings, body.checked_questions(desk.settings)
+    limits, questions = engine.settings, body.checked_questions(engine.settings)
     top_k = body.checked("top_k", limits.retrieve_top_k, limits.max_top_k)
-    job = Job("retrieve", desk.index_name(body.index), top_k, filter=checked_filter(body.filter))
-    results = await run_job(request, desk, job, questions)
+    job = Job("retrieve", engine.index_name(body.index), top_k, filter=checked_filter(body.filter))
+    results = await run_job(request, engine, job, questions)
     return JSONResponse({"results": results} if body.is_batch else results[0])
 
 
@@ -119,13 +119,16 @@ async def retrieve(body: RetrieveRequest, request: Request, desk: DeskOf) -> Res
     responses=error_models(401, 404, 422, 500, 503),
 )
 async def passage(
-    passage_id: str, desk: DeskOf, index: str | None = None, around: Annotated[int, Query(ge=0, le=20)] = 0
+    passage_id: str,
+    engine: AppEngine,
+    index: str | None = None,
+    around: Annotated[int, Query(ge=0, le=20)] = 0,
 ) -> Response:
     """Title and text of a passage of `index`, and its location in the file it comes from, if any.
 
     With `around` also that many passages before and after it in its document.
     """
-    found = await desk.passage(passage_id, desk.index_name(index), around)
+    found = await engine.passage(passage_id, engine.index_name(index), around)
     if found is None:
         raise ApiError(
             404,
@@ -144,20 +147,20 @@ async def passage(
     response_model=ReloadOut,
     responses=error_models(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 503),
 )
-async def reload(desk: DeskOf, body: ReloadRequest | None = None) -> Response:
+async def reload(engine: AppEngine, body: ReloadRequest | None = None) -> Response:
     """Open the folder of an index again and switch to it; running requests are not interrupted.
 
     Only on servers with API keys. The folder is the server's setting, which may be a symbolic link; of
     several indexes, `index` names the one to open, and without it the default is.
     """
-    if not desk.settings.api_keys:
+    if not engine.settings.api_keys:
         raise ApiError(
             403,
             "reload_disabled",
             "reload over HTTP is off because this server has no API keys",
             hint="set RAG_SERVE_API_KEYS, or send the process SIGHUP",
         )
-    return JSONResponse(await desk.reload(desk.index_name(body.index if body else None)))
+    return JSONResponse(await engine.reload(engine.index_name(body.index if body else None)))
 
 
 @router.head("/healthz", include_in_schema=False)
@@ -175,14 +178,14 @@ async def healthz() -> Response:
     response_model=StatusOut,
     responses=error_models(503),
 )
-async def readyz(desk: DeskOf) -> Response:
+async def readyz(engine: AppEngine) -> Response:
     """200 once every index is loaded; 503 before that and while shutting down."""
     served = {}
-    for name in desk.holders:
-        service = desk.require_ready(name)
+    for name in engine.holders:
+        service = engine.require_ready(name)
         served[name] = {"index_version": service.index_version, "n_passages": service.n_passages}
     others = {"indexes": served} if len(served) > 1 else {}
-    return JSONResponse({"status": "ready", **served[desk.default], **others})
+    return JSONResponse({"status": "ready", **served[engine.default], **others})
 
 
 @router.head("/metrics", include_in_schema=False)
@@ -193,36 +196,38 @@ async def readyz(desk: DeskOf) -> Response:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def metrics(desk: DeskOf) -> Response:
+async def metrics(engine: AppEngine) -> Response:
     """Requests, latencies by stage, queue depth, batch sizes, rejected requests, and the index in use.
 
     Each of several workers has its own metrics, with the label `worker`.
     """
-    return Response(await desk.all_metrics(), media_type=desk.metrics.content_type)
+    return Response(await engine.all_metrics(), media_type=engine.metrics.content_type)
 
 
-async def run_job(request: Request, desk: Desk, job: Job, questions: list[str]) -> list[dict[str, Any]]:
+async def run_job(request: Request, engine: Engine, job: Job, questions: list[str]) -> list[dict[str, Any]]:
     """Results for the questions, in order; stops if the client disconnects or the time limit is reached.
 
     Raises:
-        ApiError: 499 if the client disconnects, 504 at the time limit, and the errors of `Desk.submit`.
+        ApiError: 499 if the client disconnects, 504 at the time limit, and the errors of `Engine.submit`.
     """
     fields = request.state.log_fields
     fields["n_questions"] = len(questions)
-    if desk.settings.log_questions:
+    if engine.settings.log_questions:
         fields["questions"] = questions
-    work = asyncio.ensure_future(desk.submit(job, questions, request.state.request_id))
+    work = asyncio.ensure_future(engine.submit(job, questions, request.state.request_id))
     gone = asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait({work, gone}, timeout=desk.settings.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {work, gone}, timeout=engine.settings.timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
         if not work.done() and gone.done():
             raise ApiError(499, "client_closed_request", "the client left before the answer")
         if not work.done():
-            desk.metrics.rejected.labels("timeout").inc()
+            engine.metrics.rejected.labels("timeout").inc()
             raise ApiError(
                 504,
                 "timeout",
-                f"no answer within {desk.settings.timeout_s:g} s",
+                f"no answer within {engine.settings.timeout_s:g} s",
                 hint="try again, ask fewer questions at once, or lower top_k",
             )
         results = work.result()

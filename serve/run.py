@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from rag.core.errors import ConfigError, RagError, ResourceError
 from rag.core.log import get_logger, setup_logging
 from serve.app import create_app
-from serve.desk import Desk
+from serve.engine import Engine
 from serve.errors import ApiError
 from serve.service import OpenService, open_pipeline
 from serve.settings import ServeSettings
@@ -76,7 +76,7 @@ def serve_one(
         settings, open_service=open_service, on_load_error=stop_on, siblings=siblings, opens_first=opens_first
     )
     server = _Server(uvicorn.Config(app, log_config=None, access_log=False, server_header=False))
-    server.desk = app.state.desk
+    server.engine = app.state.engine
     if siblings is None:
         print(f"listening on {_url(listener)}", flush=True)
     with _signals(app, server), listener:
@@ -92,13 +92,13 @@ def serve_one(
 
 
 class _Server(uvicorn.Server):
-    """Keeps listening while the desk finishes accepted requests, to tell new ones of the shutdown."""
+    """Keeps listening while the engine finishes accepted requests, to tell new ones of the shutdown."""
 
-    desk: Desk
+    engine: Engine
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        deadline = time.monotonic() + self.desk.settings.drain_timeout_s
-        closing = asyncio.create_task(self.desk.close(), name="rag-close")
+        deadline = time.monotonic() + self.engine.settings.drain_timeout_s
+        closing = asyncio.create_task(self.engine.close(), name="rag-close")
         while not (closing.done() or self.force_exit or time.monotonic() > deadline):
             await asyncio.wait({closing}, timeout=0.1)
         # the remaining requests get the rest of the time, and one more second for sending
@@ -109,7 +109,7 @@ class _Server(uvicorn.Server):
 async def _serve(server: _Server, app: FastAPI, listener: socket.socket) -> None:
     app.state.loop = asyncio.get_running_loop()
     await server.serve(sockets=[listener])
-    if not server.desk.is_at_rest:
+    if not server.engine.is_at_rest:
         _leave()
 
 
@@ -179,9 +179,9 @@ def _signals(app: FastAPI, server: _Server) -> Iterator[None]:
 
 
 async def _reload(app: FastAPI) -> None:
-    desk: Desk = app.state.desk
-    for name in desk.holders:
+    engine: Engine = app.state.engine
+    for name in engine.holders:
         try:
-            await desk.reload(name)
+            await engine.reload(name)
         except ApiError as error:
             log.error("reload on SIGHUP: %s", error.message, extra={"index": name})

@@ -190,7 +190,7 @@ async def running(
         httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client,
     ):
         if service is not None:
-            await until(lambda: app.state.desk.state != "loading")
+            await until(lambda: app.state.engine.state != "loading")
         yield client
 
 

@@ -207,8 +207,8 @@ async def test_requests_that_arrive_together_form_one_batch():
         tasks = [asyncio.create_task(ask(client, "first"))]
         await until(service.started.is_set)
         tasks += [asyncio.create_task(ask(client, f"q{number}")) for number in range(10)]
-        desk = client._transport.app.state.desk
-        await until(lambda: desk.batcher.depth == 10)
+        engine = client._transport.app.state.engine
+        await until(lambda: engine.batcher.depth == 10)
         assert "rag_queue_depth 10.0" in (await client.get("/metrics")).text
         gate.set()
         responses = await asyncio.gather(*tasks)
@@ -246,7 +246,7 @@ async def test_a_full_queue_answers_503_with_retry_after():
         tasks = [asyncio.create_task(ask(client, "first"))]
         await until(service.started.is_set)
         tasks.append(asyncio.create_task(client.post("/v1/ask", json={"questions": ["a", "b"]})))
-        await until(lambda: client._transport.app.state.desk.batcher.depth == 2)
+        await until(lambda: client._transport.app.state.engine.batcher.depth == 2)
         refused = await ask(client, "one too many")
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "overloaded"
@@ -277,14 +277,14 @@ async def test_a_client_that_leaves_is_dropped_before_its_question_runs():
         reader, writer = await send("stays")
         await until(service.started.is_set)
         _, leaving = await send("leaves")
-        await until(lambda: app.state.desk.batcher.depth == 1)
+        await until(lambda: app.state.engine.batcher.depth == 1)
         leaving.close()
-        await until(lambda: app.state.desk.batcher.depth == 0)
+        await until(lambda: app.state.engine.batcher.depth == 0)
         gate.set()
         assert b"200 OK" in await reader.readline()
         writer.close()
     assert service.batches == [["stays"]]
-    assert b'route="/v1/ask",status="499"} 1.0' in app.state.desk.metrics.render()
+    assert b'route="/v1/ask",status="499"} 1.0' in app.state.engine.metrics.render()
 
 
 async def test_shutdown_finishes_accepted_requests():
@@ -292,11 +292,11 @@ async def test_shutdown_finishes_accepted_requests():
     service = FakeService(gate=gate)
     app = create_app(settings(batch_max_size=1), service)
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready")
+        await until(lambda: app.state.engine.state == "ready")
         tasks = [asyncio.create_task(ask(client, f"q{number}")) for number in range(4)]
-        await until(lambda: app.state.desk.batcher.depth == 3)
-        closing = asyncio.create_task(app.state.desk.close())
-        await until(lambda: app.state.desk.state == "stopping")
+        await until(lambda: app.state.engine.batcher.depth == 3)
+        closing = asyncio.create_task(app.state.engine.close())
+        await until(lambda: app.state.engine.state == "stopping")
         late = await ask(client, "late")
         assert (late.status_code, late.json()["error"]["code"]) == (503, "shutting_down")
         assert (await client.get("/readyz")).status_code == 503

@@ -49,7 +49,7 @@ def application(index: Path, **values: object):
 async def test_documents_are_searched_when_the_answer_comes(index: Path) -> None:
     app = application(index)
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready", 120)
+        await until(lambda: app.state.engine.state == "ready", 120)
 
         async def found(question: str) -> list[str]:
             reply = await client.post("/v1/retrieve", json={"question": question}, headers=KEY)
@@ -85,7 +85,7 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
     app = application(index)
     before = (index / "manifest.json").read_bytes()
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready", 120)
+        await until(lambda: app.state.engine.state == "ready", 120)
         good = {"id": "x", "text": "word"}
         for documents in ([], [{"id": "x"}], [{**good, "text": " "}], [good, good], [{**good, "id": ""}]):
             reply = await client.post("/v1/documents", json={"documents": documents}, headers=KEY)
@@ -178,7 +178,7 @@ async def test_a_format_whose_package_is_missing_is_the_servers_fault(
     monkeypatch.syspath_prepend(tmp_path)
     app = application(index)
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready", 120)
+        await until(lambda: app.state.engine.state == "ready", 120)
         page = ("a.html", b"<html><body><p>Text.</p></body></html>")
         reply = await client.post("/v1/documents", files={"file": page}, headers=KEY)
     assert (reply.status_code, reply.json()["error"]["code"]) == (501, "missing_package")
@@ -189,7 +189,7 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
     """The server waits while a command writes, and both find what the other wrote."""
     app = application(index, follow_updates_s=0.1)
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready", 120)
+        await until(lambda: app.state.engine.state == "ready", 120)
 
         def hold() -> None:
             with directory_lock(index):
@@ -217,7 +217,9 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
             except ResourceError:
                 await asyncio.sleep(0.1)
         assert report.kept == 7
-        await until(lambda: app.state.desk.holders["openqa-rag"].current.index_version == report.version, 120)
+        await until(
+            lambda: app.state.engine.holders["openqa-rag"].current.index_version == report.version, 120
+        )
         reply = await client.post("/v1/retrieve", json={"question": "okapi number3"}, headers=KEY)
         assert {hit["passage_id"] for hit in reply.json()["hits"]} == {"command-0", "n3-0"}
 
@@ -225,7 +227,7 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
 async def test_what_no_file_or_url_could_name_is_refused(index: Path) -> None:
     app = application(index)
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready", 120)
+        await until(lambda: app.state.engine.state == "ready", 120)
         for name in ("..", ".", "x" * 300 + ".txt"):
             reply = await client.post("/v1/documents", files={"file": (name, b"hello text")}, headers=KEY)
             assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request"), name
@@ -247,7 +249,7 @@ async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, inde
     for place, status in ((kept, 422), (index, 200)):
         app = application(place)
         async with running(app=app) as client:
-            await until(lambda app=app: app.state.desk.state == "ready", 120)
+            await until(lambda app=app: app.state.engine.state == "ready", 120)
             sent = {"documents": [{"id": "long", "text": text}]}
             reply = await client.post("/v1/documents", json=sent, headers=KEY)
             assert reply.status_code == status, reply.text
@@ -266,7 +268,7 @@ async def test_after_a_reload_documents_are_cut_as_the_new_index_cuts(tmp_path: 
     app = application(link)
     text = " ".join(f"word{n}" for n in range(360))
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready", 120)
+        await until(lambda: app.state.engine.state == "ready", 120)
         counts = []
         for target in (index, other):
             link.unlink()
@@ -281,13 +283,13 @@ async def test_after_a_reload_documents_are_cut_as_the_new_index_cuts(tmp_path: 
 async def test_an_update_published_before_the_first_look_is_followed(index: Path) -> None:
     """As by a worker that opened its index while another one wrote."""
     app = application(index, follow_updates_s=0.05)
-    desk, service = app.state.desk, opened(settings(index=(str(index),)))
+    engine, service = app.state.engine, opened(settings(index=(str(index),)))
     puts = [Put("c", "digest", [Passage("c-0", "Elbe", "The elbe flows.")])]
     update_index(index, lambda known: [*(Unchanged(id) for id in known), *puts], lambda _: None)
-    desk._given = service
+    engine._given = service
     async with running(app=app) as client:
-        await until(lambda: desk.state == "ready", 120)
-        await until(lambda: desk.holders[desk.default].current.n_passages == 3, 20)
+        await until(lambda: engine.state == "ready", 120)
+        await until(lambda: engine.holders[engine.default].current.n_passages == 3, 20)
         reply = await client.post("/v1/retrieve", json={"question": "elbe"}, headers=KEY)
         assert [hit["passage_id"] for hit in reply.json()["hits"]] == ["c-0"]
 
@@ -297,7 +299,7 @@ async def test_a_write_does_not_make_a_folder_anew_and_never_hangs(
 ) -> None:
     app = application(index)
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready", 120)
+        await until(lambda: app.state.engine.state == "ready", 120)
 
         def fail(*_: object) -> int:
             time.sleep(0.3)

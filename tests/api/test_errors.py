@@ -164,7 +164,7 @@ async def test_an_exception_is_answered_without_its_text_and_logged_with_it(capl
         assert "ValueError" not in response.text
         assert (await client.post("/v1/ask", json={"question": "good"})).status_code == 200
         assert 'route="/v1/ask",status="500"} 1.0' in (await client.get("/metrics")).text
-    record = next(record for record in caplog.records if record.name == "serve.desk")
+    record = next(record for record in caplog.records if record.name == "serve.engine")
     assert record.request_id == "r-7"
     assert "secret detail" in caplog.text
 
@@ -186,7 +186,7 @@ async def test_failures_of_search_and_of_reading_are_told_apart(reason, status, 
         check(response, status, code)
         assert f'rag_rejected_total{{reason="{code}"}} 1.0' in (await client.get("/metrics")).text
     assert "secret" not in response.text
-    record = next(record for record in caplog.records if record.name == "serve.desk")
+    record = next(record for record in caplog.records if record.name == "serve.engine")
     assert (record.request_id, record.exc_info[1]) == ("r-8", reason)
 
 
@@ -213,7 +213,7 @@ async def test_of_several_questions_the_failing_one_is_named(caplog):
     async with running(FakeService(poison=["bad"])) as client:
         response = await client.post("/v1/ask", json={"questions": ["good", "bad", "good"]})
     assert check(response, 500, "internal_error")["message"].startswith("questions.1 ('bad'): ")
-    assert next(record.question_number for record in caplog.records if record.name == "serve.desk") == 1
+    assert next(record.question_number for record in caplog.records if record.name == "serve.engine") == 1
 
 
 async def test_a_request_that_is_cut_off_at_shutdown_is_told_so():
@@ -229,7 +229,7 @@ async def test_a_request_that_is_cut_off_at_shutdown_is_told_so():
     scope = {"type": "http", "method": "POST", "path": "/v1/ask", "headers": [], "query_string": b""}
     async with app.router.lifespan_context(app):
         request = asyncio.create_task(app(scope, receive, send))
-        await until(lambda: app.state.desk.metrics.in_flight._value.get() == 1)
+        await until(lambda: app.state.engine.metrics.in_flight._value.get() == 1)
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
@@ -242,7 +242,7 @@ async def test_too_slow_answers_end_with_504():
     async with running(FakeService(gate=gate), timeout_s=0.05) as client:
         check(await client.post("/v1/ask", json={"question": "a"}), 504, "timeout")
         gate.set()
-        await until(lambda: client._transport.app.state.desk.batcher.depth == 0)  # type: ignore[attr-defined]
+        await until(lambda: client._transport.app.state.engine.batcher.depth == 0)  # type: ignore[attr-defined]
         assert 'rag_rejected_total{reason="timeout"} 1.0' in (await client.get("/metrics")).text
 
 
@@ -265,7 +265,7 @@ async def test_not_ready_while_loading():
             assert int(response.headers["retry-after"]) >= 1
         assert (await client.get("/page.json")).json()["indexes"][0]["n_passages"] is None
         release.set()
-        await until(lambda: app.state.desk.state == "ready")
+        await until(lambda: app.state.engine.state == "ready")
         assert (await client.get("/readyz")).json()["index_version"] == "late"
 
 

@@ -45,7 +45,7 @@ async def client(opener, tmp_path):
         open_service=opener,
     )
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready")
+        await until(lambda: app.state.engine.state == "ready")
         client.headers.update(KEY)
         yield client
 

@@ -307,7 +307,7 @@ async def test_cross_origin_calls_only_from_listed_origins():
 
 async def test_a_failure_is_told_across_origins_too(monkeypatch):
     async with running(cors_origins=("https://a.example",)) as client:
-        monkeypatch.setattr(client._transport.app.state.desk, "require_ready", None)
+        monkeypatch.setattr(client._transport.app.state.engine, "require_ready", None)
         response = await client.get("/readyz", headers={"Origin": "https://a.example"})
     assert response.status_code == 500
     assert response.headers["access-control-allow-origin"] == "https://a.example"

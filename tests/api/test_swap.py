@@ -62,7 +62,7 @@ async def test_reload_under_load_loses_nothing_and_uses_no_closed_index():
     opener = Opener()
     app = application(opener)
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready")
+        await until(lambda: app.state.engine.state == "ready")
         versions: list[str] = []
         is_over = False
 
@@ -97,7 +97,7 @@ async def test_a_replaced_index_leaves_memory():
     opener = Opener()
     app = application(opener)
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready")
+        await until(lambda: app.state.engine.state == "ready")
         old = opener.opened.pop()
         old.itself = old  # as networks and their parts refer to one another
         left = weakref.ref(old)
@@ -114,7 +114,7 @@ async def test_a_failed_reload_keeps_the_old_index():
     opener = Opener()
     app = application(opener)
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready")
+        await until(lambda: app.state.engine.state == "ready")
         opener.fails = True
         response = await client.post("/v1/admin/reload", headers=KEY)
         assert response.status_code == 500
@@ -128,10 +128,10 @@ async def test_one_reload_at_a_time():
     opener = Opener()
     app = application(opener)
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready")
+        await until(lambda: app.state.engine.state == "ready")
         opener.gate.clear()
         first = asyncio.create_task(client.post("/v1/admin/reload", headers=KEY))
-        await until(app.state.desk._reload_locks["openqa-rag"].locked)
+        await until(app.state.engine._reload_locks["openqa-rag"].locked)
         second = await client.post("/v1/admin/reload", headers=KEY)
         assert (second.status_code, second.json()["error"]["code"]) == (409, "reload_in_progress")
         opener.gate.set()
@@ -160,7 +160,7 @@ async def test_parameters_that_nothing_reads_are_refused(path: str, body: dict[s
     opener = Opener()
     app = application(opener)
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready")
+        await until(lambda: app.state.engine.state == "ready")
         response = await client.post(path, json=body, headers=KEY)
         assert response.status_code == status, response.text
         assert response.json()["error"]["hint"]

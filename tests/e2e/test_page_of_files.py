@@ -76,7 +76,7 @@ def test_a_source_is_a_link_to_its_file(driver, page_at, corpus):
     with listening(app) as url:
         page = page_at(url)
         page.complaints()
-        page.until(lambda: app.state.desk.state == "ready", 120)
+        page.until(lambda: app.state.engine.state == "ready", 120)
         page.open().until(lambda: page.texts("#folder option")[1:] == ["my guide/"])
         assert not page.is_visible("#upload")  # there are no keys
         page.ask("Where does the Danube rise?")
@@ -97,7 +97,7 @@ def test_with_a_key_files_are_added_and_downloaded(driver, page_at, corpus, tmp_
     app = create_app(given, open_service=opened)
     with listening(app) as url:
         page = page_at(url)
-        page.until(lambda: app.state.desk.state == "ready", 120)
+        page.until(lambda: app.state.engine.state == "ready", 120)
         page.open().until(lambda: page.is_visible("#key"))
         assert not page.is_visible("#upload")  # there is no key yet
         page.all("#key")[0].send_keys("admin")

@@ -1,4 +1,4 @@
-"""The desk accepts questions, has them answered in batches, and tracks whether the server is ready."""
+"""The engine accepts questions, has them answered in batches, and tracks whether the server is ready."""
 
 import asyncio
 import ctypes
@@ -54,7 +54,7 @@ class Job:
     filter: Filter | None = None
 
 
-class Desk:
+class Engine:
     """State of a running application: the service of each index, the queue, and readiness.
 
     Args:
@@ -80,7 +80,7 @@ class Desk:
         self._given = service
         self.writers: dict[str, Any] = {}  # of documents, by index; see `serve.document_writer`
         self._reload_locks = {name: asyncio.Lock() for name in self.holders}
-        self._threads, self._calls = ThreadPoolExecutor(thread_name_prefix="rag-desk"), set[Future[Any]]()
+        self._threads, self._calls = ThreadPoolExecutor(thread_name_prefix="rag-engine"), set[Future[Any]]()
         self._is_drained = False
         self.batcher: MicroBatcher[str, dict[str, Any]] = MicroBatcher(
             self._run,
