@@ -20,7 +20,7 @@ import faiss
 import numpy as np
 
 from indexers.presets import Preset
-from indexers.protocols import FloatArray, IntArray
+from rag.core.arrays import Float32, Int64
 
 TWO_LEVELS_FROM = 1024  # lists, from which they are trained and filled in two levels
 _ROUNDS = 10  # of k-means, FAISS's number for inverted lists
@@ -50,12 +50,12 @@ class ListGroups:
         bounds: (G + 1,) first centroid of each group, then nlist.
     """
 
-    tops: FloatArray
-    centroids: FloatArray
-    bounds: IntArray
+    tops: Float32
+    centroids: Float32
+    bounds: Int64
 
     @classmethod
-    def train(cls, sample: FloatArray, nlist: int, seed: int) -> ListGroups:
+    def train(cls, sample: Float32, nlist: int, seed: int) -> ListGroups:
         """Cluster a sample (n, D) by inner product; n must be at least `nlist`."""
         groups = round(math.sqrt(nlist))
         tops, nearest = _k_means(sample, groups, seed)
@@ -70,7 +70,7 @@ class ListGroups:
             groups_of_lists._move_to_means(sample)
         return groups_of_lists
 
-    def _move_to_means(self, sample: FloatArray) -> None:
+    def _move_to_means(self, sample: Float32) -> None:
         """One round of k-means over all lists, by `assign`; lists without vectors stay where they are."""
         lists = self.assign(sample)
         order = np.argsort(lists, kind="stable")
@@ -79,7 +79,7 @@ class ListGroups:
             self.centroids[one] = sample[members].mean(axis=0)
         self.centroids[present] = _of_unit_length(self.centroids[present])
 
-    def assign(self, vectors: FloatArray) -> IntArray:
+    def assign(self, vectors: Float32) -> Int64:
         """List (n,) of each vector (n, D): the best of those in the groups nearest to it.
 
         A vector's list does not depend on the other vectors, but for rounding.
@@ -104,11 +104,11 @@ class ListGroups:
         return lists
 
 
-def _of_unit_length(vectors: FloatArray) -> FloatArray:
+def _of_unit_length(vectors: Float32) -> Float32:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
-def _k_means(vectors: FloatArray, count: int, seed: int) -> tuple[FloatArray, IntArray]:
+def _k_means(vectors: Float32, count: int, seed: int) -> tuple[Float32, Int64]:
     """Unit centroids (count, D), and the nearest of each vector."""
     if len(vectors) == count:
         return _of_unit_length(vectors), np.arange(count)
@@ -120,7 +120,7 @@ def _k_means(vectors: FloatArray, count: int, seed: int) -> tuple[FloatArray, In
     return clustering.centroids, clustering.assign(vectors)[1]
 
 
-def _shares(sizes: IntArray, total: int) -> IntArray:
+def _shares(sizes: Int64, total: int) -> Int64:
     """How many of `total` lists each group gets: in proportion to its size, and never more than its size."""
     exact = sizes * (total / sizes.sum())
     counts = np.minimum(np.floor(exact).astype(np.int64), sizes)
@@ -131,7 +131,7 @@ def _shares(sizes: IntArray, total: int) -> IntArray:
     return counts
 
 
-def train_index(index: Any, preset: Preset, sample: FloatArray, seed: int) -> Callable[[FloatArray], None]:
+def train_index(index: Any, preset: Preset, sample: Float32, seed: int) -> Callable[[Float32], None]:
     """Train a FAISS index on a sample (n, D); returns what adds vectors (n, D)."""
     if preset.nlist >= TWO_LEVELS_FROM:
         return partial(add_to_lists, index, fill_lists(index, sample, seed))
@@ -140,11 +140,11 @@ def train_index(index: Any, preset: Preset, sample: FloatArray, seed: int) -> Ca
         if len(sample) < entries:
             sample = np.resize(sample, (entries, sample.shape[1]))
     index.train(sample)
-    add: Callable[[FloatArray], None] = index.add
+    add: Callable[[Float32], None] = index.add
     return add
 
 
-def fill_lists(index: Any, sample: FloatArray, seed: int) -> ListGroups:
+def fill_lists(index: Any, sample: Float32, seed: int) -> ListGroups:
     """Train an index with inverted lists (inner product) on a sample (n, D); `add_to_lists` then fills it."""
     lists, transformed = _inner(index, sample, train=True)
     groups = ListGroups.train(transformed, lists.nlist, seed)
@@ -154,7 +154,7 @@ def fill_lists(index: Any, sample: FloatArray, seed: int) -> ListGroups:
     return groups
 
 
-def add_to_lists(index: Any, groups: ListGroups, vectors: FloatArray) -> None:
+def add_to_lists(index: Any, groups: ListGroups, vectors: Float32) -> None:
     """Add vectors (n, D) behind those that are in the index."""
     lists, transformed = _inner(index, vectors)
     assigned = groups.assign(transformed)
@@ -162,7 +162,7 @@ def add_to_lists(index: Any, groups: ListGroups, vectors: FloatArray) -> None:
     index.ntotal = lists.ntotal
 
 
-def _inner(index: Any, vectors: FloatArray, *, train: bool = False) -> tuple[Any, FloatArray]:
+def _inner(index: Any, vectors: Float32, *, train: bool = False) -> tuple[Any, Float32]:
     """The index with lists inside, and the vectors as it sees them."""
     lists = faiss.downcast_index(faiss.extract_index_ivf(index))
     vectors = np.ascontiguousarray(vectors, np.float32)

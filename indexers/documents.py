@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from indexers.protocols import IntArray
+from rag.core.arrays import Int64
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path
 from rag.core.ragged import ranges
@@ -68,7 +68,7 @@ class DocumentTable:
 
     entries: dict[str, DocumentEntry] = field(default_factory=dict)
 
-    def rows(self) -> IntArray:
+    def rows(self) -> Int64:
         """Rows of all passages, in the order of the documents."""
         first = np.array([entry.first for entry in self.entries.values()], np.int64)
         count = np.array([entry.passages for entry in self.entries.values()], np.int64)

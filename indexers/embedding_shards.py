@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.ledger import read_info
-from indexers.protocols import EncoderIdentity, FloatArray, IntArray
+from indexers.protocols import EncoderIdentity
 from indexers.settings import VectorDtype
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError
 from rag.core.files import atomic_write_bytes
 from rag.core.npy import RowPages, advise, load_npy
@@ -163,7 +164,7 @@ class EmbeddingShards:
             for shard, line in sorted(read_ledger(self.directory).items())
         }
 
-    def rows(self, rows: IntArray) -> FloatArray:
+    def rows(self, rows: Int64) -> Float32:
         """Vectors (n, D) float32 of `rows` (n,), in that order; reads only the pages they lie on."""
         wanted = np.asarray(rows, dtype=np.int64)
         gathered = np.empty((len(wanted), self.dim), self.dtype)
@@ -184,7 +185,7 @@ class EmbeddingShards:
             gathered[order[start:stop]] = self._shards[shard][ordered[start:stop] - shard * shard_rows]
         return _as_float32(gathered)
 
-    def blocks(self, *, read_whole: bool = True) -> Iterator[tuple[int, FloatArray]]:
+    def blocks(self, *, read_whole: bool = True) -> Iterator[tuple[int, Float32]]:
         """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not copied.
 
         `read_whole`: all of a shard will be read, and not only some rows.
@@ -195,9 +196,9 @@ class EmbeddingShards:
             yield shard * self.shard_rows, _as_float32(values)
 
 
-def _as_float32(values: NDArray[Any]) -> FloatArray:
+def _as_float32(values: NDArray[Any]) -> Float32:
     """Vectors (n, D) in float32; by FAISS, which converts float16 in half of numpy's time."""
     if values.dtype != np.float16 or not len(values):
         return np.ascontiguousarray(values, np.float32)
     codec = faiss.ScalarQuantizer(values.shape[1], faiss.ScalarQuantizer.QT_fp16)
-    return cast("FloatArray", codec.decode(np.ascontiguousarray(values).view(np.uint8)))
+    return cast("Float32", codec.decode(np.ascontiguousarray(values).view(np.uint8)))

@@ -30,8 +30,9 @@ from indexers.embedding_shards import (
     shard_name,
 )
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, FloatArray, PassageEncoder, ReportingEncoder
+from indexers.protocols import EncoderIdentity, PassageEncoder, ReportingEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
+from rag.core.arrays import Float32
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import (
     atomic_write_bytes,
@@ -49,7 +50,7 @@ _TEXTS_AT_ONCE = 4096
 _log = logging.getLogger(__name__)
 
 
-def store_shard(directory: Path, shard: int, vectors: FloatArray) -> dict[str, Any]:
+def store_shard(directory: Path, shard: int, vectors: Float32) -> dict[str, Any]:
     """Write the file of one shard into a directory that an `EmbeddingWriter` began.
 
     Args:
@@ -164,7 +165,7 @@ class EmbeddingWriter:
         self.sort_ledger()
         return EmbeddingShards.open(self.directory)
 
-    def write(self, shard: int, vectors: FloatArray) -> None:
+    def write(self, shard: int, vectors: Float32) -> None:
         """Store the vectors (shard's rows, D) of one shard and record it; see `store_shard`."""
         self.record(store_shard(self.directory, shard, vectors))
 
@@ -176,7 +177,7 @@ class EmbeddingWriter:
             os.fsync(file.fileno())
         self._ledger[int(line["shard"])] = line
 
-    def write_missing(self, encode: Callable[[int, int], FloatArray]) -> Iterator[int]:
+    def write_missing(self, encode: Callable[[int, int], Float32]) -> Iterator[int]:
         """Fill missing shards with the vectors (n, D) that `encode(first row, one past the last)` gives.
 
         Yields the rows of each when it is done.
@@ -186,7 +187,7 @@ class EmbeddingWriter:
             yield stop - start
 
 
-def encode_rows(passages: PassageStore, encoder: PassageEncoder, start: int, stop: int) -> FloatArray:
+def encode_rows(passages: PassageStore, encoder: PassageEncoder, start: int, stop: int) -> Float32:
     """Vectors (stop - start, D) of some rows, by one call of the encoder."""
     batches = passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop)
     texts = list(itertools.chain.from_iterable(batches))

@@ -6,15 +6,13 @@ from functools import partial
 
 import faiss
 import numpy as np
-from numpy.typing import NDArray
 
 from indexers.embedding_shards import EmbeddingShards
-from indexers.protocols import FloatArray, IntArray
 from indexers.selected import Selection
+from rag.core.arrays import Bool, Float32, Int64
 from rag.core.errors import ConfigError, RetrievalError
 from rag.core.ragged import ranges
 
-BoolArray = NDArray[np.bool_]
 # Candidates fetched beyond what is asked, so that rounding and ties at the cut are settled by exact scores.
 CANDIDATE_MARGIN = 16
 _GATHER_BYTES = 64 << 20
@@ -29,7 +27,7 @@ _QUERIES_AT_ONCE = 4096  # queries per search by matrix products
 _PICK_ROWS = 4096  # selected rows that are read one by one, without the rows between them
 
 
-def check_queries(queries: FloatArray, dim: int, top_k: int) -> FloatArray:
+def check_queries(queries: Float32, dim: int, top_k: int) -> Float32:
     """Queries (n, D) as contiguous float32.
 
     Raises:
@@ -48,7 +46,7 @@ def check_queries(queries: FloatArray, dim: int, top_k: int) -> FloatArray:
     return values
 
 
-def select_best(scores: FloatArray, rows: IntArray, top_k: int) -> tuple[FloatArray, IntArray]:
+def select_best(scores: Float32, rows: Int64, top_k: int) -> tuple[Float32, Int64]:
     """The best `top_k` of candidates (n, M), best first, ties by row, missing (row -1, score -inf) last.
 
     Example:
@@ -64,7 +62,7 @@ def select_best(scores: FloatArray, rows: IntArray, top_k: int) -> tuple[FloatAr
     return best_scores, best_rows
 
 
-def exact_scores(embeddings: EmbeddingShards, queries: FloatArray, candidates: IntArray) -> FloatArray:
+def exact_scores(embeddings: EmbeddingShards, queries: Float32, candidates: Int64) -> Float32:
     """Inner products (n, M) of queries (n, D) with candidate rows (n, M); -inf where the row is -1.
 
     The score of a pair depends on its two vectors only, not on the batch or the position: equal passages
@@ -93,9 +91,7 @@ def exact_scores(embeddings: EmbeddingShards, queries: FloatArray, candidates: I
     return scores
 
 
-def _score_pairs(
-    scores: FloatArray, queries: FloatArray, vectors: FloatArray, rows: IntArray, wanted: BoolArray
-) -> None:
+def _score_pairs(scores: Float32, queries: Float32, vectors: Float32, rows: Int64, wanted: Bool) -> None:
     """Fill `scores` (n, M) with queries[i] · vectors[rows[i, j]] wherever `wanted` (n, M) is True.
 
     FAISS computes the pairs of one query four at a time and sums a remainder in another order. Each query's
@@ -124,8 +120,8 @@ def _score_pairs(
 
 
 def exact_search(
-    embeddings: EmbeddingShards, queries: FloatArray, top_k: int, selected: Selection | None = None
-) -> tuple[FloatArray, IntArray]:
+    embeddings: EmbeddingShards, queries: Float32, top_k: int, selected: Selection | None = None
+) -> tuple[Float32, Int64]:
     """Brute force over all embeddings, shard by shard; see `VectorIndex.search` for arguments and result."""
     queries = check_queries(queries, embeddings.dim, top_k)
     total = len(embeddings) if selected is None else len(check_selected(selected, len(embeddings)))
@@ -162,13 +158,13 @@ def check_selected(selected: Selection, rows: int) -> Selection:
     return selected
 
 
-def _nothing(queries: int) -> tuple[FloatArray, IntArray]:
+def _nothing(queries: int) -> tuple[Float32, Int64]:
     return np.empty((queries, 0), dtype=np.float32), np.empty((queries, 0), dtype=np.int64)
 
 
 def _candidates(
-    embeddings: EmbeddingShards, queries: FloatArray, wanted: int, selected: Selection | None
-) -> tuple[FloatArray, IntArray]:
+    embeddings: EmbeddingShards, queries: Float32, wanted: int, selected: Selection | None
+) -> tuple[Float32, Int64]:
     """Exact scores and rows (n, wanted) of the best, in any order."""
     blocks = partial(_selected_blocks, embeddings, selected)
     if len(queries) < _MANY_QUERIES:
@@ -181,7 +177,7 @@ def _candidates(
 
 def _selected_blocks(
     embeddings: EmbeddingShards, selected: Selection | None
-) -> Iterator[tuple[FloatArray, IntArray | int]]:
+) -> Iterator[tuple[Float32, Int64 | int]]:
     """Vectors (m, D) of each shard that may be returned; their rows (m,), or the first of adjacent ones."""
     for first_row, vectors in embeddings.blocks():
         if selected is None:
@@ -195,18 +191,16 @@ def _selected_blocks(
             yield vectors[chosen], chosen + first_row
 
 
-def _rows_at(rows: IntArray | int, places: IntArray) -> IntArray:
+def _rows_at(rows: Int64 | int, places: Int64) -> Int64:
     return places + rows if isinstance(rows, int) else rows[places]
 
 
-def _best_of_few(
-    blocks: Iterator[tuple[FloatArray, IntArray | int]], queries: FloatArray, wanted: int
-) -> IntArray:
+def _best_of_few(blocks: Iterator[tuple[Float32, Int64 | int]], queries: Float32, wanted: int) -> Int64:
     """Rows (n, wanted) of the best by FAISS's search in each block."""
     scores, rows = _nothing(len(queries))
-    pending: list[tuple[FloatArray, IntArray]] = []
+    pending: list[tuple[Float32, Int64]] = []
 
-    def search(block: tuple[FloatArray, IntArray | int]) -> tuple[FloatArray, IntArray]:
+    def search(block: tuple[Float32, Int64 | int]) -> tuple[Float32, Int64]:
         vectors, places = block
         scores, near = faiss.knn(
             queries, vectors, min(wanted, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
@@ -222,7 +216,7 @@ def _best_of_few(
             best = np.argpartition(scores, scores.shape[1] - wanted, axis=1)[:, -wanted:]
             scores, rows = np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
 
-    def collect(parts: Iterable[tuple[FloatArray, IntArray]]) -> None:
+    def collect(parts: Iterable[tuple[Float32, Int64]]) -> None:
         for part in parts:
             pending.append(part)
             if len(pending) == _MERGE_EVERY_SHARDS:
@@ -239,9 +233,7 @@ def _best_of_few(
     return rows
 
 
-def _best_of_many(
-    blocks: Iterator[tuple[FloatArray, IntArray | int]], queries: FloatArray, wanted: int
-) -> IntArray:
+def _best_of_many(blocks: Iterator[tuple[Float32, Int64 | int]], queries: Float32, wanted: int) -> Int64:
     """Rows (n, wanted) of the best by matrix products; only scores above the worst kept are looked at.
 
     FAISS fills a list of `wanted` in every shard anew, which costs a quarter of the products' time; here the
@@ -251,7 +243,7 @@ def _best_of_many(
     worst = np.full((count, 1), -np.inf, np.float32)  # lowest score among the best so far
     best, best_rows = worst.repeat(wanted, axis=1), np.full((count, wanted), -1, np.int64)
     products = np.empty((count, _TILE_ROWS), np.float32)
-    waiting: list[tuple[IntArray, FloatArray, IntArray]] = []  # query, score, row
+    waiting: list[tuple[Int64, Float32, Int64]] = []  # query, score, row
 
     def choose() -> None:
         """Take those that wait into the lists of the best."""
@@ -311,13 +303,13 @@ class FlatIndex:
         return len(self._embeddings)
 
     def search(
-        self, queries: FloatArray, top_k: int, selected: Selection | None = None
-    ) -> tuple[FloatArray, IntArray]:
+        self, queries: Float32, top_k: int, selected: Selection | None = None
+    ) -> tuple[Float32, Int64]:
         """See `VectorIndex.search`."""
         return exact_search(self._embeddings, queries, top_k, selected)
 
 
-def sample_rows(embeddings: EmbeddingShards, count: int, seed: int) -> FloatArray:
+def sample_rows(embeddings: EmbeddingShards, count: int, seed: int) -> Float32:
     """`count` rows drawn without replacement, in row order, as (count, D) float32."""
     total = len(embeddings)
     if count >= total:

@@ -31,8 +31,9 @@ from indexers.ledger import read_info
 from indexers.mapped_lists import LISTS_NAME, move_lists, open_lists
 from indexers.presets import HNSW_EF_CONSTRUCTION, Preset, preset_for
 from indexers.probes import perturbed_probes
-from indexers.protocols import FloatArray, IntArray, VectorIndex
+from indexers.protocols import VectorIndex
 from indexers.selected import Selection
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_path, atomic_write_json, clean_directory
 from rag.core.progress import Progress
@@ -85,7 +86,7 @@ def build_faiss(
     directory: str | Path,
     *,
     index_type: str = "flat",
-    probes: FloatArray | None = None,
+    probes: Float32 | None = None,
     recall_target: float = 0.98,
     seed: int = 0,
     threads: int | None = None,
@@ -181,8 +182,8 @@ def _tune(
     index: Any,
     preset: Preset,
     embeddings: EmbeddingShards,
-    probes: FloatArray,
-    truth: FloatArray,
+    probes: Float32,
+    truth: Float32,
     target: float,
 ) -> dict[str, int]:
     """Cheapest effort and over-fetch with enough recall at every depth of `RECALL_KS`.
@@ -228,7 +229,7 @@ def _tune(
     return next({"effort": e, "over_fetch": o} for recall, e, o in tried if recall >= enough)
 
 
-def recall_at(index: VectorIndex, probes: FloatArray, truth: FloatArray, k: int) -> float:
+def recall_at(index: VectorIndex, probes: Float32, truth: Float32, k: int) -> float:
     """Share of the true best `k` that `index` returns; equal scores count as equal.
 
     Args:
@@ -293,8 +294,8 @@ class FaissIndex:
         return len(self._embeddings)
 
     def search(
-        self, queries: FloatArray, top_k: int, selected: Selection | None = None
-    ) -> tuple[FloatArray, IntArray]:
+        self, queries: Float32, top_k: int, selected: Selection | None = None
+    ) -> tuple[Float32, Int64]:
         """See `VectorIndex.search`; scores are exact inner products with the stored embeddings.
 
         Of few selected rows every one is compared. With more, the search widens by the share of rows that are
@@ -316,8 +317,8 @@ class FaissIndex:
         return best
 
     def _search(
-        self, queries: FloatArray, top_k: int, width: int, selected: Selection | None
-    ) -> tuple[FloatArray, IntArray]:
+        self, queries: Float32, top_k: int, width: int, selected: Selection | None
+    ) -> tuple[Float32, Int64]:
         """One search with `width` times the tuned effort and candidates."""
         there = len(self) if selected is None else len(selected)
         if self._wanted(top_k, width) >= there:  # FAISS has nothing to choose: every row is scored exactly
@@ -336,8 +337,8 @@ class FaissIndex:
         return width * top_k * self._over_fetch + CANDIDATE_MARGIN
 
     def widen(
-        self, find: Callable[[int, int], tuple[FloatArray, IntArray]], top_k: int, width: int = 1
-    ) -> tuple[FloatArray, IntArray]:
+        self, find: Callable[[int, int], tuple[Float32, Int64]], top_k: int, width: int = 1
+    ) -> tuple[Float32, Int64]:
         """The result of `find(number of candidates, effort)` at the first effort that gives enough."""
         wanted = min(self._wanted(top_k, width), len(self))
         # Tuned for the first hundred results: from two hundred on, further lists are searched in proportion.
@@ -352,8 +353,8 @@ class FaissIndex:
             effort = min(2 * effort, self._lists)
 
     def candidates(
-        self, queries: FloatArray, wanted: int, effort: int, selected: Selection | None
-    ) -> tuple[FloatArray, IntArray]:
+        self, queries: Float32, wanted: int, effort: int, selected: Selection | None
+    ) -> tuple[Float32, Int64]:
         """Approximate scores (n, wanted) and rows (n, wanted) of the best candidates; row -1: no more."""
         return self._index.search(
             queries, wanted, params=search_parameters(self._index, effort, wanted, selected)

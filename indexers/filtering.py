@@ -6,10 +6,10 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from indexers.passages import PassageStore, metadata_of
 from indexers.selected import Selection
+from rag.core.arrays import Bool
 from rag.data.filters import Condition, Filter, FilterError
 
 Naming = Literal["pieces", "whole", "numbers", "unknown"]
@@ -57,7 +57,7 @@ def filter_fields(passages: PassageStore) -> list[str]:
     return list(dict.fromkeys([*["path"] * has_path, "document", *named]))
 
 
-def _matches(passages: PassageStore, condition: Condition, naming: Naming) -> NDArray[np.bool_]:
+def _matches(passages: PassageStore, condition: Condition, naming: Naming) -> Bool:
     name = condition.field
     if name == "document":
         return _of_documents(passages, condition, naming)
@@ -80,7 +80,7 @@ def _fields_of(text: Any) -> dict[str, Any]:
     return {} if text is None else dict(metadata_of(str(text)))
 
 
-def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) -> NDArray[np.bool_]:
+def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) -> Bool:
     """A passage belongs to the document that its id begins with, or bears the document's id itself."""
     if naming == "numbers":
         raise FilterError(

@@ -7,7 +7,8 @@ import numpy as np
 from indexers.embedding_shards import EmbeddingShards
 from indexers.exact import sample_rows
 from indexers.passages import PassageStore
-from indexers.protocols import FloatArray, PassageEncoder
+from indexers.protocols import PassageEncoder
+from rag.core.arrays import Float32
 from rag.core.npy import load_npy, save_npy
 
 PROBES_NAME = "probes.npy"
@@ -38,7 +39,7 @@ def save_probes(
     save_npy(directory / PROBES_NAME, np.asarray(vectors, dtype=np.float32))
 
 
-def read_probes(embeddings: EmbeddingShards) -> FloatArray:
+def read_probes(embeddings: EmbeddingShards) -> Float32:
     """Probes (n, D) stored beside the embeddings.
 
     Raises:
@@ -51,7 +52,7 @@ def read_probes(embeddings: EmbeddingShards) -> FloatArray:
     )
 
 
-def perturbed_probes(embeddings: EmbeddingShards, count: int, seed: int) -> FloatArray:
+def perturbed_probes(embeddings: EmbeddingShards, count: int, seed: int) -> Float32:
     """Queries (count, D) for measuring recall without an encoder: stored vectors plus noise half as long."""
     vectors = sample_rows(embeddings, count, seed)
     noise = np.random.default_rng(seed + 1).standard_normal(vectors.shape).astype(np.float32)

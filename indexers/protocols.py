@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import ArtifactError
 from rag.core.files import fingerprint
 from rag.core.progress import StageTimer
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
     from indexers.passages import PassageStore
     from indexers.selected import Selection
     from indexers.settings import VectorDtype
-
-FloatArray = NDArray[np.float32]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +115,7 @@ class PassageEncoder(Protocol):
     def identity(self) -> EncoderIdentity:
         """The identity of the encoder, stored with every artefact of its vectors."""
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) float32, in the order of the arguments.
 
         The vector of a passage must depend on the arguments of this one call only: equal calls
@@ -164,8 +159,8 @@ class VectorIndex(Protocol):
         """Number of rows."""
 
     def search(
-        self, queries: FloatArray, top_k: int, selected: Selection | None = None
-    ) -> tuple[FloatArray, IntArray]:
+        self, queries: Float32, top_k: int, selected: Selection | None = None
+    ) -> tuple[Float32, Int64]:
         """Best rows for each query.
 
         Args:
@@ -183,5 +178,5 @@ class VectorIndex(Protocol):
 class TimedVectorIndex(VectorIndex, Protocol):
     """A vector index of several parts, each with its own time, of which some may not answer."""
 
-    def search_timed(self, queries: FloatArray, top_k: int, timer: StageTimer) -> tuple[FloatArray, IntArray]:
+    def search_timed(self, queries: Float32, top_k: int, timer: StageTimer) -> tuple[Float32, Int64]:
         """`search`; the timer gets each part's time, and the names of parts that did not answer."""

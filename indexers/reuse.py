@@ -20,8 +20,9 @@ from indexers.build import EMBEDDINGS_DIR, PASSAGES_DIR
 from indexers.embedding_shards import EmbeddingShards
 from indexers.index import Index
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, FloatArray, IntArray, PassageEncoder, ReportingEncoder
+from indexers.protocols import EncoderIdentity, PassageEncoder, ReportingEncoder
 from indexers.settings import VectorDtype
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.manifest import verify_files
 from rag.core.progress import Progress
@@ -64,7 +65,7 @@ class KnownVectors:
         self._known = [_Known.read(Path(path), encoder, dtype) for path in indexes]
 
     @classmethod
-    def of_rows(cls, encoder: PassageEncoder, index: Index, rows: IntArray) -> KnownVectors:
+    def of_rows(cls, encoder: PassageEncoder, index: Index, rows: Int64) -> KnownVectors:
         """Take vectors from these rows (n,) of an open index, made by this encoder."""
         known = cls(encoder, [])
         if len(rows) and index.embeddings is not None:
@@ -101,7 +102,7 @@ class KnownVectors:
             copied._on_encoded = done
         return copied
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) float32, in the order of the arguments."""
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
         keys = _keys(titles, texts)
@@ -128,7 +129,7 @@ def _ignore(count: int) -> None:
 class _Known:
     """The passages of one index by hash of title and text."""
 
-    def __init__(self, embeddings: EmbeddingShards, rows: IntArray, keys: NDArray[np.void]) -> None:
+    def __init__(self, embeddings: EmbeddingShards, rows: Int64, keys: NDArray[np.void]) -> None:
         self.embeddings = embeddings
         order = np.argsort(keys["high"], kind="stable")
         self._rows, self._keys = rows[order], keys[order]
@@ -158,7 +159,7 @@ class _Known:
         cls,
         embeddings: EmbeddingShards,
         passages: PassageStore,
-        rows: IntArray,
+        rows: Int64,
         done: Callable[[int], None] = lambda count: None,
     ) -> _Known:
         parts = []
@@ -168,7 +169,7 @@ class _Known:
             done(len(batch))
         return cls(embeddings, rows, np.concatenate(parts))
 
-    def find(self, keys: NDArray[np.void]) -> IntArray:
+    def find(self, keys: NDArray[np.void]) -> Int64:
         """Row of each key (n,), -1 where the index does not hold it."""
         places = np.searchsorted(self._keys["high"], keys["high"])
         places[places == len(self._keys)] = 0

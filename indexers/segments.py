@@ -18,9 +18,10 @@ from indexers.embedding_shards import EmbeddingShards
 from indexers.exact import check_selected, select_best
 from indexers.faiss_index import open_dense
 from indexers.passages import PassageStore
-from indexers.protocols import FloatArray, IntArray, VectorIndex
+from indexers.protocols import VectorIndex
 from indexers.selected import Selection
 from indexers.settings import STAGES
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError, RetrievalError
 from rag.core.types import Passage
 
@@ -44,7 +45,7 @@ class LiveRows:
         ([1, -1, -1], [True, True, False])
     """
 
-    def __init__(self, stored: IntArray, sizes: Sequence[int]) -> None:
+    def __init__(self, stored: Int64, sizes: Sequence[int]) -> None:
         self.stored, self.bounds = stored, np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         if len(stored) and (stored.min() < 0 or stored.max() >= self.bounds[-1]):
             raise ArtifactError(
@@ -59,7 +60,7 @@ class LiveRows:
     def __len__(self) -> int:
         return len(self.stored)
 
-    def of(self, segment: int, rows: IntArray) -> IntArray:
+    def of(self, segment: int, rows: Int64) -> Int64:
         """Rows of the index for rows of a segment; -1 where the row is deleted or -1."""
         offset = self.bounds[segment]
         return np.where(rows >= 0, self._live[offset + np.maximum(rows, 0)], -1)
@@ -84,7 +85,7 @@ class LiveRows:
             begin = int(stored[first] - self.bounds[segment])
             yield segment, begin, begin + int(last - first)
 
-    def segments(self, stored: IntArray) -> IntArray:
+    def segments(self, stored: Int64) -> Int64:
         """The segment of each stored row."""
         return np.searchsorted(self.bounds, stored, side="right") - 1
 
@@ -158,7 +159,7 @@ class LiveEmbeddings(EmbeddingShards):
     def __len__(self) -> int:
         return len(self._live)
 
-    def rows(self, rows: IntArray) -> FloatArray:
+    def rows(self, rows: Int64) -> Float32:
         """See `EmbeddingShards`."""
         wanted = np.asarray(rows, dtype=np.int64)
         if len(wanted) and (wanted.min() < 0 or wanted.max() >= len(self)):
@@ -171,7 +172,7 @@ class LiveEmbeddings(EmbeddingShards):
             gathered[here] = self._segments[segment].rows(stored[here] - self._live.bounds[segment])
         return gathered
 
-    def blocks(self, *, read_whole: bool = True) -> Iterator[tuple[int, FloatArray]]:
+    def blocks(self, *, read_whole: bool = True) -> Iterator[tuple[int, Float32]]:
         """See `EmbeddingShards`; the vectors are copies, and read as a whole."""
         for first in range(0, len(self), self.shard_rows):
             yield first, self.rows(np.arange(first, min(first + self.shard_rows, len(self))))
@@ -188,8 +189,8 @@ class LiveVectors:
         return len(self._live)
 
     def search(
-        self, queries: FloatArray, top_k: int, selected: Selection | None = None
-    ) -> tuple[FloatArray, IntArray]:
+        self, queries: Float32, top_k: int, selected: Selection | None = None
+    ) -> tuple[Float32, Int64]:
         """See `VectorIndex.search`."""
         if selected is not None:
             check_selected(selected, len(self))
@@ -198,8 +199,8 @@ class LiveVectors:
         return select_best(scores, rows, top_k)
 
     def _search(
-        self, segment: int, queries: FloatArray, top_k: int, selected: Selection | None
-    ) -> tuple[FloatArray, IntArray]:
+        self, segment: int, queries: Float32, top_k: int, selected: Selection | None
+    ) -> tuple[Float32, Int64]:
         part, alive = self._parts[segment], self._alive[segment]
         if selected is not None:
             rows = self._live.of(segment, np.arange(len(part)))
@@ -213,7 +214,7 @@ class LiveVectors:
             return scores, rows
         return self._of(segment, *part.search(queries, top_k, alive))
 
-    def _of(self, segment: int, scores: FloatArray, rows: IntArray) -> tuple[FloatArray, IntArray]:
+    def _of(self, segment: int, scores: Float32, rows: Int64) -> tuple[Float32, Int64]:
         """Scores and rows of the index for those of a segment."""
         live = self._live.of(segment, rows)
         return np.where(live >= 0, scores, np.float32(-np.inf)), live
@@ -229,7 +230,7 @@ class OpenSegments:
     dense: LiveVectors | None
 
 
-def open_segments(places: Sequence[Path], stored: IntArray, *, has_dense: bool) -> OpenSegments:
+def open_segments(places: Sequence[Path], stored: Int64, *, has_dense: bool) -> OpenSegments:
     """Open segments as one index.
 
     Args:

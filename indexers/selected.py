@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from indexers.protocols import IntArray
+from rag.core.arrays import Bool, Int64, UInt8
 
 
 class Selection:
@@ -24,7 +23,7 @@ class Selection:
         [0, 1]
     """
 
-    def __init__(self, mask: NDArray[np.bool_]) -> None:
+    def __init__(self, mask: Bool) -> None:
         self.mask = np.ascontiguousarray(mask, dtype=bool)
 
     def __len__(self) -> int:
@@ -36,18 +35,18 @@ class Selection:
         return len(self.mask)
 
     @cached_property
-    def rows(self) -> IntArray:
+    def rows(self) -> Int64:
         """Selected rows in order."""
         return np.flatnonzero(self.mask)
 
     @cached_property
-    def runs(self) -> IntArray:
+    def runs(self) -> Int64:
         """(R, 2): first row and row after the last of each run of selected rows."""
         edges = np.flatnonzero(np.diff(self.mask.astype(np.int8), prepend=0, append=0))
         return edges.reshape(-1, 2)
 
     @cached_property
-    def bits(self) -> NDArray[np.uint8]:
+    def bits(self) -> UInt8:
         """The mask with eight rows per byte, the first in the lowest bit."""
         return np.packbits(self.mask, bitorder="little")
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, IntArray
+from indexers.protocols import EncoderIdentity
 from indexers.settings import SHARD_ROWS
 from indexers.token_codec import TRAINING_TOKENS, TokenCodec, centroid_count, train_codec
+from rag.core.arrays import Float16, Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, atomic_write_json, clean_directory, read_json, sha256_file
 from rag.core.npy import load_npy, save_npy
@@ -32,8 +32,6 @@ _SAMPLE_NAME, _SAMPLE_ROWS_NAME = "sample.npy", "sample_rows.npy"
 _TEXTS_AT_ONCE = 1024  # passages whose token vectors are in memory together
 _SAMPLED_TOKENS = 1 << 16  # at least, if the corpus has as many
 _log = logging.getLogger(__name__)
-
-Halves = NDArray[np.float16]
 
 
 class TokenVectors(Protocol):
@@ -159,7 +157,7 @@ class _Build:
     def range_of(self, shard: int) -> tuple[int, int]:
         return shard * self.shard_rows, min((shard + 1) * self.shard_rows, len(self.passages))
 
-    def _encode(self, texts: Sequence[Any]) -> tuple[Halves, np.ndarray]:
+    def _encode(self, texts: Sequence[Any]) -> tuple[Float16, np.ndarray]:
         found = self.encoder.passage_tokens([p.title for p in texts], [p.text for p in texts])
         if found.lengths is None:
             raise ConfigError(
@@ -196,9 +194,9 @@ class _Build:
         save_npy(self.directory / BUCKETS_NAME, codec.buckets)
         return codec
 
-    def _draw_sample(self, order: IntArray) -> None:
+    def _draw_sample(self, order: Int64) -> None:
         """Encode the first passages of `order`, as many as the centroids need."""
-        parts: list[Halves] = []
+        parts: list[Float16] = []
         counts: list[np.ndarray] = []
         tokens, at, wanted = 0, 0, float(_SAMPLED_TOKENS)
         with Progress(None, "tokens", "sample") as progress:
@@ -214,7 +212,7 @@ class _Build:
         save_npy(self.directory / _SAMPLE_NAME, np.concatenate(parts))
         save_npy(self.directory / _SAMPLE_ROWS_NAME, np.concatenate(counts))
 
-    def sampled(self) -> dict[int, Halves]:
+    def sampled(self) -> dict[int, Float16]:
         """Vectors of the sample's passages by row, mapped."""
         if not (self.directory / _SAMPLE_ROWS_NAME).is_file():
             return {}
@@ -238,7 +236,7 @@ class _Build:
         return info
 
     def write(
-        self, shard: int, codec: TokenCodec, sampled: dict[int, Halves], done: Callable[[int], None]
+        self, shard: int, codec: TokenCodec, sampled: dict[int, Float16], done: Callable[[int], None]
     ) -> None:
         codes, residuals, lengths = [], [], []
         start, stop = self.range_of(shard)
@@ -261,7 +259,7 @@ class _Build:
         info = {"rows": stop - start, "tokens": tokens, "sha256": sha256}
         atomic_write_json(self.directory / f"shard-{shard:05d}.json", info)
 
-    def _filled(self, texts: Sequence[Any], known: Sequence[Halves | None]) -> list[Halves]:
+    def _filled(self, texts: Sequence[Any], known: Sequence[Float16 | None]) -> list[Float16]:
         """Vectors of each passage: those of the sample as stored, the others encoded."""
         missing = [text for text, found in zip(texts, known, strict=True) if found is None]
         if not missing:

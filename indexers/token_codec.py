@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.protocols import FloatArray, IntArray
+from rag.core.arrays import Float32, Int64, UInt8
 
-Bytes = NDArray[np.uint8]
-_Room = tuple[IntArray, FloatArray, FloatArray]
+_Room = tuple[Int64, Float32, Float32]
 TRAINING_TOKENS = 32  # sampled tokens for each centroid
 _ROUNDS = 4
 _HELD_OUT = 65_536  # tokens that buckets are learnt from
@@ -54,7 +53,7 @@ class _Finder:
         centroids: (C, D) float32.
     """
 
-    def __init__(self, centroids: FloatArray) -> None:
+    def __init__(self, centroids: Float32) -> None:
         self.centroids, count = centroids, len(centroids)
         self.groups = centroids[:0]
         if count > _SCANNED_WHOLE:
@@ -62,7 +61,7 @@ class _Finder:
             looked = max(_SCANNED_WHOLE, count // 16)
             self.members = [np.argpartition(-(centroids @ g), looked - 1)[:looked] for g in self.groups]
 
-    def __call__(self, vectors: FloatArray) -> IntArray:
+    def __call__(self, vectors: Float32) -> Int64:
         """Centroids (T,) of vectors (T, D)."""
         if not len(self.groups):
             return _best(vectors, self.centroids)
@@ -76,13 +75,13 @@ class _Finder:
         return codes
 
 
-def _best(vectors: FloatArray, centroids: FloatArray) -> IntArray:
+def _best(vectors: Float32, centroids: Float32) -> Int64:
     """Rows (T,) of the centroids with the largest inner product."""
     starts = range(0, max(1, len(vectors)), _ROWS_AT_ONCE)
     return np.concatenate([(vectors[a : a + _ROWS_AT_ONCE] @ centroids.T).argmax(1) for a in starts])
 
 
-def _spherical_means(points: FloatArray, count: int) -> FloatArray:
+def _spherical_means(points: Float32, count: int) -> Float32:
     """Spherical k-means: unit vectors (count, D), each the direction of the mean of its nearest points.
 
     It starts from the first points, which come in random order.
@@ -98,7 +97,7 @@ def _spherical_means(points: FloatArray, count: int) -> FloatArray:
     return centroids
 
 
-def train_codec(sample: FloatArray, count: int, bits: int) -> TokenCodec:
+def train_codec(sample: Float32, count: int, bits: int) -> TokenCodec:
     """Train centroids by spherical k-means, then the residuals' buckets on held-out tokens.
 
     Args:
@@ -147,8 +146,8 @@ class TokenCodec:
         ((512, 4), True)
     """
 
-    centroids: FloatArray
-    buckets: FloatArray
+    centroids: Float32
+    buckets: Float32
 
     @property
     def bits(self) -> int:
@@ -161,12 +160,12 @@ class TokenCodec:
         return -(-self.centroids.shape[1] * self.bits // 8)
 
     @cached_property
-    def nearest(self) -> Callable[[FloatArray], IntArray]:
+    def nearest(self) -> Callable[[Float32], Int64]:
         """Vectors (T, D) → centroids (T,)."""
         return _Finder(self.centroids)
 
     @cached_property
-    def _table(self) -> FloatArray:
+    def _table(self) -> Float32:
         """(bytes · 256, numbers per byte): the values that each byte stands for at each position."""
         each = 8 // self.bits
         dim, places = self.centroids.shape[1], self.packed_bytes * each
@@ -176,7 +175,7 @@ class TokenCodec:
         parts = (np.arange(256)[:, None] >> (self.bits * np.arange(each))) & ((1 << self.bits) - 1)
         return np.concatenate([values[parts, np.arange(at, at + each)] for at in range(0, places, each)])
 
-    def encode(self, vectors: FloatArray) -> tuple[NDArray[Any], Bytes]:
+    def encode(self, vectors: Float32) -> tuple[NDArray[Any], UInt8]:
         """Centroids (T,) and packed residuals (T, bytes) of vectors (T, D)."""
         codes = self.nearest(vectors)
         residuals = vectors - self.centroids[codes]
@@ -188,12 +187,12 @@ class TokenCodec:
         shifted <<= (self.bits * np.arange(8 // self.bits)).astype(np.uint8)
         return codes.astype(code_dtype(len(self.centroids))), np.bitwise_or.reduce(shifted, axis=2)
 
-    def decode(self, codes: NDArray[Any], packed: Bytes) -> FloatArray:
+    def decode(self, codes: NDArray[Any], packed: UInt8) -> Float32:
         """Unit vectors (T, D) float32."""
         vectors, norms = self._restored(codes, packed, self._room(len(codes)))
         return vectors / norms
 
-    def similarities(self, codes: NDArray[Any], packed: Bytes, query: FloatArray) -> FloatArray:
+    def similarities(self, codes: NDArray[Any], packed: UInt8, query: Float32) -> Float32:
         """Inner products (T, q) of decoded vectors with vectors (q, D), a thousand tokens at a time."""
         found = np.empty((len(codes), len(query)), np.float32)
         room = self._room(min(len(codes), _TOKENS_AT_ONCE))
@@ -213,7 +212,7 @@ class TokenCodec:
             np.empty((tokens, self.centroids.shape[1]), np.float32),
         )
 
-    def _restored(self, codes: NDArray[Any], packed: Bytes, room: _Room) -> tuple[FloatArray, FloatArray]:
+    def _restored(self, codes: NDArray[Any], packed: UInt8, room: _Room) -> tuple[Float32, Float32]:
         """Sums of centroid and residual (T, D), in `room`, and their lengths (T, 1)."""
         count = len(codes)
         places, values, centroids = room[0][:count], room[1][:count], room[2][:count]

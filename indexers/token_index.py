@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from indexers.exact import check_queries, check_selected, select_best
 from indexers.ledger import read_info
-from indexers.protocols import EncoderIdentity, FloatArray, IntArray
+from indexers.protocols import EncoderIdentity
 from indexers.selected import Selection
 from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_NAME, TOKENS_NAME, shard_files
 from indexers.token_codec import TokenCodec, code_dtype
+from rag.core.arrays import Float32, Int64, UInt8
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 from rag.core.npy import load_npy
 from rag.core.ragged import ranges
@@ -58,7 +59,7 @@ class _Shard:
 
     codes: Any
     residuals: Any
-    starts: IntArray
+    starts: Int64
 
 
 class TokenIndex:
@@ -121,14 +122,14 @@ class TokenIndex:
 
     def search(
         self,
-        queries: FloatArray,
-        lengths: IntArray,
+        queries: Float32,
+        lengths: Int64,
         top_k: int,
         *,
         nprobe: int = NPROBE,
         ndocs: int | None = None,
         selected: Selection | None = None,
-    ) -> tuple[FloatArray, IntArray]:
+    ) -> tuple[Float32, Int64]:
         """Best passages of questions.
 
         Args:
@@ -165,8 +166,8 @@ class TokenIndex:
         return scores, rows
 
     def _search(
-        self, query: FloatArray, top_k: int, nprobe: int, ndocs: int, selected: Selection | None
-    ) -> tuple[FloatArray, IntArray]:
+        self, query: Float32, top_k: int, nprobe: int, ndocs: int, selected: Selection | None
+    ) -> tuple[Float32, Int64]:
         """Scores and rows of the candidates of a question (q, D), at least `top_k` if there are so many."""
         allowed = len(self) if selected is None else len(check_selected(selected, len(self)))
         if allowed <= ndocs:
@@ -185,16 +186,14 @@ class TokenIndex:
                 rows = np.sort(rows[np.argpartition(-worth, kept - 1)[:kept]])
         return self.exact(query, rows), rows
 
-    def _opened(
-        self, similar: FloatArray, nprobe: int, selected: Selection | None
-    ) -> tuple[FloatArray, IntArray]:
+    def _opened(self, similar: Float32, nprobe: int, selected: Selection | None) -> tuple[Float32, Int64]:
         """The scores of `_in_open_cells`, and the rows in open cells that may be returned."""
         gained = self._in_open_cells(similar, nprobe)
         if selected is not None:
             gained *= selected.mask
         return gained, np.flatnonzero(gained > 0.0)  # on booleans this is five times as fast
 
-    def _in_open_cells(self, similar: FloatArray, nprobe: int) -> FloatArray:
+    def _in_open_cells(self, similar: Float32, nprobe: int) -> Float32:
         """(N,): how much each passage scores above one in no open cell (0 for these); `similar`: (C, q)."""
         cells = _best_rows(similar, nprobe + 1, self._block)  # (m, q), best first
         values = np.take_along_axis(similar, cells, axis=0)
@@ -214,11 +213,11 @@ class TokenIndex:
             gained[rows] = gained[rows] + best[rows]  # a passage in several cells gets the same sum each time
         return gained
 
-    def _tokens(self, rows: IntArray) -> tuple[list[tuple[_Shard, IntArray]], IntArray]:
+    def _tokens(self, rows: Int64) -> tuple[list[tuple[_Shard, Int64]], Int64]:
         """Shards and positions of the tokens of sorted `rows`; the number of tokens of each row (n,)."""
         per_shard = int(self.info["shard_rows"])
-        found: list[tuple[_Shard, IntArray]] = []
-        counts: list[IntArray] = []
+        found: list[tuple[_Shard, Int64]] = []
+        counts: list[Int64] = []
         for number in np.unique(rows // per_shard).tolist():
             first, stop = np.searchsorted(rows, [number * per_shard, (number + 1) * per_shard])
             shard, own = self._shards[number], rows[first:stop] - number * per_shard
@@ -227,13 +226,13 @@ class TokenIndex:
             counts.append(lengths)
         return found, np.concatenate(counts)
 
-    def _of_centroids(self, similar: FloatArray, rows: IntArray) -> FloatArray:
+    def _of_centroids(self, similar: Float32, rows: Int64) -> Float32:
         """255 times the MaxSim of centroids (n,), of similarities (C, q) in whole steps from 0 to 1."""
         tokens, lengths = self._tokens(rows)
         codes = np.concatenate([shard.codes.take(places) for shard, places in tokens])
         return _max_sim(_levels(similar), lengths, codes)
 
-    def exact(self, query: FloatArray, rows: IntArray) -> FloatArray:
+    def exact(self, query: Float32, rows: Int64) -> Float32:
         """MaxSim (n,) of a question's vectors (q, D) with the decompressed ones of sorted `rows`."""
         scores = np.empty(len(rows), np.float32)
         for start in range(0, len(rows), _PASSAGES_AT_ONCE):
@@ -245,7 +244,7 @@ class TokenIndex:
         return scores
 
 
-def _levels(similar: FloatArray) -> NDArray[np.uint8]:
+def _levels(similar: Float32) -> UInt8:
     """Similarities from 0 to 1 in steps of 1/255.
 
     A byte each: four times as many fit into the cache, and centroids are coarser than that anyway.
@@ -258,7 +257,7 @@ def _levels(similar: FloatArray) -> NDArray[np.uint8]:
     return levels
 
 
-def _max_sim(similar: NDArray[Any], lengths: IntArray, codes: NDArray[Any] | None = None) -> FloatArray:
+def _max_sim(similar: NDArray[Any], lengths: Int64, codes: NDArray[Any] | None = None) -> Float32:
     """MaxSim scores (n,) of passages whose tokens are concatenated.
 
     The first tokens of all passages are compared, then the second ones, of fewer and fewer passages: no array
@@ -284,7 +283,7 @@ def _max_sim(similar: NDArray[Any], lengths: IntArray, codes: NDArray[Any] | Non
     return scores
 
 
-def _best_rows(values: FloatArray, count: int, block: int) -> IntArray:
+def _best_rows(values: Float32, count: int, block: int) -> Int64:
     """Rows (m, q) of the best min(`count`, C) of (C, q) in each column, best first.
 
     The best `count` lie in the `count` blocks whose best are best, so that few are compared. C is a multiple

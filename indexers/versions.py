@@ -29,11 +29,12 @@ from indexers.lucene import build_bm25
 from indexers.passage_writer import passages_digest
 from indexers.passages import PassageStore
 from indexers.probes import read_probes
-from indexers.protocols import EncoderIdentity, IntArray, PassageEncoder
+from indexers.protocols import EncoderIdentity, PassageEncoder
 from indexers.provenance import documents_of_index, settings_of_index
 from indexers.reuse import KnownVectors
 from indexers.segments import ROWS_NAME, LiveRows, OpenSegments, open_segments
 from indexers.settings import STAGES, BuildSettings
+from rag.core.arrays import Int64
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import clean_directory, fsync_path
 from rag.core.log import get_logger
@@ -144,7 +145,7 @@ class VersionWriter:
         """The first row of a document in the index."""
         return self.live.row_of(entry.first) if entry.passages else 0
 
-    def _rows(self, entries: Iterable[DocumentEntry]) -> IntArray:
+    def _rows(self, entries: Iterable[DocumentEntry]) -> Int64:
         parts = [np.arange(entry.passages) + self._row(entry) for entry in entries]
         return np.concatenate([np.empty(0, np.int64), *parts])
 
@@ -200,7 +201,7 @@ class VersionWriter:
                 hint="check that the corpus is the one of this index, or raise --max-deleted-share",
             )
 
-    def _refuse_taken_ids(self, new: list[Passage], leaving: IntArray) -> None:
+    def _refuse_taken_ids(self, new: list[Passage], leaving: Int64) -> None:
         """Refuse passages with the id of one that stays; `leaving`: the rows that do not."""
         is_leaving = np.zeros(len(self.index.passages), bool)
         is_leaving[leaving] = True
@@ -219,7 +220,7 @@ class VersionWriter:
             self.index.passages.get_many(self._rows([entry])) == passages
         )
 
-    def _build_segment(self, new: list[Passage], known: IntArray) -> int:
+    def _build_segment(self, new: list[Passage], known: Int64) -> int:
         """Write a segment; returns the number of vectors that came from rows `known` of the index."""
         place = self.place / self._segment_name()
         if not self.settings.has_dense:

@@ -3,19 +3,17 @@
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from rag.core.arrays import Bool, Float64
 from rag.core.errors import DataError
 from readers.manifest import Calibration
 
 _PULL = 1e-4  # keeps T and b finite where the outcomes are separated perfectly
 
-Floats = npt.NDArray[np.float64]
-
 
 def fit_calibration(
-    scores: Floats, correct: npt.NDArray[np.bool_], nulls: Floats, weights: Floats | None = None
+    scores: Float64, correct: Bool, nulls: Float64, weights: Float64 | None = None
 ) -> Calibration:
     r"""Temperature T and null bias b that make held-out outcomes most likely.
 
@@ -60,7 +58,7 @@ def fit_calibration(
     )
 
 
-def fit_chance(signs: Floats, happened: npt.NDArray[np.bool_], weights: Floats) -> tuple[float, ...]:
+def fit_chance(signs: Float64, happened: Bool, weights: Float64) -> tuple[float, ...]:
     r"""Bias a and slopes b of p = σ(a + b·s) that make the observed outcomes most likely.
 
     Unlike the one temperature for all candidates, this fits the probability of a single event, such as that
@@ -86,7 +84,7 @@ def fit_chance(signs: Floats, happened: npt.NDArray[np.bool_], weights: Floats) 
     return tuple(round(value, 4) for value in _least(loss, inputs.shape[1]))
 
 
-def fit_shift(logits: Floats, happened: npt.NDArray[np.bool_]) -> tuple[float, float]:
+def fit_shift(logits: Float64, happened: Bool) -> tuple[float, float]:
     r"""Shift a and slope b of p = σ(a + b·z), to correct nearly calibrated probabilities with logits z.
 
     Few questions move them little: a has a normal prior around 0 with deviation 1, b around 1 with 0.3.

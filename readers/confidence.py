@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from rag.core.arrays import Float64
 from readers.manifest import Calibration
-from readers.ranking import Floats, Ranked
+from readers.ranking import Ranked
 
 EMPTY_SIGNS = (1, 5, 13, 14)  # of `answer_signs`: those that tell whether passages hold an answer
 
 
-def confidences(scores: Floats, null: float | None, calibration: Calibration) -> tuple[Floats, float]:
+def confidences(scores: Float64, null: float | None, calibration: Calibration) -> tuple[Float64, float]:
     r"""Probabilities of the candidates and of "no answer here".
 
         p_i = exp(z_i / T) / (Σ_j exp(z_j / T) + exp(z_0 / T + b)),  p_0 likewise
@@ -33,7 +34,7 @@ def confidences(scores: Floats, null: float | None, calibration: Calibration) ->
     return weights[:-1], float(weights[-1])
 
 
-def likelihoods(found: Ranked, calibration: Calibration) -> tuple[Floats, float]:
+def likelihoods(found: Ranked, calibration: Calibration) -> tuple[Float64, float]:
     r"""Probabilities of a question's candidates, and the probability that the passages read hold no answer.
 
     They are those of `confidences`, unless the calibration has fits for the first answer and for "no answer",
@@ -60,7 +61,7 @@ def likelihoods(found: Ranked, calibration: Calibration) -> tuple[Floats, float]
     return np.append(first, np.minimum(rest, first)), float(nothing)
 
 
-def chance_of_none(first: npt.ArrayLike, empty: npt.ArrayLike) -> Floats:
+def chance_of_none(first: npt.ArrayLike, empty: npt.ArrayLike) -> Float64:
     """p_0 of `likelihoods` from p_1 and σ(empty · (1, s)).
 
     Example:
@@ -72,12 +73,12 @@ def chance_of_none(first: npt.ArrayLike, empty: npt.ArrayLike) -> Floats:
     return np.where(empty > 0.5, nothing, np.minimum(nothing, first))
 
 
-def _chance(fitted: Sequence[float], signs: Floats) -> float:
+def _chance(fitted: Sequence[float], signs: Float64) -> float:
     bias, *slopes = fitted
     return 1.0 / (1.0 + float(np.exp(-bias - signs[: len(slopes)] @ np.array(slopes))))
 
 
-def answer_signs(found: Ranked, p: Floats, none: float) -> Floats:
+def answer_signs(found: Ranked, p: Float64, none: float) -> Float64:
     """Features (16,) that predict whether the first answer is right, and whether there is one.
 
     0, 1: ln(p_1 / Σ of the other answers), ln(p_1 / p_0). 2, 3, 4: logarithms of the number of passages read,

@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from rag.config import Config
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+from rag.core.arrays import Bool, Float64
 
 
 def _words(text: str) -> list[str]:
@@ -105,13 +102,13 @@ class FactSigns:
         mentions: for each passage (S, K) whether its sentence names the title of another.
     """
 
-    passages: FloatArray
-    links: BoolArray
-    coverage: FloatArray
-    ranks: FloatArray
+    passages: Float64
+    links: Bool
+    coverage: Float64
+    ranks: Float64
     titles: tuple[str, ...]
-    sentences: tuple[FloatArray, ...]
-    mentions: tuple[BoolArray, ...]
+    sentences: tuple[Float64, ...]
+    mentions: tuple[Bool, ...]
 
 
 def find_signs(
@@ -219,7 +216,7 @@ def _within(name: Sequence[str], words: Sequence[str]) -> bool:
     return bool(name) and f" {' '.join(name)} " in f" {' '.join(words)} "
 
 
-def _rarity(wanted: Sequence[str], bags: Sequence[set[str]]) -> FloatArray:
+def _rarity(wanted: Sequence[str], bags: Sequence[set[str]]) -> Float64:
     """(W,) weights of the question's words, summing to 1 (or 0): a word of few passages tells more."""
     counts = [sum(word in bag for bag in bags) for word in wanted]
     weights = np.array([max(math.log((len(bags) + 1) / (count + 0.5)), 0.0) for count in counts])
@@ -228,8 +225,8 @@ def _rarity(wanted: Sequence[str], bags: Sequence[set[str]]) -> FloatArray:
 
 
 def _sentence_signs(
-    lines: Sequence[Sequence[str]], wanted: Sequence[str], rarity: FloatArray, passage: FactPassage
-) -> FloatArray:
+    lines: Sequence[Sequence[str]], wanted: Sequence[str], rarity: Float64, passage: FactPassage
+) -> Float64:
     rows = np.full((len(lines), 3), np.nan)
     for at, line in enumerate(lines):
         if line:

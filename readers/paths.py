@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Float32
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from rag.data.sentences import Spans, sentence_spans
 from readers.facts import FactPassage, choose_facts, find_signs, is_named
@@ -48,7 +48,7 @@ class ReadsPaths(Reader, Protocol):
 
     def support(
         self, questions: Sequence[str], passages: Sequence[Passage], sentences: Sequence[Spans]
-    ) -> list[npt.NDArray[np.float32]]:
+    ) -> list[Float32]:
         """Logits of the sentences of one passage per question; above 0: the sentence supports the answer."""
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Bool, Float64, Int32, Int64
 from rag.core.types import Passage
 from rag.data.text import normalize_answer
 from readers.answer_forms import answer_bounds, content_words, fit_of_form, has_form
@@ -16,9 +16,6 @@ from readers.extractive.layout import Row
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import TokenizedTexts
 from readers.protocols import ReadAnswer, ReadResult
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _NEAR = 15  # words on each side of an answer
 _ONLY_SIGNS = ("", "date", "step")  # forms that change no order
@@ -60,8 +57,8 @@ class PassageRows:
     unique: list[Passage]
     texts: TokenizedTexts
     rows: list[Row]
-    extend: npt.NDArray[np.bool_] | None
-    polar: npt.NDArray[np.bool_]
+    extend: Bool | None
+    polar: Bool
     forms: Sequence[str]
     contents: Sequence[frozenset[str]]
 
@@ -112,12 +109,12 @@ class Ranked:
     words: int = 0
 
     @property
-    def scores(self) -> Floats:
+    def scores(self) -> Float64:
         """Scores of the candidates."""
         return np.array([candidate.score for candidate in self.candidates], np.float64)
 
     def result(
-        self, probabilities: Floats, none: float, n_best: int, cost: Mapping[str, int] | None = None
+        self, probabilities: Float64, none: float, n_best: int, cost: Mapping[str, int] | None = None
     ) -> ReadResult:
         """The best answers with their probabilities, and that of no answer (1 if there is none)."""
         answers = tuple(
@@ -182,8 +179,8 @@ def _around(answer: CandidateAnswer, passage: Passage, content: frozenset[str]) 
 
 def _candidates(
     scored: ScoredPassages,
-    chosen: Ints,
-    place: Ints,
+    chosen: Int64,
+    place: Int64,
     retrieval: Sequence[float],
     settings: ReaderSettings,
     worded: bool,
@@ -243,8 +240,8 @@ def _by_form(candidates: list[CandidateAnswer], form: str, weight: float) -> lis
 
 def _null(
     scored: ScoredPassages,
-    chosen: Ints,
-    place: Ints,
+    chosen: Int64,
+    place: Int64,
     settings: ReaderSettings,
     candidates: Sequence[CandidateAnswer],
 ) -> float | None:
@@ -261,9 +258,7 @@ def _null(
     return float(known.max() if settings.null == "max" else known.min())
 
 
-def _whole_words(
-    tokens: npt.NDArray[np.int32], first: int, last: int, continues: npt.NDArray[np.bool_]
-) -> tuple[int, int]:
+def _whole_words(tokens: Int32, first: int, last: int, continues: Bool) -> tuple[int, int]:
     """Extend a token span until it neither starts nor ends inside a word."""
     while first > 0 and continues[tokens[first]]:
         first -= 1
@@ -272,7 +267,7 @@ def _whole_words(
     return first, last
 
 
-def retrieval_prior(scores: Sequence[float], weight: float) -> Floats:
+def retrieval_prior(scores: Sequence[float], weight: float) -> Float64:
     """−weight·ln(1 + rank) for each passage, rank 0 for the highest retrieval score; equal scores share a
     rank.
 

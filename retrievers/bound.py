@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity
+from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Query
 from retrievers.dense import DenseRetriever
@@ -46,11 +47,11 @@ class BoundEncoder:
         """Vector size D."""
         return self._encoder.dim
 
-    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+    def encode_queries(self, queries: Sequence[Query]) -> Float32:
         """Vectors (n, D) float32."""
         return self._encoder.encode_queries(queries)
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Raises ConfigError: this encoder has no passage tower."""
         raise ConfigError(
             f"{len(texts)} passages were given to a reader's question encoder, which encodes questions alone",

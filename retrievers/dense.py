@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from indexers.protocols import EncoderIdentity, FloatArray, IntArray, TimedVectorIndex, VectorIndex
+from indexers.protocols import EncoderIdentity, TimedVectorIndex, VectorIndex
 from indexers.selected import Selection
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Query
@@ -43,7 +44,7 @@ class DenseRetriever:
 
     def search_vectors(
         self,
-        queries: FloatArray,
+        queries: Float32,
         top_k: int,
         selected: Selection | None = None,
         *,
@@ -72,7 +73,7 @@ def check_dim(dim: int, encoder: EncoderIdentity) -> None:
         )
 
 
-def to_hits(scores: FloatArray, rows: IntArray, passages: Passages) -> list[list[Hit]]:
+def to_hits(scores: Float32, rows: Int64, passages: Passages) -> list[list[Hit]]:
     """Hits from scores (B, K) and rows (B, K), leaving out rows of -1; ties are ordered by passage id."""
     found = rows >= 0  # (B, K)
     ids = iter(passages.ids(rows[found]))

@@ -12,12 +12,11 @@ from pathlib import Path as FilePath
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from indexers.protocols import FloatArray
 from indexers.selected import Selection
 from rag.config import Config
+from rag.core.arrays import Bool, Float32
 from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.core.progress import StageTimer
@@ -26,7 +25,6 @@ from retrievers.dense import DenseRetriever, stage
 from retrievers.protocols import Passages, Retriever
 
 STOP_FILE = "stop.json"
-BoolArray = NDArray[np.bool_]
 
 
 class LearnedStop:
@@ -44,7 +42,7 @@ class LearnedStop:
         classifier of their unified model, for any number of hops.
     """
 
-    def __init__(self, encoder: str, weights: FloatArray, biases: FloatArray) -> None:
+    def __init__(self, encoder: str, weights: Float32, biases: Float32) -> None:
         self.encoder, self.weights, self.biases = encoder, weights, biases
 
     @classmethod
@@ -75,7 +73,7 @@ class LearnedStop:
         value = {"encoder": self.encoder, "weights": self.weights.tolist(), "biases": self.biases.tolist()}
         atomic_write_json(path, value)
 
-    def __call__(self, questions: FloatArray, hop: int) -> BoolArray:
+    def __call__(self, questions: Float32, hop: int) -> Bool:
         """Mask (B,) bool of the questions (B, D) that need no further passage after hop `hop`."""
         if hop > len(self.biases):
             return np.zeros(len(questions), bool)
@@ -167,7 +165,7 @@ class MultiHopRetriever:
 
     def _first_hop(
         self, questions: Sequence[str], width: int, timer: StageTimer | None, selected: Selection | None
-    ) -> tuple[FloatArray, list[list[Hit]]]:
+    ) -> tuple[Float32, list[list[Hit]]]:
         """Vectors (B, D) of the questions and their first passages."""
         with stage(timer, "hop_1"):
             queries = self.dense.encoder.encode_queries([Query(question) for question in questions])
@@ -184,7 +182,7 @@ class MultiHopRetriever:
     def _continue(
         self,
         questions: Sequence[str],
-        vectors: FloatArray,
+        vectors: Float32,
         first: Sequence[Sequence[Hit]],
         width: int,
         timer: StageTimer | None,
@@ -212,7 +210,7 @@ class MultiHopRetriever:
                     paths[number] = _best(longer[number], width)
         return paths
 
-    def _encode(self, questions: Sequence[str], paths: Sequence[Path]) -> FloatArray:
+    def _encode(self, questions: Sequence[str], paths: Sequence[Path]) -> Float32:
         rows = list({hit.row for path in paths for hit in path.hits})
         passages = dict(zip(rows, self.passages.get_many(rows), strict=True))
         return self.dense.encoder.encode_queries(

@@ -5,8 +5,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from indexers.protocols import FloatArray, PassageEncoder
+from indexers.protocols import PassageEncoder
 from indexers.selected import Selection
+from rag.core.arrays import Float32
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage, Path, Query
 
@@ -14,7 +15,7 @@ from rag.core.types import Hit, Passage, Path, Query
 class TextEncoder(PassageEncoder, Protocol):
     """Encodes both sides, as `BiEncoder` does."""
 
-    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+    def encode_queries(self, queries: Sequence[Query]) -> Float32:
         """Vectors (n, D) float32 of questions, each with the passages of its earlier hops, in order."""
 
 
@@ -37,7 +38,7 @@ class PairScorer(Protocol):
     def name(self) -> str:
         """Folder or hub name."""
 
-    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
+    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Scores (n,) of n pairs, larger is better, comparable within a question."""
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from indexers.index import Index
-from indexers.protocols import FloatArray, IntArray
 from indexers.selected import Selection
 from indexers.token_index import TokenIndex
 from rag.config import Config, load_config, parse_overrides
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.core.log import get_logger
@@ -78,7 +78,7 @@ class LateInteraction:
                 self.name, "; ".join(self.differences),
             )  # fmt: skip
 
-    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
+    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Scores (n,) float32 of n pairs; each question and each passage is encoded once."""
         from retrievers.encoders.vectors import max_sim
 
@@ -99,7 +99,7 @@ class LateInteraction:
             scores[own] = max_sim(queries.take([number]), found.take(rows[own].tolist()))[0].numpy()
         return scores
 
-    def score_stored(self, questions: Sequence[str], lists: Sequence[IntArray]) -> list[FloatArray]:
+    def score_stored(self, questions: Sequence[str], lists: Sequence[Int64]) -> list[Float32]:
         """Scores of each question's rows, from the stored vectors."""
         assert self.stored is not None
         queries, scores = self.encoder.question_tokens(questions), []

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from indexers.protocols import FloatArray
 from rag.bench.common import Timings, question_texts, time_interleaved
 from rag.bench.report import Goal, Report, Table, format_interval
+from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.optional import require
 from rag.core.types import Passage
@@ -173,7 +173,7 @@ def _add_agreement(
 
 
 def compare_vectors(
-    passages: FloatArray, other_passages: FloatArray, queries: FloatArray, other_queries: FloatArray
+    passages: Float32, other_passages: Float32, queries: Float32, other_queries: Float32
 ) -> dict[str, float]:
     """How much two encodings of the same texts agree.
 

@@ -22,7 +22,8 @@ RECALL_GOAL, BARE_GOAL = 0.95, 1.10
 RECALL_KS = (1, 10, 20, 100)
 if TYPE_CHECKING:
     from indexers.embedding_shards import EmbeddingShards
-    from indexers.protocols import FloatArray, VectorIndex
+    from indexers.protocols import VectorIndex
+    from rag.core.arrays import Float32
 
 _MOST_FLAT = 1_000_000  # vectors that are also searched one by one
 _COLD = 50  # questions that are timed with the files out of the page cache
@@ -79,12 +80,12 @@ def multiplied(embeddings: EmbeddingShards, folder: Path, rows: int, noise: floa
     stored = embeddings.rows(np.arange(len(embeddings)))
     stored /= np.linalg.norm(stored, axis=1, keepdims=True)
 
-    def make(start: int, stop: int) -> FloatArray:
+    def make(start: int, stop: int) -> Float32:
         random = np.random.default_rng([0, start])
         around = random.standard_normal((stop - start, embeddings.dim), np.float32)
         around *= noise / np.sqrt(embeddings.dim)
         around += stored[random.integers(0, len(stored), stop - start)]
-        vectors: FloatArray = around / np.linalg.norm(around, axis=1, keepdims=True)
+        vectors: Float32 = around / np.linalg.norm(around, axis=1, keepdims=True)
         return vectors
 
     writer = EmbeddingWriter(folder, rows=rows, encoder=embeddings.encoder, dtype="float16")
@@ -101,7 +102,7 @@ def multiplied(embeddings: EmbeddingShards, folder: Path, rows: int, noise: floa
 def compare_lossy(
     report: Report,
     embeddings: EmbeddingShards,
-    queries: FloatArray,
+    queries: Float32,
     index_types: Sequence[str],
     batch_sizes: Sequence[int],
     rounds: int,
@@ -170,7 +171,7 @@ class Bare:
         self._index = open_faiss(place, info)
         self._over_fetch, self._effort = info["over_fetch"], info["effort"]
 
-    def search(self, queries: FloatArray, top_k: int) -> Any:
+    def search(self, queries: Float32, top_k: int) -> Any:
         """Scores and rows of the candidates for the best `top_k`."""
         from indexers.exact import CANDIDATE_MARGIN
         from indexers.faiss_index import search_parameters
@@ -181,13 +182,13 @@ class Bare:
         )
 
 
-def _timed(index: VectorIndex, query: FloatArray, top_k: int) -> float:
+def _timed(index: VectorIndex, query: Float32, top_k: int) -> float:
     started = time.perf_counter()
     index.search(query, top_k)
     return time.perf_counter() - started
 
 
-def _recalls(index: VectorIndex, queries: FloatArray, truth: FloatArray, k: int) -> FloatArray:
+def _recalls(index: VectorIndex, queries: Float32, truth: Float32, k: int) -> Float32:
     """(n,) share of the true best `k` found; equal scores count as equal."""
     threshold = truth[:, k - 1 : k] - 1e-6 * np.abs(truth[:, k - 1 : k])
     starts = range(0, len(queries), 64)

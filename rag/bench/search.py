@@ -16,7 +16,7 @@ from rag.core.progress import format_seconds
 
 if TYPE_CHECKING:
     from indexers.embedding_shards import EmbeddingShards
-    from indexers.protocols import FloatArray
+    from rag.core.arrays import Float32
 
 FLAT_GOAL = 1.05
 _MIN_ROUND_S = 0.1
@@ -34,7 +34,7 @@ def bare_flat(embeddings: EmbeddingShards) -> Any:
 
 def open_vectors(
     index_dir: Path, questions: Path | None, limit: int, encoder: str | None, precision: str, format: str
-) -> tuple[EmbeddingShards, FloatArray]:
+) -> tuple[EmbeddingShards, Float32]:
     """The embeddings of an index and queries (n, D): at most `limit` questions by its own encoder, or
     passages with noise.
 
@@ -56,12 +56,12 @@ def open_vectors(
     return index.embeddings, open_encoder(index, encoder=encoder, precision=precision).encode_questions(texts)
 
 
-def _batch(queries: FloatArray, size: int) -> FloatArray:
+def _batch(queries: Float32, size: int) -> Float32:
     return np.ascontiguousarray(np.resize(queries, (size, queries.shape[1])))
 
 
 def time_searches(
-    searchers: Mapping[str, Any], queries: FloatArray, batch_size: int, top_k: int, rounds: int
+    searchers: Mapping[str, Any], queries: Float32, batch_size: int, top_k: int, rounds: int
 ) -> Timings:
     """Seconds of one batch, searched by all in turn.
 
@@ -137,7 +137,7 @@ def run_search_benchmark(
     return report
 
 
-def _same_rows(searchers: Mapping[str, Any], queries: FloatArray, top_k: int) -> float:
+def _same_rows(searchers: Mapping[str, Any], queries: Float32, top_k: int) -> float:
     first, second = (searcher.search(queries, top_k)[1] for searcher in searchers.values())
     shared = [len(set(a.tolist()) & set(b.tolist())) / len(a) for a, b in zip(first, second, strict=True)]
     return float(np.mean(shared))

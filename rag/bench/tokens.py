@@ -24,10 +24,11 @@ from rag.metrics.significance import bootstrap
 
 if TYPE_CHECKING:
     from indexers.passages import PassageStore
-    from indexers.protocols import EncoderIdentity, FloatArray, IntArray
+    from indexers.protocols import EncoderIdentity
     from indexers.token_index import TokenIndex
+    from rag.core.arrays import Float32, Int64
 
-    _Search = Callable[[FloatArray], IntArray]  # a question's vectors (q, D) → rows, best first
+    _Search = Callable[[Float32], Int64]  # a question's vectors (q, D) → rows, best first
 
 SIZE_GOAL, RECALL_GOAL, TIME_GOAL_S = 24.0, 0.99, 0.030
 _PASSAGES_AT_ONCE = 64
@@ -46,12 +47,12 @@ class StoredTokens:
     identity: EncoderIdentity
     rows: dict[tuple[str, str], int]
     values: Any
-    lengths: IntArray
+    lengths: Int64
 
     @classmethod
     def encode(cls, passages: PassageStore, encoder: Any, path: Path) -> StoredTokens:
         """Encode all passages into a file."""
-        lengths: list[IntArray] = []
+        lengths: list[Int64] = []
         rows: dict[tuple[str, str], int] = {}
         with open(path, "wb") as file, Progress(len(passages), "passages", "encode") as progress:
             for texts in passages.batches(1024):
@@ -67,7 +68,7 @@ class StoredTokens:
         return cls(encoder.identity, rows, mapped, each)
 
     @property
-    def starts(self) -> IntArray:
+    def starts(self) -> Int64:
         """(N,), where each passage's vectors begin."""
         return np.cumsum(self.lengths) - self.lengths
 
@@ -81,11 +82,11 @@ class StoredTokens:
 
 @dataclass(frozen=True, slots=True)
 class _Vectors:
-    values: FloatArray
-    lengths: IntArray
+    values: Float32
+    lengths: Int64
 
 
-def exhaustive(stored: StoredTokens, queries: FloatArray, lengths: IntArray) -> FloatArray:
+def exhaustive(stored: StoredTokens, queries: Float32, lengths: Int64) -> Float32:
     """MaxSim (B, N) of every question with every passage, from vectors as they were encoded."""
     begins, starts = np.cumsum(lengths) - lengths, stored.starts
     scores = np.empty((len(lengths), len(starts)), np.float32)
@@ -160,7 +161,7 @@ def run_tokens_benchmark(
 
 def compare_tokens(
     report: Report, passages: PassageStore, stored: StoredTokens, asked: Sequence[Question],
-    queries: FloatArray, lengths: IntArray, bits: Sequence[int], nprobes: Sequence[int], top_k: int,
+    queries: Float32, lengths: Int64, bits: Sequence[int], nprobes: Sequence[int], top_k: int,
     peer: Any, rounds: int, holder: Path,
 ) -> Report:  # fmt: skip
     """Measure every setting and return the report; `peer` is PyLate's index, or None."""
@@ -170,7 +171,7 @@ def compare_tokens(
     top_k = min(top_k, len(passages))
     matchers = [AnswerMatcher(q.answers, q.answer_mode) for q in asked]
 
-    def answered(rows: IntArray) -> FloatArray:
+    def answered(rows: Int64) -> Float32:
         """(B,) whether one of the passages holds an answer."""
         texts = [[passage.text for passage in passages.get_many(own[own >= 0])] for own in rows]
         return np.array(
@@ -267,7 +268,7 @@ def _pylate(peer: Any, stored: StoredTokens, place: Path, bits: int, top_k: int)
         index = peer(index_folder=str(place), index_name="i", use_fast=fast, nbits=bits, device="cpu", **more)
         index.add_documents(list(map(str, range(len(vectors)))), vectors)
 
-    def search(own: FloatArray) -> IntArray:
+    def search(own: Float32) -> Int64:
         with redirect_stdout(sys.stderr):
             return np.array([int(found["id"]) for found in index([own], k=top_k)[0]], np.int64)
 

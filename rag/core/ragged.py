@@ -1,12 +1,11 @@
 """Sequences of different lengths, end to end in one array."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from rag.core.arrays import Int64
 
 
-def ranges(starts: Ints | int, lengths: Ints) -> Ints:
+def ranges(starts: Int64 | int, lengths: Int64) -> Int64:
     """The numbers start, start + 1, … of ranges with these lengths (n,), end to end.
 
     From 0 they are the place of each element in its own sequence; from the sequences' starts in a flat array,
@@ -16,6 +15,6 @@ def ranges(starts: Ints | int, lengths: Ints) -> Ints:
         >>> ranges(0, np.array([2, 0, 3])).tolist(), ranges(np.array([5, 9]), np.array([2, 1])).tolist()
         ([0, 1, 0, 1, 2], [5, 6, 9])
     """
-    before: Ints = np.cumsum(lengths) - lengths
-    numbers: Ints = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
+    before: Int64 = np.cumsum(lengths) - lengths
+    numbers: Int64 = np.arange(int(lengths.sum())) + np.repeat(starts - before, lengths)
     return numbers

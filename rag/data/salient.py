@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import regex
 
+from rag.core.arrays import UInt64
 from rag.core.files import hash64
 from rag.core.npy import load_npy, save_npy
 from rag.core.types import Passage
@@ -43,7 +43,7 @@ def find_dates(sentence: str) -> CharSpans:
     return [match.span() for match in _DATES.finditer(sentence)]
 
 
-def title_hashes(passages: Iterable[Passage], path: Path) -> npt.NDArray[np.uint64]:
+def title_hashes(passages: Iterable[Passage], path: Path) -> UInt64:
     """Sorted 8-byte hashes of a corpus's different titles, kept in the file `path`."""
     if not path.exists():
         found: set[int] = set()
@@ -72,7 +72,7 @@ class CapitalTagger:
         ['Vienna', 'Bank of Austria', 'J. Smith']
     """
 
-    def __init__(self, titles: npt.NDArray[np.uint64] | None = None) -> None:
+    def __init__(self, titles: UInt64 | None = None) -> None:
         self._titles = np.zeros(0, np.uint64) if titles is None else titles
 
     def __call__(self, sentences: Sequence[str]) -> list[CharSpans]:

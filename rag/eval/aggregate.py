@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Float64
 from rag.core.errors import DataError
 from rag.eval.breakdown import breakdown_table
 from rag.eval.settings import EvaluationSettings
@@ -46,14 +46,14 @@ class FigureTable:
         """Figures that are defined for at least one question, in the order of their first appearance."""
         return [name for name, column in self._columns.items() if not np.isnan(column).all()]
 
-    def column(self, name: str) -> npt.NDArray[np.float64]:
+    def column(self, name: str) -> Float64:
         """One figure of all questions, (n,); NaN where undefined."""
         values = np.full(len(self.ids), np.nan)
         known = self._columns.get(name, ())
         values[: len(known)] = known
         return values
 
-    def matrix(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
+    def matrix(self, names: Iterable[str]) -> Float64:
         """Several figures, (n, m)."""
         columns = [self.column(name) for name in names]
         return np.stack(columns, axis=1) if columns else np.zeros((len(self.ids), 0))
@@ -120,9 +120,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     }
 
 
-def _accuracy_curve(
-    ranks: npt.NDArray[np.float64], deepest: int, options: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def _accuracy_curve(ranks: Float64, deepest: int, options: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Accuracy at up to 40 cut-offs between 1 and the deepest hit, evenly spaced on a logarithmic axis."""
     if deepest == 0 or np.isnan(ranks).all():
         return []
@@ -132,6 +130,6 @@ def _accuracy_curve(
     return [{"k": int(k), **interval.to_json()} for k, interval in zip(ks, intervals, strict=True)]
 
 
-def _percentiles(values: npt.NDArray[np.float64]) -> dict[str, float]:
+def _percentiles(values: Float64) -> dict[str, float]:
     figures = {f"p{p}": float(np.percentile(values, p)) for p in _LATENCY_PERCENTILES}
     return {"mean": float(values.mean()), **figures, "max": float(values.max())}

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from rag.core.arrays import Float64
 from rag.core.errors import DataError
 from rag.core.types import Passage, Question
 from rag.data.text import normalize_answer, simple_tokenize
@@ -223,7 +221,7 @@ def field_groups(question: Question, names: Sequence[str]) -> dict[str, str]:
 
 def breakdown_table(
     groups: Mapping[str, Sequence[int]],
-    values: npt.NDArray[np.float64],
+    values: Float64,
     names: Sequence[str],
     *,
     seed: int = 0,

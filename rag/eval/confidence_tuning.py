@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Bool, Float64
 from rag.core.errors import ConfigError, DataError
 from rag.core.progress import Progress
 from rag.core.types import AnswerSet, Question
@@ -22,9 +22,6 @@ from readers.manifest import Calibration
 _FOLDS = 5
 _LEAST = 10
 _NEVER = (-20.0, 20.0)  # logits of confidences of 0 and 1
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +64,13 @@ class _Outcomes:
     `if_wrong`: whether the second is fitted where the first answer is wrong, as `Calibration.none` is.
     """
 
-    first: Floats
-    none: Floats
-    right: Bools
-    empty: Bools
+    first: Float64
+    none: Float64
+    right: Bool
+    empty: Bool
     if_wrong: bool
 
-    def only(self, kept: Bools) -> _Outcomes:
+    def only(self, kept: Bool) -> _Outcomes:
         arrays = self.first[kept], self.none[kept], self.right[kept], self.empty[kept]
         return _Outcomes(*arrays, self.if_wrong)
 
@@ -166,9 +163,7 @@ def _shifted(fitted: Sequence[float], shift: float, slope: float) -> tuple[float
     return tuple(round(value, 4) for value in (bias + shift, *slopes))
 
 
-def _confidences(
-    outcomes: _Outcomes, fitted: tuple[tuple[float, float], tuple[float, float]]
-) -> npt.NDArray[np.float64]:
+def _confidences(outcomes: _Outcomes, fitted: tuple[tuple[float, float], tuple[float, float]]) -> Float64:
     """(Q, 2): of the first answer and of none."""
     (a, b), (c, d) = fitted
     first, none = (1.0 / (1.0 + np.exp(-z)) for z in (a + b * outcomes.first, c + d * outcomes.none))
@@ -176,7 +171,7 @@ def _confidences(
     return np.column_stack([first, nothing])
 
 
-def _figures(confidences: npt.NDArray[np.float64], outcomes: _Outcomes) -> ConfidenceFigures:
+def _figures(confidences: Float64, outcomes: _Outcomes) -> ConfidenceFigures:
     first, none = confidences.T
     measured = calibration(first, outcomes.right)
     silent = none > first

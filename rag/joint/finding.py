@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from indexers.index import Index
-from indexers.protocols import IntArray
+from rag.core.arrays import Int64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query, Question
@@ -27,7 +27,7 @@ log = get_logger(__name__)
 class Retrieved:
     """Passages of B questions, best first by the index, and their scores (B, K), −inf behind the last."""
 
-    rows: IntArray
+    rows: Int64
     passages: list[list[Passage]]
     scores: Tensor
 
@@ -91,7 +91,7 @@ class LearningFinder:
     def _ask(self, questions: Sequence[Question]) -> Tensor:
         return self._retriever.ask([Query(question.text) for question in questions])
 
-    def _scores(self, vectors: Tensor, rows: IntArray) -> Tensor:
+    def _scores(self, vectors: Tensor, rows: Int64) -> Tensor:
         """(B, K) with passages encoded by the model as it is."""
         distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
         encoded = self._retriever.read(self._live_index.passages.get_many(distinct))

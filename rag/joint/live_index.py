@@ -20,7 +20,8 @@ from indexers.embeddings import encode_corpus
 from indexers.exact import FlatIndex
 from indexers.index import Index
 from indexers.probes import probe_texts
-from indexers.protocols import EncodesCorpus, IntArray, VectorIndex
+from indexers.protocols import EncodesCorpus, VectorIndex
+from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.core.types import Passage, Query
@@ -76,7 +77,7 @@ class LiveIndex:
         self._key = _key(index)
         self._search: VectorIndex = index.dense
 
-    def search(self, questions: Tensor, top_k: int) -> IntArray:
+    def search(self, questions: Tensor, top_k: int) -> Int64:
         """Rows (B, K) of the best passages in the live index, best first; −1 where there are fewer than K.
 
         Args:
@@ -84,7 +85,7 @@ class LiveIndex:
         """
         return self._search.search(questions.detach().float().cpu().numpy(), top_k)[1]
 
-    def passages_of(self, rows: IntArray) -> list[list[Passage]]:
+    def passages_of(self, rows: Int64) -> list[list[Passage]]:
         """The passages of each question, from the rows that `search` returns."""
         return [self.passages.get_many(row[row >= 0]) for row in rows]
 
@@ -168,7 +169,7 @@ def index_exchange(
     )  # fmt: skip
 
 
-def _watched(config: CorpusTrainConfig, index: Index) -> IntArray:
+def _watched(config: CorpusTrainConfig, index: Index) -> Int64:
     """Rows of the passages on which drift and staleness are measured."""
     count = len(index.passages)
     return ProbeSet.draw(config, config.run.seed, questions=1, passages=count).passages

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from indexers.passages import PassageStore
-from indexers.protocols import IntArray
+from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage
@@ -58,9 +58,9 @@ class MaskedSentence:
 
     text: str
     query: str
-    ids: IntArray
-    places: IntArray
-    targets: IntArray
+    ids: Int64
+    places: Int64
+    targets: Int64
     words: tuple[str, ...] = ()
     title: str = ""
     rest: str = ""
@@ -116,7 +116,7 @@ class SentenceBatches:
         sentence_tokens: int,
         min_words: int,
         examples: Epochs,
-        rows: IntArray | None = None,
+        rows: Int64 | None = None,
         recurring: bool = False,
         mask_token: str | None = None,
     ) -> None:
@@ -132,7 +132,7 @@ class SentenceBatches:
             hint="give a tagger that knows the corpus's language, or mask spans: masks=span",
         )  # fmt: skip
 
-    def _any(self, count: int, draw: np.random.Generator) -> IntArray:
+    def _any(self, count: int, draw: np.random.Generator) -> Int64:
         """Some of the rows, ascending."""
         chosen = draw.choice(len(self._rows), min(count, len(self._rows)), replace=False)
         return np.sort(self._rows[chosen])
@@ -156,7 +156,7 @@ class SentenceBatches:
             hint="raise batch_size, or mask spans: masks=span",
         )
 
-    def _draw(self, rows: IntArray, draw: np.random.Generator) -> list[MaskedSentence]:
+    def _draw(self, rows: Int64, draw: np.random.Generator) -> list[MaskedSentence]:
         passages, following = (self._store.get_many(wanted % len(self._store)) for wanted in (rows, rows + 1))
         texts = [
             [s for s in split_sentences(passage.text) if len(s.split()) >= self._min_words]

@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from indexers.index import Index
-from indexers.protocols import IntArray
+from rag.core.arrays import Bool, Int64
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import Query, Question
@@ -192,7 +191,7 @@ class _Task:
         self._layout = RowLayout(pair_template(tokenizer), self.settings)
         self._regex: dict[tuple[int, int], bool] = {}  # (question, row) → matches
 
-    def loss(self, chosen: IntArray) -> Loss:
+    def loss(self, chosen: Int64) -> Loss:
         """Both losses of some questions."""
         ids = [self.tables.questions[number] for number in chosen.tolist()]
         vectors = self.retriever.encode_questions(ids)  # (B, D)
@@ -211,7 +210,7 @@ class _Task:
             },
         )  # fmt: skip
 
-    def answered(self, number: int, rows: IntArray) -> npt.NDArray[np.bool_]:
+    def answered(self, number: int, rows: Int64) -> Bool:
         """(C,) which passages hold an answer of training question `number`; −1 holds none."""
         there = np.flatnonzero(rows >= 0)
         answered = np.zeros(len(rows), bool)
@@ -227,7 +226,7 @@ class _Task:
             answered[place] = self._regex[key]
         return answered
 
-    def _read(self, chosen: IntArray, rows: IntArray, retrieval: Tensor) -> tuple[Tensor, float, int]:
+    def _read(self, chosen: Int64, rows: Int64, retrieval: Tensor) -> tuple[Tensor, float, int]:
         """The reader's loss, the share of questions with a right span, and how many tokens it took."""
         shape = rows.shape  # (B, K)
         unique, inverse = np.unique(np.maximum(rows, 0), return_inverse=True)

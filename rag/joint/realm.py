@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from indexers.embedding_shards import EmbeddingShards
 from indexers.embeddings import encode_corpus
 from indexers.index import Index
-from indexers.protocols import EncodesCorpus, IntArray
+from indexers.protocols import EncodesCorpus
+from rag.core.arrays import Int64
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.joint.config import RealmTrainConfig
@@ -231,7 +232,7 @@ class RealmTask:
             if any(sentence.is_answered_by(p.text) and not sentence.stands_in(p) for p in passages)
         ]
 
-    def retrieve(self, sentences: Sequence[MaskedSentence]) -> tuple[Tensor, IntArray, list[tuple[str, str]]]:
+    def retrieve(self, sentences: Sequence[MaskedSentence]) -> tuple[Tensor, Int64, list[tuple[str, str]]]:
         """Retrieve the passages of each sentence and score them with the current model.
 
         Passages that contain the sentence, and duplicates, are left out. Where no passage is left, the null
@@ -269,9 +270,7 @@ class RealmTask:
         return listed_scores(questions, vectors, chosen, model.scale), rows, passages
 
 
-def _holding(
-    sentences: Sequence[MaskedSentence], rows: IntArray, passages: Sequence[tuple[str, str]]
-) -> Tensor:
+def _holding(sentences: Sequence[MaskedSentence], rows: Int64, passages: Sequence[tuple[str, str]]) -> Tensor:
     """(B, K) whether a passage contains all masked words of the sentence; the null document never does."""
     return torch.tensor(
         [

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from indexers.protocols import IntArray
+from rag.core.arrays import Int64
 from rag.core.errors import ConfigError
 from rag.joint.config import MlmConfig
 from rag.joint.masked import Filled, Filler, MaskedReader, MaskedSentence
@@ -160,11 +160,11 @@ class _Reading(NamedTuple):
     sentence: int
     passage: int
     row: Row
-    first: IntArray
-    last: IntArray
+    first: Int64
+    last: Int64
 
 
-def _places(tokens: IntArray, wanted: IntArray, continues: Any) -> IntArray:
+def _places(tokens: Int64, wanted: Int64, continues: Any) -> Int64:
     """Where `wanted` begins in `tokens`, as whole words.
 
     Example:

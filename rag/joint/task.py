@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from indexers.protocols import IntArray
+from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.types import Question
@@ -46,7 +46,7 @@ log = get_logger(__name__)
 class JointBatch:
     """The numbers of the questions in a batch, and the target answer of each."""
 
-    numbers: IntArray
+    numbers: Int64
     answers: list[str]
 
 
@@ -207,7 +207,7 @@ class _Watch(FitHooks):
 
     def __init__(self, documents: int) -> None:
         self._documents = documents
-        self._rows: deque[IntArray] = deque(maxlen=_WINDOW)
+        self._rows: deque[Int64] = deque(maxlen=_WINDOW)
         self._seen = self._without = 0
         self._warned: set[str] = set()
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rag.core.arrays import Float64
 from rag.core.errors import DataError
 
 _POINTS = 200  # most points of a risk-coverage curve; its area uses all of them
@@ -42,9 +43,7 @@ class Calibration:
     bins: tuple[ReliabilityBin, ...]
 
 
-def _checked(
-    confidences: npt.ArrayLike, correct: npt.ArrayLike
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _checked(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> tuple[Float64, Float64]:
     confidence = np.asarray(confidences, dtype=np.float64)
     hit = np.asarray(correct, dtype=np.float64)
     if confidence.shape != hit.shape or confidence.ndim != 1:

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, DataError
 from rag.data.text import AnswerMatcher, MatchMode
 from rag.metrics.cutoffs import DEFAULT_MEASURES, check_ks
 
-Floats = npt.NDArray[np.float64]
 _QUESTIONS = 256  # questions scored at once
 
 
@@ -33,7 +33,7 @@ def first_true(flags: Sequence[bool]) -> int | None:
 
 def rank_figures(
     ranks: Sequence[int | None], ks: Iterable[int], *, depth: int | None = None
-) -> dict[str, Floats]:
+) -> dict[str, Float64]:
     """Top-k accuracy and reciprocal rank of every question.
 
     Args:

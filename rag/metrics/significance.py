@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rag.core.arrays import Bool, Float64
 from rag.core.errors import ConfigError, DataError
 
-Floats = npt.NDArray[np.float64]
 _CHUNK_CELLS = 2_000_000  # numbers held at once while resampling: 16 MB of float64
 _EXACT_LIMIT = 16  # up to 2**16 sign patterns are enumerated instead of sampled
 
@@ -103,7 +103,7 @@ def bootstrap(
     return intervals
 
 
-def _resampled_means(filled: Floats, defined: npt.NDArray[np.bool_], resamples: int, seed: int) -> Floats:
+def _resampled_means(filled: Float64, defined: Bool, resamples: int, seed: int) -> Float64:
     """Means of `resamples` question sets drawn with replacement, (B, m); NaN where no defined row was
     drawn."""
     generator = np.random.default_rng(seed)
@@ -171,7 +171,7 @@ def non_inferiority(a: npt.ArrayLike, b: npt.ArrayLike, margin: float, *, resamp
     return (1 + int(np.count_nonzero(sampled <= -margin + 1e-12))) / (1 + resamples)
 
 
-def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Floats:
+def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Float64:
     """b - a without undefined questions."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.shape != second.shape or first.ndim != 1:
@@ -226,7 +226,7 @@ def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 1
     return (1 + extreme) / (1 + resamples)
 
 
-def _sums_by_byte(difference: Floats) -> Floats:
+def _sums_by_byte(difference: Float64) -> Float64:
     """Signed sums of each group of eight differences under each of the 256 sign patterns, (groups, 256)."""
     groups = np.zeros(-(-len(difference) // 8) * 8)
     groups[: len(difference)] = difference

@@ -23,6 +23,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from rag.core.arrays import Float64
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError
 from rag.data.examples import Example
 from rag.data.text import AnswerMatcher, most_matched
@@ -36,7 +37,6 @@ from readers.generative.layout import encode_rows
 from readers.generative.reader import GenerativeReader
 from readers.llm.scoring import EndpointScorer
 from readers.open import open_reader, reader_kind
-from readers.ranking import Floats
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.encoders.question_likelihood import QuestionLikelihood
 from retrievers.examples.data import answer_matcher
@@ -66,13 +66,13 @@ def matcher_of(example: Example) -> AnswerMatcher:
     return answer_matcher(example.answers, example.answer_mode)
 
 
-Measure = Callable[[Any, Sequence[Example]], list[Floats]]
+Measure = Callable[[Any, Sequence[Example]], list[Float64]]
 
 
 def _of_memory(use: Signal) -> Measure:
     """A signal of a generative reader: questions one by one, their passages encoded once."""
 
-    def measure(reader: Any, examples: Sequence[Example]) -> list[Floats]:
+    def measure(reader: Any, examples: Sequence[Example]) -> list[Float64]:
         seq2seq, settings, found = reader.seq2seq, reader.settings, []
         for one in examples:
             rows = encode_rows(seq2seq.tokenizer, settings, [one.question], [one.passages])
@@ -85,7 +85,7 @@ def _of_memory(use: Signal) -> Measure:
     return measure
 
 
-def _span_likelihood(reader: Any, examples: Sequence[Example]) -> list[Floats]:
+def _span_likelihood(reader: Any, examples: Sequence[Example]) -> list[Float64]:
     found = span_log_likelihood(
         reader,
         [e.question for e in examples],
@@ -95,25 +95,25 @@ def _span_likelihood(reader: Any, examples: Sequence[Example]) -> list[Floats]:
     return [np.logaddexp(values, np.log(_SMALLEST)) for values in found]
 
 
-def _relevance(reader: Any, examples: Sequence[Example]) -> list[Floats]:
+def _relevance(reader: Any, examples: Sequence[Example]) -> list[Float64]:
     return passage_relevance(reader, [e.question for e in examples], [e.passages for e in examples])
 
 
-def _scored(judge: CrossEncoder | QuestionLikelihood, examples: Sequence[Example]) -> list[Floats]:
+def _scored(judge: CrossEncoder | QuestionLikelihood, examples: Sequence[Example]) -> list[Float64]:
     """The model's own score of each passage."""
     pairs = [(e.question, passage) for e in examples for passage in e.passages]
     found = judge.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
     return np.split(found, np.cumsum([len(e.candidates) for e in examples])[:-1])
 
 
-def _cross_encoded(judge: CrossEncoder, examples: Sequence[Example]) -> list[Floats]:
+def _cross_encoded(judge: CrossEncoder, examples: Sequence[Example]) -> list[Float64]:
     return [np.clip(odds, -_SURE, _SURE) for odds in _scored(judge, examples)]
 
 
 def _echoed(layout: str, target: Callable[[Example], str]) -> Measure:
     """A signal of an endpoint: what follows each passage in plain text, without a chat template."""
 
-    def measure(judge: EndpointScorer, examples: Sequence[Example]) -> list[Floats]:
+    def measure(judge: EndpointScorer, examples: Sequence[Example]) -> list[Float64]:
         pairs = [(e, passage) for e in examples for passage in e.passages]
         prompts = [layout.format(title=p.title, text=p.text, question=e.question) for e, p in pairs]
         found = np.array(judge.score(prompts, [" " + target(e) for e, _ in pairs]))
@@ -233,7 +233,7 @@ class Judge:
         """Whether the signal is about a known answer."""
         return self.signal in NEED_ANSWERS
 
-    def judge(self, examples: Sequence[Example]) -> list[Floats]:
+    def judge(self, examples: Sequence[Example]) -> list[Float64]:
         """For each question one number per passage, larger is better; −inf where a passage cannot be read.
 
         Raises:

@@ -20,8 +20,8 @@ from indexers.embedding_shards import EmbeddingShards
 from indexers.exact import FlatIndex, check_queries, exact_scores, exact_search, select_best
 from indexers.faiss_index import FaissIndex, faiss
 from indexers.index import Index
-from indexers.protocols import FloatArray, IntArray
 from indexers.selected import Selection
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ResourceError, RetrievalError
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
@@ -34,7 +34,7 @@ _IMPATIENCE = 0.25  # share of the deadline after which another actor of the par
 
 log = get_logger(__name__)
 
-Found = tuple[FloatArray, FloatArray, IntArray]
+Found = tuple[Float32, Float32, Int64]
 """Scores (n, K) by which candidates are taken, exact scores (n, K), and rows (n, K)."""
 
 
@@ -88,7 +88,7 @@ class PartSearch:
             self._index = index
         return self._index
 
-    def search(self, queries: FloatArray, wanted: int, effort: int | None) -> Found:
+    def search(self, queries: Float32, wanted: int, effort: int | None) -> Found:
         """The best `wanted` candidates of queries (n, D) in this part; all exact without an effort."""
         index = self._open()
         embeddings = cast("EmbeddingShards", index.embeddings)
@@ -146,8 +146,8 @@ class ShardedIndex:
         return len(self._whole)
 
     def search(
-        self, queries: FloatArray, top_k: int, selected: Selection | None = None
-    ) -> tuple[FloatArray, IntArray]:
+        self, queries: Float32, top_k: int, selected: Selection | None = None
+    ) -> tuple[Float32, Int64]:
         """See `VectorIndex.search`; parts that do not answer in time are left out.
 
         A search among selected rows is made by this process, which maps the index as well.
@@ -156,7 +156,7 @@ class ShardedIndex:
             return self._whole.search(queries, top_k, selected)
         return self.search_timed(queries, top_k, StageTimer())
 
-    def search_timed(self, queries: FloatArray, top_k: int, timer: StageTimer) -> tuple[FloatArray, IntArray]:
+    def search_timed(self, queries: Float32, top_k: int, timer: StageTimer) -> tuple[Float32, Int64]:
         """`search`; the timer gets the time of each part under its name, and the names of those left out.
 
         Raises:
@@ -167,7 +167,7 @@ class ShardedIndex:
             _, exact, rows = self._ask(queries, min(top_k, len(self)), None, end, timer)
             return select_best(exact, rows, top_k)
 
-        def find(wanted: int, effort: int) -> tuple[FloatArray, IntArray]:
+        def find(wanted: int, effort: int) -> tuple[Float32, Int64]:
             near, exact, rows = self._ask(queries, wanted, effort, end, timer)
             best = np.lexsort((rows, -near))[:, :wanted]  # as many candidates as one machine takes
             return np.take_along_axis(exact, best, axis=1), np.take_along_axis(rows, best, axis=1)
@@ -175,9 +175,7 @@ class ShardedIndex:
         exact, rows = self._whole.widen(find, top_k)
         return select_best(exact, rows, top_k)
 
-    def _ask(
-        self, queries: FloatArray, wanted: int, effort: int | None, end: float, timer: StageTimer
-    ) -> Found:
+    def _ask(self, queries: Float32, wanted: int, effort: int | None, end: float, timer: StageTimer) -> Found:
         call = self._gather((queries, wanted, effort), end)
         for number, seconds in call.seconds.items():
             stage = self._parts[number].name

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from rag.core.arrays import Bool, Float32, Int64
 from rag.runtime.backbone import pad
 from rag.runtime.fast.packing import plan_even_batches
 from readers.extractive.layout import PairTemplate, Row, RowLayout
@@ -31,15 +31,15 @@ class RowScores:
         skims: (R,) float32 score of the whole row by the early head; zero if it was not used.
     """
 
-    spans: npt.NDArray[np.float32]
-    starts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-    nulls: npt.NDArray[np.float32]
-    relevances: npt.NDArray[np.float32]
-    words: npt.NDArray[np.float32]
-    skims: npt.NDArray[np.float32]
+    spans: Float32
+    starts: Int64
+    ends: Int64
+    nulls: Float32
+    relevances: Float32
+    words: Float32
+    skims: Float32
 
-    def take(self, numbers: npt.NDArray[np.int64]) -> RowScores:
+    def take(self, numbers: Int64) -> RowScores:
         """The scores of the rows with these numbers, in this order."""
         return RowScores(*(getattr(self, name)[numbers] for name in RowScores.__slots__))
 
@@ -54,8 +54,8 @@ def score_rows(
     layout: RowLayout,
     rows: Sequence[Row],
     *,
-    continues: npt.NDArray[np.bool_] | None = None,
-    floors: npt.NDArray[np.float32] | None = None,
+    continues: Bool | None = None,
+    floors: Float32 | None = None,
     device: str = "cpu",
 ) -> RowScores:
     """Run all rows and keep the best spans of each; the layout's settings limit their length and number.
@@ -96,7 +96,7 @@ def map_rows(
     rows: Sequence[Row],
     use: Callable[[list[int], torch.Tensor, torch.Tensor, Logits], None],
     *,
-    floors: npt.NDArray[np.float32] | None = None,
+    floors: Float32 | None = None,
     device: str = "cpu",
 ) -> None:
     """Run all rows, longest first, in even batches of about `model.batch_tokens` tokens.

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Int32, Int64
 from rag.core.errors import ArtifactError
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import TokenizedTexts
 
-Tokens: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Tokens: TypeAlias = Int32 | Int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Row:
     """
 
     group: int
-    ids: npt.NDArray[np.int64]
+    ids: Int64
     types_from: int
     text_from: int
     text_to: int
@@ -147,9 +147,9 @@ class RowLayout:
     def rows(
         self,
         group: int,
-        question: npt.NDArray[np.int32],
-        title: npt.NDArray[np.int32],
-        text: npt.NDArray[np.int32],
+        question: Int32,
+        title: Int32,
+        text: Int32,
     ) -> list[Row]:
         """All windows of one passage (none if the text is empty); every token is in at least one."""
         if len(text) == 0:

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from indexers.protocols import FloatArray
+from rag.core.arrays import Float32, Float64
 from rag.core.types import Passage
 from rag.data.text import AnswerMatcher
 from readers.extractive.inference import map_rows
 from readers.extractive.model import Logits
 from readers.extractive.reader import ExtractiveReader
-from readers.ranking import Floats
 
 
 def span_log_likelihood(
@@ -19,7 +18,7 @@ def span_log_likelihood(
     questions: Sequence[str],
     passages: Sequence[Sequence[Passage]],
     answers: Sequence[AnswerMatcher],
-) -> list[Floats]:
+) -> list[Float64]:
     r"""Log-probability of the occurrences of an answer, for each passage separately.
 
         g_i = log Σ_{(s,e) ∈ A_i} P_start(s)·P_end(e)
@@ -76,7 +75,7 @@ def span_log_likelihood(
 
 def passage_relevance(
     reader: ExtractiveReader, questions: Sequence[str], passages: Sequence[Sequence[Passage]]
-) -> list[Floats]:
+) -> list[Float64]:
     """Score of each passage for containing an answer to the question, whichever it is.
 
     The passage selection logit of a reader that selects passages, else the best span's score minus that of
@@ -101,7 +100,7 @@ class ReaderRelevance:
     def __init__(self, reader: ExtractiveReader) -> None:
         self.reader, self.name = reader, reader.name
 
-    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
+    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Scores (n,) float32 of n pairs; empty passages get the lowest of these scores."""
         if not questions:
             return np.zeros(0, np.float32)
@@ -111,5 +110,5 @@ class ReaderRelevance:
         return np.maximum(scores, finite.min() if len(finite) else 0.0)
 
 
-def _by_question(values: Floats, passages: Sequence[Sequence[Passage]]) -> list[Floats]:
+def _by_question(values: Float64, passages: Sequence[Sequence[Passage]]) -> list[Float64]:
     return np.split(values, np.cumsum([len(found) for found in passages])[:-1])

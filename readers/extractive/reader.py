@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from rag.core.arrays import Float32
 from rag.core.types import Passage
 from rag.data.sentences import Spans
 from rag.runtime.hardware import resolve_device, resolve_precision
@@ -167,7 +167,7 @@ class ExtractiveReader:
         contents = [content_words(question) for question in questions]
         return PassageRows(len(questions), pairs, unique, texts, rows, extend, polar, forms, contents)
 
-    def score_rows(self, rows: Sequence[Row], floors: npt.NDArray[np.float32] | None) -> RowScores:
+    def score_rows(self, rows: Sequence[Row], floors: Float32 | None) -> RowScores:
         """Scores of rows; rows that the early head scores below their floor are dropped."""
         return score_rows(
             self.model,
@@ -185,7 +185,7 @@ class ExtractiveReader:
 
     def support(
         self, questions: Sequence[str], passages: Sequence[Passage], sentences: Sequence[Spans]
-    ) -> list[npt.NDArray[np.float32]]:
+    ) -> list[Float32]:
         """Logits that each sentence of a passage supports the answer; above 0 means that it does.
 
         Args:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Bool, Int32, Int64
 from rag.core.errors import ConfigError
 
 
@@ -20,23 +20,23 @@ class TokenizedTexts:
         bounds: (n + 1,) int64; text i is the slice bounds[i]:bounds[i + 1].
     """
 
-    ids: npt.NDArray[np.int32]
-    offsets: npt.NDArray[np.int32]
-    bounds: npt.NDArray[np.int64]
+    ids: Int32
+    offsets: Int32
+    bounds: Int64
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
     @property
-    def lengths(self) -> npt.NDArray[np.int64]:
+    def lengths(self) -> Int64:
         """Number of tokens of each text, (n,)."""
         return np.diff(self.bounds)
 
-    def tokens(self, index: int) -> npt.NDArray[np.int32]:
+    def tokens(self, index: int) -> Int32:
         """Token ids of text `index`."""
         return self.ids[self.bounds[index] : self.bounds[index + 1]]
 
-    def spans(self, index: int) -> npt.NDArray[np.int32]:
+    def spans(self, index: int) -> Int32:
         """Character offsets (L, 2) of the tokens of text `index`."""
         return self.offsets[self.bounds[index] : self.bounds[index + 1]]
 
@@ -68,7 +68,7 @@ def check_offsets(name: str, tokenizer: Any) -> None:
         )
 
 
-def continuations(tokenizer: Any) -> npt.NDArray[np.bool_]:
+def continuations(tokenizer: Any) -> Bool:
     """(V,) whether a token continues a word ("##ing")."""
     names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     return np.array([str(name).startswith("##") for name in names])

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Bool, Float32, Int64
 from readers.confidence import confidence_of_first
 from readers.extractive.inference import RowScores
 from readers.extractive.layout import Row
@@ -18,8 +18,7 @@ from readers.extractive.settings import ReaderSettings
 from readers.manifest import Calibration
 from readers.ranking import PassageRows, ScoredPassages, rank
 
-Ints = npt.NDArray[np.int64]
-ScoreRows = Callable[[Sequence[Row], npt.NDArray[np.float32] | None], RowScores]
+ScoreRows = Callable[[Sequence[Row], Float32 | None], RowScores]
 """Scores rows; with floors, drops those that the early head scores lower."""
 
 
@@ -67,7 +66,7 @@ def read_waves(
     before = standing(unread, retrieval)
     best = np.full(unread.questions, -np.inf, np.float32)  # the early head's score of a question's best row
     open_ = np.ones(unread.questions, bool)
-    parts: list[tuple[npt.NDArray[np.int64], RowScores]] = []
+    parts: list[tuple[Int64, RowScores]] = []
     ends = np.cumsum(effort.waves)
     lengths = np.array([len(row.ids) for row in rows], np.int64)
     limited = np.zeros(unread.questions, bool)
@@ -98,7 +97,7 @@ def read_waves(
     return _gathered(unread, parts), costs
 
 
-def _fits(part: Ints, owner: Ints, before: Ints, cost: Ints, left: Ints) -> npt.NDArray[np.bool_]:
+def _fits(part: Int64, owner: Int64, before: Int64, cost: Int64, left: Int64) -> Bool:
     """Whether the passage of each row of `part`, and all better ones, fit into what is `left` (Q,) to its
     question; `cost` is that of each row of all.
     """
@@ -110,24 +109,20 @@ def _fits(part: Ints, owner: Ints, before: Ints, cost: Ints, left: Ints) -> npt.
     return fits
 
 
-def standing(unread: PassageRows, retrieval: Sequence[Sequence[float]]) -> npt.NDArray[np.int64]:
+def standing(unread: PassageRows, retrieval: Sequence[Sequence[float]]) -> Int64:
     """For each row, how many passages of its question rank before its passage by retrieval score."""
     ranks = [np.argsort(np.argsort(-np.asarray(given, float), kind="stable")) for given in retrieval]
     pairs = (unread.pairs[row.group] for row in unread.rows)
     return np.array([ranks[question][place] for question, place, _ in pairs], np.int64)
 
 
-def _gathered(
-    unread: PassageRows, parts: Sequence[tuple[npt.NDArray[np.int64], RowScores]]
-) -> ScoredPassages:
+def _gathered(unread: PassageRows, parts: Sequence[tuple[Int64, RowScores]]) -> ScoredPassages:
     numbers = np.concatenate([part for part, _ in parts])
     order = np.argsort(numbers)
     return unread.scored(numbers[order].tolist(), RowScores.joined([s for _, s in parts]).take(order))
 
 
-def _costs(
-    unread: PassageRows, owner: npt.NDArray[np.int64], layers: npt.NDArray[np.int64], depth: int
-) -> list[ReadCost]:
+def _costs(unread: PassageRows, owner: Int64, layers: Int64, depth: int) -> list[ReadCost]:
     costs = []
     group = np.array([row.group for row in unread.rows], np.int64)
     lengths = np.array([len(row.ids) for row in unread.rows], np.int64)

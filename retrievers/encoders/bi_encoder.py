@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity
+from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.types import Query
@@ -190,7 +191,7 @@ class BiEncoder:
         """Whether the packed CPU path is in use (else transformers)."""
         return self._passage.tower.is_fast
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) float32 of passages, in order.
 
         Raises:
@@ -199,11 +200,11 @@ class BiEncoder:
         """
         return self._one_per_text(self.passage_tokens(titles, texts))
 
-    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
+    def encode_questions(self, questions: Sequence[str]) -> Float32:
         """Vectors (n, D) float32 of questions, in order."""
         return self.encode_queries([Query(question) for question in questions])
 
-    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+    def encode_queries(self, queries: Sequence[Query]) -> Float32:
         """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in order."""
         return self._one_per_text(self._queries(queries))
 
@@ -248,7 +249,7 @@ class BiEncoder:
             )  # fmt: skip
         return found
 
-    def _one_per_text(self, found: Vectors) -> FloatArray:
+    def _one_per_text(self, found: Vectors) -> Float32:
         if found.lengths is not None:
             raise ConfigError(
                 f"{self.identity.name} makes one vector per token, expected one per text",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from indexers.protocols import FloatArray
+from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
 from rag.runtime.backbone import attention_for, loading, refuse_missing, set_dropout
@@ -254,7 +254,7 @@ class CrossEncoder:
         dtype = resolve_precision(precision, where)
         return cls(model, name=str(name_or_path), device=where, dtype=dtype, probabilities=probabilities)
 
-    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
+    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Probability, or log-odds, (n,) float32 that passage i is relevant to question i.
 
         Raises:

@@ -17,13 +17,11 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
-from indexers.protocols import FloatArray
+from rag.core.arrays import Bool, Float32, Int32, Int64
 from rag.core.ragged import ranges
 from rag.core.types import Passage
 from retrievers.encoders.static import StaticEncoder, unit_rows
-from retrievers.encoders.word_cache import Int32, Int64
 
 FEATURES = ("cosine", "maxsim", "window", "adjacent", "title", "peak")
 # In units of the scores that `default_fusion` gives; fitted for the encoder of the package on 3,072 held-out
@@ -66,7 +64,7 @@ class TokenMatch:
         """Name of the encoder."""
         return self.encoder.identity.name
 
-    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
+    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Scores (n,) float32 of n pairs; neighbouring pairs of one question are scored together."""
         scores, start = np.empty(len(questions), np.float32), 0
         for question, group in groupby(questions):
@@ -75,7 +73,7 @@ class TokenMatch:
             start = stop
         return scores
 
-    def features(self, question: str, passages: Sequence[Passage]) -> FloatArray:
+    def features(self, question: str, passages: Sequence[Passage]) -> Float32:
         """The features (n, 6) float32 of n passages; zero where question or passage has no token."""
         question_ids, _ = self.encoder.tokens([question])
         titles = [passage.title for passage in passages]
@@ -99,7 +97,7 @@ class TokenMatch:
         values[:, 5] /= max(self._scale, 1e-12)
         return values
 
-    def _titles(self, question_ids: Int32, flat: Int32, bounds: Int64) -> FloatArray:
+    def _titles(self, question_ids: Int32, flat: Int32, bounds: Int64) -> Float32:
         best = np.maximum((self._units[question_ids] @ self._units[flat].T).max(axis=0, initial=0), 0)  # (T,)
         weights = np.append(self._weight[flat], 0)  # one more, so that each title has a place to begin at
         sums = np.add.reduceat(np.stack([weights * np.append(best, 0) ** 2, weights]), bounds[:-1], axis=1)
@@ -107,7 +105,7 @@ class TokenMatch:
         return np.asarray(sums[0] / np.maximum(sums[1], 1e-12), np.float32)
 
 
-def _best_window(found: FloatArray, weights: FloatArray, starts: Int64, ends: Int64) -> FloatArray:
+def _best_window(found: Float32, weights: Float32, starts: Int64, ends: Int64) -> Float32:
     """Largest weighted sum (n,) of the maxima of each question token's values (m, T) within two blocks."""
     counts = -(-(ends - starts) // _BLOCK)  # blocks of each passage
     first = np.cumsum(counts) - counts
@@ -118,7 +116,7 @@ def _best_window(found: FloatArray, weights: FloatArray, starts: Int64, ends: In
     return np.asarray(np.maximum.reduceat(sums, first), np.float32)
 
 
-def _adjacent(same: NDArray[np.bool_], weights: FloatArray, starts: Int64, ends: Int64) -> FloatArray:
+def _adjacent(same: Bool, weights: Float32, starts: Int64, ends: Int64) -> Float32:
     """Share (n,) of the pairs of adjacent question tokens that a passage has as such, by weight."""
     pairs = weights[:-1] + weights[1:]  # (m - 1,)
     if not len(pairs):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from indexers.protocols import FloatArray
+from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.types import Passage
 from rag.runtime.backbone import loading
@@ -79,7 +79,7 @@ class QuestionLikelihood:
             tokenizer = AutoTokenizer.from_pretrained(name_or_path)
         return cls(model.to(where), tokenizer, str(name_or_path))
 
-    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> FloatArray:
+    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
         """Scores (n,) float32 of n pairs of question and passage, larger is better.
 
         Raises:

@@ -22,13 +22,14 @@ from typing import Any, Literal
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity
+from rag.core.arrays import Float32, Int32, Int64
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import atomic_path, read_json
 from rag.core.types import Query
 from rag.runtime.model_files import model_folder, open_tokenizer, weight_files, weights_sha256
 from retrievers.encoders.layout import PassageLayout, render_queries
-from retrievers.encoders.word_cache import Int32, Int64, WordCache
+from retrievers.encoders.word_cache import WordCache
 
 POOLING = "static"
 MAX_LENGTH = 512  # tokens of a text that count: the mean over a long text says little
@@ -56,7 +57,7 @@ class StaticEncoder:
     device = "cpu"
     is_fast = True
 
-    def __init__(self, vectors: FloatArray, tokenizer: Any, identity: EncoderIdentity) -> None:
+    def __init__(self, vectors: Float32, tokenizer: Any, identity: EncoderIdentity) -> None:
         self.identity = identity
         self.vectors, self._tokenizer = vectors, tokenizer
         self._tokens = WordCache(tokenizer, identity.max_length)
@@ -125,7 +126,7 @@ class StaticEncoder:
         """Vector size D."""
         return self.identity.dim
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) float32 of passages, in order.
 
         Raises:
@@ -153,11 +154,11 @@ class StaticEncoder:
         """Token ids (T,) of n texts end to end, without prefixes, and where each begins and ends (n + 1,)."""
         return self._tokens(texts)
 
-    def encode_questions(self, questions: Sequence[str]) -> FloatArray:
+    def encode_questions(self, questions: Sequence[str]) -> Float32:
         """Vectors (n, D) float32 of questions, in order."""
         return self.encode_queries([Query(question) for question in questions])
 
-    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+    def encode_queries(self, queries: Sequence[Query]) -> Float32:
         """Vectors (n, D) float32 of questions with the passages retrieved for them so far, in order."""
         first, second = render_queries(queries, prefix=self.identity.query_prefix)
         texts = [f"{one} {other}".strip() for one, other in zip(first, second, strict=True)]
@@ -165,12 +166,12 @@ class StaticEncoder:
         parts = [self.means(*self.tokens(texts[n : n + _TEXTS_AT_ONCE])) for n in starts]
         return np.concatenate(parts) if parts else np.empty((0, self.dim), np.float32)
 
-    def means(self, flat: Int32, bounds: Int64) -> FloatArray:
+    def means(self, flat: Int32, bounds: Int64) -> Float32:
         """Vectors (n, D) float32 of n texts, given their token ids and where each begins and ends."""
         lengths = np.diff(bounds)
         shares = np.repeat(1.0 / np.maximum(lengths, 1), lengths).astype(np.float32)
         bags = csr_matrix((shares, flat, bounds), shape=(len(lengths), len(self.vectors)))
-        vectors: FloatArray = np.asarray(bags @ self.vectors, np.float32)  # (n, D)
+        vectors: Float32 = np.asarray(bags @ self.vectors, np.float32)  # (n, D)
         if self.identity.normalize:
             vectors = unit_rows(vectors)
         return vectors
@@ -185,7 +186,7 @@ class StaticEncoder:
         """Do nothing: there are no worker threads to end."""
 
 
-def unit_rows(vectors: FloatArray) -> FloatArray:
+def unit_rows(vectors: Float32) -> Float32:
     """Vectors (n, D) scaled to unit length; those of zeros stay zero."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
@@ -213,7 +214,7 @@ def shipped_folder() -> Path:
 
 def write_static(
     folder: Path,
-    vectors: FloatArray,
+    vectors: Float32,
     tokenizer: Path,
     *,
     max_length: int = MAX_LENGTH,
@@ -291,7 +292,7 @@ def static_parts(folder: Path) -> tuple[Path, dict[str, Any]]:
     }
 
 
-def _read_vectors(folder: Path) -> FloatArray:
+def _read_vectors(folder: Path) -> Float32:
     """(V, D) float32: row t is what token t adds to a text.
 
     model2vec's `mapping` says which row a token has, its `weights` by how much it counts.

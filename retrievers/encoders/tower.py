@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from rag.core.arrays import Int32
 from rag.core.errors import ConfigError
 from rag.runtime.backbone import load_backbone, load_config, pad, refuse_missing, segments_of, token_vectors
 from rag.runtime.fast.fast_bert import FastBert
@@ -22,8 +21,6 @@ from retrievers.encoders.interaction import TokenRules
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import separator_id, token_rules
 from retrievers.encoders.vectors import Vectors
-
-Int32 = npt.NDArray[np.int32]
 
 
 class TowerModel(nn.Module):

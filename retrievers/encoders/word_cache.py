@@ -12,12 +12,10 @@ from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rag.core.arrays import Int32, Int64
 from rag.core.ragged import ranges
 
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
 _MOST_WORDS = 1 << 19  # in the cache at a time, some 80 MB
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Bool, Float32, Int32, Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.ragged import ranges
@@ -18,9 +18,7 @@ from retrievers.examples.data import TrainingArrays
 from retrievers.examples.masks import false_negatives, positive_mask
 from retrievers.examples.tokens import TokenTable
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-BatchTargets = Callable[[Int64, Int64], npt.NDArray[np.float32]]
+BatchTargets = Callable[[Int64, Int64], Float32]
 """Rows (B,) of examples and (P,) of passages in a training set → their targets (B, P)."""
 
 
@@ -47,17 +45,17 @@ class RetrieverBatch:
     questions: list[Int32]
     passages: list[Int32]
     positives: Int64
-    ignored: npt.NDArray[np.bool_]
+    ignored: Bool
     drawn: Int64
     examples: Int64
     first_question: int = 0
     first_passage: int = 0
-    targets: npt.NDArray[np.float32] | None = None
+    targets: Float32 | None = None
 
     @classmethod
     def of(
         cls, data: TrainingArrays, examples: Int64, rows: Int64, positives: Int64,
-        ignored: npt.NDArray[np.bool_], drawn: Int64, targets: npt.NDArray[np.float32] | None = None,
+        ignored: Bool, drawn: Int64, targets: Float32 | None = None,
     ) -> RetrieverBatch:  # fmt: skip
         """Some examples of a training set with the passages in `rows`."""
         questions = [data.questions[i] for i in examples.tolist()]
@@ -280,7 +278,7 @@ class RetrieverBatches:
         taken = _drawn(owners, 1, generator(self.examples.seed, 24, step), len(examples))
         return found[taken].astype(np.int64)
 
-    def _ignored(self, examples: Int64, rows: Int64, places: Int64) -> npt.NDArray[np.bool_]:
+    def _ignored(self, examples: Int64, rows: Int64, places: Int64) -> Bool:
         """(B, P) what is left out of each question's denominator."""
         if self.mask_false_negatives:
             return false_negatives(self.data, examples, rows, places)
@@ -359,7 +357,7 @@ def _drawn(
     most: int | None,
     draw: np.random.Generator,
     questions: int,
-    first: npt.NDArray[np.bool_] | None = None,
+    first: Bool | None = None,
 ) -> Int64:
     """Places of at most `most` entries of each owner, in random order within it, those marked in `first`
     before the others; owners ascend."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Float32, Int32, UInt64
 from rag.core.errors import DataError
 from rag.core.files import atomic_path, atomic_write_json, hash64, read_json
 from rag.core.log import get_logger
@@ -23,9 +23,6 @@ from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.data.text import AnswerMatcher, nfd, simple_tokenize
 from retrievers.examples.tokens import TextsToIds, TokenTable, TokenTableWriter
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 _KIND = "training-set"
 _FORMAT = "5"
@@ -83,9 +80,9 @@ class TrainingArrays:
     negatives: TokenTable
     canonical: Int32
     scored: TokenTable
-    targets: npt.NDArray[np.float32]
+    targets: Float32
     corpus_rows: int
-    hashes: npt.NDArray[np.uint64]
+    hashes: UInt64
 
     def __len__(self) -> int:
         return len(self.ids)

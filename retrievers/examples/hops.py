@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from indexers.gold import CorpusTexts
 from indexers.passages import PassageStore
+from rag.core.arrays import Bool, Int64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example, first_record, read_examples
 from rag.runtime.seeds import generator
-from retrievers.examples.batches import Epochs, Int64, RetrieverBatches
+from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import TrainingArrays
 
 PassageFinder = Callable[[Passage], Passage | None]
@@ -236,7 +236,7 @@ class HopBatches(RetrieverBatches):
         table = self.data.positives
         return np.asarray(table.values[table.bounds[examples]], np.int64)
 
-    def _ignored(self, examples: Int64, rows: Int64, places: Int64) -> npt.NDArray[np.bool_]:
+    def _ignored(self, examples: Int64, rows: Int64, places: Int64) -> Bool:
         ignored = super()._ignored(examples, rows, places)
         paths = self._paths[examples]
         hop, other = np.nonzero(paths[:, None] == paths)

@@ -1,19 +1,16 @@
 """False negatives of a batch: passages that are, or hold, an answer to a question they were not drawn for."""
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Bool, Int32, Int64, UInt64
 from rag.core.ragged import ranges
 from retrievers.examples.data import TrainingArrays
-
-Int64 = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 _MULTIPLIER = 0x9E3779B97F4A7C15  # odd: its powers modulo 2^64 never vanish
 _LOOKED_UP = 8  # words of an answer that are hashed to find it; longer answers are then compared in full
 
 
-def false_negatives(data: TrainingArrays, examples: Int64, rows: Int64, positives: Int64) -> BoolArray:
+def false_negatives(data: TrainingArrays, examples: Int64, rows: Int64, positives: Int64) -> Bool:
     """(B, P) bool: passages that are no negatives of a question, because they are one of its positives
     or contain one of its answers; False in `positives` (B,), the column of its own positive, -1 if none."""
     mask = positive_mask(data, examples, rows) | answer_mask(data, examples, rows)
@@ -22,7 +19,7 @@ def false_negatives(data: TrainingArrays, examples: Int64, rows: Int64, positive
     return mask
 
 
-def positive_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArray:
+def positive_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> Bool:
     """(B, P) bool: whether passage `rows` (P,) is a positive of the question, compared by title and text."""
     positives, owners = data.positives.gather(examples)
     contents, column = np.unique(data.canonical[rows], return_inverse=True)  # (U,), (P,)
@@ -34,7 +31,7 @@ def positive_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArr
     return is_positive[:, column]
 
 
-def answer_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArray:
+def answer_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> Bool:
     """Which passages hold an answer of a question; the rule is `AnswerMatcher`'s "tokens".
 
     For each answer length, all windows of all passages are looked up at once by their first words; candidates
@@ -74,11 +71,11 @@ def answer_mask(data: TrainingArrays, examples: Int64, rows: Int64) -> BoolArray
     return mask
 
 
-def _weighted(words: npt.NDArray[np.int32], weight: int) -> npt.NDArray[np.uint64]:
+def _weighted(words: Int32, weight: int) -> UInt64:
     return (words.astype(np.uint64) + np.uint64(1)) * np.uint64(weight)
 
 
-def _equal_keys(keys: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> tuple[Int64, Int64]:
+def _equal_keys(keys: UInt64, wanted: UInt64) -> tuple[Int64, Int64]:
     """All pairs of a position in `keys` and one in `wanted` that hold the same number."""
     order = np.argsort(wanted)
     ordered = wanted[order]
@@ -88,9 +85,7 @@ def _equal_keys(keys: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) ->
     return start, order[ranges(left, counts)]
 
 
-def _equal_runs(
-    one: npt.NDArray[np.int32], starts: Int64, other: npt.NDArray[np.int32], others: Int64, lengths: Int64
-) -> BoolArray:
+def _equal_runs(one: Int32, starts: Int64, other: Int32, others: Int64, lengths: Int64) -> Bool:
     """For each run whether `one` from its start equals `other` from its own, over its length."""
     run = np.repeat(np.arange(len(lengths)), lengths)
     differs = one[ranges(starts, lengths)] != other[ranges(others, lengths)]

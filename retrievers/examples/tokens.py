@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Int32, Int64
 from rag.core.files import disk_errors, sha256_file
 from rag.core.npy import load_npy, save_npy
 from rag.core.ragged import ranges
@@ -18,9 +18,6 @@ from rag.core.types import Query
 from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import TextTokenizer
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 from indexers.gold import GoldLookup, GoldPassages
 from indexers.index import Index
 from indexers.passages import PassageStore
-from indexers.protocols import FloatArray
+from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, sha256_file
 from rag.core.types import Hit, Passage, Query, Question
@@ -261,7 +261,7 @@ class _Work:
     rows: tuple[int, ...]
     candidates: list[Proposal]
     matcher: AnswerMatcher
-    vector: FloatArray | None
+    vector: Float32 | None
 
 
 def _apply_margin(work: Sequence[_Work], search: MiningSearch, margin: float, removed: Counter[str]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from indexers.index import Index
-from indexers.protocols import FloatArray
+from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.types import Hit, Passage, Query
 from retrievers.dense import DenseRetriever
@@ -54,7 +54,7 @@ class MiningSearch:
             self._dense = DenseRetriever(index.dense, index.passages, self._encoder)
         self._asks_dense = "dense" in wanted
 
-    def search(self, queries: Sequence[Query]) -> tuple[dict[str, list[list[Hit]]], FloatArray | None]:
+    def search(self, queries: Sequence[Query]) -> tuple[dict[str, list[list[Hit]]], Float32 | None]:
         """Hits by source, one list per query; and query vectors (B, D), if there is a model."""
         hits: dict[str, list[list[Hit]]] = {}
         if self._sparse is not None:
@@ -73,12 +73,12 @@ class MiningSearch:
         assert searcher is not None
         return searcher.search(texts, top_k)
 
-    def scores(self, vector: FloatArray, rows: Sequence[int]) -> FloatArray:
+    def scores(self, vector: Float32, rows: Sequence[int]) -> Float32:
         """The model's scores (n,) of passages for a question's vector (D,)."""
         assert self.index.embeddings is not None
         return np.asarray(self.index.embeddings.rows(np.asarray(rows, np.int64)) @ vector, np.float32)
 
-    def scores_of(self, vectors: FloatArray, passages: Sequence[Passage]) -> FloatArray:
+    def scores_of(self, vectors: Float32, passages: Sequence[Passage]) -> Float32:
         """The model's scores (n,) of passages that are not in the corpus, for the vectors (n, D)."""
         encoded = self._encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
         return np.asarray((encoded * vectors).sum(axis=1), np.float32)

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from indexers.gold import CorpusTexts
 from indexers.index import Index
-from indexers.protocols import IntArray
+from rag.core.arrays import Int64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import Example
@@ -30,8 +30,8 @@ log = get_logger(__name__)
 
 
 def candidates(
-    retrieved: IntArray, right: Sequence[frozenset[int]]
-) -> tuple[IntArray, np.ndarray[Any, np.dtype[np.bool_]]]:
+    retrieved: Int64, right: Sequence[frozenset[int]]
+) -> tuple[Int64, np.ndarray[Any, np.dtype[np.bool_]]]:
     """The lists that are ranked: the retrieved passages, and the positives if none of them was retrieved.
 
     Args:
@@ -88,7 +88,7 @@ def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method
     questions = TokenTable.of(run.tokenizer.queries([example.query for example in examples]))
 
     # objective
-    def compute_loss(chosen: IntArray) -> Loss:
+    def compute_loss(chosen: Int64) -> Loss:
         ids = [questions[example] for example in chosen.tolist()]
         encoded = model.encode_questions(ids)  # (B, D)
         _, retrieved = search.search(encoded.detach().float().cpu().numpy(), config.depth)  # (B, K)

@@ -28,9 +28,10 @@ import numpy as np
 from indexers.embeddings import encode_corpus
 from indexers.gold import CorpusTexts
 from indexers.passages import PassageStore
-from indexers.protocols import EncodesCorpus, FloatArray, IntArray
+from indexers.protocols import EncodesCorpus
 from indexers.token_build import build_tokens
 from indexers.token_index import TokenIndex
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json
 from rag.core.log import get_logger
@@ -185,14 +186,14 @@ class NegativesRefresher(CorpusRefresher):
         write_negatives(table, folder)
         return figures
 
-    def _due(self, turn: int) -> IntArray:
+    def _due(self, turn: int) -> Int64:
         """Examples whose turn it is: all, or a slice of a permutation that is worked off in turns."""
         size = self.config.refresh_questions or len(self.train)
         turns = -(-len(self.train) // size)
         order = generator(self.config.run.seed, _TURN_STREAM).permutation(len(self.train)).astype(np.int64)
         return np.sort(order[turn % turns :: turns])
 
-    def _select(self, example: int, found: IntArray) -> list[int]:
+    def _select(self, example: int, found: Int64) -> list[int]:
         """The rows, of those retrieved for an example, that become its negatives."""
         question = self.train[example]
         filters = self.config.answer_filter
@@ -221,13 +222,13 @@ class _EncodedTokens(EncodedCorpus):
         build_tokens(corpus, place, encoder)
         self._tokens, self._corpus, self._makes = TokenIndex.open(place), corpus, encoder
 
-    def search(self, queries: Sequence[Query], top_k: int) -> tuple[FloatArray, IntArray]:
+    def search(self, queries: Sequence[Query], top_k: int) -> tuple[Float32, Int64]:
         """Scores (n, K) and rows (n, K), best first."""
         found = self._makes.question_tokens([query.question for query in queries])
         assert found.lengths is not None
         return self._tokens.search(found.values.numpy(), found.lengths.numpy(), top_k)
 
-    def vectors(self, rows: IntArray) -> FloatArray:
+    def vectors(self, rows: Int64) -> Float32:
         """The vectors of all tokens of some passages."""
         passages = self._corpus.get_many(rows)
         found = self._makes.passage_tokens([p.title for p in passages], [p.text for p in passages])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from indexers.index import Index
+from rag.core.arrays import Int32
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
@@ -27,7 +28,7 @@ from retrievers.encoders.settings import EncoderForm, EncoderSettings, read_sett
 from retrievers.encoders.static import POOLING as STATIC
 from retrievers.encoders.tower import TowerModel
 from retrievers.encoders.vectors import Vectors, score
-from retrievers.examples.tokens import Int32, RetrieverTokenizer
+from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.config import ModelConfig, RetrieverTrainConfig
 
 ConfigT = TypeVar("ConfigT", bound=RetrieverTrainConfig)

@@ -24,7 +24,8 @@ from indexers.embeddings import encode_corpus
 from indexers.exact import exact_search
 from indexers.index import Index
 from indexers.passages import PassageStore
-from indexers.protocols import EncodesCorpus, FloatArray, IntArray
+from indexers.protocols import EncodesCorpus
+from rag.core.arrays import Float32, Int64
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.core.types import Query
@@ -50,11 +51,11 @@ class EncodedCorpus:
     def __init__(self, encoder: TextEncoder, embeddings: EmbeddingShards) -> None:
         self._encoder, self._embeddings = encoder, embeddings
 
-    def search(self, queries: Sequence[Query], top_k: int) -> tuple[FloatArray, IntArray]:
+    def search(self, queries: Sequence[Query], top_k: int) -> tuple[Float32, Int64]:
         """Scores (n, K) and rows (n, K), best first."""
         return exact_search(self._embeddings, self._encoder.encode_queries(queries), top_k)
 
-    def vectors(self, rows: IntArray) -> FloatArray:
+    def vectors(self, rows: Int64) -> Float32:
         """Vectors (m, D) of the passages in `rows`, to measure how they change between snapshots."""
         return self._embeddings.rows(rows)
 
@@ -82,7 +83,7 @@ class CorpusRefresher(Refresher):
         passages: PassageStore,
         *,
         queries: Sequence[Query],
-        watched: IntArray,
+        watched: Int64,
         key: str,
         load: Callable[[Path], TextEncoder],
         top_k: int = TOP_K,
@@ -131,9 +132,7 @@ class CorpusRefresher(Refresher):
         shown = [f"{name} {value:.4g}" for name, value in figures.items() if "mined/" not in name]
         log.info("%s", "  ".join(shown))
 
-    def search(
-        self, corpus: EncodedCorpus, queries: Sequence[Query], top_k: int
-    ) -> tuple[FloatArray, IntArray]:
+    def search(self, corpus: EncodedCorpus, queries: Sequence[Query], top_k: int) -> tuple[Float32, Int64]:
         """Scores (n, K) and rows (n, K), best first; the search stops when the trainer has finished."""
         parts = []
         for start in range(0, len(queries), _QUERIES_AT_ONCE):
@@ -173,7 +172,7 @@ def corpus_exchange(
     refresher: Callable[[str], CorpusRefresher],
     *,
     max_length: int,
-    watched: IntArray,
+    watched: Int64,
     **others: Any,
 ) -> Exchange:
     """`snapshot_exchange` for a bi-encoder.
@@ -199,7 +198,7 @@ def corpus_exchange(
 def snapshot_exchange(
     config: CorpusTrainConfig | StaticTrainConfig,
     write_snapshot: Callable[[Path], object],
-    vectors: Callable[[], FloatArray],
+    vectors: Callable[[], Float32],
     take_up: Callable[[Generation], Mapping[str, float]],
     refresher: Callable[[str], CorpusRefresher],
     *,
@@ -236,8 +235,8 @@ def snapshot_exchange(
 
 
 @torch.no_grad()
-def _vectors(model: BiEncoderModel, index: Index, watched: IntArray) -> FloatArray:
+def _vectors(model: BiEncoderModel, index: Index, watched: Int64) -> Float32:
     model.eval()
-    vectors: FloatArray = model.read(index.passages.get_many(watched)).float().cpu().numpy()
+    vectors: Float32 = model.read(index.passages.get_many(watched)).float().cpu().numpy()
     model.train()
     return vectors

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from indexers.index import Index
-from indexers.protocols import IntArray
+from rag.core.arrays import Int64
 from rag.core.errors import MismatchedArtifactError
 from rag.training.fit import FitHooks
 from retrievers.training.bi_encoder import BiEncoderModel
@@ -31,7 +31,7 @@ def listed_scores(questions: Tensor, vectors: Tensor, places: Tensor, scale: flo
     return scores.masked_fill(places < 0, float("-inf"))
 
 
-def score_rows(model: BiEncoderModel, index: Index, queries: Tensor, rows: IntArray) -> Tensor:
+def score_rows(model: BiEncoderModel, index: Index, queries: Tensor, rows: Int64) -> Tensor:
     """Scores (B, K), over the temperature, of queries' vectors (B, D) and the vectors in `rows` (B, K) of the
     index; −inf where a row is −1. Differentiable in the queries."""
     assert index.embeddings is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from indexers.passages import PassageStore
+from rag.core.arrays import Int32, Int64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
@@ -19,10 +20,10 @@ from rag.runtime.seeds import generator
 from rag.training.claim import input_checksums
 from rag.training.run import Method
 from retrievers.encoders.tokenization import mask_token
-from retrievers.examples.batches import Epochs, Int64, RetrieverBatch, RetrieverBatches
+from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import TrainingArrays
-from retrievers.examples.tokens import Int32, TextsToIds
+from retrievers.examples.tokens import TextsToIds
 from retrievers.training.losses import in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, train_model
 from retrievers.training.recipe_configs import HeldOutCorpusConfig, IctDataConfig, IctTrainConfig

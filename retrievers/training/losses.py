@@ -3,16 +3,15 @@
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
 
-Int64 = npt.NDArray[np.int64]
 Score = Callable[[Vectors, Vectors], Tensor]
 """Vectors of n questions and m passages → scores (n, m)."""
 

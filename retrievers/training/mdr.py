@@ -11,6 +11,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from indexers.index import Index
+from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
@@ -18,7 +19,7 @@ from rag.data.examples import Example, write_examples
 from rag.data.questions import draw_sample, read_questions
 from rag.training.fit import Loss
 from rag.training.run import Method
-from retrievers.examples.batches import Int64, RetrieverBatch
+from retrievers.examples.batches import RetrieverBatch
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.hops import (
     HopBatches,

@@ -7,12 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rag.core.arrays import Int32
 from rag.core.files import hash64
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
 from rag.training.precision import MasterWeights
 from retrievers.encoders.vectors import Vectors
-from retrievers.examples.batches import Int32, RetrieverBatch
+from retrievers.examples.batches import RetrieverBatch
 from retrievers.examples.data import TrainingArrays
 from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.losses import Score, in_batch_loss

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from indexers.protocols import FloatArray, IntArray, VectorIndex
+from indexers.protocols import VectorIndex
+from rag.core.arrays import Float32, Int64
 from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from retrievers.dense import DenseRetriever
@@ -29,16 +30,16 @@ class ModelEncoder:
         self.dim = model.dim
         self.identity: Any = SimpleNamespace(dim=model.dim)
 
-    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+    def encode_queries(self, queries: Sequence[Query]) -> Float32:
         """Vectors (n, D) of questions with passages."""
         return self._run(self.model.encode_questions, self.tokenizer.queries(queries))
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) of passages."""
         return self._run(self.model.encode_passages, self.tokenizer.passages(titles, texts))
 
     @torch.no_grad()
-    def _run(self, encode: Any, ids: Sequence[Sequence[int]]) -> FloatArray:
+    def _run(self, encode: Any, ids: Sequence[Sequence[int]]) -> Float32:
         training, _ = self.model.training, self.model.eval()
         vectors = encode(ids)
         self.model.train(training)
@@ -102,13 +103,13 @@ class _Pool:
     def __len__(self) -> int:
         return len(self._passages)
 
-    def ids(self, rows: Sequence[int] | IntArray) -> list[str]:
+    def ids(self, rows: Sequence[int] | Int64) -> list[str]:
         return [str(row) for row in rows]
 
     def get_many(self, rows: Sequence[int]) -> list[Passage]:
         return [self._passages[row] for row in rows]
 
-    def search(self, queries: FloatArray, top_k: int, selected: object = None) -> tuple[FloatArray, IntArray]:
+    def search(self, queries: Float32, top_k: int, selected: object = None) -> tuple[Float32, Int64]:
         scores = queries @ self._vectors.T
         rows = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
         return np.take_along_axis(scores, rows, axis=1), rows.astype(np.int64)

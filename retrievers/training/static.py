@@ -16,7 +16,8 @@ from torch.nn.functional import embedding_bag, normalize
 
 from indexers.index import Index
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity
+from rag.core.arrays import Float32, Int32
 from rag.core.errors import ConfigError
 from rag.core.files import fingerprint, sha256_file
 from rag.core.log import get_logger
@@ -37,7 +38,6 @@ from retrievers.encoders.word_cache import WordCache
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import TrainingArrays
-from retrievers.examples.tokens import Int32
 from retrievers.training.ance_refresher import NegativesRefresher, take_up_negatives
 from retrievers.training.corpus_refresher import snapshot_exchange
 from retrievers.training.ict import IctBatches
@@ -63,7 +63,7 @@ class TokenVectors(nn.Module):
         vectors: (V, D) to start from.
     """
 
-    def __init__(self, vectors: FloatArray) -> None:
+    def __init__(self, vectors: Float32) -> None:
         super().__init__()
         self.tokens = nn.Parameter(torch.from_numpy(np.array(vectors, np.float32)))
 
@@ -244,8 +244,8 @@ def _exchange(
     ).passages
 
     @torch.no_grad()
-    def probe_vectors() -> FloatArray:
-        vectors: FloatArray = model([data.passages[row] for row in probes.tolist()]).numpy()
+    def probe_vectors() -> Float32:
+        vectors: Float32 = model([data.passages[row] for row in probes.tolist()]).numpy()
         return vectors
 
     return snapshot_exchange(
@@ -270,7 +270,7 @@ def _start_key(config: StaticTrainConfig, index: Index) -> str:
     )
 
 
-def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: StaticTokenizer) -> FloatArray:
+def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: StaticTokenizer) -> Float32:
     """Token vectors of `config.start`, or distilled from a sample of the index, see `distilled_tokens`."""
     assert index.embeddings is not None
     model, count = config.model, min(config.data.fitted_passages, len(index.passages))

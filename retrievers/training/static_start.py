@@ -7,13 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from indexers.protocols import FloatArray, PassageEncoder
+from indexers.protocols import PassageEncoder
+from rag.core.arrays import Float32, Float64
 from rag.core.progress import Progress
 
-Float64 = NDArray[np.float64]
 
-
-def principal_axes(vectors: FloatArray, dim: int) -> FloatArray:
+def principal_axes(vectors: Float32, dim: int) -> Float32:
     """The axes (D, dim) that best preserve the inner products of vectors (n, D), strongest first.
 
     The vectors are not centred: search compares them as they are.
@@ -28,7 +27,7 @@ def token_texts(tokenizer: Any) -> list[str]:
     return [text.strip().removeprefix("##") for text in texts]
 
 
-def frequency_weights(counts: NDArray[np.int64], smooth: float) -> FloatArray:
+def frequency_weights(counts: NDArray[np.int64], smooth: float) -> Float32:
     """Weights a / (a + p(t)) of tokens (V,) that occur `counts` times.
 
     Source:
@@ -40,13 +39,13 @@ def frequency_weights(counts: NDArray[np.int64], smooth: float) -> FloatArray:
 
 def fit_tokens(
     bags: csr_matrix,
-    targets: FloatArray,
-    start: FloatArray,
+    targets: Float32,
+    start: Float32,
     ridge: float,
     *,
     steps: int,
     done: Callable[[int], None] = lambda count: None,
-) -> FloatArray:
+) -> Float32:
     r"""Fit token vectors W (V, D) whose means approximate the targets, by conjugate gradients from `start`.
 
         W = argmin ‖X W − T‖² + λ ‖W − W₀‖²
@@ -67,7 +66,7 @@ def fit_tokens(
     """
     turned = bags.T.tocsr()
 
-    def times(values: FloatArray) -> FloatArray:
+    def times(values: Float32) -> Float32:
         return np.asarray(turned @ (bags @ values), np.float32) + np.float32(ridge) * values
 
     found = start.copy()
@@ -89,14 +88,14 @@ def distilled_tokens(
     teacher: PassageEncoder,
     tokenizer: Any,
     bags: csr_matrix,
-    targets: FloatArray,
+    targets: Float32,
     counts: NDArray[np.int64],
     *,
     dim: int,
     smooth: float,
     ridge: float,
     steps: int,
-) -> FloatArray:
+) -> Float32:
     """Token vectors (V, dim): the teacher's of each token alone, weighted by frequency, then fitted.
 
     They are scaled so that the mean squared length over the tokens of the passages is 1: cosines do not
@@ -127,17 +126,17 @@ def distilled_tokens(
     return to_one_scale(fitted, counts)
 
 
-def to_one_scale(vectors: FloatArray, counts: NDArray[np.int64]) -> FloatArray:
+def to_one_scale(vectors: Float32, counts: NDArray[np.int64]) -> Float32:
     """Token vectors (V, D) scaled so that their mean squared length over `counts` (V,) tokens is 1."""
     shares = counts / max(1, counts.sum())
     return vectors / np.float32(np.sqrt(max(float(shares @ _lengths(vectors)), 1e-30)))
 
 
-def _squares(values: FloatArray) -> Float64:
+def _squares(values: Float32) -> Float64:
     total: Float64 = np.einsum("vd,vd->d", values, values, dtype=np.float64)
     return total
 
 
-def _lengths(vectors: FloatArray) -> Float64:
+def _lengths(vectors: Float32) -> Float64:
     squared: Float64 = np.einsum("vd,vd->v", vectors, vectors, dtype=np.float64)
     return squared

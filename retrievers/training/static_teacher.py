@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from indexers.index import Index
-from indexers.protocols import FloatArray, PassageEncoder
+from rag.core.arrays import Float16, Float32, Int64
 from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 from rag.core.types import Passage
 from rag.data.examples import Example
-from retrievers.examples.data import Int64, TrainingArrays, passage_hash
+from retrievers.examples.data import TrainingArrays, passage_hash
 from retrievers.protocols import TextEncoder
 
 _AT_ONCE = 2048  # texts of a piece, which a killed run need not encode again
@@ -35,14 +34,14 @@ class TeacherTargets:
         temperature: T'.
     """
 
-    questions: npt.NDArray[np.float16]
-    passages: npt.NDArray[np.float16]
+    questions: Float16
+    passages: Float16
     temperature: float
 
-    def __call__(self, examples: Int64, rows: Int64) -> FloatArray:
+    def __call__(self, examples: Int64, rows: Int64) -> Float32:
         """Targets (B, P), see `BatchTargets`."""
         questions, passages = self.questions[examples], self.passages[rows]
-        scores: FloatArray = questions.astype(np.float32) @ passages.astype(np.float32).T
+        scores: Float32 = questions.astype(np.float32) @ passages.astype(np.float32).T
         scores /= self.temperature
         return scores
 
@@ -54,7 +53,7 @@ def teacher_vectors(
     examples: Callable[[], Iterable[Example]],
     folder: Path,
     key: str,
-) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.float16]]:
+) -> tuple[Float16, Float16]:
     """The teacher's vectors (Q, D) of a training set's questions and (N, D) of its passages.
 
     Passages of the index have theirs already; the others are encoded, in pieces that a killed run keeps.
@@ -82,8 +81,8 @@ def teacher_vectors(
 
 
 def _passages(
-    teacher: PassageEncoder, index: Index, data: TrainingArrays, examples: Iterable[Example], place: Path
-) -> npt.NDArray[np.float16]:
+    teacher: TextEncoder, index: Index, data: TrainingArrays, examples: Iterable[Example], place: Path
+) -> Float16:
     assert index.embeddings is not None
     wanted, places = np.unique(data.hashes, return_inverse=True)
     vectors = np.zeros((len(wanted), index.embeddings.dim), np.float16)
@@ -105,7 +104,7 @@ def _passages(
                         order.append(at)
                         yield candidate.passage
 
-        def encode(passages: Sequence[Passage]) -> FloatArray:
+        def encode(passages: Sequence[Passage]) -> Float32:
             return teacher.encode_passages([p.title for p in passages], [p.text for p in passages])
 
         encoded = _pieces(others(), total, encode, place, "passages")
@@ -114,10 +113,10 @@ def _passages(
 
 
 def _pieces(
-    texts: Iterable[T], total: int, encode: Callable[[Sequence[T]], FloatArray], place: Path, unit: str
-) -> npt.NDArray[np.float16]:
+    texts: Iterable[T], total: int, encode: Callable[[Sequence[T]], Float32], place: Path, unit: str
+) -> Float16:
     """The vectors of texts, piece by piece; pieces of an earlier start are read."""
-    pieces: list[npt.NDArray[np.float16]] = []
+    pieces: list[Float16] = []
     left = iter(texts)
     with Progress(total, unit, f"teacher: {unit}") as progress:
         while part := list(islice(left, _AT_ONCE)):

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import minimize
 
 from rag.config import DEFAULT_SEED
+from rag.core.arrays import Bool, Float64
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.data.questions import draw_sample, read_questions
@@ -18,8 +18,6 @@ from retrievers.multihop import LearnedStop
 _FOLDS = 5
 _CERTAIN = 10.0  # the bias, if all training questions have the same label
 _PENALTY = 1e-4
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ def learn_stop(
     return rule, [figures for _, _, figures in fitted]
 
 
-def _fit_hop(hop: int, vectors: Floats, complete: Bools, lost: float) -> tuple[Floats, float, StopFigures]:
+def _fit_hop(hop: int, vectors: Float64, complete: Bool, lost: float) -> tuple[Float64, float, StopFigures]:
     counts = int(complete.sum()), int((~complete).sum())
     if not all(counts):
         share = float(counts[0] > 0)
@@ -120,12 +118,12 @@ def _fit_hop(hop: int, vectors: Floats, complete: Bools, lost: float) -> tuple[F
     return weights, bias - least, figures
 
 
-def _logistic(features: Floats, labels: Bools) -> tuple[Floats, float]:
+def _logistic(features: Float64, labels: Bool) -> tuple[Float64, float]:
     """The minimum of Σ_i c_i log(1 + exp(−y_i (w·x_i + b))) + λ/2 |w|², labels weighing 1."""
     signs = np.where(labels, 1.0, -1.0)
     shares = np.where(labels, 1.0 / max(1, labels.sum()), 1.0 / max(1, (~labels).sum()))
 
-    def loss(point: Floats) -> tuple[float, Floats]:
+    def loss(point: Float64) -> tuple[float, Float64]:
         margins = signs * (features @ point[:-1] + point[-1])
         slopes = -signs * shares / (1.0 + np.exp(np.clip(margins, -500, 500)))
         value = float(shares @ np.logaddexp(0.0, -margins)) + 0.5 * _PENALTY * float(point[:-1] @ point[:-1])

@@ -10,7 +10,7 @@ from indexers.exact import select_best
 from indexers.gold import CorpusTexts
 from indexers.index import Index
 from indexers.passages import PassageStore
-from indexers.protocols import FloatArray, IntArray
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.progress import Progress
@@ -151,11 +151,11 @@ class CorpusSearch:
                 progress.update(len(block))
         return self.judge(rows)
 
-    def judge(self, rows: IntArray) -> dict[str, float]:
+    def judge(self, rows: Int64) -> dict[str, float]:
         """Scores of rows (n, K) retrieved for `examples`, best first, -1 in empty places."""
         return retrieval_scores([self._rank(number, retrieved) for number, retrieved in enumerate(rows)])
 
-    def _rank(self, number: int, rows: IntArray) -> int | None:
+    def _rank(self, number: int, rows: Int64) -> int | None:
         if self.kind == "positive":
             right = self._right[number]
             return first_true([row in right for row in rows.tolist()])
@@ -163,7 +163,7 @@ class CorpusSearch:
         passages = self._corpus.get_many(rows[rows >= 0])
         return next((rank for rank, p in enumerate(passages, 1) if matcher.matches(p.text)), None)
 
-    def _pool(self, limit: int, seed: int) -> IntArray:
+    def _pool(self, limit: int, seed: int) -> Int64:
         total = len(self._corpus)
         if not limit or limit >= total:
             return np.arange(total)
@@ -174,7 +174,7 @@ class CorpusSearch:
 
 def _scorer(
     encoder: TextEncoder, queries: Sequence[Query]
-) -> Callable[[Sequence[str], Sequence[str]], FloatArray]:
+) -> Callable[[Sequence[str], Sequence[str]], Float32]:
     """Titles and texts of n passages → scores (B, n) of the queries with them."""
     if isinstance(encoder, BiEncoder) and encoder.identity.pooling == "tokens":
         several, made = encoder.question_tokens([query.question for query in queries]), encoder

@@ -11,29 +11,30 @@ from indexers.embeddings import EmbeddingWriter
 from indexers.exact import FlatIndex, exact_search, select_best
 from indexers.faiss_index import _faiss_threads, build_faiss, open_dense, recall_at
 from indexers.presets import INDEX_TYPES, Preset
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity
 from indexers.selected import Selection
 from indexers.settings import VectorDtype
+from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
 
 ROWS, DIM = 3000, 24
 
 
-def clustered(rows: int, seed: int) -> FloatArray:
+def clustered(rows: int, seed: int) -> Float32:
     draw = np.random.default_rng(seed)
     centres = np.random.default_rng(99).standard_normal((40, DIM))
     vectors = centres[draw.integers(0, 40, rows)] + 0.7 * draw.standard_normal((rows, DIM))
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
-def store(directory: Path, vectors: FloatArray, dtype: VectorDtype, shard_rows: int = 700) -> EmbeddingShards:
+def store(directory: Path, vectors: Float32, dtype: VectorDtype, shard_rows: int = 700) -> EmbeddingShards:
     who = EncoderIdentity("toy", "aa", dim=vectors.shape[1])
     writer = EmbeddingWriter(directory, rows=len(vectors), encoder=who, dtype=dtype, shard_rows=shard_rows)
     list(writer.write_missing(lambda start, stop: vectors[start:stop]))
     return EmbeddingShards.open(directory)
 
 
-def brute_force(vectors: FloatArray, queries: FloatArray, top_k: int) -> tuple[FloatArray, np.ndarray]:
+def brute_force(vectors: Float32, queries: Float32, top_k: int) -> tuple[Float32, np.ndarray]:
     """Scores and rows by full sort in double precision."""
     scores = queries.astype(np.float64) @ vectors.astype(np.float64).T
     rows = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
@@ -191,7 +192,7 @@ def test_where_the_target_is_out_of_reach_lists_that_bring_nothing_are_left_out(
     tried = []
 
     class Index:
-        def search(self, probes: FloatArray, wanted: int, params: int) -> tuple[None, np.ndarray]:
+        def search(self, probes: Float32, wanted: int, params: int) -> tuple[None, np.ndarray]:
             tried.append(params)
             return None, np.where(np.arange(1000)[:, None] < 1000 * found[params], best[:, :wanted], -1)
 

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from indexers.build import build_index
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
+from rag.core.arrays import Float32
 from rag.core.manifest import verify_files
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
@@ -49,7 +50,7 @@ class _Blind:
     dim = 4
     identity = EncoderIdentity("blind", "0", dim=4)
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         return np.ones((len(texts), 4), np.float32)
 
 

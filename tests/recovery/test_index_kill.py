@@ -17,9 +17,10 @@ import pytest
 
 from indexers.build import build_index
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.core import npy
+from rag.core.arrays import Float32
 from rag.core.errors import IncompleteArtifactError, ResourceError
 from rag.core.types import Passage
 
@@ -36,7 +37,7 @@ class HashEncoder:
     def __init__(self, trace: Path, pause_s: float = 0.0) -> None:
         self.trace, self.pause_s = trace, pause_s
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         if len(texts) == SHARD_ROWS:
             with open(self.trace, "a") as file:
                 file.write(f"{texts[0]}\n")
@@ -134,7 +135,7 @@ def test_ctrl_c_while_encoding_leaves_nothing_that_looks_complete(
     calls = 0
     encode = encoder.encode_passages
 
-    def interrupted(titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def interrupted(titles: Sequence[str], texts: Sequence[str]) -> Float32:
         nonlocal calls
         calls += 1
         if calls == call:

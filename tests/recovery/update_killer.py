@@ -22,9 +22,10 @@ from indexers.build import build_index
 from indexers.changes import Change, sent_changes
 from indexers.documents import DocumentList, cut_and_listed, record_digest
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from indexers.update import update_index
+from rag.core.arrays import Float32
 from rag.data.records import Document
 from rag.data.split import SplitOptions, split_documents
 
@@ -38,7 +39,7 @@ class HashEncoder:
     dim = 16
     identity = EncoderIdentity("hash", "c0ffee", dim=16)
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         time.sleep(0.01)
         digests = [hashlib.sha512(f"{a}{b}".encode()).digest() for a, b in zip(titles, texts, strict=True)]
         return np.frombuffer(b"".join(digests), np.uint32).reshape(-1, 16).astype(np.float32) / 2**31 - 1

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Float64
 from rag.core.files import atomic_write_json, read_json, sha256_file
 from rag.core.types import Passage
 from rag.data.files.record import json_records
@@ -73,7 +73,7 @@ def answered(reader: Reader, records: Sequence[Record], words: int) -> list[dict
     return rows
 
 
-def figures(rows: Sequence[dict[str, float]]) -> dict[str, npt.NDArray[np.float64]]:
+def figures(rows: Sequence[dict[str, float]]) -> dict[str, Float64]:
     """The columns; "f1 shown" is 0 where "no answer" is likelier."""
     columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     return {**columns, "f1 shown": columns["f1"] * (1.0 - columns["silent"])}

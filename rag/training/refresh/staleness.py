@@ -9,16 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.npy import load_npy, save_npy
 from rag.runtime.seeds import generator
 from rag.training.config import RefreshedConfig
-
-FloatArray = NDArray[np.floating]
-IntArray = NDArray[np.integer]
 
 TOP_K = 100
 _QUESTIONS_PER_BLOCK = 1000
@@ -27,7 +24,7 @@ _VECTORS, _ROWS = "probe_vectors.npy", "probe_rows.npy"
 _PROBE_STREAM = 77_003  # apart from the streams of other uses of the same seed
 
 
-def top_k_overlap(stale: IntArray, fresh: IntArray) -> float:
+def top_k_overlap(stale: Int64, fresh: Int64) -> float:
     """Mean share of the fresh top-k that is also in the stale top-k; 1 means nothing changed.
 
     Args:
@@ -49,7 +46,7 @@ def top_k_overlap(stale: IntArray, fresh: IntArray) -> float:
     return float(np.mean(shares)) if shares else 1.0
 
 
-def mean_cosine(old: FloatArray, new: FloatArray) -> float:
+def mean_cosine(old: Float32, new: Float32) -> float:
     """Mean cosine of vectors (n, D) before and after, row by row.
 
     Example:
@@ -63,7 +60,7 @@ def mean_cosine(old: FloatArray, new: FloatArray) -> float:
     return float(np.mean(np.sum(a * b, axis=1) / np.maximum(lengths, 1e-30)))
 
 
-def score_entropy(scores: FloatArray, temperature: float = 1.0) -> float:
+def score_entropy(scores: Float32, temperature: float = 1.0) -> float:
     """Mean entropy of p(z|q) = softmax(scores / temperature) as a share of the largest possible, 0 to 1.
 
     1 means all retrieved documents are equally likely, 0 that one has all the weight.
@@ -85,7 +82,7 @@ def score_entropy(scores: FloatArray, temperature: float = 1.0) -> float:
     return float(np.mean(entropies / np.log(counts[counts > 1])))
 
 
-def distinct_share(rows: IntArray, documents: int) -> float:
+def distinct_share(rows: Int64, documents: int) -> float:
     """Distinct documents among those retrieved per 1,000 questions, as a share of what is possible.
 
     Near 0 the retriever has collapsed: every question gets the same documents.
@@ -165,8 +162,8 @@ class Probes:
         rows: (n, K) int64, best passages of questions, -1 in empty places.
     """
 
-    vectors: NDArray[np.float32]
-    rows: NDArray[np.int64]
+    vectors: Float32
+    rows: Int64
 
     def write(self, folder: Path) -> None:
         """Write the vectors and rows to files in `folder`."""
@@ -192,8 +189,8 @@ class ProbeSet:
         passages: (m,) rows of the corpus.
     """
 
-    questions: NDArray[np.int64]
-    passages: NDArray[np.int64]
+    questions: Int64
+    passages: Int64
 
     @classmethod
     def draw(cls, config: RefreshedConfig, seed: int, *, questions: int, passages: int) -> ProbeSet:
@@ -214,7 +211,7 @@ class ProbeSet:
 def compare(
     before: Probes | None,
     after: Probes,
-    scores: FloatArray,
+    scores: Float32,
     *,
     age_steps: int,
     corpus: int,
@@ -248,9 +245,9 @@ class DriftMeter:
         encode: vectors (m, D) float32 of the probe passages by the model as it is now.
     """
 
-    def __init__(self, encode: Callable[[], NDArray[np.float32]]) -> None:
+    def __init__(self, encode: Callable[[], Float32]) -> None:
         self._encode = encode
-        self._reference: NDArray[np.float32] | None = None
+        self._reference: Float32 | None = None
 
     def save(self, folder: Path) -> None:
         """Make the current model the new reference and save its probe vectors in a snapshot's folder."""

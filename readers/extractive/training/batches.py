@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from rag.core.arrays import Bool, Int64
 from rag.core.errors import ConfigError
 from rag.runtime.seeds import generator
 from readers.extractive.inference import row_tensors
@@ -59,7 +59,7 @@ class ReaderBatch:
 @dataclass(frozen=True, slots=True)
 class _Plan:
     stage: int
-    questions: npt.NDArray[np.int64]
+    questions: Int64
     limit: int
 
 
@@ -135,7 +135,7 @@ class ReaderBatches:
             plans.extend(batches[i] for i in draw.permutation(len(batches)))
         return plans
 
-    def _mixture(self, stage: ReaderStage, draw: np.random.Generator) -> npt.NDArray[np.int64]:
+    def _mixture(self, stage: ReaderStage, draw: np.random.Generator) -> Int64:
         """Questions of the stage, in order: each set's own passes over its questions, shuffled together."""
         parts = []
         for number, one in enumerate(self.config.train):
@@ -222,8 +222,8 @@ class ReaderBatches:
         self,
         rows: Sequence[_Row],
         answered: Sequence[bool],
-        types: npt.NDArray[np.int64],
-        hard: npt.NDArray[np.bool_],
+        types: Int64,
+        hard: Bool,
     ) -> ReaderBatch:
         groups, per_group = len(answered), len(rows) // len(answered)
         ids, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])

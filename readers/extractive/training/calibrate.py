@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rag.core.arrays import Bool, Float64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import Example
@@ -135,7 +136,7 @@ class _Reading:
             found += rank(used, retrieval, settings)
         return found
 
-    def right(self, settings: ReaderSettings) -> npt.NDArray[np.float64]:
+    def right(self, settings: ReaderSettings) -> Float64:
         """(Q,) 1 where the first answer is right, else 0."""
         pairs = zip(self.ranked(settings), self.examples, strict=True)
         return np.array([bool(r.candidates) and is_right(r.candidates[0].text, e) for r, e in pairs], float)
@@ -171,9 +172,7 @@ class _Reading:
             figures |= {f"em {name}": round(100 * float(right[labels == name].mean()), 2) for name in names}
         return figures
 
-    def of_sets(
-        self, names: Sequence[str]
-    ) -> tuple[list[ScoredPassages], list[list[Example]], npt.NDArray[np.float64]]:
+    def of_sets(self, names: Sequence[str]) -> tuple[list[ScoredPassages], list[list[Example]], Float64]:
         """The chunks with questions of these sets: scores, questions, and weights (Q,) which sum to 1."""
         weights = self.weights * np.isin(self.labels, names)
         parts = [weights[i : i + _CHUNK] for i in range(0, len(weights), _CHUNK)]
@@ -256,9 +255,7 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
     return float((weight * loss)[whole].sum() / weight[whole].sum()), calibration, figures
 
 
-def _crossed(
-    cases: Sequence[Case], correct: npt.NDArray[np.bool_], parts: npt.NDArray[Any]
-) -> npt.NDArray[np.float64] | None:
+def _crossed(cases: Sequence[Case], correct: Bool, parts: npt.NDArray[Any]) -> Float64 | None:
     """The chances of the cases of each part, fitted on the others, (Q, 3); None if there is a single part."""
     chances = np.zeros((len(cases), 3))
     values = np.unique(parts)
@@ -279,7 +276,7 @@ def too_few() -> DataError:
     )
 
 
-def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:
+def _fit(cases: Sequence[Case], correct: Bool) -> Calibration:
     """Temperature and bias on all that was read whole; the chances of the first answer and of none on what a
     user would meet, whole or less."""
     scores = np.full(correct.shape, -np.inf)
@@ -314,18 +311,16 @@ def _fit(cases: Sequence[Case], correct: npt.NDArray[np.bool_]) -> Calibration:
     return fitted.model_copy(update={"first": first, "empty": (bias, *spread.tolist())})
 
 
-def _percent(of: npt.NDArray[np.bool_]) -> float:
+def _percent(of: Bool) -> float:
     return round(100 * float(of.mean()), 2) if len(of) else 0.0
 
 
-def _error(confidence: npt.NDArray[np.float64], correct: npt.NDArray[np.bool_]) -> float:
+def _error(confidence: Float64, correct: Bool) -> float:
     measured = measure_calibration(confidence, correct)
     return round(measured.ece, 4) if measured is not None else 0.0
 
 
-def _chances(
-    cases: Sequence[Case], correct: npt.NDArray[np.bool_], calibration: Calibration
-) -> npt.NDArray[np.float64]:
+def _chances(cases: Sequence[Case], correct: Bool, calibration: Calibration) -> Float64:
     """Probability of each case's first answer, of "no answer", and of what is right, (Q, 3)."""
     rows = []
     for case, hit in zip(cases, correct, strict=True):

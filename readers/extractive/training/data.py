@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Int64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
@@ -25,8 +25,6 @@ from readers.paths import join_path
 SPAN, YES, NO = 0, 1, 2
 _MAX_SPANS = 10  # in one passage, as in DPR
 _MAX_ANSWER_TOKENS = 60
-
-Ints = npt.NDArray[np.int64]
 
 
 def answer_type(example: Example) -> int:
@@ -225,15 +223,15 @@ class ReaderExamples:
     questions: TokenizedTexts
     titles: TokenizedTexts
     texts: TokenizedTexts
-    sets: Ints
-    types: Ints
-    bounds: Ints
-    positives: Ints
-    passages: Ints
-    span_bounds: Ints
-    spans: Ints
-    fact_bounds: Ints
-    facts: Ints
+    sets: Int64
+    types: Int64
+    bounds: Int64
+    positives: Int64
+    passages: Int64
+    span_bounds: Int64
+    spans: Int64
+    fact_bounds: Int64
+    facts: Int64
     template: PairTemplate
 
     def __len__(self) -> int:

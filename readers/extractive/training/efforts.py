@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Bool, Float64, Int64
 from rag.data.examples import Example
 from readers.confidence import confidence_of_first
 from readers.extractive.settings import Effort, ReaderSettings
@@ -40,14 +40,12 @@ class HeldOut:
 
     scored: Sequence[ScoredPassages]
     parts: Sequence[Sequence[Example]]
-    weights: npt.NDArray[np.float64]
+    weights: Float64
     settings: ReaderSettings
     calibration: Calibration
     depth: int
 
-    def read(
-        self, effort: Effort
-    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    def read(self, effort: Effort) -> tuple[Bool, Int64, Float64]:
         """(Q,) whether the first answer is right, token-layers, and confidence, with this effort."""
         chosen = self.settings.model_copy(update={"efforts": {"tried": effort}, "effort": "tried"})
         right, cost, likely = [], [], []

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.data.examples import Example
@@ -68,7 +68,7 @@ class GeneratorBatches:
         self._frame = special_tokens(tokenizer) if denoises else ([], [])
         steps = [max(1, round(stage.steps * config.optim.epochs)) for stage in config.stages]
         self._ends = [end * config.optim.accumulate for end in np.cumsum(steps).tolist()]
-        self._orders: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        self._orders: dict[tuple[int, int], Int64] = {}
 
     def __len__(self) -> int:
         most = self._config.optim.max_steps
@@ -87,7 +87,7 @@ class GeneratorBatches:
             return self._denoising(stage, chosen, draw)
         return self._questions(stage, chosen, draw)
 
-    def _order(self, place: int, epoch: int, total: int) -> npt.NDArray[np.int64]:
+    def _order(self, place: int, epoch: int, total: int) -> Int64:
         if (place, epoch) not in self._orders:
             self._orders = {key: value for key, value in self._orders.items() if key[1] + 1 >= epoch}
             self._orders[place, epoch] = generator(self._config.run.seed, 2, place, epoch).permutation(total)

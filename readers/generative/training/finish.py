@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from scipy.special import logsumexp
 
+from rag.core.arrays import Bool, Float64
 from rag.core.files import atomic_path
 from rag.data.examples import Example
 from rag.data.text import Profile, f1
@@ -81,7 +81,7 @@ def fit_retrieval_weight(reader: GenerativeReader, examples: Sequence[Example]) 
     The sum of its logarithms counts, over those of the first 200 questions that have a right and a wrong
     answer; without such a question the weight is 0.
     """
-    judged: list[tuple[int, list[int], npt.NDArray[np.float64], npt.NDArray[np.bool_]]] = []
+    judged: list[tuple[int, list[int], Float64, Bool]] = []
     for example in examples[:_WEIGHED_QUESTIONS]:
         shown = [c for c in best_ranked(example, _WEIGHED_PASSAGES) if c.rank is not None]
         read = read_examples_with(reader, [replace(example, candidates=(one,)) for one in shown], 1)

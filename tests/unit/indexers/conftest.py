@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity
+from rag.core.arrays import Float32
 
 
 class WordEncoder:
@@ -15,7 +16,7 @@ class WordEncoder:
         self.identity = EncoderIdentity(name, hashlib.sha256(name.encode()).hexdigest(), dim=dim)
         self.calls: list[int] = []
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         self.calls.append(len(texts))
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, (title, text) in enumerate(zip(titles, texts, strict=True)):
@@ -30,7 +31,7 @@ def encoder() -> WordEncoder:
     return WordEncoder()
 
 
-def clustered(rows: int, dim: int, seed: int = 0, clusters: int = 40) -> FloatArray:
+def clustered(rows: int, dim: int, seed: int = 0, clusters: int = 40) -> Float32:
     """Unit vectors (rows, dim) around random centres."""
     generator = np.random.default_rng(seed)
     centres = generator.standard_normal((clusters, dim))
@@ -44,5 +45,5 @@ def make_encoder() -> type[WordEncoder]:
 
 
 @pytest.fixture(scope="session")
-def make_vectors() -> Callable[..., FloatArray]:
+def make_vectors() -> Callable[..., Float32]:
     return clustered

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from indexers.coarse import ListGroups, _shares, add_to_lists, fill_lists
-from indexers.protocols import FloatArray
+from rag.core.arrays import Float32
 
 ROWS, DIM, LISTS = 6000, 16, 64
 
 
-def vectors(rows: int, seed: int) -> FloatArray:
+def vectors(rows: int, seed: int) -> Float32:
     draw = np.random.default_rng(seed)
     centres = np.random.default_rng(7).standard_normal((80, DIM))
     drawn = centres[draw.integers(0, 80, rows)] + 0.6 * draw.standard_normal((rows, DIM))

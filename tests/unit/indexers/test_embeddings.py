@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from indexers import embedding_shards
 from indexers.embedding_shards import EmbeddingShards
 from indexers.embeddings import EmbeddingWriter
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity
 from indexers.settings import VectorDtype
+from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import TEMPORARY_MARK
 from rag.core.npy import RowPages, save_npy
@@ -20,13 +21,11 @@ from rag.core.npy import RowPages, save_npy
 WHO = EncoderIdentity("toy", "aa", dim=5)
 
 
-def vectors(rows: int) -> FloatArray:
+def vectors(rows: int) -> Float32:
     return np.random.default_rng(1).standard_normal((rows, 5)).astype(np.float32)
 
 
-def write(
-    directory: Path, values: FloatArray, dtype: VectorDtype = "float32", shard_rows: int = 7
-) -> list[int]:
+def write(directory: Path, values: Float32, dtype: VectorDtype = "float32", shard_rows: int = 7) -> list[int]:
     writer = EmbeddingWriter(directory, rows=len(values), encoder=WHO, dtype=dtype, shard_rows=shard_rows)
     return list(writer.write_missing(lambda start, stop: values[start:stop]))
 

@@ -10,9 +10,9 @@ import pytest
 
 from indexers.build import build_index
 from indexers.index import Index
-from indexers.protocols import FloatArray
 from indexers.reuse import KnownVectors
 from indexers.settings import BuildSettings
+from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.types import Passage
 
@@ -27,7 +27,7 @@ NEW = [
 SETTINGS = BuildSettings(shard_rows=16, probes=4)
 
 
-def vectors(place: Path) -> FloatArray:
+def vectors(place: Path) -> Float32:
     with Index.open(place, verify="deep") as index:
         assert index.embeddings is not None
         return index.embeddings.rows(np.arange(len(index.embeddings)))

@@ -10,9 +10,10 @@ import pytest
 
 from indexers.build import build_index
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.config import load_config
+from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -38,7 +39,7 @@ class _Blind:
     dim = 4
     identity = EncoderIdentity("blind", "0", dim=4)
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         return np.ones((len(texts), 4), np.float32)
 
 

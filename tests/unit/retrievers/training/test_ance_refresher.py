@@ -9,7 +9,8 @@ import pytest
 
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, FloatArray
+from indexers.protocols import EncoderIdentity
+from rag.core.arrays import Float32
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.core.types import Passage, Query
@@ -33,18 +34,18 @@ class WordEncoder:
         self.identity = EncoderIdentity("words", digest, dim=DIM)
         self.calls = 0
 
-    def _encode(self, texts: Sequence[str]) -> FloatArray:
+    def _encode(self, texts: Sequence[str]) -> Float32:
         rows = []
         for text in texts:
             seeds = [int.from_bytes(hashlib.sha256(w.encode()).digest()[:4], "little") for w in text.split()]
             rows.append(sum(np.random.default_rng(seed).normal(size=DIM) for seed in seeds))
         return (np.array(rows) @ self.turn).astype(np.float32)
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> FloatArray:
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         self.calls += 1
         return self._encode(texts)
 
-    def encode_queries(self, queries: Sequence[Query]) -> FloatArray:
+    def encode_queries(self, queries: Sequence[Query]) -> Float32:
         return self._encode([query.question for query in queries])
 
 
