@@ -17,7 +17,7 @@ from rag.core.arrays import Float32
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from rag.data.sentences import Spans, sentence_spans
 from readers.facts import FactPassage, choose_facts, find_signs, is_named
-from readers.protocols import Citation, ReadAnswer, Reader, ReadResult, readable
+from readers.protocols import Citation, PassageLists, ReadAnswer, Reader, ReadResult, ScoreLists, readable
 
 Steps = Sequence[tuple[Hit, Passage]]
 
@@ -34,8 +34,8 @@ class ReadsPaths(Reader, Protocol):
     def read(
         self,
         questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
+        passages: PassageLists,
+        scores: ScoreLists,
         n_best: int = 5,
         *,
         from_paths: bool = False,

@@ -7,6 +7,9 @@ from typing import Protocol, runtime_checkable
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 
+PassageLists = Sequence[Sequence[Passage]]  # the passages of each question
+ScoreLists = Sequence[Sequence[float]]  # one score per passage, question by question
+
 MAX_QUESTION_CHARS = 4_000
 MAX_PASSAGE_CHARS = 200_000
 
@@ -71,11 +74,7 @@ class Reader(Protocol):
     """A reader: finds or generates answers from passages."""
 
     def read(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        n_best: int = 5,
+        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
     ) -> list[ReadResult]:
         """Answer each question from its own passages.
 
@@ -99,11 +98,7 @@ class TellsLikelihood(Protocol):
     """A reader that can compute the likelihood of a given answer."""
 
     def log_likelihood(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        answers: Sequence[str],
+        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, answers: Sequence[str]
     ) -> list[float]:
         """log p(answer | question, passages), in nats.
 
@@ -116,12 +111,7 @@ class TellsLikelihood(Protocol):
         """
 
 
-def check_request(
-    questions: Sequence[str],
-    passages: Sequence[Sequence[Passage]],
-    scores: Sequence[Sequence[float]],
-    n_best: int,
-) -> None:
+def check_request(questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int) -> None:
     """Refuse invalid arguments of `Reader.read`.
 
     Raises:

@@ -15,7 +15,7 @@ from readers.extractive.inference import RowScores
 from readers.extractive.layout import Row
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import TokenizedTexts
-from readers.protocols import ReadAnswer, ReadResult
+from readers.protocols import ReadAnswer, ReadResult, ScoreLists
 
 _NEAR = 15  # words on each side of an answer
 _ONLY_SIGNS = ("", "date", "step")  # forms that change no order
@@ -124,9 +124,7 @@ class Ranked:
         return ReadResult(answers, none if answers else 1.0, cost or {})
 
 
-def rank(
-    scored: ScoredPassages, retrieval: Sequence[Sequence[float]], settings: ReaderSettings
-) -> list[Ranked]:
+def rank(scored: ScoredPassages, retrieval: ScoreLists, settings: ReaderSettings) -> list[Ranked]:
     """Rank the spans of every question across its passages.
 
     Args:

@@ -11,12 +11,13 @@ from rag.data.text import AnswerMatcher
 from readers.extractive.inference import map_rows
 from readers.extractive.model import Logits
 from readers.extractive.reader import ExtractiveReader
+from readers.protocols import PassageLists
 
 
 def span_log_likelihood(
     reader: ExtractiveReader,
     questions: Sequence[str],
-    passages: Sequence[Sequence[Passage]],
+    passages: PassageLists,
     answers: Sequence[AnswerMatcher],
 ) -> list[Float64]:
     r"""Log-probability of the occurrences of an answer, for each passage separately.
@@ -74,7 +75,7 @@ def span_log_likelihood(
 
 
 def passage_relevance(
-    reader: ExtractiveReader, questions: Sequence[str], passages: Sequence[Sequence[Passage]]
+    reader: ExtractiveReader, questions: Sequence[str], passages: PassageLists
 ) -> list[Float64]:
     """Score of each passage for containing an answer to the question, whichever it is.
 
@@ -110,5 +111,5 @@ class ReaderRelevance:
         return np.maximum(scores, finite.min() if len(finite) else 0.0)
 
 
-def _by_question(values: Float64, passages: Sequence[Sequence[Passage]]) -> list[Float64]:
+def _by_question(values: Float64, passages: PassageLists) -> list[Float64]:
     return np.split(values, np.cumsum([len(found) for found in passages])[:-1])

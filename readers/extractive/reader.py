@@ -25,7 +25,7 @@ from readers.extractive.tokens import check_offsets, continuations, tokenize_tex
 from readers.extractive.waves import read_waves
 from readers.follow_up import can_be_polar
 from readers.manifest import Calibration, with_overrides
-from readers.protocols import ReadResult, check_request
+from readers.protocols import PassageLists, ReadResult, ScoreLists, check_request
 from readers.ranking import Pair, PassageRows, ScoredPassages, rank
 from readers.steps import with_steps
 
@@ -106,8 +106,8 @@ class ExtractiveReader:
     def read(
         self,
         questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
+        passages: PassageLists,
+        scores: ScoreLists,
         n_best: int = 5,
         *,
         from_paths: bool = False,
@@ -140,7 +140,7 @@ class ExtractiveReader:
             results.append(with_steps(result, given, n_best) if form == "step" else result)
         return results
 
-    def score(self, questions: Sequence[str], passages: Sequence[Sequence[Passage]]) -> ScoredPassages:
+    def score(self, questions: Sequence[str], passages: PassageLists) -> ScoredPassages:
         """Run the network over all windows of all passages; `rank` makes answers of the result.
 
         The early head, if there is one, computes its scores too, but drops nothing.
@@ -152,7 +152,7 @@ class ExtractiveReader:
     def rows(
         self,
         questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
+        passages: PassageLists,
         places: Sequence[Collection[int]] | None = None,
     ) -> PassageRows:
         """All windows of all passages of each question, or of those at these places of its list."""
@@ -223,7 +223,7 @@ class ExtractiveReader:
 
 
 def _unique_passages(
-    passages: Sequence[Sequence[Passage]], places: Sequence[Collection[int]] | None
+    passages: PassageLists, places: Sequence[Collection[int]] | None
 ) -> tuple[list[Pair], list[Passage]]:
     """The (question, passage) pairs, all or those at `places`, and the distinct passages, so that each text
     is tokenised once.

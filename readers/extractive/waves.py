@@ -16,6 +16,7 @@ from readers.extractive.inference import RowScores
 from readers.extractive.layout import Row
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import Calibration
+from readers.protocols import ScoreLists
 from readers.ranking import PassageRows, ScoredPassages, rank
 
 ScoreRows = Callable[[Sequence[Row], Float32 | None], RowScores]
@@ -40,7 +41,7 @@ class ReadCost:
 
 def read_waves(
     unread: PassageRows,
-    retrieval: Sequence[Sequence[float]],
+    retrieval: ScoreLists,
     settings: ReaderSettings,
     calibration: Calibration,
     score: ScoreRows,
@@ -109,7 +110,7 @@ def _fits(part: Int64, owner: Int64, before: Int64, cost: Int64, left: Int64) ->
     return fits
 
 
-def standing(unread: PassageRows, retrieval: Sequence[Sequence[float]]) -> Int64:
+def standing(unread: PassageRows, retrieval: ScoreLists) -> Int64:
     """For each row, how many passages of its question rank before its passage by retrieval score."""
     ranks = [np.argsort(np.argsort(-np.asarray(given, float), kind="stable")) for given in retrieval]
     pairs = (unread.pairs[row.group] for row in unread.rows)

@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rag.core.types import Passage
 from readers.generative.settings import GeneratorSettings
+from readers.protocols import PassageLists
 
 
 def encode_rows(
-    tokenizer: Any,
-    settings: GeneratorSettings,
-    questions: Sequence[str],
-    passages: Sequence[Sequence[Passage]],
+    tokenizer: Any, settings: GeneratorSettings, questions: Sequence[str], passages: PassageLists
 ) -> list[list[list[int]]]:
     """Token ids of every passage of every question; rows over `passage_tokens` are cut at their end.
 

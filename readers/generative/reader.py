@@ -26,7 +26,7 @@ from readers.generative.marginal_decoding import decode
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings
 from readers.manifest import Calibration
-from readers.protocols import ReadResult, check_request
+from readers.protocols import PassageLists, ReadResult, ScoreLists, check_request
 from readers.ranking import CandidateAnswer, Ranked, retrieval_prior
 from readers.spans import find_span
 
@@ -79,11 +79,7 @@ class GenerativeReader:
         return cls(network, loaded.settings, loaded.calibration, name=loaded.name)
 
     def read(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        n_best: int = 5,
+        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
     ) -> list[ReadResult]:
         """Answer each question from its passages; see `Reader.read`.
 
@@ -93,11 +89,7 @@ class GenerativeReader:
         return [self._result(question, n_best) for question in found]
 
     def generate(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        n_best: int = 5,
+        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
     ) -> list[Ranked]:
         """Answers with uncalibrated scores; no null score if the model was not trained for "no answer"."""
         check_request(questions, passages, scores, n_best)
@@ -123,11 +115,7 @@ class GenerativeReader:
         return results
 
     def log_likelihood(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        answers: Sequence[str],
+        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, answers: Sequence[str]
     ) -> list[float]:
         """The likelihood of given answers; see `TellsLikelihood`.
 
@@ -161,10 +149,7 @@ class GenerativeReader:
         return found
 
     def _rows(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
+        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists
     ) -> tuple[list[list[int]], list[list[Passage]], list[list[list[int]]]]:
         """For each question, indices of the passages to read, best first, the passages, and their tokens."""
         chosen = [_best(found, given, self.settings) for found, given in zip(passages, scores, strict=True)]
@@ -173,9 +158,7 @@ class GenerativeReader:
         self._warn_of_cut(rows)
         return chosen, kept, rows
 
-    def _priors(
-        self, scores: Sequence[Sequence[float]], chosen: Sequence[Sequence[int]]
-    ) -> list[torch.Tensor]:
+    def _priors(self, scores: ScoreLists, chosen: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         """For each question the scores of its chosen passages, whose softmax is p(z|x)."""
         scale = self.settings.prior_scale
         return [
@@ -195,7 +178,7 @@ class GenerativeReader:
             )
 
     def _fused(
-        self, memory: Memory, passages: Sequence[Sequence[Passage]], *_: Any
+        self, memory: Memory, passages: PassageLists, *_: Any
     ) -> Iterator[tuple[list[CandidateAnswer], float | None]]:
         answers = self._answers(memory)
         found = iter(self._scored(memory, answers))
@@ -208,11 +191,7 @@ class GenerativeReader:
             yield _distinct(candidates), null
 
     def _apart(
-        self,
-        memory: Memory,
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        chosen: Sequence[Sequence[int]],
+        self, memory: Memory, passages: PassageLists, scores: ScoreLists, chosen: Sequence[Sequence[int]]
     ) -> Iterator[tuple[list[CandidateAnswer], float | None]]:
         apart = memory.apart()
         answers = self._answers(apart)
@@ -230,11 +209,7 @@ class GenerativeReader:
             yield best, nulls[best[0].passage_index] if best and nulls else None
 
     def _together(
-        self,
-        memory: Memory,
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        chosen: Sequence[Sequence[int]],
+        self, memory: Memory, passages: PassageLists, scores: ScoreLists, chosen: Sequence[Sequence[int]]
     ) -> Iterator[tuple[list[CandidateAnswer], float | None]]:
         settings = self.settings
         marginal = settings.marginal

@@ -22,7 +22,7 @@ from readers.generative.causal import PLAIN_END, Causal, causal_limit
 from readers.generative.constrained import span_rule
 from readers.llm.prompt import Completion, Reply, to_result
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings, best_ranked, failed, reindexed
-from readers.protocols import ReadResult, check_request
+from readers.protocols import PassageLists, ReadResult, ScoreLists, check_request
 from readers.spans import find_span
 
 log = get_logger(__name__)
@@ -183,11 +183,7 @@ class LocalReader(LanguageModelReader):
     completer: LocalModel
 
     def read(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        n_best: int = 5,
+        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
     ) -> list[ReadResult]:
         """Answer each question from its own passages; see `LanguageModelReader.read`.
 
@@ -201,11 +197,7 @@ class LocalReader(LanguageModelReader):
         return failed(found, n_best)
 
     def log_likelihood(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        answers: Sequence[str],
+        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, answers: Sequence[str]
     ) -> list[float]:
         """log p(answer | question, passages), in nats; see `readers.protocols.TellsLikelihood`."""
         check_request(questions, passages, scores, 1)
@@ -227,10 +219,7 @@ class LocalReader(LanguageModelReader):
         return found
 
     def _batches(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
+        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists
     ) -> Iterator[list[_Job]]:
         """The questions that have passages, in batches."""
         batch: list[_Job] = []

@@ -23,7 +23,7 @@ from readers.llm.prompt import (
     visible_text,
     without_question,
 )
-from readers.protocols import ReadAnswer, ReadResult, check_request
+from readers.protocols import PassageLists, ReadAnswer, ReadResult, ScoreLists, check_request
 
 log = get_logger(__name__)
 _SHOWN_FAILURES = 3
@@ -90,11 +90,7 @@ class LanguageModelReader:
         self.completer, self.settings, self.name = completer, settings, completer.name
 
     def read(
-        self,
-        questions: Sequence[str],
-        passages: Sequence[Sequence[Passage]],
-        scores: Sequence[Sequence[float]],
-        n_best: int = 5,
+        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
     ) -> list[ReadResult]:
         """Answer each question from its own passages; see `readers.protocols.Reader`.
 
