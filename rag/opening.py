@@ -17,7 +17,7 @@ from indexers.build import INDEX_KIND
 from indexers.index import ENCODER_DIR, Index
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError
-from rag.core.files import TEMPORARY_MARK, atomic_path, atomic_write_json, read_json
+from rag.core.files import TEMPORARY_MARK, atomic_write_json, read_json, replaced_folder
 from rag.core.log import get_logger
 from rag.core.manifest import read_manifest
 from rag.runtime.live_models import describe_model, is_source, load_live, write_model
@@ -132,9 +132,12 @@ def save(index: Index, opening: Opening, place: Path, *, overwrite: bool) -> Non
             raise ConfigError(f"{place} is not empty", hint="choose another directory, or add --overwrite")
         read_manifest(place, kind=INDEX_KIND)  # what is no index is never deleted
     own = (ENCODER_DIR, READER_DIR, SETTINGS_FILE, ".lock")
-    with atomic_path(place) as temporary:
+    with replaced_folder(place) as temporary:
         shutil.copytree(
-            index.directory, temporary, ignore=shutil.ignore_patterns(*own, f".*{TEMPORARY_MARK}*")
+            index.directory,
+            temporary,
+            ignore=shutil.ignore_patterns(*own, f".*{TEMPORARY_MARK}*"),
+            dirs_exist_ok=True,
         )
         given = {"retriever": opening.retriever, "fusion": opening.fusion, "effort": opening.effort}
         settings = {name: str(value) for name, value in given.items() if value not in (None, "auto")}
@@ -149,8 +152,6 @@ def save(index: Index, opening: Opening, place: Path, *, overwrite: bool) -> Non
             settings["reader"] = name
         if settings:
             atomic_write_json(temporary / SETTINGS_FILE, settings)
-        if place.exists():
-            shutil.rmtree(place)
 
 
 def _found_from_anywhere(rerank: str) -> str:

@@ -97,6 +97,26 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             _remove(temporary)
 
 
+@contextmanager
+def replaced_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder beside `folder`, which replaces it and its content when it is complete."""
+    with atomic_path(folder) as temporary:
+        temporary.mkdir()
+        yield temporary
+        if folder.exists():
+            shutil.rmtree(folder)
+
+
+def require_new(folder: Path) -> None:
+    """Refuse a folder to write that exists, unless it is empty: `atomic_path` replaces an empty one.
+
+    Raises:
+        ConfigError: it is a file, or holds something.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists and is not empty", hint="choose another --out")
+
+
 def link_or_copy(source: Path, target: Path) -> None:
     """Give a file a second name (a hard link), or copy it where the file system has no links."""
     try:

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError
-from rag.core.files import atomic_path, disk_errors
+from rag.core.files import atomic_path, disk_errors, require_new
 from rag.core.log import get_logger
 from rag.core.optional import require
 from rag.runtime.backbone import loading
@@ -47,8 +47,7 @@ def import_gguf(source: Path, out: Path) -> Path:
         ConfigError: `out` holds something, or the archive holds several models.
     """
     require("gguf", extra="gguf")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")
+    require_new(out)
     if source.suffix.lower() == _SUFFIX:
         return _convert(source, out)
     members = _members(source)
@@ -109,8 +108,6 @@ def _convert(file: Path, out: Path, name: str = "") -> Path:
     with atomic_path(out) as temporary:
         fresh.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        if out.exists():
-            out.rmdir()
     return out
 
 

@@ -29,7 +29,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_path, link_or_copy
+from rag.core.files import atomic_path, link_or_copy, replaced_folder
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 
@@ -99,10 +99,7 @@ def save_checkpoint(
     for name, tensor in zip(master.names, master.master, strict=True):
         for key, value in optimizer.state.get(tensor, {}).items():
             moments[f"{name}//{key}"] = value.detach()
-    if target.exists():
-        shutil.rmtree(target)
-    with atomic_path(target) as temporary:
-        temporary.mkdir()
+    with replaced_folder(target) as temporary:
         _save(temporary / "weights.safetensors", master.state())
         _save(temporary / "optimizer.safetensors", moments)
         for name, more in {"buffers": _buffers(model), **tensors}.items():

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from rag.core.files import atomic_path, sha256_file
+from rag.core.files import atomic_path, replaced_folder, sha256_file
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import position_limit, read_tensors
 from readers.extractive.model import LogitsModel, SpanModel, SpanWeights, load_dpr, load_question_answering
@@ -92,11 +92,9 @@ def save_calibrated(source: str | Path | None, out: Path, calibration: Calibrati
     manifest = load_manifest(ReaderManifest, folder).model_copy(update={"calibration": calibration})
     if out.exists() and not (out / READER_FILE).exists():
         raise ConfigError(f"{out} exists and is no reader", hint="name a folder that does not exist")
-    with atomic_path(out) as temporary:
-        shutil.copytree(folder, temporary)
+    with replaced_folder(out) as temporary:
+        shutil.copytree(folder, temporary, dirs_exist_ok=True)
         manifest.save(temporary)
-        if out.exists():
-            shutil.rmtree(out)
 
 
 def load_span_model(source: str | None) -> tuple[SpanModel, Any] | None:

@@ -24,10 +24,10 @@ from typing import Any
 import torch
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from rag.core.files import sha256_file
+from rag.core.files import replaced_folder, require_new, sha256_file
 from rag.core.log import get_logger
 from rag.runtime.model_files import embedded_encoder_dir, model_folder, plain_name, read_config
-from retrievers.encoders.export import TowerWeights, replaced_folder, write_dpr_tower
+from retrievers.encoders.export import TowerWeights, write_dpr_tower
 from retrievers.encoders.head import Linear, linear_of
 
 _TOWERS = {"question_model.": "question_encoder", "ctx_model.": "ctx_encoder"}
@@ -69,8 +69,7 @@ def import_checkpoint(source: Path, out: Path, *, base: str | Path | None = None
         MismatchedArtifactError: weights are missing, unknown, or of another shape; they are named.
         ConfigError: `out` holds something, or the towers need a `base`.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")
+    require_new(out)
     found = read_pickled(source)
     weights = named_weights(found, source)
     towers = _towers(weights, source)

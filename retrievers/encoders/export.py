@@ -12,8 +12,7 @@ itself where one tower does both, or one such folder per tower under `DIR/query_
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +22,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from rag.core.errors import ArtifactError
-from rag.core.files import atomic_path
+from rag.core.files import replaced_folder
 from retrievers.encoders.head import ACTIVATIONS, Linear
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import POOLING_KEYS, EncoderForm
@@ -65,16 +64,6 @@ def _is_dpr(form: EncoderForm, towers: Iterable[TowerWeights]) -> bool:
         )
         for tower in towers
     )
-
-
-@contextmanager
-def replaced_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder`, which replaces it and its content when it is complete."""
-    with atomic_path(folder) as temporary:
-        temporary.mkdir(parents=True)
-        yield temporary
-        if folder.exists():
-            shutil.rmtree(folder)
 
 
 def write_encoder(

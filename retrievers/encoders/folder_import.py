@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError
-from rag.core.files import atomic_path, atomic_write_json, read_json
+from rag.core.files import atomic_path, atomic_write_json, read_json, require_new
 from rag.runtime.model_files import read_config
 from retrievers.encoders.checkpoint_import import named_weights, read_pickled
 
@@ -41,8 +41,7 @@ def import_folder(source: Path, out: Path) -> Path:
         IncompleteArtifactError: a part of the weights is missing.
         ConfigError: `out` holds something, or the weights are in safetensors already.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")
+    require_new(out)
     if (source / "config.json").is_file():
         read_config(source)  # a damaged one is named
     folders = [
@@ -70,8 +69,6 @@ def import_folder(source: Path, out: Path) -> Path:
                     shutil.copyfile(file, place / file.name)
             if folder in pickled:
                 _convert(folder, place)
-        if out.exists():
-            out.rmdir()
     return out
 
 

@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from rag.core.errors import DataError
+from rag.core.files import replaced_folder
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.runtime.seeds import generator
@@ -25,7 +26,6 @@ from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, train
 from retrievers.encoders.cross_encoder import PairModel, load_pair_model
-from retrievers.encoders.export import replaced_folder
 from retrievers.examples.batches import Epochs
 from retrievers.training.recipe_configs import RerankerTrainConfig
 from retrievers.training.split import split_examples

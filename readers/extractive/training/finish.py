@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rag.core.files import atomic_path, atomic_write_json, fingerprint, read_json
+from rag.core.files import atomic_write_json, fingerprint, read_json, replaced_folder
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.examples import Example
@@ -81,7 +80,7 @@ def finish(
         return ExtractiveReader.load(folder, precision=config.optim.precision)
 
     finished = config.out / "reader"
-    with atomic_path(finished) as folder:  # it appears only with ranking and confidence
+    with replaced_folder(finished) as folder:  # it appears only with ranking and confidence
         reader = export(folder, settings, calibration)
         figures = _Figures(config.out / "measured.json", load_manifest(ReaderManifest, folder).weights_sha256)
         for label, examples in held_out.items():
@@ -97,7 +96,6 @@ def finish(
             exact = ExtractiveReader(full, tokenizer, reader.settings, reader.calibration)
             _score_test(config.test_file, {"shipped weights": reader, "weights in fp32": exact}, figures)
         reader.close()
-        shutil.rmtree(finished, ignore_errors=True)
     return figures.values
 
 

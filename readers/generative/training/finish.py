@@ -1,6 +1,5 @@
 """After the last step: the fp32 checkpoint as a folder, its ranking and confidence on held-out questions."""
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 from scipy.special import logsumexp
 
 from rag.core.arrays import Bool, Float64
-from rag.core.files import atomic_path
+from rag.core.files import replaced_folder
 from rag.data.examples import Example
 from rag.data.text import Profile, f1
 from rag.metrics.answers import em_and_f1
@@ -167,12 +166,11 @@ def save_reader(
     """
     model = seq2seq.model.float()
     set_weights(seq2seq, weights)
-    with atomic_path(folder) as temporary:
+    with replaced_folder(folder) as temporary:
         model.save_pretrained(temporary)
         seq2seq.tokenizer.save_pretrained(temporary)
         manifest.save(temporary)
         add(temporary)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def reader_card(settings: GeneratorSettings) -> Card:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rag.core.errors import ArtifactError, DataError, ResourceError
+from rag.core.errors import ArtifactError, ConfigError, DataError, ResourceError
 from rag.core.files import (
     atomic_path,
     atomic_write_bytes,
@@ -20,6 +20,8 @@ from rag.core.files import (
     disk_errors,
     read_json,
     remove_temporaries,
+    replaced_folder,
+    require_new,
     sha256_file,
 )
 
@@ -133,3 +135,22 @@ def test_disk_trouble_is_a_resource_error(tmp_path: Path, code: int, words: str)
 def test_other_system_errors_pass_through(tmp_path: Path) -> None:
     with pytest.raises(InterruptedError), disk_errors(tmp_path):
         raise OSError(errno.EINTR, "interrupted")
+
+
+def test_a_folder_to_write_is_new_or_empty_or_replaced_when_complete(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for _ in ("missing", "empty"):
+        require_new(out)
+        out.mkdir(exist_ok=True)
+    (out / "old").write_text("old")
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        require_new(out)
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        require_new(out / "old")  # a file
+    with pytest.raises(ValueError, match="broken"), replaced_folder(out) as temporary:
+        (temporary / "new").write_text("half")
+        raise ValueError("broken")
+    assert [path.name for path in out.iterdir()] == ["old"]
+    with replaced_folder(out) as temporary:
+        (temporary / "new").write_text("new")
+    assert [path.name for path in out.iterdir()] == ["new"]
