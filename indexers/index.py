@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,14 @@ QUICK_CHECK_BYTES = 256 << 20
 _ATTEMPTS = 5
 ENCODER_DIR = "encoder"  # the encoder's folder, where the index keeps one
 _KEPT_FILTERS, _KEPT_BYTES = 64, 64 << 20  # limits of the cache of filters, one byte per passage
+
+
+class DensePart(NamedTuple):
+    """The dense part of an index: vector search, the stored vectors, and their encoder."""
+
+    vectors: VectorIndex
+    embeddings: EmbeddingShards
+    encoder: EncoderIdentity
 
 
 class Index:
@@ -165,6 +173,16 @@ class Index:
             return None
         folder = self.directory / ENCODER_DIR
         return replace(stored.encoder, name=str(folder.resolve())) if folder.is_dir() else stored.encoder
+
+    def require_dense(self) -> DensePart:
+        """The dense part.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.dense is None or self.embeddings is None or self.encoder_identity is None:
+            raise ConfigError(f"{self.directory} has no vectors", hint="build it with --retriever dense")
+        return DensePart(self.dense, self.embeddings, self.encoder_identity)
 
     def select(self, filter: Filter) -> Selection:
         """The rows whose passages meet a filter; results of the last filters are cached.

@@ -16,7 +16,6 @@ from indexers.index import Index
 from indexers.ledger import StageLedger
 from indexers.protocols import EncoderIdentity, PassageEncoder
 from indexers.reuse import check_passage_vectors
-from rag.core.errors import ConfigError
 from rag.core.files import (
     atomic_path,
     atomic_write_json,
@@ -24,6 +23,7 @@ from rag.core.files import (
     fingerprint,
     link_or_copy,
     read_json,
+    require_new,
 )
 from rag.core.manifest import LEDGER_NAME, file_table, write_manifest
 
@@ -43,12 +43,9 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
         MismatchedArtifactError: the encoder gives passages other vectors.
     """
     origin, target = Path(source), Path(out)
-    if target.exists() and any(target.iterdir()):
-        raise ConfigError(f"{target} exists and is not empty", hint="choose another directory")
+    require_new(target)
     with Index.open(origin) as index:
-        if index.embeddings is None:
-            raise ConfigError(f"{origin} has no vectors", hint="give an index with dense retrieval")
-        check_passage_vectors(origin, index.passages, index.embeddings, encoder, seed=seed)
+        check_passage_vectors(origin, index.passages, index.require_dense().embeddings, encoder, seed=seed)
         manifest = index.manifest
     with atomic_path(target) as temporary:
         for name in manifest["files"]:
@@ -60,8 +57,6 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
         else:
             _restate(temporary, encoder.identity)
             write_index_manifest(temporary, StageLedger(temporary))
-        if target.exists():
-            target.rmdir()
     return target
 
 

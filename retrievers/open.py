@@ -52,8 +52,8 @@ class HybridOptions(Config):
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """The arguments of a retriever's constructor.
+class _Builder:
+    """Builds a retriever of any kind from the same arguments.
 
     Attributes:
         index: the open index.
@@ -70,9 +70,8 @@ class Opening:
 
     def dense(self) -> DenseRetriever:
         """Dense retrieval with the index's encoder."""
-        assert self.index.dense is not None
         loaded = open_encoder(self.index, encoder=self.encoder, precision=self.precision, device=self.device)
-        return DenseRetriever(self.index.dense, self.index.passages, loaded)
+        return DenseRetriever(self.index.require_dense().vectors, self.index.passages, loaded)
 
     def colbert(self) -> LateInteractionRetriever:
         """Late interaction with the index's encoder."""
@@ -151,17 +150,17 @@ class RetrieverKind:
     """
 
     needs: tuple[Part, ...]
-    make: Callable[[Opening], Retriever]
+    make: Callable[[_Builder], Retriever]
     options: type[Config] = NoOptions
     fuses: bool = False
 
 
 KINDS: dict[str, RetrieverKind] = {
-    "dense": RetrieverKind(("dense",), Opening.dense),
-    "colbert": RetrieverKind(("tokens",), Opening.colbert, TokenSearchOptions),
-    "bm25": RetrieverKind(("bm25",), Opening.bm25),
-    "hybrid": RetrieverKind(("dense", "bm25"), Opening.hybrid, HybridOptions, fuses=True),
-    "multihop": RetrieverKind(("dense",), Opening.multihop, HopOptions, fuses=True),
+    "dense": RetrieverKind(("dense",), _Builder.dense),
+    "colbert": RetrieverKind(("tokens",), _Builder.colbert, TokenSearchOptions),
+    "bm25": RetrieverKind(("bm25",), _Builder.bm25),
+    "hybrid": RetrieverKind(("dense", "bm25"), _Builder.hybrid, HybridOptions, fuses=True),
+    "multihop": RetrieverKind(("dense",), _Builder.multihop, HopOptions, fuses=True),
 }
 _AUTO = ("hybrid", "dense", "colbert", "bm25")  # the first kind for which the index has all parts
 
@@ -240,7 +239,7 @@ def open_retriever(
             f"a fusion ({fusion}) is given, but {name} retrieval has nothing to fuse",
             hint="leave it out, or use hybrid retrieval",
         )
-    return chosen.make(Opening(index, options, encoder, precision, device, fusion))
+    return chosen.make(_Builder(index, options, encoder, precision, device, fusion))
 
 
 def over_index(retriever: Retriever, index: Index) -> Retriever:

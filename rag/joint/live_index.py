@@ -20,9 +20,9 @@ from indexers.embeddings import encode_corpus
 from indexers.exact import FlatIndex
 from indexers.index import Index
 from indexers.probes import probe_texts
-from indexers.protocols import EncodesCorpus, VectorIndex
+from indexers.protocols import EncodesCorpus
 from rag.core.arrays import Int64
-from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.errors import MismatchedArtifactError
 from rag.core.files import read_json
 from rag.core.types import Passage, Query
 from rag.training.distributed import World
@@ -71,11 +71,9 @@ class LiveIndex:
     """
 
     def __init__(self, index: Index) -> None:
-        if index.dense is None:
-            raise ConfigError(f"{index.directory} has no vectors", hint="build it with --retriever dense")
         self.passages, self.version = index.passages, index.version
         self._key = _key(index)
-        self._search: VectorIndex = index.dense
+        self._search = index.require_dense().vectors
 
     def search(self, questions: Tensor, top_k: int) -> Int64:
         """Rows (B, K) of the best passages in the live index, best first; −1 where there are fewer than K.
@@ -133,13 +131,10 @@ class IndexRefresher(CorpusRefresher):
 
     def at_start(self) -> Probes:
         """Probe vectors and search results of the index that training starts with."""
-        index = self._index
-        assert index.embeddings is not None
-        assert index.dense is not None
-        assert index.encoder_identity is not None
-        first = self._load_first(index.encoder_identity)
-        _, rows = index.dense.search(first.encode_queries(self.queries), TOP_K)
-        return Probes(index.embeddings.rows(self.watched).astype(np.float32), rows)
+        dense = self._index.require_dense()
+        first = self._load_first(dense.encoder)
+        _, rows = dense.vectors.search(first.encode_queries(self.queries), TOP_K)
+        return Probes(dense.embeddings.rows(self.watched).astype(np.float32), rows)
 
 
 def index_exchange(

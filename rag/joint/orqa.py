@@ -142,8 +142,7 @@ def _method(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
     def export(trained: Trained) -> None:
         export_frozen(config, index, retriever, part(trained.weights, "retriever"))
         with Index.open(run.out / "index") as reissued:
-            assert reissued.encoder_identity is not None
-            encoder = reissued.encoder_identity.to_json()
+            encoder = reissued.require_dense().encoder.to_json()
         export_int8(
             run.out / "reader", reader, part(trained.weights, "reader"), tokenizer,
             name=f"{config.name}-reader", settings=task.settings,
@@ -152,7 +151,7 @@ def _method(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
 
     return Method(
         module, master, Epochs.of(config, len(questions)), task.loss, export,
-        encoder_card(config, frozen_form(config, retriever)),
+        encoder_card(frozen_form(config, retriever)),
         evaluate=partial(task.measure, held_out) if held_out else None,
         hooks=FrozenIndex(index.version),
         facts={

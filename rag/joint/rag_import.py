@@ -6,8 +6,8 @@ from typing import Any
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, RagModel
 
 from indexers.index import Index
-from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from rag.core.files import atomic_path
+from rag.core.errors import ArtifactError, MismatchedArtifactError
+from rag.core.files import atomic_path, require_new
 from rag.core.log import get_logger
 from rag.runtime.backbone import loading
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
@@ -41,8 +41,7 @@ def import_rag(source: str | Path, out: Path, index: str | Path | None = None) -
         ConfigError: `out` holds something.
         MismatchedArtifactError: the index's vectors are of another size.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} exists and is not empty", hint="choose another --out")
+    require_new(out)
     hint = (
         "expected config.json of type rag, weights and both tokenizers' folders; copy the whole folder again"
     )
@@ -81,8 +80,6 @@ def import_rag(source: str | Path, out: Path, index: str | Path | None = None) -
         if index is not None:
             manifest = manifest.model_copy(update={"retriever": _bound(temporary, index)})
         manifest.save(temporary)
-        if out.exists():
-            out.rmdir()
     if index is None:
         get_logger(__name__).warning(
             "%s is bound to no index: its own question encoder is not used; give --index to use it", out
@@ -92,9 +89,7 @@ def import_rag(source: str | Path, out: Path, index: str | Path | None = None) -
 
 def _bound(folder: Path, index: str | Path) -> dict[str, Any]:
     with Index.open(index) as searched:
-        identity = searched.encoder_identity
-    if identity is None:
-        raise ConfigError(f"{index} has no vectors", hint="build it with --retriever dense")
+        identity = searched.require_dense().encoder
     found = binding(folder, identity)
     if found["dim"] != identity.dim:
         raise MismatchedArtifactError(

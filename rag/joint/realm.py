@@ -147,7 +147,7 @@ def _method(config: RealmTrainConfig, role: Role, index: Index, encode: EncodesC
             export_model(run.out / "encoder", retriever, weights, form)
 
     return Method(
-        module, master, batches, task.loss, export, encoder_card(config, form),
+        module, master, batches, task.loss, export, encoder_card(form),
         hooks=hooks,
         facts={
             "passages with sentences": len(store),

@@ -144,7 +144,7 @@ def _both(
         )
 
     def export(trained: Trained) -> None:
-        identity = index.encoder_identity
+        identity = index.require_dense().encoder
         form = replace(encoder_form(config, retriever), max_length=config.model.passage_tokens)
         weights = part(trained.weights, "retriever")
         if not frozen:
@@ -153,12 +153,10 @@ def _both(
             built = BuildSettings(index_type=config.index_type)
             build_index(iter(index.passages), run.out / "index", encoder=encoder, settings=built)
             identity = encoder.identity
-        assert identity is not None
-        known = identity
 
         def bind(folder: Path) -> dict[str, Any]:
             export_model(folder / QUESTION_ENCODER, retriever, weights, form, only="question")
-            return binding(folder, known)
+            return binding(folder, identity)
 
         _save_reader(config, seq2seq, settings, trained, bind)
 

@@ -49,9 +49,8 @@ class MiningSearch:
             assert index.lucene is not None
             self._sparse = SparseRetriever(index.lucene, index.passages)
         if "dense" in wanted or settings.margin is not None:
-            assert index.dense is not None
             self._encoder = open_encoder(index, encoder=encoder)
-            self._dense = DenseRetriever(index.dense, index.passages, self._encoder)
+            self._dense = DenseRetriever(index.require_dense().vectors, index.passages, self._encoder)
         self._asks_dense = "dense" in wanted
 
     def search(self, queries: Sequence[Query]) -> tuple[dict[str, list[list[Hit]]], Float32 | None]:
@@ -75,8 +74,8 @@ class MiningSearch:
 
     def scores(self, vector: Float32, rows: Sequence[int]) -> Float32:
         """The model's scores (n,) of passages for a question's vector (D,)."""
-        assert self.index.embeddings is not None
-        return np.asarray(self.index.embeddings.rows(np.asarray(rows, np.int64)) @ vector, np.float32)
+        vectors = self.index.require_dense().embeddings.rows(np.asarray(rows, np.int64))
+        return np.asarray(vectors @ vector, np.float32)
 
     def scores_of(self, vectors: Float32, passages: Sequence[Passage]) -> Float32:
         """The model's scores (n,) of passages that are not in the corpus, for the vectors (n, D)."""

@@ -79,8 +79,7 @@ def train_adore(config: AdoreTrainConfig) -> Path:
 
 
 def _method(config: AdoreTrainConfig, run: BiEncoderRun, index: Index) -> Method:
-    assert index.dense is not None
-    search, model = index.dense, run.model
+    search, model = index.require_dense().vectors, run.model
 
     # data
     split, texts = split_examples(config, run.out / "data"), CorpusTexts(index.passages)

@@ -313,9 +313,7 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
         MismatchedArtifactError: the index's encoder has changed since it was built, or is not that of the
             configuration.
     """
-    identity = index.encoder_identity
-    if identity is None:
-        raise ConfigError(f"{config.index} has no vectors", hint="build it with --retriever dense")
+    identity = index.require_dense().encoder
     if identity.pooling == STATIC:
         raise ConfigError(
             f"{config.index} was built with {identity.name}, a static encoder, which is not trained here",

@@ -34,9 +34,8 @@ def listed_scores(questions: Tensor, vectors: Tensor, places: Tensor, scale: flo
 def score_rows(model: BiEncoderModel, index: Index, queries: Tensor, rows: Int64) -> Tensor:
     """Scores (B, K), over the temperature, of queries' vectors (B, D) and the vectors in `rows` (B, K) of the
     index; −inf where a row is −1. Differentiable in the queries."""
-    assert index.embeddings is not None
     distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
-    vectors = torch.from_numpy(index.embeddings.rows(distinct)).to(queries.device)  # (U, D)
+    vectors = torch.from_numpy(index.require_dense().embeddings.rows(distinct)).to(queries.device)  # (U, D)
     listed = torch.from_numpy(np.where(rows < 0, -1, places.reshape(rows.shape)))
     return listed_scores(queries, vectors, listed, model.scale)
 

@@ -131,13 +131,12 @@ def index_step(
         examples: (N,) hops.
         depth: number of passages retrieved for each.
     """
-    assert index.dense is not None
     texts = [data.questions[example] for example in examples.tolist()]
     golds = [torch.from_numpy(data.canonical[data.positives[example]]) for example in examples.tolist()]
     # (N, G), the next one first
     gold = pad_sequence(golds, batch_first=True, padding_value=-1).long().numpy()
     queries = model.encode_questions(texts)  # (N, D)
-    _, hits = index.dense.search(queries.detach().float().cpu().numpy(), depth)  # (N, K)
+    _, hits = index.require_dense().vectors.search(queries.detach().float().cpu().numpy(), depth)  # (N, K)
     left_out = (hits[:, :, None] == gold[:, None, :]).any(axis=2)
     rows = np.concatenate([gold[:, :1], np.where(left_out, -1, hits)], axis=1)  # (N, 1 + K)
     scores = score_rows(model, index, queries, rows)

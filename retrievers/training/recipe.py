@@ -106,7 +106,7 @@ class BiEncoderRun:
 
         scores = dict if evaluate is None else partial(evaluate, model)
         return Method(
-            model, self.master, batches, loss, export, encoder_card(config, form),
+            model, self.master, batches, loss, export, encoder_card(form),
             evaluate=scores if held_out else None,
             hooks=hooks or FitHooks(),
             facts={
@@ -224,7 +224,7 @@ def train_bi_encoder(
         return train_model(adopted, partial(recipe, adopted), bank=bank)
 
 
-def encoder_card(config: RetrieverTrainConfig, form: EncoderForm) -> Card:
+def encoder_card(form: EncoderForm) -> Card:
     """The model card of a bi-encoder that lays texts out in this form."""
     return Card("retrievers.training", "bi_encoder.md", {"form": form, "is_pair": form.layout == PAIR})
 
@@ -262,13 +262,12 @@ def known_vectors(
     index: Index, examples: Iterable[Example], tokenizer: RetrieverTokenizer
 ) -> dict[bytes, Tensor]:
     """The index's vectors of those passages in examples that it contains, by the bytes of their token ids."""
-    assert index.embeddings is not None
     texts = CorpusTexts(index.passages)
     listed = {c.passage.text: c.passage for example in examples for c in example.candidates}
     rows = np.unique([row for passage in listed.values() for row in texts.find(passage)]).astype(np.int64)
     passages = index.passages.get_many(rows)
     ids = tokenizer.passages([p.title for p in passages], [p.text for p in passages])
-    vectors = torch.from_numpy(index.embeddings.rows(rows))
+    vectors = torch.from_numpy(index.require_dense().embeddings.rows(rows))
     return {np.array(row, np.int32).tobytes(): vector for row, vector in zip(ids, vectors, strict=True)}
 
 

@@ -21,6 +21,8 @@ from retrievers.hybrid import HybridRetriever
 from retrievers.late_interaction import LateInteractionRetriever
 from retrievers.open import open_retriever
 from retrievers.rerank import LateInteraction, RerankingRetriever, reranked
+from retrievers.training.bi_encoder import adopt_index
+from retrievers.training.config import AdoreTrainConfig
 
 WORDS = ["danube", "forest", "river", "black", "title", "text", "wrote", "who", "rises", "the"]
 
@@ -68,6 +70,11 @@ def test_kinds_of_an_index_of_tokens(built: Path) -> None:
                 open_retriever(index, kind)
         with pytest.raises(ConfigError, match="nprobes"):
             open_retriever(index, "colbert:nprobes=3")
+        with pytest.raises(ConfigError, match="has no vectors"):  # one of each passage
+            index.require_dense()
+        config = AdoreTrainConfig(out=built / "run", train_files=(built,), index=built)
+        with pytest.raises(ConfigError, match="has no vectors"):
+            adopt_index(config, index)
 
 
 def test_reranking_by_the_index_s_model_reads_its_vectors(tiny: Any, built: Path, tmp_path: Path) -> None:

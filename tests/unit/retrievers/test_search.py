@@ -128,6 +128,9 @@ class Opened(SimpleNamespace):
         if differences := self.encoder_identity.differences(identity):
             raise MismatchedArtifactError("; ".join(differences))
 
+    def require_dense(self):
+        return SimpleNamespace(vectors=self.dense)
+
 
 def index(dense=None, lucene=None, identity=None):
     return Opened(

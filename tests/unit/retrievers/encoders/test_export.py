@@ -23,7 +23,7 @@ from retrievers.training.recipe import encoder_card
 
 
 def _card(config: DprTrainConfig, form: EncoderForm) -> str:
-    return render_card(config, encoder_card(config, form), {}, {})
+    return render_card(config, encoder_card(form), {}, {})
 
 
 _QUESTIONS = ["who wrote the text", "the river"]
@@ -148,9 +148,7 @@ def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
         question_encoder=str(tmp_path), notes="Seen once.", layout="{text} {title}", query_prefix="",
     )  # fmt: skip
     form = EncoderForm("mean", True, 48, "{title} {text}", "query: ")
-    card = render_card(
-        config, encoder_card(config, form), {"questions": 12}, {"nll": 0.123456, "top": {"1": 0.5}}
-    )
+    card = render_card(config, encoder_card(form), {"questions": 12}, {"nll": 0.123456, "top": {"1": 0.5}})
     assert str(tmp_path) not in card
     for words in ("# mine", "rag train dpr --config FILE", "| nll | 0.1235 |", "| top | 1 0.5 |",
                   "| questions | 12 |", "Seen once.", "reads `query: ` before every question"):  # fmt: skip

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -300,7 +301,8 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path, bridges
         def rows(self, rows: Any) -> Any:
             return vectors[rows]
 
-    index: Any = type("Held", (), {"dense": Bank(), "embeddings": Bank()})()
+    dense = SimpleNamespace(vectors=Bank(), embeddings=Bank())
+    index: Any = SimpleNamespace(require_dense=lambda: dense)
     examples = np.arange(len(data))
     value = index_step(model, data, examples, index=index, depth=5).value
     queries = model.encode_questions([data.questions[n] for n in range(len(data))])
