@@ -17,7 +17,7 @@ from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.progress import StageTimer
-from rag.core.types import AnswerSet, Hit, Passage, Path
+from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, RankedPassages
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.languages import LanguageNotices
@@ -25,13 +25,12 @@ from rag.data.question_checks import check_questions
 from rag.opening import Opening, keep_encoder, save
 from readers.answer_kinds import answers_wanted, in_parts, in_whole, with_kind
 from readers.follow_up import Turn, rephrase
-from readers.paths import Steps, read_answers, with_paths
+from readers.paths import read_answers, with_paths
 from readers.protocols import Reader, check_lengths
 from retrievers.fusion import Fusion
 from retrievers.protocols import PathRetriever, Retriever
 from retrievers.rerank import RerankingRetriever
 
-RankedPassages = list[tuple[Hit, Passage]]
 FilterLike = Mapping[str, Any] | Filter | None
 
 
@@ -283,7 +282,7 @@ class Pipeline:
     def retrieve_paths(
         self, questions: Sequence[str], top_k: int = 20, *, filter: FilterLike = None,
         timer: StageTimer | None = None,
-    ) -> tuple[list[RankedPassages], list[list[RankedPassages]]]:  # fmt: skip
+    ) -> tuple[list[RankedPassages], list[Paths]]:  # fmt: skip
         """The result of `retrieve`, and the paths of each question, best first, if there are any."""
         asked = check_questions(questions, top_k)
         with self._lock:
@@ -292,7 +291,7 @@ class Pipeline:
 
     def _search(
         self, questions: Sequence[str], top_k: int, timer: StageTimer, filter: FilterLike = None
-    ) -> tuple[list[RankedPassages], list[list[RankedPassages]]]:
+    ) -> tuple[list[RankedPassages], list[Paths]]:
         paths: list[list[Path]] = [[] for _ in questions]
         within: dict[str, Any] = {}
         if (conditions := Filter.parse(filter)) is not None:
@@ -310,9 +309,9 @@ class Pipeline:
     def read(
         self,
         questions: Sequence[str],
-        found: Sequence[Steps],
+        found: Sequence[RankedPassages],
         n_best: int,
-        paths: Sequence[Sequence[Steps]] = (),
+        paths: Sequence[Paths] = (),
     ) -> list[AnswerSet]:
         """Answers from retrieved passages, or from paths of them; questions without passages get none.
 

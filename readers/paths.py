@@ -14,12 +14,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from rag.core.arrays import Float32
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
+from rag.core.types import Answer, AnswerSet, Evidence, Passage, Paths, RankedPassages
 from rag.data.sentences import Spans, sentence_spans
 from readers.facts import FactPassage, choose_facts, find_signs, is_named
 from readers.protocols import Citation, PassageLists, ReadAnswer, Reader, ReadResult, ScoreLists, readable
-
-Steps = Sequence[tuple[Hit, Passage]]
 
 _NO_ANSWER = ReadResult((), 1.0)
 # In units of ln(1 + rank of the path). Chosen, with `ReaderSettings.path_weight`, on 291 questions of
@@ -90,7 +88,7 @@ def join_path(passages: Sequence[Passage]) -> JoinedPath:
     return JoinedPath(joined, tuple(starts), tuple(passages))
 
 
-def hop_scores(question: str, retrieved: Steps, paths: Sequence[Steps]) -> list[float]:
+def hop_scores(question: str, retrieved: RankedPassages, paths: Paths) -> list[float]:
     """Score each passage by how likely it is to hold the answer, from the paths alone; higher is likelier.
 
         −ln(1 + rank of its best path) − 0.6·[it is not the last on that path] − 0.5·[the question names it]
@@ -119,7 +117,7 @@ def counts_scores(reader: object) -> bool:
     return getattr(settings, "marginal", None) is not None or getattr(settings, "score_weight", 0.0) > 0.0
 
 
-def search_scores(reader: object, found: Steps) -> list[float]:
+def search_scores(reader: object, found: RankedPassages) -> list[float]:
     """The score of each passage to give to a reader.
 
     A reader that uses retrieval scores gets the first-stage ones: a re-ranker's are on another scale.
@@ -131,8 +129,8 @@ def search_scores(reader: object, found: Steps) -> list[float]:
 def read_answers(
     reader: Reader,
     questions: Sequence[str],
-    retrieved: Sequence[Steps],
-    paths: Sequence[Sequence[Steps]],
+    retrieved: Sequence[RankedPassages],
+    paths: Sequence[Paths],
     n_best: int,
     index_version: str,
 ) -> list[AnswerSet]:
@@ -181,7 +179,7 @@ def read_answers(
     return answers
 
 
-def _with_evidence(read: ReadAnswer, found: Steps) -> Answer:
+def _with_evidence(read: ReadAnswer, found: RankedPassages) -> Answer:
     def evidence(place: Citation | ReadAnswer, supporting: Spans = ()) -> Evidence:
         hit, passage = found[place.passage_index]
         named = (passage.id, passage.title, passage.text, place.start, place.end)
@@ -203,9 +201,7 @@ def _with_evidence(read: ReadAnswer, found: Steps) -> Answer:
     )
 
 
-def _with_marks(
-    reader: ReadsPaths, answers: Sequence[AnswerSet], paths: Sequence[Sequence[Steps]]
-) -> list[AnswerSet]:
+def _with_marks(reader: ReadsPaths, answers: Sequence[AnswerSet], paths: Sequence[Paths]) -> list[AnswerSet]:
     """Give every answer its best path of several passages with the sentences that the reader marks."""
     wanted = {}
     for n, found in enumerate(answers):
@@ -227,7 +223,7 @@ def _with_marks(
     ]
 
 
-def _path_with(passage_id: str, paths: Sequence[Steps]) -> int | None:
+def _path_with(passage_id: str, paths: Paths) -> int | None:
     """Number of the best path of several passages that this one is part of."""
     return next(
         (n for n, path in enumerate(paths) if len(path) > 1 and any(p.id == passage_id for _, p in path)),
@@ -235,7 +231,7 @@ def _path_with(passage_id: str, paths: Sequence[Steps]) -> int | None:
     )
 
 
-def _steps(own: Evidence, path: Steps, marked: Sequence[Spans]) -> tuple[Evidence, ...]:
+def _steps(own: Evidence, path: RankedPassages, marked: Sequence[Spans]) -> tuple[Evidence, ...]:
     """A path as evidence, the answer's own passage with the answer."""
     return tuple(
         replace(own, score=hit.score, supporting=own.supporting or lit)
@@ -267,7 +263,7 @@ def _mark(
     return marked
 
 
-def with_paths(answers: AnswerSet, paths: Sequence[Steps]) -> AnswerSet:
+def with_paths(answers: AnswerSet, paths: Paths) -> AnswerSet:
     """Give every answer the best path that its passage is part of.
 
     If the reader has marked no supporting sentences, they are chosen by the rule of `readers.facts` among the
@@ -292,7 +288,7 @@ def with_paths(answers: AnswerSet, paths: Sequence[Steps]) -> AnswerSet:
     return replace(answers, answers=tuple(_with_path(answers.question, a, paths) for a in answers.answers))
 
 
-def _with_path(question: str, answer: Answer, paths: Sequence[Steps]) -> Answer:
+def _with_path(question: str, answer: Answer, paths: Paths) -> Answer:
     place = None if answer.path else _path_with(answer.evidence.passage_id, paths)
     if place is None:  # no path of several passages, or the reader named one
         return answer
@@ -300,7 +296,7 @@ def _with_path(question: str, answer: Answer, paths: Sequence[Steps]) -> Answer:
     return replace(answer, path=_steps(answer.evidence, path, _supporting(question, answer, path)))
 
 
-def _supporting(question: str, answer: Answer, path: Steps) -> list[tuple[tuple[int, int], ...]]:
+def _supporting(question: str, answer: Answer, path: RankedPassages) -> list[tuple[tuple[int, int], ...]]:
     spans = [sentence_spans(passage.text) for _, passage in path]
     inputs = [
         FactPassage(passage.title, [passage.text[start:end] for start, end in own], hit.score)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from rag.core.errors import ConfigError, ResourceError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
-from rag.core.types import AnswerSet, Hit, Passage
+from rag.core.types import AnswerSet, Passage, RankedPassages
 from rag.data.filters import Filter
 from readers.follow_up import Turn
 from serve.settings import ServeSettings
@@ -49,7 +49,7 @@ class AnswerService(Protocol):
         *,
         filter: Filter | None = None,
         timer: StageTimer | None = None,
-    ) -> list[list[tuple[Hit, Passage]]]:
+    ) -> list[RankedPassages]:
         """Best passages of each question, best first; `timer` records the time of each stage."""
 
     def rephrase(self, question: str, turns: Sequence[Turn]) -> str:

@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from rag.adaptation.questions import MadeQuestion
-from rag.core.types import Passage
+from rag.core.types import Passage, RankedPassages
 from rag.data.examples import Candidate, Example
 from rag.data.text import AnswerMatcher, f1
-from rag.eval.systems import Retrieved
 from readers.protocols import Reader
 
 Made = tuple[Passage, MadeQuestion]
@@ -15,7 +14,7 @@ Made = tuple[Passage, MadeQuestion]
 
 def agreeing(
     made: Sequence[Made],
-    search: Callable[[Sequence[str], int], Sequence[Retrieved]],
+    search: Callable[[Sequence[str], int], Sequence[RankedPassages]],
     reader: Reader,
     *,
     top_k: int,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -221,6 +221,10 @@ class Path:
 
     hits: tuple[Hit, ...]
     score: float
+
+
+RankedPassages = Sequence[tuple[Hit, Passage]]  # best first; those of a path in hop order
+Paths = Sequence[RankedPassages]  # of one question, best first
 
 
 @dataclass(frozen=True, slots=True)

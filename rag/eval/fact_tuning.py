@@ -18,11 +18,11 @@ from rag.eval.gold import gold_facts
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import AnswersQuestions
+from rag.metrics.multihop import Fact
 from readers.facts import FactSettings, FactSigns, choose_facts
 
 SETTINGS_NAME, TUNING_NAME = "facts.json", "tuning.json"
 
-Fact = tuple[str, int]
 _STEP, _LARGEST = 0.35, 8.0
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from rag.config import load_config
 from rag.core.errors import DataError
 from rag.core.files import hash64
-from rag.core.types import AnswerSet, Passage, Question
+from rag.core.types import AnswerSet, Passage, Paths, Question, RankedPassages
 from rag.data.corpus import read_documents
 from rag.data.records import Document
 from rag.data.sentences import Spans, align_sentences, sentence_spans
-from rag.eval.systems import Paths, Retrieved
+from rag.metrics.multihop import Fact
 from readers.facts import FactPassage, FactSettings, FactSigns, choose_facts, find_signs
 
 BOUNDARIES = {
@@ -119,8 +119,8 @@ class FactFinder:
         }
 
     def __call__(
-        self, question: Question, answers: AnswerSet, retrieved: Retrieved, paths: Paths = ()
-    ) -> list[tuple[str, int]]:
+        self, question: Question, answers: AnswerSet, retrieved: RankedPassages, paths: Paths = ()
+    ) -> list[Fact]:
         """Supporting (title, sentence number) pairs."""
         signs, sources = self.signs(question, answers, retrieved, paths)
         facts = choose_facts(signs, self.settings)
@@ -128,7 +128,7 @@ class FactFinder:
         return [(signs.titles[number], sentence) for number, sentence in facts]
 
     def signs(
-        self, question: Question, answers: AnswerSet, retrieved: Retrieved, paths: Paths = ()
+        self, question: Question, answers: AnswerSet, retrieved: RankedPassages, paths: Paths = ()
     ) -> tuple[FactSigns, list[str]]:
         """Features of the candidate sentences, and the source of each passage's boundaries."""
         confidence: Counter[str] = Counter()

@@ -9,11 +9,12 @@ from indexers.gold import CorpusTexts, GoldLookup
 from indexers.passages import PassageStore
 from rag.core.types import GoldPassage, Passage, Question
 from rag.data.split import document_of
+from rag.metrics.multihop import Fact
 
 PassageLookup = Callable[[str], Passage | None]
 
 
-def gold_facts(question: Question) -> tuple[tuple[str, int], ...]:
+def gold_facts(question: Question) -> tuple[Fact, ...]:
     """Supporting (title, sentence index) pairs, if the set has them."""
     return tuple((gold.passage.title, sentence) for gold in question.gold for sentence in gold.supporting)
 

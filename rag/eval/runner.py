@@ -29,7 +29,7 @@ from rag.core.files import (
 from rag.core.manifest import differences
 from rag.core.optional import installed_version
 from rag.core.progress import Progress
-from rag.core.types import AnswerSet, Hit, Passage, Question
+from rag.core.types import AnswerSet, Hit, Passage, Paths, Question, RankedPassages
 from rag.data.questions import draw_sample
 from rag.data.text import REGEX_PROFILES
 from rag.eval.aggregate import summarise
@@ -39,7 +39,7 @@ from rag.eval.predictions import read_records, write_predictions
 from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import AnswersQuestions, Paths, ReadsPassages, Retrieved
+from rag.eval.systems import AnswersQuestions, ReadsPassages
 from readers.paths import search_scores
 from readers.protocols import TellsLikelihood
 
@@ -148,7 +148,7 @@ class _Asker:
         started = time.perf_counter()
         paths: Sequence[Paths] = [()] * len(batch)
         golds = [gold_passages(question, self.lookup) for question in batch]
-        retrieved: Sequence[Retrieved]
+        retrieved: Sequence[RankedPassages]
         if self.searching is None:
             retrieved = [_as_retrieved(question, gold) for question, gold in zip(batch, golds, strict=True)]
         else:
@@ -174,7 +174,7 @@ class _Asker:
             )
         ]
 
-    def _nats(self, batch: Sequence[Question], read: Sequence[Retrieved]) -> list[float | None]:
+    def _nats(self, batch: Sequence[Question], read: Sequence[RankedPassages]) -> list[float | None]:
         assert isinstance(self.reader, TellsLikelihood)
         found = self.reader.log_likelihood(
             [question.text for question in batch],
@@ -197,7 +197,7 @@ class _Asker:
         return results
 
 
-def _as_retrieved(question: Question, gold: Sequence[Passage]) -> Retrieved:
+def _as_retrieved(question: Question, gold: Sequence[Passage]) -> RankedPassages:
     if not gold:
         raise DataError(
             f"question {question.id!r} comes without its gold passage",

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
-from rag.core.types import Passage, Question
+from rag.core.types import Passage, Paths, Question, RankedPassages
 from rag.data.examples import Candidate, Example
 from rag.data.files import dpr_family
 from rag.data.files.results import write_paths
 from rag.data.files.tables import write_run
 from rag.data.filters import Filter
 from rag.data.text import AnswerMatcher
-from rag.pipeline import Pipeline, RankedPassages
+from rag.pipeline import Pipeline
 from retrievers.protocols import PathRetriever
 
 EXTENSIONS = ("json", "jsonl", "run", "trec")
@@ -66,7 +66,7 @@ def write_results(
             hint="write .json or .run, or use --retriever multihop",
         )
 
-    def results() -> Iterator[tuple[Question, RankedPassages, list[RankedPassages]]]:
+    def results() -> Iterator[tuple[Question, RankedPassages, Paths]]:
         with Progress(len(questions), "questions", "retrieve") as progress:
             for start in range(0, len(questions), batch_size):
                 batch = questions[start : start + batch_size]

@@ -4,18 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rag.core.types import AnswerSet, Passage, Question
+from rag.core.types import AnswerSet, Passage, Paths, Question, RankedPassages
 from rag.data.text import exact_match
 from rag.eval.breakdown import TrainingOverlap, field_groups, question_groups
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
 from rag.eval.settings import EvaluationSettings
-from rag.eval.systems import Paths, Retrieved
 from rag.metrics.answers import em_and_f1
 from rag.metrics.kilt import evidence_sets, page_of, score_kilt
-from rag.metrics.multihop import multihop_scores, path_scores, score_hotpot
+from rag.metrics.multihop import Fact, multihop_scores, path_scores, score_hotpot
 from rag.metrics.ranking import answer_flags, first_true, rank_figures, trec_measures
 
-Facts = Callable[[Question, AnswerSet, Retrieved, Paths], Sequence[tuple[str, int]]]
+Facts = Callable[[Question, AnswerSet, RankedPassages, Paths], Sequence[Fact]]
 
 STAGES = {
     "correct": "the first answer is right",
@@ -43,7 +42,7 @@ class QuestionOutcome:
     """
 
     question: Question
-    retrieved: Retrieved
+    retrieved: RankedPassages
     answers: AnswerSet | None
     oracle: AnswerSet | None
     timings_ms: Mapping[str, float]
@@ -227,7 +226,7 @@ def _profile_scores(
     return {}
 
 
-def _pages(retrieved: Retrieved, settings: EvaluationSettings) -> list[str]:
+def _pages(retrieved: RankedPassages, settings: EvaluationSettings) -> list[str]:
     """The retrieved pages, best first, each once."""
     return list(dict.fromkeys(page_of(passage, settings.pages) for _, passage in retrieved))
 

@@ -3,12 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from rag.core.types import AnswerSet, Hit, Passage
+from rag.core.types import AnswerSet, Paths, RankedPassages
 from readers.paths import read_answers
 from readers.protocols import Reader
-
-Retrieved = Sequence[tuple[Hit, Passage]]
-Paths = Sequence[Retrieved]  # the paths of one question, each with its passages in hop order
 
 
 class ReadsPassages(Protocol):
@@ -23,7 +20,11 @@ class ReadsPassages(Protocol):
         """Retriever, reader, models with their hashes, index version."""
 
     def read(
-        self, questions: Sequence[str], found: Sequence[Retrieved], n_best: int, paths: Sequence[Paths] = ()
+        self,
+        questions: Sequence[str],
+        found: Sequence[RankedPassages],
+        n_best: int,
+        paths: Sequence[Paths] = (),
     ) -> list[AnswerSet]:
         """One answer set per question."""
 
@@ -34,7 +35,7 @@ class AnswersQuestions(ReadsPassages, Protocol):
 
     def retrieve_paths(
         self, questions: Sequence[str], top_k: int
-    ) -> tuple[Sequence[Retrieved], Sequence[Paths]]:
+    ) -> tuple[Sequence[RankedPassages], Sequence[Paths]]:
         """The best passages of each question, best first, and its paths, if the system finds such."""
 
 
@@ -46,7 +47,11 @@ class GoldReader:
         self.identity = {"reader": getattr(reader, "name", type(reader).__name__), "index_version": ""}
 
     def read(
-        self, questions: Sequence[str], found: Sequence[Retrieved], n_best: int, paths: Sequence[Paths] = ()
+        self,
+        questions: Sequence[str],
+        found: Sequence[RankedPassages],
+        n_best: int,
+        paths: Sequence[Paths] = (),
     ) -> list[AnswerSet]:
         """Answers from the passages given; questions without passages get none."""
         return read_answers(self.reader, questions, found, paths or [()] * len(questions), n_best, "")
