@@ -18,7 +18,7 @@ import numpy as np
 from rag.bench.common import leave_cache
 from rag.bench.load import latency_interval
 from rag.bench.process import end_of_log, sizes_of
-from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
+from rag.bench.report import Goal, Report, Table, format_bytes
 from rag.bench.server_process import ServerProcess, post_json
 from rag.core.errors import DataError, ResourceError
 from rag.core.files import read_json
@@ -307,11 +307,11 @@ def _fill(
         ("start", format_seconds(served.start_s)),
         ("  of processor time", format_seconds(served.start_cpu_s)),
         ("/v1/ask, first question", format_seconds(served.latencies_s[0])),
-        ("/v1/ask, median ms", format_interval(p50, 0, factor=1000)),
-        ("/v1/ask, p95 ms", format_interval(p95, 0, factor=1000)),
+        ("/v1/ask, median ms", f"{p50.times(1000):.0f}"),
+        ("/v1/ask, p95 ms", f"{p95.times(1000):.0f}"),
         ("  of processor time, mean", format_seconds(served.ask_cpu_s)),
         *((f"  {stage}, median", f"{value:.1f} ms") for stage, value in served.stages_ms.items()),
-        ("answer in the passages, %", format_interval(top, 1, factor=100)),
+        ("answer in the passages, %", f"{top.times(100):.1f}"),
     ]
     report.tables.append(Table(f"serving, {len(served.found)} questions one by one", ("", "figure"), shown))
     _compare(report, built, served, planned, disk)

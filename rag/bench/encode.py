@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rag.bench.common import Timings, question_texts, time_interleaved
-from rag.bench.report import Goal, Report, Table, format_interval
+from rag.bench.report import Goal, Report, Table
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.optional import require
@@ -127,7 +127,7 @@ def _speed_table(timings: Timings, n: int) -> Table:
         (
             name,
             f"{n / timings.median(name):,.1f}",
-            *(format_interval(timings.ratio(peer, name), 2) for peer in peers),
+            *(f"{timings.ratio(peer, name):.2f}" for peer in peers),
         )
         for name in timings.seconds
     ]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rag.bench.common import question_texts, time_interleaved
-from rag.bench.report import Goal, Report, Table, format_interval
+from rag.bench.report import Goal, Report, Table
 from rag.core.progress import format_seconds
 
 _GOAL = 1.5  # a filter may cost half of a search
@@ -55,7 +55,7 @@ def run_filter_benchmark(
                 report.settings = {**report.settings, **counts}
         ratio = timings.ratio("with", "without")
         medians = [format_seconds(timings.median(name) / len(texts)) for name in ("without", "with")]
-        rows.append((kind, *medians, format_interval(ratio)))
+        rows.append((kind, *medians, f"{ratio:.3f}"))
         report.figures[kind] = {**timings.to_json(), "ratio": ratio}
         report.goals.append(Goal(f"{kind}: with / without", ratio.value, "at most", _GOAL))
     columns = ("retriever", "without", "with", "ratio")

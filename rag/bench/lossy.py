@@ -11,7 +11,7 @@ import numpy as np
 
 from indexers.presets import INDEX_TYPES
 from rag.bench.common import leave_cache, working_folder
-from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
+from rag.bench.report import Goal, Report, Table, format_bytes
 from rag.bench.search import bare_flat, open_vectors, time_searches
 from rag.core.errors import ConfigError
 from rag.core.npy import save_npy
@@ -207,11 +207,11 @@ def _fill(
             times.append((name, *medians, "", *("1" for _ in batch_sizes for _ in beside)))
             continue
         ratios = [found[f"{kind}_ratio_batch_{size}"] for kind, _ in beside for size in batch_sizes]
-        times.append((name, *medians, format_seconds(found["cold_s"]), *map(format_interval, ratios)))
+        times.append((name, *medians, format_seconds(found["cold_s"]), *(f"{ratio:.3f}" for ratio in ratios)))
         recalls.append(
             (
                 name,
-                *(format_interval(found[f"recall@{k}"]) for k in RECALL_KS),
+                *(f"{found[f'recall@{k}']:.3f}" for k in RECALL_KS),
                 f"{found['effort']}/{found['over_fetch']}",
                 format_seconds(found["build_s"]),
                 format_bytes(found["size_bytes"]),

@@ -14,7 +14,7 @@ import numpy as np
 
 from rag.bench.common import interval_of, working_folder
 from rag.bench.load import latency_interval
-from rag.bench.report import Report, Table, format_interval
+from rag.bench.report import Report, Table
 from rag.core.errors import ConfigError
 from rag.core.optional import require
 from rag.core.progress import Progress
@@ -23,7 +23,7 @@ from rag.data.text import exact_match
 from rag.metrics.significance import Interval, bootstrap, bootstrap_difference
 
 if TYPE_CHECKING:
-    from rag.pipeline import RankedPassages
+    from rag.core.types import RankedPassages
 
     _Read = Callable[[Sequence[str], Sequence[RankedPassages]], list[tuple[str, int | None]]]
 
@@ -201,15 +201,15 @@ def _fill(report: Report, contestants: dict[str, _Contestant], first: str) -> No
         }  # fmt: skip
         row = [
             name, f"{figures['ms']:.0f}", f"{p95:.0f}", "–" if batched_ms is None else f"{batched_ms:.0f}",
-            format_interval(cpu, 0, factor=1000), format_interval(cpu_share, 2),
-            format_interval(faster, 2), "–" if batched is None else f"{batched:.2f}",
-            "–" if share is None else f"{100 * share:.0f} %", format_interval(em, 1, factor=100),
+            f"{cpu.times(1000):.0f}", f"{cpu_share:.2f}",
+            f"{faster:.2f}", "–" if batched is None else f"{batched:.2f}",
+            "–" if share is None else f"{100 * share:.0f} %", f"{em.times(100):.1f}",
         ]  # fmt: skip
         if peer is not None:
             gain = bootstrap_difference(peer.right, one.right)
             figures |= {"faster_than_haystack": _times_faster(one, peer), "em_gain": gain}
-            row += [format_interval(figures["faster_than_haystack"], 2)]
-            row += ["–" if one is peer else format_interval(gain, 1, factor=100)]
+            row += [f"{figures['faster_than_haystack']:.2f}"]
+            row += ["–" if one is peer else f"{gain.times(100):.1f}"]
         report.figures[name] = figures
         rows.append(tuple(row))
     columns = [

@@ -168,17 +168,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def format_interval(interval: Interval, digits: int = 3, *, factor: float = 1.0) -> str:
-    """The figure, times `factor`, with its interval.
-
-    Example:
-        >>> format_interval(Interval(0.8912, 0.8821, 0.9, 4958))
-        '0.891 [0.882, 0.900]'
-    """
-    value, low, high = (factor * number for number in (interval.value, interval.low, interval.high))
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-
-
 def format_bytes(size_bytes: float) -> str:
     """Binary units.
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from rag.bench.common import ratio, time_interleaved, working_folder
-from rag.bench.report import Goal, Report, Table, format_interval
+from rag.bench.report import Goal, Report, Table
 from rag.bench.search import time_searches
-from rag.core.errors import ConfigError
 from rag.core.progress import StageTimer, format_seconds
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def _encode(
         "seconds": {k: list(v) for k, v in times.items()}, "overhead": share, "equal": equal,
     }  # fmt: skip
     report.notes.append(
-        f"CPU time of the cluster ({cpus} CPUs) per time of one process: {format_interval(share, 2)}; "
+        f"CPU time of the cluster ({cpus} CPUs) per time of one process: {share:.2f}; "
         f"bytes {'equal' if equal else 'DIFFER'}"
     )
     report.goals.append(Goal("cluster / one process, per CPU", share.value, "at most", ENCODING_GOAL))
@@ -121,23 +120,22 @@ def _search(report: Report, place: Path, ray: str, shards: Sequence[int], rounds
 
     rows, figures = [], {}
     with Index.open(place) as one:
-        if one.dense is None or one.embeddings is None:
-            raise ConfigError(f"{place} has no vectors", hint="build it with --retriever dense")
-        queries = perturbed_probes(one.embeddings, 32, 0)
+        single = one.require_dense()
+        queries = perturbed_probes(single.embeddings, 32, 0)
         for count in shards:
             with open_sharded(place, f"{ray},shards={count},deadline=60") as many:
-                assert many.dense is not None
+                sharded = many.require_dense().vectors
                 for size in (1, 32):
                     asked = queries[:size]
-                    here, there = (dense.search(asked, _TOP_K) for dense in (one.dense, many.dense))
+                    here, there = (dense.search(asked, _TOP_K) for dense in (single.vectors, sharded))
                     equal = np.array_equal(here[0], there[0]) and np.array_equal(here[1], there[1])
-                    both = {"one process": one.dense, "cluster": many.dense}
+                    both = {"one process": single.vectors, "cluster": sharded}
                     timings = time_searches(both, queries, size, _TOP_K, max(rounds, 5))
                     share = timings.ratio("cluster", "one process")
                     name = f"{count} shards, {size} queries"
                     figures[name] = {"ratio": share, "equal": equal}
                     cells = (format_seconds(timings.median(who)) for who in both)
-                    rows.append((name, *cells, format_interval(share, 2), "yes" if equal else "NO"))
+                    rows.append((name, *cells, f"{share:.2f}", "yes" if equal else "NO"))
                     report.goals.append(Goal(f"{name}: time ratio", share.value, "at most", SEARCH_GOAL))
     columns = ("", "one process", "cluster", "ratio", "equal")
     report.tables.append(Table("search, top 20", columns, rows))
@@ -152,9 +150,9 @@ def _recover(report: Report, place: Path, ray: str) -> None:
     rows = []
     for replicas in (1, 2):
         with open_sharded(place, f"{ray},shards=2,replicas={replicas},deadline=60") as index:
-            sharded = cast("ShardedIndex", index.dense)
-            assert index.embeddings is not None
-            queries = perturbed_probes(index.embeddings, 1, 0)
+            dense = index.require_dense()
+            sharded = cast("ShardedIndex", dense.vectors)
+            queries = perturbed_probes(dense.embeddings, 1, 0)
             pid, node = sharded.processes()[0][0]
             if node != os.uname().nodename:
                 report.notes.append("recovery was not measured: the search processes are on other machines")

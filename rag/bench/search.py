@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rag.bench.common import Timings, question_texts, time_interleaved
-from rag.bench.report import Goal, Report, Table, format_interval
-from rag.core.errors import ConfigError
+from rag.bench.report import Goal, Report, Table
 from rag.core.progress import format_seconds
 
 if TYPE_CHECKING:
@@ -46,14 +45,11 @@ def open_vectors(
     from retrievers.open import open_encoder
 
     index = Index.open(index_dir)
-    if index.embeddings is None:
-        raise ConfigError(
-            f"{index_dir} has no embeddings", hint="build it with `rag index … --retriever dense`"
-        )
+    embeddings = index.require_dense().embeddings
     if questions is None:
-        return index.embeddings, perturbed_probes(index.embeddings, min(1024, len(index.embeddings)), 0)
+        return embeddings, perturbed_probes(embeddings, min(1024, len(embeddings)), 0)
     texts = question_texts(questions, limit=limit, format=format)
-    return index.embeddings, open_encoder(index, encoder=encoder, precision=precision).encode_questions(texts)
+    return embeddings, open_encoder(index, encoder=encoder, precision=precision).encode_questions(texts)
 
 
 def _batch(queries: Float32, size: int) -> Float32:
@@ -127,7 +123,7 @@ def run_search_benchmark(
         timings = time_searches(searchers, queries, size, top_k, rounds)
         ratio = timings.ratio("flat", "bare")
         medians = [format_seconds(timings.median(name)) for name in searchers]
-        rows.append((str(size), *medians, format_interval(ratio), f"{size / timings.median('flat'):,.0f}"))
+        rows.append((str(size), *medians, f"{ratio:.3f}", f"{size / timings.median('flat'):,.0f}"))
         report.figures[f"batch_{size}"] = {**timings.to_json(), "ratio": ratio}
         report.goals.append(Goal(f"flat / bare at batch size {size}", ratio.value, "at most", FLAT_GOAL))
     columns = ("batch size", "flat", "bare FAISS", "ratio", "queries/s")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rag.bench.common import question_texts, ratio, time_interleaved
 from rag.bench.load import LoadResult, latency_interval, run_load, stage_shares
-from rag.bench.report import Goal, Report, Table, format_interval
+from rag.bench.report import Goal, Report, Table
 from rag.bench.server_process import ServerProcess, server_arguments
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
@@ -99,7 +99,7 @@ def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients
             joined.add(result)
         p50, p95 = (latency_interval(joined.latencies_s, percent) for percent in (50, 95))
         label = f"{count} client{'s' if count > 1 else ''}, {name}"
-        latencies = [format_interval(figure, 0, factor=1000) for figure in (p50, p95)]
+        latencies = [f"{figure.times(1000):.0f}" for figure in (p50, p95)]
         rows.append((label, *latencies, f"{joined.requests_per_s:.2f}", str(len(joined.latencies_s))))
         shares[label] = stage_shares(joined)
         figures[label] = {
@@ -122,7 +122,7 @@ def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients
     most = max(clients)
     gain = ratio([r.wall_s for r in runs["one by one", most]], [r.wall_s for r in runs["batching", most]])
     report.figures |= {"loads": figures, "batching_gain": gain}
-    row = (f"{most} clients, batching / one by one", format_interval(gain, 2))
+    row = (f"{most} clients, batching / one by one", f"{gain:.2f}")
     report.tables.append(Table("batching", ("", "throughput ratio"), [row]))
     name = f"batching raises throughput at {most} clients"
     report.goals.append(Goal(name, gain.value, "at least", BATCHING_GOAL))
@@ -150,7 +150,7 @@ def _swap(
                 done += 1
             result.add(part.result())
     rest = [latency_interval(result.latencies_s, percent) for percent in (50, 95, 100)]
-    cells = (format_interval(figure, 0, factor=1000) for figure in rest)
+    cells = (f"{figure.times(1000):.0f}" for figure in rest)
     title = f"{clients} clients of /v1/retrieve while the index is swapped"
     columns = ("swaps", "requests", "failed", "p50 ms", "p95 ms", "slowest ms")
     report.tables.append(Table(title, columns, [(str(done), str(len(result.latencies_s)), "0", *cells)]))

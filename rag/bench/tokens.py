@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rag.bench.common import time_interleaved, working_folder
-from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
+from rag.bench.report import Goal, Report, Table, format_bytes
 from rag.core.errors import MissingDependencyError
 from rag.core.progress import Progress, format_seconds
 from rag.core.types import Question
@@ -199,8 +199,8 @@ def compare_tokens(
         overlap, accuracy = bootstrap(np.stack([same / top_k, hits], axis=1))
         figures[name] = {"overlap": overlap, f"answer@{top_k}": accuracy, "of_exhaustive": share}
         rows.append((name, f"{figures['bytes_a_token']:.1f}", format_bytes(figures["size_bytes"]),
-                     format_seconds(figures["build_s"]), format_interval(overlap),
-                     format_interval(accuracy), f"{100 * share:.1f} %"))  # fmt: skip
+                     format_seconds(figures["build_s"]), f"{overlap:.3f}",
+                     f"{accuracy:.3f}", f"{100 * share:.1f} %"))  # fmt: skip
         searches[name] = lambda: [search(own) for own in splits]
 
     def sized(place: Path, started: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rag.bench.common import Timings, time_interleaved
 from rag.bench.process import end_of_log
-from rag.bench.report import Goal, Report, Table, format_bytes, format_interval
+from rag.bench.report import Goal, Report, Table, format_bytes
 from rag.config import DEFAULT_SEED
 from rag.core.errors import ConfigError, ResourceError
 from rag.core.files import atomic_write_json
@@ -124,7 +124,7 @@ def _fill(
                 name,
                 format_seconds(timings.median(name)),
                 f"{size / timings.median(name):.1f}",
-                "" if figure is None else format_interval(figure, 2),
+                "" if figure is None else f"{figure:.2f}",
                 format_bytes(peaks[name]),
                 f"{losses[name][0]:.4f}",
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rag.bench.common import interval_of, working_folder
-from rag.bench.report import Goal, Report, Table, format_interval
+from rag.bench.report import Goal, Report, Table
 from rag.core.errors import DataError
 from rag.core.progress import format_seconds
 from rag.data.records import Document
@@ -172,7 +172,7 @@ def _fill_times(
         ratio = interval_of(lambda x, axis, built=built: built / np.median(x, axis), updated)
         report.figures[name] = {"built_s": built, "updated_s": updated, "ratio": ratio}
         median = format_seconds(float(np.median(updated)))
-        rows.append((name, format_seconds(built), median, format_interval(ratio)))
+        rows.append((name, format_seconds(built), median, f"{ratio:.3f}"))
     report.tables.append(Table("seconds", ("time", "built anew", "updated", "ratio"), rows))
     report.goals.append(Goal("built / updated", report.figures["wall"]["ratio"].value, "at least", 20))
     found = _compare(holder, sample)
@@ -186,12 +186,9 @@ def _compare(holder: Path, sample: int) -> dict[str, Any]:
     from indexers.probes import probe_texts, read_probes
 
     with Index.open(holder / "updated") as updated, Index.open(holder / "built") as built:
-        assert updated.dense is not None
-        assert built.dense is not None
-        assert built.embeddings is not None
-        queries = read_probes(built.embeddings)[:sample]
+        queries = read_probes(built.require_dense().embeddings)[:sample]
         (scores, rows), (expected, places) = (
-            index.search(queries, _TOP_K) for index in (updated.dense, built.dense)
+            index.require_dense().vectors.search(queries, _TOP_K) for index in (updated, built)
         )
         texts = probe_texts(built.passages, sample, 0)
         assert updated.lucene is not None

@@ -88,7 +88,7 @@ def fusion(
     rows = [
         (
             row.name,
-            *(f"{100 * f.value:.1f} [{100 * f.low:.1f}, {100 * f.high:.1f}]" for f in row.figures.values()),
+            *(f"{figure.times(100):.1f}" for figure in row.figures.values()),
             f"{row.p_value:.2g}",
         )
         for row in tuning.rows

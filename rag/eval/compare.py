@@ -155,7 +155,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _with_interval(figure: str, shown: Interval, sign: str = "") -> str:
     unit = 1 if figure in NATS else 100
-    return f"{unit * shown.value:{sign}.1f} [{unit * shown.low:{sign}.1f}, {unit * shown.high:{sign}.1f}]"
+    return f"{shown.times(unit):{sign}.1f}"
 
 
 def _p_value(value: float) -> str:

@@ -39,6 +39,19 @@ class Interval:
     n: int
     level: float = 0.95
 
+    def __format__(self, spec: str) -> str:
+        """The figure with its interval.
+
+        Example:
+            >>> f"{Interval(0.8912, 0.8821, 0.9, 4958):.3f}"
+            '0.891 [0.882, 0.900]'
+        """
+        return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+
+    def times(self, factor: float) -> Interval:
+        """The same in another unit."""
+        return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
+
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`; undefined numbers become None."""
         return {key: (None if isinstance(v, float) and np.isnan(v) else v) for key, v in asdict(self).items()}

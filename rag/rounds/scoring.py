@@ -47,7 +47,7 @@ class ScoreReport:
             f"{self.run['signal']} of {reader['name']} ({reader['weights_sha256'][:12]})",
             *(["questions: " + self.excluded] if self.excluded else []),
             *(
-                f"{_SEPARATION[name]}: {x.value:.2f} [{x.low:.2f}, {x.high:.2f}], {x.n:,} questions"
+                f"{_SEPARATION[name]}: {x:.2f}, {x.n:,} questions"
                 for name, x in self.separation.items()
                 if x.n
             ),

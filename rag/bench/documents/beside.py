@@ -17,7 +17,7 @@ import numpy as np
 
 from rag.bench.common import interval_of
 from rag.bench.documents import others
-from rag.bench.report import Report, Table, format_interval
+from rag.bench.report import Report, Table
 from rag.core.errors import ConfigError, DataError, RagError
 from rag.core.types import Passage, Question
 from rag.data.documents.blocks import Converted, assemble
@@ -115,7 +115,7 @@ def _times(seconds: Mapping[str, Mapping[str, float]]) -> Table:
             theirs = seconds[converter]
             pairs = [ours[name] for name in names], [theirs[name] for name in names]
             ratio = interval_of(lambda x, y, axis: np.sum(y, axis) / np.sum(x, axis), *pairs)
-            row += [f"{sum(pairs[1]):.2f}", format_interval(ratio)]
+            row += [f"{sum(pairs[1]):.2f}", f"{ratio:.3f}"]
         rows.append(row)
     columns = ["format", "files", f"{_OURS}, s"]
     for converter in list(seconds)[1:]:
@@ -138,7 +138,7 @@ def _quality(questions: Sequence[Question], passages: Mapping[str, Mapping[str, 
         ]
         unread = sum(not found for found in of_files.values())
         count = sum(map(len, of_files.values()))
-        rows.append([converter, str(unread), f"{count:,}", *map(format_interval, shares)])
+        rows.append([converter, str(unread), f"{count:,}", *(f"{share:.3f}" for share in shares)])
     columns = ("converter", "files without text", "passages", *measures)
     return Table("share of answerable questions", columns, rows)
 
