@@ -15,7 +15,7 @@ from rag.core.arrays import Float64
 from rag.core.errors import DataError
 from rag.eval.breakdown import breakdown_table
 from rag.eval.settings import EvaluationSettings
-from rag.metrics.calibration import calibration, risk_coverage
+from rag.metrics.calibration import measure_calibration, risk_coverage
 from rag.metrics.significance import bootstrap
 
 _BREAKDOWN_FIGURES = (
@@ -101,7 +101,7 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     options = {"resamples": settings.resamples, "seed": settings.seed, "level": settings.level}
     intervals = bootstrap(table.matrix(table.names), **options)  # type: ignore[arg-type]
     shown = [name for name in _BREAKDOWN_FIGURES if name in table.names]
-    curves = calibration(np.array(confidence), table.column("em"))
+    curves = measure_calibration(np.array(confidence), table.column("em"))
     abstention = risk_coverage(np.array(confidence), table.column("em"))
     return {
         "n": n,

@@ -14,7 +14,7 @@ from rag.core.types import AnswerSet, Question
 from rag.data.text import AnswerMatcher, exact_match
 from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import AnswersQuestions
-from rag.metrics.calibration import calibration
+from rag.metrics.calibration import measure_calibration
 from readers.calibration import fit_shift
 from readers.confidence import chance_of_none
 from readers.manifest import Calibration
@@ -173,7 +173,7 @@ def _confidences(outcomes: _Outcomes, fitted: tuple[tuple[float, float], tuple[f
 
 def _figures(confidences: Float64, outcomes: _Outcomes) -> ConfidenceFigures:
     first, none = confidences.T
-    measured = calibration(first, outcomes.right)
+    measured = measure_calibration(first, outcomes.right)
     silent = none > first
     return ConfidenceFigures(
         0.0 if measured is None else measured.ece,

@@ -23,7 +23,7 @@ class ReliabilityBin:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class CalibrationFigures:
     """Reliability curve and its summaries.
 
     Attributes:
@@ -60,7 +60,9 @@ def _checked(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> tuple[Float6
     return confidence, hit
 
 
-def calibration(confidences: npt.ArrayLike, correct: npt.ArrayLike, *, bins: int = 15) -> Calibration | None:
+def measure_calibration(
+    confidences: npt.ArrayLike, correct: npt.ArrayLike, *, bins: int = 15
+) -> CalibrationFigures | None:
     """Reliability curve, ECE, largest gap and Brier score.
 
     Args:
@@ -75,7 +77,7 @@ def calibration(confidences: npt.ArrayLike, correct: npt.ArrayLike, *, bins: int
         DataError: if shapes differ or a confidence lies outside [0, 1].
 
     Example:
-        >>> result = calibration([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], bins=10)
+        >>> result = measure_calibration([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], bins=10)
         >>> round(result.ece, 3), result.bins[0].n
         (0.15, 4)
 
@@ -93,7 +95,7 @@ def calibration(confidences: npt.ArrayLike, correct: npt.ArrayLike, *, bins: int
         means = float(confidence[inside].mean()), float(hit[inside].mean())
         rows.append(ReliabilityBin(float(edges[index]), float(edges[index + 1]), int(inside.sum()), *means))
     gaps = [abs(row.confidence - row.accuracy) for row in rows]
-    return Calibration(
+    return CalibrationFigures(
         ece=float(sum(gap * row.n for gap, row in zip(gaps, rows, strict=True)) / n),
         mce=float(max(gaps)),
         brier=float(np.mean((confidence - hit) ** 2)),

@@ -19,7 +19,7 @@ from rag.core.files import atomic_write_json, read_json, sha256_file
 from rag.core.types import Passage
 from rag.data.files.record import json_records
 from rag.data.text import AnswerMatcher, exact_match, f1
-from rag.metrics.calibration import calibration
+from rag.metrics.calibration import measure_calibration
 from rag.metrics.significance import bootstrap, compare_paired
 from readers.extractive.files import SHIPPED_READER
 from readers.extractive.training.data import window_bounds
@@ -89,8 +89,8 @@ def report(name: str, before: Sequence[dict[str, float]], after: Sequence[dict[s
         change = paired.difference
         yield (
             f"  {figure:9} {100 * old[figure].mean():5.1f} → {100 * new[figure].mean():5.1f} "
-            f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]  {100 * change.value:+.1f} "
-            f"[{100 * change.low:.1f}, {100 * change.high:.1f}], p = {paired.p_value:.2g}, "
+            f"[{100 * interval.low:.1f}, {100 * interval.high:.1f}]  {change.times(100):+.1f}, "
+            f"p = {paired.p_value:.2g}, "
             f"{paired.wins} better, {paired.losses} worse"
         )
     hidden = [100 * one["silent"][one["em"] == 1].mean() for one in (old, new)]
@@ -100,7 +100,7 @@ def report(name: str, before: Sequence[dict[str, float]], after: Sequence[dict[s
     yield f"  no answer: over right ones {hidden[0]:.1f} → {hidden[1]:.1f} %"
     yield f"  no answer: over all {silent[0]:.1f} → {silent[1]:.1f} %"
     yield f"  windows without the answer: refused {refused[0]:.1f} → {refused[1]:.1f} % of {count}"
-    measured = [calibration(one["confidence"], one["em"]) for one in (old, new)]
+    measured = [measure_calibration(one["confidence"], one["em"]) for one in (old, new)]
     yield f"  ECE {' → '.join(f'{one.ece:.3f}' for one in measured if one)}"
 
 

@@ -13,7 +13,7 @@ from rag.core.arrays import Bool, Float64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import Example
-from rag.metrics.calibration import calibration as measure_calibration
+from rag.metrics.calibration import measure_calibration
 from readers.calibration import fit_calibration, fit_chance
 from readers.confidence import EMPTY_SIGNS, answer_signs, confidences, likelihoods
 from readers.extractive.reader import ExtractiveReader

@@ -13,7 +13,7 @@ from rag.core.files import replaced_folder
 from rag.data.examples import Example
 from rag.data.text import Profile, f1
 from rag.metrics.answers import em_and_f1
-from rag.metrics.calibration import calibration as measure_calibration
+from rag.metrics.calibration import measure_calibration
 from rag.training.card import Card
 from readers.calibration import fit_calibration
 from readers.confidence import confidences

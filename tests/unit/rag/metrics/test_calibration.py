@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag.core.errors import DataError
-from rag.metrics.calibration import calibration, risk_coverage
+from rag.metrics.calibration import measure_calibration, risk_coverage
 
 PREDICTIONS = st.lists(
     st.tuples(st.sampled_from([i / 20 for i in range(21)]), st.booleans()), min_size=1, max_size=40
@@ -25,7 +25,7 @@ def test_ece_equals_a_plain_loop(predictions: list[tuple[float, bool]]) -> None:
         if inside:
             gap = abs(sum(c for c, _ in inside) / len(inside) - sum(y for _, y in inside) / len(inside))
             total += gap * len(inside) / len(predictions)
-    result = calibration([c + 0.0 for c, _ in predictions], [y for _, y in predictions], bins=bins)
+    result = measure_calibration([c + 0.0 for c, _ in predictions], [y for _, y in predictions], bins=bins)
     assert result is not None
     assert sum(row.n for row in result.bins) == len(predictions)
     if all(abs(c * 10 - round(c * 10)) > 1e-9 for c, _ in predictions):  # edges differ by rounding only
@@ -37,7 +37,7 @@ def test_perfect_and_inverted_confidence() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.random(20_000)
     correct = (rng.random(20_000) < confidence).astype(float)
-    good, bad = calibration(confidence, correct), calibration(1 - confidence, correct)
+    good, bad = measure_calibration(confidence, correct), measure_calibration(1 - confidence, correct)
     assert good is not None
     assert bad is not None
     assert good.ece < 0.02 < 0.3 < bad.ece
@@ -67,9 +67,9 @@ def test_risk_coverage_by_hand() -> None:
 
 
 def test_nothing_to_measure_and_bad_values() -> None:
-    assert calibration([], []) is None
+    assert measure_calibration([], []) is None
     assert risk_coverage([np.nan], [1.0]) is None
     with pytest.raises(DataError, match="between 0 and 1"):
-        calibration([3.5], [1])
+        measure_calibration([3.5], [1])
     with pytest.raises(DataError, match="one confidence per prediction"):
         risk_coverage([0.5, 0.5], [1])
