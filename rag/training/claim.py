@@ -61,34 +61,19 @@ def refuse_other_content(out: Path) -> None:
         raise ConfigError(f"{out} holds {found}, not a run", hint="choose an empty or a new directory")
 
 
-def claim_run(config: Config, out: Path) -> None:
+def claim_run(config: Config, out: Path, *, writes: bool = True) -> None:
     """Write the settings to `out/config.json`, or check that the run there has the same ones.
 
     Settings are stored under the names that `--set` takes, with absolute paths. Settings that the class of
     the configuration or of a group lists in `free` may differ; before the first checkpoint, all may. The
     checksums of the training data are stored in `out/inputs.json` and checked in the same way.
 
+    Args:
+        writes: False only checks, for processes that work beside the run's trainer.
+
     Raises:
         MismatchedArtifactError: the run was started with other settings or files; the message names them.
     """
-    _claim(config, out, writes=True)
-
-
-def check_run(config: Config, out: Path) -> None:
-    """Check that the run in `out` has this configuration; for processes that work beside its trainer.
-
-    Raises:
-        MismatchedArtifactError: see `claim_run`.
-    """
-    _claim(config, out, writes=False)
-
-
-def input_checksums(out: Path) -> dict[str, str]:
-    """SHA-256 by absolute path of the data of the run in `out`, as its claim measured them."""
-    return dict(read_json(out / _INPUTS))
-
-
-def _claim(config: Config, out: Path, *, writes: bool) -> None:
     recipe = {RECIPE_KEY: name} if (name := getattr(config, RECIPE_KEY, "")) else {}
     wanted = {**recipe, **_plain(config)}
     free = {"out"}.union(config.free, *(kind.free for kind in config.groups().values()))
@@ -108,6 +93,11 @@ def _claim(config: Config, out: Path, *, writes: bool) -> None:
         )
     if writes:
         atomic_write_json(path, wanted)
+
+
+def input_checksums(out: Path) -> dict[str, str]:
+    """SHA-256 by absolute path of the data of the run in `out`, as its claim measured them."""
+    return dict(read_json(out / _INPUTS))
 
 
 def _checksums(config: Config, free: Collection[str]) -> dict[str, str]:

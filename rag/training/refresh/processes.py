@@ -25,7 +25,7 @@ from rag.core.errors import DataError, ResourceError
 from rag.core.files import atomic_write_json, directory_lock, read_json
 from rag.core.log import get_logger
 from rag.runtime.hardware import use_threads
-from rag.training.claim import check_run
+from rag.training.claim import claim_run
 from rag.training.distributed import World
 
 Role = Literal["both", "trainer"]
@@ -71,7 +71,7 @@ def refresher_process(config: Any) -> Iterator[Callable[[], bool]]:
         MismatchedArtifactError: the run there has another configuration, or other data.
         ResourceError: another process refreshes there.
     """
-    check_run(config, config.out)
+    claim_run(config, config.out, writes=False)
     use_threads(config.run.threads)
     with directory_lock(config.out / "refresher"), Heartbeat(config.out, "refresher") as heartbeat:
 

@@ -12,7 +12,7 @@ from rag.config import Config
 from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.training.checkpoints import Checkpoint, save_checkpoint
-from rag.training.claim import check_run, claim_run, claimed
+from rag.training.claim import claim_run, claimed
 from rag.training.config import OptimConfig, RunConfig, TrainConfig
 from rag.training.precision import MasterWeights
 
@@ -49,9 +49,9 @@ def test_a_folder_belongs_to_one_configuration(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(MismatchedArtifactError, match=r"whose seed, train_files\b"):
         claim_run(config.replaced(seed=5, train_files=("other.json",)), tmp_path)
     before = (tmp_path / "config.json").read_text()
-    check_run(config.replaced(seed=4, notes="still more"), tmp_path)  # who helps the run, and says nothing
+    claim_run(config.replaced(seed=4, notes="still more"), tmp_path, writes=False)
     with pytest.raises(MismatchedArtifactError, match=r"whose seed\b"):
-        check_run(config.replaced(seed=5), tmp_path)
+        claim_run(config.replaced(seed=5), tmp_path, writes=False)
     assert (tmp_path / "config.json").read_text() == before
 
 
@@ -62,7 +62,7 @@ def test_a_look_at_a_run_spares_the_checkpoint_that_is_being_written(tmp_path: P
     for step in (1, 2):  # a refresher that starts while the second is half-way on the disk
         path = save_checkpoint(
             folder, step, model, master, master.optimizer(0.1, 0.0, {}), {}, tensors={},
-            add=lambda _: check_run(config, tmp_path),
+            add=lambda _: claim_run(config, tmp_path, writes=False),
         )  # fmt: skip
     assert sorted(file.name for file in path.iterdir()) == sorted(
         ("optimizer.safetensors", "state.json", "weights.safetensors")
@@ -96,9 +96,9 @@ def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> Non
     claim_run(config, out)
     for file, now, before in ((train, "c", "b"), (queries, "c", "a"), (judged, "c", "a")):
         file.write_text(now)
-        for check in (claim_run, check_run):
+        for writes in (True, False):
             with pytest.raises(MismatchedArtifactError, match=rf"other content of .*{file.name}"):
-                check(config, out)
+                claim_run(config, out, writes=writes)
         file.write_text(before)
     claim_run(config, out)
     (out / "inputs.json").unlink()  # a run of an earlier version
