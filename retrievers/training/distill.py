@@ -1,11 +1,9 @@
 """Train a retriever towards a reader's scores of retrieved passages (distillation)."""
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rag.training.fit import FitHooks
 from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import TrainingArrays
 from retrievers.training.losses import Objective
@@ -30,7 +28,7 @@ def train_distill(config: DistillTrainConfig) -> Path:
         make_batches=target_batches,
         objective=_objective(config, monitor),
         held_out_objective=_objective(config),
-        make_hooks=lambda *_: _Hooks(monitor),
+        make_hooks=lambda *_: monitor,
     )
 
 
@@ -51,14 +49,3 @@ def target_batches(config: Any, data: TrainingArrays, examples: Epochs) -> Targe
     return TargetBatches(
         data, examples, per_question=config.data.per_question, labelled=config.nll_weight > 0
     )
-
-
-class _Hooks(FitHooks):
-    """Hooks that log the entropy of p(z|q)."""
-
-    def __init__(self, monitor: ListMonitor) -> None:
-        self._monitor = monitor
-
-    def log_fields(self, step: int) -> Mapping[str, Any]:
-        """The entropy of p(z|q), as a share of the largest possible."""
-        return {"entropy": round(self._monitor.entropy, 4)}

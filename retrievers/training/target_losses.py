@@ -4,13 +4,15 @@ Each is a function of scores (B, K), targets (B, K) on any scale, constants to t
 (B, K) bool, which passages belong to a question's list (None: all).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
+from rag.training.fit import FitHooks
 from rag.training.refresh.staleness import Staleness, score_entropy
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
@@ -20,8 +22,8 @@ TargetLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Scores (B, K), targets (B, K), listed (B, K) → a scalar."""
 
 
-class ListMonitor:
-    """Monitors p(z|q) over the lists of every step: entropy, and an alarm if one passage gets all the weight.
+class ListMonitor(FitHooks):
+    """Logs the entropy of p(z|q) over the lists of every step, and warns if one passage gets all the weight.
 
     Attributes:
         entropy: entropy of the last step, as a share of the largest possible.
@@ -40,6 +42,10 @@ class ListMonitor:
         if not self._warned and (alarms := Staleness(entropy=self.entropy).alarms()):
             self._warned = True
             get_logger(__name__).warning("batch %d: %s", self._steps, "; ".join(alarms))
+
+    def log_fields(self, step: int) -> Mapping[str, Any]:
+        """The entropy of the last step."""
+        return {"entropy": round(self.entropy, 4)}
 
 
 def target_objective(
