@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
 from indexers.documents import DocumentList, cut_and_listed
@@ -343,7 +344,7 @@ def train_rounds(
         ConfigError: a setting is unknown or does not fit.
         DataError: no question can be trained on.
     """
-    from rag.recipes import RECIPES, load, read_config
+    from rag.recipes import RECIPES, read_config
     from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig
 
     kinds: dict[str, Any] = {"distill": DistillRoundsConfig, "colbert": ColbertRoundsConfig}
@@ -352,7 +353,7 @@ def train_rounds(
     place = Path(out)
     # each round sets its own training files
     given = {**(training or {}), "out": str(place), "train_files": [str(place / "round-1")]}
-    trained = read_config(load(RECIPES[recipe].config), config or f"{recipe}-small", given)
+    trained = read_config(resolve_name(RECIPES[recipe].config), config or f"{recipe}-small", given)
     chosen = {**settings, "out": place, "index": Path(index), "questions": str(questions)}
     checked = read_config(kinds[recipe], None, chosen)
     from rag.rounds.rounds import run_rounds
@@ -388,12 +389,12 @@ def adapt(
         `rag.Pipeline.open("my-index", reader=rag.adapt("my-index", "run"))`
     """
     from rag.adaptation.config import AdaptConfig
-    from rag.recipes import RECIPES, load, read_config
+    from rag.recipes import RECIPES, read_config
 
     place = Path(out)
     checked = read_config(AdaptConfig, None, {**settings, "out": place, "index": Path(index)})
     given = {**(training or {}), "out": str(place), "train": [str(place / "questions.json")]}
-    trained = read_config(load(RECIPES["reader"].config), config or "reader-adapt", given)
+    trained = read_config(resolve_name(RECIPES["reader"].config), config or "reader-adapt", given)
     from rag.adaptation.adapt import adapt as run
 
     return run(checked, trained)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -149,15 +149,15 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
         hint = did_you_mean(recipe, RECIPES, f"recipes: {', '.join(RECIPES)}")
         raise ConfigError(f"there is no recipe {recipe!r}", hint=hint)
     found = RECIPES[recipe]
-    checked = read_config(load(found.config), config, {"out": str(out), **settings})
+    checked = read_config(resolve_name(found.config), config, {"out": str(out), **settings})
     return run(recipe, checked)
 
 
 def run(recipe: str, config: Any) -> Path:
     """Train with a checked configuration, as `train` and the command line do; the finished model's folder."""
     found = RECIPES[recipe]
-    load("rag.training.claim:refuse_other_content")(config.out)  # before `resolve` writes into it
-    return Path(load(found.run)(found.resolve(config)))
+    resolve_name("rag.training.claim:refuse_other_content")(config.out)  # before `resolve` writes into it
+    return Path(resolve_name(found.run)(found.resolve(config)))
 
 
 def read_config(
@@ -239,9 +239,3 @@ def _check_first_records(config: Any) -> None:
             next(read_questions(path), None)
         elif needs is not None and recipe != "ict":
             next(read_examples(path, needs=needs, quiet=True), None)
-
-
-def load(place: str) -> Any:
-    """Import the object that "module:name" names."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)

@@ -6,8 +6,8 @@ A new kind is an entry in `KINDS`. The kind of a source is recognised by its sch
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, cast
 
 from rag.config import parse_overrides
@@ -115,11 +115,7 @@ def open_reader(
         )
     if given:
         source, settings = place, {**parse_overrides(given.split(",")), **settings}
-    module, _, path = KINDS[kind].opener.partition(":")
-    opener: Any = import_module(module)
-    for name in path.split("."):
-        opener = getattr(opener, name)
-    load = cast("Callable[..., Reader]", opener)
+    load: Callable[..., Reader] = resolve_name(KINDS[kind].opener)
     return load(source, precision=precision, device=device, **settings)
 
 

@@ -4,6 +4,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import typer
@@ -115,13 +116,13 @@ def load_recipe(
     """
     from rag.config import parse_overrides
     from rag.core.log import setup_logging
-    from rag.recipes import RECIPES, load, read_config
+    from rag.recipes import RECIPES, read_config
 
     setup_logging("INFO" if os.environ.get("RANK", "0") == "0" else "WARNING")
     is_number = (int, float)  # 0 is a value, False is none
     overrides = {key: _plain(value) for key, value in given.items() if value or type(value) in is_number}
     overrides.update(parse_overrides(assignments or []))
-    return read_config(load(RECIPES[recipe].config), source, overrides, flags)
+    return read_config(resolve_name(RECIPES[recipe].config), source, overrides, flags)
 
 
 def run_recipe(recipe: str, settings: Any) -> Path:

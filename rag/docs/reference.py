@@ -6,6 +6,7 @@ Run `python -m rag.docs.reference` after a change of a setting.
 import inspect
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -13,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from rag.config import Config, explained, preset_names
-from rag.recipes import RECIPES, load
+from rag.recipes import RECIPES
 from retrievers.negatives.settings import MiningSettings
 from serve.settings import ServeSettings
 
@@ -52,7 +53,7 @@ def models() -> set[type[BaseModel]]:
 
 
 def _recipe_models() -> dict[str, Any]:
-    return {name: load(recipe.config) for name, recipe in RECIPES.items()}
+    return {name: resolve_name(recipe.config) for name, recipe in RECIPES.items()}
 
 
 def _recipe(name: str, kind: type[Config]) -> str:

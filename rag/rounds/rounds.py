@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ from rag.eval.guard import check_selection_split
 from rag.eval.results import load_evaluation
 from rag.joint.questions import answered
 from rag.pipeline import Pipeline
-from rag.recipes import RECIPES, load
+from rag.recipes import RECIPES
 from rag.rounds.by_answers import labelled_examples
 from rag.rounds.by_reader import check_reader, scored_examples
 from rag.rounds.config import DistillRoundsConfig, RoundsConfig
@@ -184,7 +185,7 @@ def run_rounds(config: RoundsConfig, training: RetrieverTrainConfig) -> list[Rou
 
 
 def _train(config: RetrieverTrainConfig) -> str:
-    return str(load(RECIPES[config.recipe].run)(config))
+    return str(resolve_name(RECIPES[config.recipe].run)(config))
 
 
 def table(results: Sequence[RoundResult], figure: str) -> list[str]:

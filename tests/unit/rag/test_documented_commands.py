@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from rag.cli.main import _COMMANDS, load_command
 from rag.config import parse_overrides, preset_names
 from rag.core.errors import ConfigError
-from rag.recipes import RECIPES, load
+from rag.recipes import RECIPES
 
 ROOT = Path(__file__).parents[3]
 BENCH = ROOT / "rag" / "bench"
@@ -105,7 +106,7 @@ def _parsed(command: Any, words: list[str], *, is_whole: bool) -> dict[str, Any]
 
 def _check_settings(recipe: str, assignments: list[str]) -> None:
     """Refuse settings that the recipe's configuration lacks, and values of another type."""
-    kind = load(RECIPES[recipe].config)
+    kind = resolve_name(RECIPES[recipe].config)
     try:
         kind.model_validate(kind.nested(parse_overrides(assignments)))
     except ConfigError as error:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -13,7 +14,7 @@ from rag.cli.main import main
 from rag.cli.train import app
 from rag.config import preset_names
 from rag.core.errors import ArtifactError, ConfigError, DataError
-from rag.recipes import RECIPES, check_files, load
+from rag.recipes import RECIPES, check_files
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -52,7 +53,7 @@ def test_wrong_settings_of_every_recipe_are_refused_before_torch_is_imported(tmp
     (index / "manifest.json").write_text('{"format_version": 1, "kind": "index"}')
     cases = []
     for recipe, home in RECIPES.items():
-        kind = load(home.config)
+        kind = resolve_name(home.config)
         trained = "--corpus" if recipe in ("ict", "mlm", "realm") else "--train"
         given = [trained, str(questions), *["--index", str(index)] * ("index" in kind.model_fields)]
         given += ["--generator", "owner/name"] * (recipe in ("rag", "emdr2"))

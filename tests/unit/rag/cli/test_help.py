@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pkgutil import resolve_name
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -12,7 +13,7 @@ from rag.cli.main import _COMMANDS, load_command
 from rag.data.choices import FileFormat, WrittenFormat
 from rag.data.files.convert import FORMATS
 from rag.data.text import PROFILES
-from rag.recipes import RECIPES, load
+from rag.recipes import RECIPES
 from retrievers.kinds import KIND_NAMES
 from retrievers.open import KINDS
 from tests.commands import exit_code
@@ -74,7 +75,7 @@ def test_choices_are_those_of_the_settings() -> None:
     assert set(KIND_NAMES) == {"auto", *KINDS}
     for name, command in _all_commands():
         group, _, recipe = name.partition(" ")
-        fields = _fields(load(RECIPES[recipe].config)) if group == "train" else {}
+        fields = _fields(resolve_name(RECIPES[recipe].config)) if group == "train" else {}
         for param in command.params:
             shown = param.type_descriptor.annotation
             if get_origin(shown) is Literal and param.name in fields:
