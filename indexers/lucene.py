@@ -36,7 +36,7 @@ from rag.core.errors import (
     ResourceError,
     RetrievalError,
 )
-from rag.core.files import TEMPORARY_MARK, atomic_path, atomic_write_json, clean_directory, disk_errors
+from rag.core.files import TEMPORARY_MARK, atomic_write_json, clean_directory, disk_errors, replaced_folder
 from rag.core.progress import Progress
 
 INFO_NAME, FOLDER_NAME = "bm25.json", "lucene"
@@ -153,7 +153,7 @@ def build_bm25(
     autoclass = start_java(heap_mib=heap_mib)
     source = place / f".documents{TEMPORARY_MARK}json"
     try:
-        with atomic_path(folder) as target:
+        with replaced_folder(folder) as target:
             indexed = _write_documents(passages, source, digits)
             arguments = [
                 "-collection", "JsonCollection", "-generator", "DefaultLuceneDocumentGenerator",
@@ -166,7 +166,6 @@ def build_bm25(
             except Exception as error:
                 raise _failure(f"Lucene could not index {len(passages)} passages", error, place) from error
             (target / "write.lock").unlink(missing_ok=True)
-            shutil.rmtree(folder, ignore_errors=True)
     finally:
         shutil.rmtree(source, ignore_errors=True)
     info = {

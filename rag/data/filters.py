@@ -133,11 +133,6 @@ class Filter:
         conditions += [_within(name, signs) for name, signs in bounds.items()]
         return cls(tuple(conditions)) if conditions else None
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Names of the fields."""
-        return tuple(condition.field for condition in self.conditions)
-
 
 def _within(name: str, bounds: Mapping[Any, Iterable[Any]]) -> Condition:
     """The condition of bounds, each with its possible meanings."""

@@ -21,7 +21,7 @@ from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.generative.causal import PLAIN_END, Causal, causal_limit
 from readers.generative.constrained import span_rule
 from readers.llm.prompt import Completion, Reply, to_result
-from readers.llm.reader import LanguageModelReader, LanguageModelSettings, best_ranked, failed, reindexed
+from readers.llm.reader import LanguageModelReader, LanguageModelSettings, as_results, best_ranked, reindexed
 from readers.protocols import PassageLists, ReadResult, ScoreLists, check_request
 from readers.spans import find_span
 
@@ -194,7 +194,7 @@ class LocalReader(LanguageModelReader):
         for batch in self._batches(questions, passages, scores):
             for job, result in zip(batch, self._read_batch(batch), strict=True):
                 found[job.number] = result
-        return failed(found, n_best)
+        return as_results(found, n_best)
 
     def log_likelihood(
         self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, answers: Sequence[str]

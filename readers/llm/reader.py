@@ -109,7 +109,7 @@ class LanguageModelReader:
         else:
             with ThreadPoolExecutor(workers) as pool:
                 read = list(pool.map(lambda job: self._one(*job), jobs))
-        return failed(read, n_best)
+        return as_results(read, n_best)
 
     def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
         """The question of a conversation as one that stands alone.
@@ -195,7 +195,7 @@ def best_ranked(scores: Sequence[float], settings: LanguageModelSettings) -> lis
     return order if settings.effort == "full" else order[: int(settings.effort)]
 
 
-def failed(read: Sequence[ReadResult | ReaderError], n_best: int) -> list[ReadResult]:
+def as_results(read: Sequence[ReadResult | ReaderError], n_best: int) -> list[ReadResult]:
     """Results with at most `n_best` answers; an error becomes a result that states the reason in `failure`.
 
     Raises:

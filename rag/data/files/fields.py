@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from rag.core.errors import DataError
 from rag.core.types import Metadata, Passage, Value
@@ -127,14 +127,14 @@ class DocumentFields:
             title = ""
         elif not isinstance(title, str):
             return BadRecord("title is not text", f"found {type(title).__name__}")
-        if isinstance(sentences := record.get("sentences"), Sequence) and not isinstance(sentences, str):
+        if is_list(sentences := record.get("sentences")):
             return _from_sentences(document_id, title, sentences)
         value = _first(record, self._text_fields)
         if value is None:
             return _missing("text", self._text_fields, record)
         if isinstance(value, str):
             return self._from_text(record, document_id, title, value)
-        if isinstance(value, Sequence) and not isinstance(value, bytes):
+        if is_list(value):
             if self._lists_are_sentences or any(key in record for key in _SENTENCE_MARKERS):
                 return _from_sentences(document_id, title, value)
             return _from_paragraphs(document_id, title, value, is_kilt="wikipedia_id" in record)
@@ -307,12 +307,13 @@ def _from_paragraphs(
     return Document(document_id, title, "\n".join(filter(None, paragraphs)))
 
 
+def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
+    """Whether a value is a sequence of several, not text."""
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
 def _is_strings(value: Any) -> bool:
-    return (
-        isinstance(value, Sequence)
-        and not isinstance(value, str | bytes)
-        and all(isinstance(v, str) for v in value)
-    )
+    return is_list(value) and all(isinstance(v, str) for v in value)
 
 
 def _first(record: Mapping[str, Any], names: Sequence[str]) -> Any:

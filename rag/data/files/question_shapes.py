@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rag.data.files.fields import is_list
 from rag.data.files.squad import squad_title
 from rag.data.files.streams import parse_json
 
@@ -57,16 +58,12 @@ def rows_of_columns(value: Any) -> list[Any]:
         return []
     if isinstance(value, Mapping):
         columns = list(value.values())
-        if not all(_is_list(column) and len(column) == len(columns[0]) for column in columns):
+        if not all(is_list(column) and len(column) == len(columns[0]) for column in columns):
             raise ValueError("columns of different length, or not lists")
         return [dict(zip(value, cells, strict=True)) for cells in zip(*columns, strict=True)]
-    if _is_list(value):
+    if is_list(value):
         return list(value)
     raise ValueError(f"expected a list, found {type(value).__name__}")
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def _parsed(value: Any) -> Any:
@@ -92,7 +89,7 @@ def _pairs(value: Any, names: Sequence[str], field: str) -> list[tuple[Any, Any]
     pairs = []
     for row in rows:
         cells = [row[name] for name in names if name in row] if isinstance(row, Mapping) else row
-        if not _is_list(cells) or len(cells) != 2:
+        if not is_list(cells) or len(cells) != 2:
             raise ValueError(f"{field} holds something else than pairs ({row!r:.60})")
         pairs.append((cells[0], cells[1]))
     return pairs
