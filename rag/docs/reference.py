@@ -5,6 +5,7 @@ Run `python -m rag.docs.reference` after a change of a setting.
 
 import inspect
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal, get_args, get_origin
@@ -39,8 +40,9 @@ def settings_page() -> str:
     parts = [_HEAD, "## Recipes\n"]
     parts += [_recipe(name, kinds[name]) for name in sorted(kinds)]
     parts.append("## Groups\n")
-    shared = {part for kind in kinds.values() for part in _parts(kind)}
-    parts += [f"### {kind.__name__}\n\n{_summary(kind)}{_table(kind)}" for kind in sorted(shared, key=_name)]
+    groups = {part for kind in kinds.values() for part in _parts(kind)}
+    shared = sorted(groups, key=attrgetter("__name__"))
+    parts += [f"### {kind.__name__}\n\n{_summary(kind)}{_table(kind)}" for kind in shared]
     parts.append(f"## rag mine\n\n{_table(MiningSettings)}")
     parts.append(f"## Server\n\n{_summary(ServeSettings)}{_table(ServeSettings, prefix='RAG_SERVE_')}")
     return "\n".join(parts)
@@ -160,10 +162,6 @@ def _type(annotation: Any) -> str:
     words = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false", "Path": "path"}
     name = getattr(annotation, "__name__", str(annotation))
     return words.get(name, name)
-
-
-def _name(kind: type[BaseModel]) -> str:
-    return kind.__name__
 
 
 if __name__ == "__main__":

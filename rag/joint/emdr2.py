@@ -8,11 +8,11 @@ from indexers.protocols import EncodesCorpus
 from rag.joint.config import EmdrTrainConfig
 from rag.joint.losses import fused_loss
 from rag.joint.together import train_together
-from rag.training.refresh.processes import Role
+from rag.training.refresh.processes import TrainerRole
 
 
 def train_emdr2(
-    config: EmdrTrainConfig, *, role: Role = "both", encode: EncodesCorpus = encode_corpus
+    config: EmdrTrainConfig, *, role: TrainerRole = "both", encode: EncodesCorpus = encode_corpus
 ) -> Path:
     """Train both, or resume the run that `config.out` holds: see `train_together` for what is written.
 

@@ -29,7 +29,7 @@ from rag.training.distributed import World
 from rag.training.precision import MasterWeights, part
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation
-from rag.training.refresh.processes import Role
+from rag.training.refresh.processes import TrainerRole
 from rag.training.refresh.staleness import TOP_K, Probes, ProbeSet
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.open import load_like
@@ -145,7 +145,7 @@ def index_exchange(
     master: MasterWeights,
     *,
     world: World,
-    role: Role,
+    role: TrainerRole,
     encode: EncodesCorpus = encode_corpus,
 ) -> Exchange:
     """Hooks of the fit loop that publish snapshots and load refreshed indexes; the trainer never waits.

@@ -8,10 +8,12 @@ from indexers.protocols import EncodesCorpus
 from rag.joint.config import RagTrainConfig
 from rag.joint.losses import rag_loss
 from rag.joint.together import train_generator_alone, train_together
-from rag.training.refresh.processes import Role
+from rag.training.refresh.processes import TrainerRole
 
 
-def train_rag(config: RagTrainConfig, *, role: Role = "both", encode: EncodesCorpus = encode_corpus) -> Path:
+def train_rag(
+    config: RagTrainConfig, *, role: TrainerRole = "both", encode: EncodesCorpus = encode_corpus
+) -> Path:
     """Train RAG, or resume the run that `config.out` holds: see `train_together` for what is written.
 
     With `document_side` "reencode" the passage encoder is trained too (end to end); with a fixed `retriever`

@@ -39,7 +39,7 @@ from rag.training.claim import input_checksums
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss
 from rag.training.precision import part
-from rag.training.refresh.processes import Role
+from rag.training.refresh.processes import TrainerRole
 from rag.training.refresh.staleness import distinct_share, score_entropy
 from rag.training.run import Method, Run, Trained, train
 from readers.generative.marginal import answer_log_likelihood
@@ -78,7 +78,9 @@ def realm_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor, lengt
     return value / lengths if marginal == "token" else value
 
 
-def train_realm(config: RealmTrainConfig, role: Role = "both", encode: EncodesCorpus = encode_corpus) -> Path:
+def train_realm(
+    config: RealmTrainConfig, role: TrainerRole = "both", encode: EncodesCorpus = encode_corpus
+) -> Path:
     """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
     Writes the files of `train_dpr` into `config.out`, and `mlm/`, the masked language model, and `snapshots/`
@@ -101,7 +103,9 @@ def train_realm(config: RealmTrainConfig, role: Role = "both", encode: EncodesCo
         return train(adopted, partial(_method, adopted, role, index, encode), "encoder", role=role)
 
 
-def _method(config: RealmTrainConfig, role: Role, index: Index, encode: EncodesCorpus, run: Run) -> Method:
+def _method(
+    config: RealmTrainConfig, role: TrainerRole, index: Index, encode: EncodesCorpus, run: Run
+) -> Method:
     # model
     frozen = config.document_side == "frozen"
     retriever = load_model(config, run.device, freeze_passages=frozen)

@@ -26,7 +26,7 @@ from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
 from rag.training.fit import FitHooks
 from rag.training.precision import MasterWeights, part
-from rag.training.refresh.processes import Role
+from rag.training.refresh.processes import TrainerRole
 from rag.training.run import Method, Run, Trained, several, train
 from readers.generative.files import load_generator, open_network
 from readers.generative.model import Seq2Seq
@@ -44,7 +44,7 @@ def train_together(
     objective: Objective,
     reads: Mapping[str, Any],
     *,
-    role: Role = "both",
+    role: TrainerRole = "both",
     encode: EncodesCorpus = encode_corpus,
 ) -> Path:
     """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
@@ -119,7 +119,7 @@ def _both(
     config: JointTrainConfig,
     objective: Objective,
     reads: Mapping[str, Any],
-    role: Role,
+    role: TrainerRole,
     index: Index,
     encode: EncodesCorpus,
     run: Run,

@@ -21,7 +21,7 @@ from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import BatchSource, FitHooks, Loss, fit
 from rag.training.precision import MasterWeights
-from rag.training.refresh.processes import Role, trainer_process
+from rag.training.refresh.processes import TrainerRole, trainer_process
 from rag.training.run_log import read_metrics
 
 log = get_logger(__name__)
@@ -99,7 +99,7 @@ def train(
     made: str,
     *,
     one_process: str = "",
-    role: Role | None = None,
+    role: TrainerRole | None = None,
 ) -> Path:
     """Train as `config` says, or resume the run that `config.out` holds.
 

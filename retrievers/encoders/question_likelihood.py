@@ -23,6 +23,7 @@ _BODY = "Passage: {title}. {text}"
 _REQUEST = "\nPlease write a question based on this passage."
 _PLAIN_END = "\nQuestion:"
 _BATCH_TOKENS, _MAX_ROWS = 4096, 32
+_PASSAGE_TOKENS = 320  # longer passages are truncated
 _LEAST = 16  # tokens of a passage, below which there is nothing to judge
 
 
@@ -34,7 +35,6 @@ class QuestionLikelihood:
 
     Args:
         model: causal or sequence-to-sequence model.
-        passage_tokens: maximum length of a passage; longer ones are truncated.
 
     Attributes:
         name: folder or hub name.
@@ -44,8 +44,8 @@ class QuestionLikelihood:
         equation 4.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, name: str, *, passage_tokens: int = 320) -> None:
-        self.name, self._model, self._tokenizer, self._longest = name, model.eval(), tokenizer, passage_tokens
+    def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
+        self.name, self._model, self._tokenizer = name, model.eval(), tokenizer
         self._fuses = bool(model.config.is_encoder_decoder)
         before, after = ("", "") if self._fuses else chat_frame(tokenizer, _PLAIN_END)
         self._blank = "" if self._fuses or after[-1].isspace() else " "
@@ -107,7 +107,7 @@ class QuestionLikelihood:
                 f"a passage, expected at least {_LEAST}",
                 hint="take a model with a longer context, or shorter questions",
             )
-        return [*self._before, *self._ids(text)[: min(room, self._longest)], *self._after]
+        return [*self._before, *self._ids(text)[: min(room, _PASSAGE_TOKENS)], *self._after]
 
     def _continued(self, prompts: Sequence[list[int]], questions: Sequence[list[int]]) -> Tensor:
         """(R,) of a causal model: padded on the left, so that all questions end together."""

@@ -12,7 +12,7 @@ from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from rag.core.errors import ConfigError
 from rag.training.fit import FitHooks
-from rag.training.refresh.processes import Role
+from rag.training.refresh.processes import TrainerRole
 from rag.training.refresh.staleness import ProbeSet
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
@@ -25,7 +25,7 @@ from retrievers.training.split import ExampleSplit, split_examples
 
 
 def train_ance(
-    config: AnceTrainConfig, *, role: Role = "both", encode: EncodesCorpus = encode_corpus
+    config: AnceTrainConfig, *, role: TrainerRole = "both", encode: EncodesCorpus = encode_corpus
 ) -> Path:
     """Train a retriever with negatives that its own snapshots retrieve; see `train_model`.
 
@@ -77,7 +77,7 @@ def _refresher(
 
 def _exchange(
     config: AnceTrainConfig,
-    role: Role,
+    role: TrainerRole,
     run: BiEncoderRun,
     split: ExampleSplit,
     batches: RetrieverBatches,

@@ -32,7 +32,7 @@ from rag.core.types import Query
 from rag.training.distributed import World
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation, Generations
-from rag.training.refresh.processes import Role, refresher_process
+from rag.training.refresh.processes import TrainerRole, refresher_process
 from rag.training.refresh.refresher import Refresher
 from rag.training.refresh.staleness import TOP_K, DriftMeter, Probes, compare
 from retrievers.protocols import TextEncoder
@@ -205,7 +205,7 @@ def snapshot_exchange(
     payload: str,
     key: str,
     world: World,
-    role: Role = "both",
+    role: TrainerRole = "both",
     **others: Any,
 ) -> Exchange:
     """Hooks of the fit loop that publish encoders and load what a `CorpusRefresher` built with them.

@@ -26,7 +26,7 @@ from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import BatchSource, FitHooks, Loss
 from rag.training.precision import MasterWeights
-from rag.training.refresh.processes import Role
+from rag.training.refresh.processes import TrainerRole
 from rag.training.run import Method, Run, Trained, several, train
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import PAIR
@@ -135,7 +135,7 @@ def train_model(
     *,
     bank: Index | None = None,
     one_process: str = "",
-    role: Role | None = None,
+    role: TrainerRole | None = None,
 ) -> Path:
     """Train a bi-encoder, or resume the run that `config.out` holds; see `rag.training.run.train`.
 
@@ -169,7 +169,7 @@ def train_bi_encoder(
     corpus: Index | None = None,
     make_hooks: Callable[[BiEncoderRun, ExampleSplit, TrainingArrays, Any], FitHooks] | None = None,
     facts: Mapping[str, object] | None = None,
-    role: Role | None = None,
+    role: TrainerRole | None = None,
 ) -> Path:
     """Train by an objective over the vectors of whole batches; see `train_model`.
 

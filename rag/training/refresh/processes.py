@@ -28,7 +28,7 @@ from rag.runtime.hardware import use_threads
 from rag.training.claim import claim_run
 from rag.training.distributed import World
 
-Role = Literal["both", "trainer"]
+TrainerRole = Literal["both", "trainer"]
 """Role of a training process: "both" refreshes by itself, "trainer" leaves that to another process."""
 
 Side = Literal["trainer", "refresher"]
@@ -40,7 +40,7 @@ log = get_logger(__name__)
 
 
 @contextmanager
-def trainer_process(out: Path, world: World, role: Role) -> Iterator[None]:
+def trainer_process(out: Path, world: World, role: TrainerRole) -> Iterator[None]:
     """Context of a trainer at work in `out`; its refresher stops when training is finished, not if it fails.
 
     Raises:
