@@ -75,7 +75,7 @@ def _encode(
     from indexers.index import Index
     from indexers.passage_writer import PassageStoreWriter
     from indexers.passages import PassageStore
-    from rag.scale.encoding import ClusterEncoding
+    from rag.scale.encoding import encode_on_cluster
     from retrievers.open import open_encoder
 
     torch.set_num_threads(1)
@@ -92,7 +92,7 @@ def _encode(
 
         contestants = {
             "one process": partial(run, "one", encode_corpus),
-            "cluster": partial(run, "many", ClusterEncoding(ray)),
+            "cluster": partial(run, "many", partial(encode_on_cluster, ray)),
         }
         times = time_interleaved(contestants, rounds=rounds, warm_up=1).seconds
         equal = made["one"].checksums() == made["many"].checksums()

@@ -18,7 +18,7 @@ from typing import Any
 from indexers.embedding_shards import HEADER_NAME, EmbeddingShards
 from indexers.embeddings import EmbeddingWriter, encode_rows, store_shard
 from indexers.passages import HASHES_NAME, PassageStore
-from indexers.protocols import EncoderIdentity, PassageEncoder
+from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.errors import MismatchedArtifactError, RagError, ResourceError
 from rag.core.log import get_logger
@@ -50,102 +50,92 @@ class EncodingJob:
     code: str
 
 
-class ClusterEncoding:
-    """Encodes all passages on a cluster; implements `indexers.protocols.EncodesCorpus`.
+def encode_on_cluster(
+    ray: Any,
+    place: Path,
+    passages: PassageStore,
+    encoder: PassageEncoder,
+    dtype: VectorDtype,
+    *,
+    shard_rows: int = SHARD_ROWS,
+    check: Callable[[], None] = lambda: None,
+) -> EmbeddingShards:
+    """Encode all passages on a cluster; without its first argument an `indexers.protocols.EncodesCorpus`.
 
     Args:
         ray: the connected module, see `rag.scale.cluster.connected`.
+
+    Raises:
+        MismatchedArtifactError: a node has other packages, sees other files, or loads another encoder.
+        ResourceError: the cluster has no CPU, or a shard's process died again and again.
     """
+    rows = len(passages)
+    writer = EmbeddingWriter(place, rows=rows, encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows)
+    check_nodes(ray, [place / HEADER_NAME, passages.directory / HASHES_NAME])
+    job = EncodingJob(
+        str(place.absolute()), str(passages.directory.absolute()), encoder.identity.to_json(),
+        getattr(encoder, "precision", "auto"), code_digest(),
+    )  # fmt: skip
+    return writer.completed(partial(_run, ray, job, writer, check))
 
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
 
-    def __call__(
-        self,
-        place: Path,
-        passages: PassageStore,
-        encoder: PassageEncoder,
-        dtype: VectorDtype,
-        *,
-        shard_rows: int = SHARD_ROWS,
-        check: Callable[[], None] = lambda: None,
-    ) -> EmbeddingShards:
-        """See `indexers.embeddings.encode_corpus`.
+def _run(
+    ray: Any,
+    job: EncodingJob,
+    writer: EmbeddingWriter,
+    check: Callable[[], None],
+    done: Callable[[int], None],
+) -> None:
+    resources = ray.cluster_resources()
+    if resources.get("CPU", 0) < 1:
+        raise ResourceError("the Ray cluster has no CPU for tasks", hint="add nodes: `ray start --address …`")
+    if ray.available_resources().get("CPU", 0) < 1:
+        log.warning("all CPUs of the Ray cluster are taken: encoding begins when other work frees one")
+    task = ray.remote(_encode_shard).options(
+        num_cpus=1, num_gpus=1 if resources.get("GPU") else 0, max_retries=_ATTEMPTS
+    )
+    waiting, pending = list(writer.missing())[::-1], dict[Any, int]()
+    try:
+        while waiting or pending:
+            room = _TASKS_PER_CPU * int(ray.cluster_resources().get("CPU", 1)) + 1
+            while waiting and len(pending) < room:
+                shard, start, stop = waiting.pop()
+                pending[task.remote(job, shard, start, stop)] = shard
+            ready, _ = ray.wait(list(pending), timeout=_POLL_S)
+            for one in ready:
+                line = _line(ray, one, pending.pop(one))
+                writer.record(line)
+                done(int(line["rows"]))
+            check()
+    finally:
+        for one in pending:
+            ray.cancel(one, force=True)
 
-        Raises:
-            MismatchedArtifactError: a node has other packages, sees other files, or loads another encoder.
-            ResourceError: the cluster has no CPU, or a shard's process died again and again.
-        """
-        rows = len(passages)
-        writer = EmbeddingWriter(
-            place, rows=rows, encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows
-        )
-        check_nodes(self._ray, [place / HEADER_NAME, passages.directory / HASHES_NAME])
-        job = EncodingJob(
-            str(place.absolute()), str(passages.directory.absolute()), encoder.identity.to_json(),
-            getattr(encoder, "precision", "auto"), code_digest(),
-        )  # fmt: skip
-        return writer.completed(partial(self._run, job, writer, check))
 
-    def _run(
-        self,
-        job: EncodingJob,
-        writer: EmbeddingWriter,
-        check: Callable[[], None],
-        done: Callable[[int], None],
-    ) -> None:
-        ray = self._ray
-        resources = ray.cluster_resources()
-        if resources.get("CPU", 0) < 1:
-            raise ResourceError(
-                "the Ray cluster has no CPU for tasks", hint="add nodes: `ray start --address …`"
-            )
-        if ray.available_resources().get("CPU", 0) < 1:
-            log.warning("all CPUs of the Ray cluster are taken: encoding begins when other work frees one")
-        task = ray.remote(_encode_shard).options(
-            num_cpus=1, num_gpus=1 if resources.get("GPU") else 0, max_retries=_ATTEMPTS
-        )
-        waiting, pending = list(writer.missing())[::-1], dict[Any, int]()
-        try:
-            while waiting or pending:
-                room = _TASKS_PER_CPU * int(ray.cluster_resources().get("CPU", 1)) + 1
-                while waiting and len(pending) < room:
-                    shard, start, stop = waiting.pop()
-                    pending[task.remote(job, shard, start, stop)] = shard
-                ready, _ = ray.wait(list(pending), timeout=_POLL_S)
-                for one in ready:
-                    line = self._line(one, pending.pop(one))
-                    writer.record(line)
-                    done(int(line["rows"]))
-                check()
-        finally:
-            for one in pending:
-                ray.cancel(one, force=True)
-
-    def _line(self, one: Any, shard: int) -> dict[str, Any]:
-        """The result of a task; its error as it was raised on the node."""
-        try:
-            line: dict[str, Any] = self._ray.get(one)
-        except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, RagError):
-                raise error.cause from None
-            raise
-        except self._ray.exceptions.RayError as error:
-            raise ResourceError(
-                f"shard {shard} was begun {_ATTEMPTS + 1} times and its process died each time ({error})",
-                hint="look at the memory of the nodes; the same command continues behind finished shards",
-            ) from error
-        return line
+def _line(ray: Any, one: Any, shard: int) -> dict[str, Any]:
+    """The result of a task; its error as it was raised on the node."""
+    try:
+        line: dict[str, Any] = ray.get(one)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, RagError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayError as error:
+        raise ResourceError(
+            f"shard {shard} was begun {_ATTEMPTS + 1} times and its process died each time ({error})",
+            hint="look at the memory of the nodes; the same command continues behind finished shards",
+        ) from error
+    return line
 
 
 @contextmanager
-def encoding_at(address: str | None) -> Iterator[dict[str, ClusterEncoding]]:
+def encoding_at(address: str | None) -> Iterator[dict[str, EncodesCorpus]]:
     """The argument `encode` of what encodes a corpus: on the cluster at `address`; none without one."""
     if address is None:
         yield {}
         return
     with connected(address) as ray:
-        yield {"encode": ClusterEncoding(ray)}
+        yield {"encode": partial(encode_on_cluster, ray)}
 
 
 def _encode_shard(job: EncodingJob, shard: int, start: int, stop: int) -> dict[str, Any]:

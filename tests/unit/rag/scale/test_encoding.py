@@ -4,6 +4,7 @@ import hashlib
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.joint.live_index import IndexRefresher
 from rag.scale.cluster import connected
-from rag.scale.encoding import ClusterEncoding
+from rag.scale.encoding import encode_on_cluster
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.open import load_encoder
 from tests.unit.rag.scale.conftest import Nodes
@@ -55,8 +56,8 @@ def on_cluster(
     nodes: Nodes, place: Path, passages: PassageStore, encoder: Path, check: Callable[[], None] = lambda: None
 ) -> None:
     with connected(nodes.address) as ray:
-        ClusterEncoding(ray)(
-            place, passages, load_encoder(encoder), "float16", shard_rows=SHARD_ROWS, check=check
+        encode_on_cluster(
+            ray, place, passages, load_encoder(encoder), "float16", shard_rows=SHARD_ROWS, check=check
         )
 
 
@@ -142,7 +143,7 @@ def test_nodes_that_would_differ_are_refused_by_name(
     loaded: Any = load_encoder(static_encoder)
     loaded.identity = type(loaded.identity)(**{**loaded.identity.to_json(), "name": str(tmp_path / "gone")})
     with connected(nodes.address) as ray, pytest.raises(ArtifactError, match="gone"):
-        ClusterEncoding(ray)(tmp_path / "third", passages, loaded, "float16", shard_rows=SHARD_ROWS)
+        encode_on_cluster(ray, tmp_path / "third", passages, loaded, "float16", shard_rows=SHARD_ROWS)
 
 
 @pytest.mark.cluster
@@ -156,7 +157,7 @@ def test_a_refresh_encodes_on_the_cluster(
     encoder, checks = BiEncoder.load(tiny_bert, precision="fp32"), list[None]()
     with connected(nodes.address) as ray:
         refresher: Any = SimpleNamespace(
-            passages=few, encode=ClusterEncoding(ray), check=lambda: checks.append(None)
+            passages=few, encode=partial(encode_on_cluster, ray), check=lambda: checks.append(None)
         )
         made = IndexRefresher.encoded(refresher, encoder, tmp_path / "generation")
     encode_corpus(tmp_path / "one", few, encoder, "float32")
