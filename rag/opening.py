@@ -25,7 +25,7 @@ from rag.runtime.model_files import TOWER_NAMES, TOWER_SEPARATOR, tower_folders
 from readers.paths import counts_scores
 from readers.protocols import Reader
 from retrievers.fusion import Fusion
-from retrievers.protocols import Retriever
+from retrievers.protocols import PathRetriever, Retriever
 
 if TYPE_CHECKING:
     from readers.extractive.likelihood import ReaderRelevance
@@ -113,6 +113,27 @@ class Opening:
             searched = _OWN if bound else named_kind(retriever, index)
             _check_scores(str(reader), known, searched, index)
         return searcher, opened
+
+
+def describe(index: Index, retriever: Retriever, reader: Reader | None) -> dict[str, Any]:
+    """Description of retriever, encoder and reader with their weight hashes; see `Pipeline.identity`."""
+    from retrievers.rerank import RerankingRetriever
+
+    judging = retriever if isinstance(retriever, RerankingRetriever) else None
+    first = retriever if judging is None else judging.first
+    own_questions = getattr(getattr(retriever, "encoder", None), "questions_sha256", None)
+    setting = "path_effort" if isinstance(retriever, PathRetriever) else "effort"
+    effort = str(getattr(getattr(reader, "settings", None), setting, "full"))
+    return {
+        "retriever": type(first).__name__,
+        **({"fusion": str(fusion)} if (fusion := getattr(first, "fusion", None)) else {}),
+        **({"matching": True} if getattr(first, "matching", None) else {}),
+        **({} if judging is None else {"rerank": judging.identity}),
+        "encoder": index.manifest.get("encoder"),
+        **({"question_encoder": own_questions} if own_questions else {}),
+        "reader": None if reader is None else getattr(reader, "name", type(reader).__name__),
+        **({"effort": effort} if effort != "full" else {}),
+    }
 
 
 def keep_encoder(encoder: Any, directory: Path) -> None:

@@ -13,23 +13,24 @@ from typing import Any, Literal, overload
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.presets import INDEX_KINDS, IndexKind
+from indexers.protocols import FloatArray
 from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.progress import StageTimer
-from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, RankedPassages
+from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPassages
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.languages import LanguageNotices
 from rag.data.question_checks import check_questions
-from rag.opening import Opening, keep_encoder, save
+from rag.opening import Opening, describe, keep_encoder, save
 from readers.answer_kinds import answers_wanted, in_parts, in_whole, with_kind
 from readers.follow_up import Turn, rephrase
 from readers.paths import read_answers, with_paths
 from readers.protocols import Reader, check_lengths
 from retrievers.fusion import Fusion
+from retrievers.open import encoder_of
 from retrievers.protocols import PathRetriever, Retriever
-from retrievers.rerank import RerankingRetriever
 
 FilterLike = Mapping[str, Any] | Filter | None
 
@@ -199,17 +200,6 @@ class Pipeline:
             raise ConfigError("this pipeline is closed", hint="open it again with Pipeline.open")
 
     @property
-    def _own_questions(self) -> str | None:
-        """Hash of a question encoder that came with the reader."""
-        encoder = getattr(self.retriever, "encoder", None)
-        return getattr(encoder, "questions_sha256", None)
-
-    @property
-    def _effort(self) -> str:
-        effort = "path_effort" if isinstance(self.retriever, PathRetriever) else "effort"
-        return str(getattr(getattr(self.reader, "settings", None), effort, "full"))
-
-    @property
     def index_version(self) -> str:
         """Short hash of the index's manifest."""
         return self.index.version
@@ -222,21 +212,7 @@ class Pipeline:
     @property
     def identity(self) -> dict[str, Any]:
         """Description of retriever, encoder and reader with their weight hashes, for reports."""
-        judging = self.retriever if isinstance(self.retriever, RerankingRetriever) else None
-        first = self.retriever if judging is None else judging.first
-        return {
-            "retriever": type(first).__name__,
-            **({"fusion": str(fusion)} if (fusion := getattr(first, "fusion", None)) else {}),
-            **({"matching": True} if getattr(first, "matching", None) else {}),
-            **({} if judging is None else {"rerank": judging.identity}),
-            "encoder": self.index.manifest.get("encoder"),
-            **({"question_encoder": sha} if (sha := self._own_questions) else {}),
-            "reader": None
-            if self.reader is None
-            else getattr(self.reader, "name", type(self.reader).__name__),
-            **({"effort": effort} if (effort := self._effort) != "full" else {}),
-            "index_version": self.index_version,
-        }
+        return {**describe(self.index, self.retriever, self.reader), "index_version": self.index_version}
 
     @property
     def folders(self) -> list[str]:
@@ -383,6 +359,25 @@ class Pipeline:
         """Run `ask` in another thread, so that the event loop is not blocked."""
         ask: Callable[..., AnswerSet | list[AnswerSet]] = self.ask
         return await asyncio.to_thread(ask, questions, **options)
+
+    def embed(self, texts: Sequence[str], side: Literal["query", "passage"]) -> FloatArray:
+        """Vectors (n, D) float32, as the retriever's encoder makes them of questions or of passages without
+        titles.
+
+        Raises:
+            ConfigError: the retriever has no encoder, or one without such vectors.
+        """
+        encoder = encoder_of(self.retriever)
+        if encoder is None:
+            raise ConfigError(
+                "this pipeline searches without an encoder",
+                hint="open an index with vectors, or a hybrid one",
+            )
+        with self._lock:
+            self._require_open()
+            if side == "query":
+                return encoder.encode_queries([Query(text) for text in texts])
+            return encoder.encode_passages([""] * len(texts), texts)
 
     def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
         """A follow-up question as one that needs no conversation; see `readers.follow_up`."""

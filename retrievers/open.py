@@ -20,7 +20,7 @@ from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever, default_fusion
 from retrievers.kinds import KIND_NAMES
 from retrievers.late_interaction import LateInteractionRetriever, TokenSearchOptions
 from retrievers.multihop import STOP_FILE, HopOptions, LearnedStop, MultiHopRetriever
-from retrievers.protocols import Retriever
+from retrievers.protocols import Retriever, TextEncoder
 from retrievers.sparse import SparseRetriever
 
 if TYPE_CHECKING:
@@ -262,6 +262,15 @@ def over_index(retriever: Retriever, index: Index) -> Retriever:
         elif name == "members":
             made.members = tuple(over_index(member, index) for member in value)  # type: ignore[attr-defined]
     return made
+
+
+def encoder_of(retriever: Retriever) -> TextEncoder | None:
+    """The encoder that a retriever, or the first of its parts that has one, searches with."""
+    if (encoder := getattr(retriever, "encoder", None)) is not None:
+        return cast("TextEncoder", encoder)
+    parts = (getattr(retriever, name, None) for name in ("dense", "first"))
+    found = (encoder_of(part) for part in (*parts, *getattr(retriever, "members", ())) if part is not None)
+    return next((encoder for encoder in found if encoder is not None), None)
 
 
 def _missing(kind: str, index: Index) -> list[Part]:

@@ -16,10 +16,10 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from rag import __version__
-from serve import chat, documents, feedback
+from serve import chat, documents, embeddings, feedback
 from serve import files as served_files
 from serve.engine import Engine
-from serve.errors import OPENAI_PATHS, add_error_handlers
+from serve.errors import add_error_handlers, is_openai_path
 from serve.middleware import RequestContext
 from serve.routes import TAGS, router
 from serve.schemas import add_limits
@@ -40,7 +40,7 @@ _PAGE_FILES = {
     "/static/swagger-ui.css": ("swagger-ui.css", "text/css"),
     "/static/swagger-ui-bundle.js": ("swagger-ui-bundle.js", "text/javascript"),
 }
-_ROUTERS = (router, chat.router, feedback.router, documents.router, served_files.router)
+_ROUTERS = (router, chat.router, embeddings.router, feedback.router, documents.router, served_files.router)
 
 
 def create_app(
@@ -181,7 +181,7 @@ def _openapi(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
         schema = FastAPI.openapi(app)
         add_limits(schema, settings)
         for path, operations in schema["paths"].items():
-            if path.startswith(OPENAI_PATHS):  # an invalid request is answered with 400 there
+            if is_openai_path(path):  # an invalid request is answered with 400 there
                 for operation in operations.values():
                     operation["responses"].pop("422", None)
         if settings.api_keys:

@@ -16,8 +16,9 @@ from rag.core.types import certainty
 from rag.core.unicode import as_unicode
 from rag.data.text import simple_tokenize
 from readers.follow_up import Turn
-from serve.engine import Engine, Job
+from serve.engine import Engine
 from serve.errors import ApiError, invalid_request
+from serve.jobs import Job
 from serve.routes import AppEngine, error_models, run_job
 from serve.schemas import ChatErrorOut, checked_filter, checked_question
 from serve.settings import ONLY_INDEX
@@ -133,14 +134,14 @@ async def models(engine: AppEngine) -> Response:
 )
 async def model(model: str, engine: AppEngine) -> Response:
     """The model of this name."""
-    return JSONResponse(_model(_index_of(model, engine), engine))
+    return JSONResponse(_model(index_of(model, engine), engine))
 
 
 def _model(index: str, engine: Engine) -> dict[str, Any]:
     return {"id": index, "object": "model", "created": engine.created_s, "owned_by": MODEL}
 
 
-def _index_of(model: str, engine: Engine) -> str:
+def index_of(model: str, engine: Engine) -> str:
     """The index that a model's name stands for."""
     if model == MODEL or model in engine.holders:
         return engine.default if model not in engine.holders else model
@@ -164,7 +165,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
 
     A question that needs the conversation ("and its population?") is rewritten first; the reply shows how.
     """
-    index, chosen = _index_of(body.model, engine), checked_filter(body.filter)
+    index, chosen = index_of(body.model, engine), checked_filter(body.filter)
     given, turns = _conversation(body.messages, engine.settings.max_question_chars)
     given = checked_question("the last user message", given, engine.settings)
     job = Job("ask", index, engine.settings.read_top_k, engine.settings.n_best, turns, chosen)

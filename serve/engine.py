@@ -1,29 +1,22 @@
 """The engine accepts questions, has them answered in batches, and tracks whether the server is ready."""
 
 import asyncio
-import ctypes
-import gc
 import math
-import platform
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from rag.core.errors import RagError, ReaderError, RetrievalError
+from rag.core.errors import ConfigError, RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME, read_manifest, version_of
-from rag.core.progress import StageTimer
-from rag.core.types import AnswerSet
-from rag.data.filters import Filter, FilterError
-from readers.follow_up import Turn
+from rag.data.filters import FilterError
 from serve.batching import BatcherClosed, Finished, ItemFailed, MicroBatcher, QueueFull
 from serve.errors import ApiError, invalid_request, shutting_down
+from serve.jobs import Job, JobRunner, look_up, release_memory
 from serve.metrics import ServerMetrics
-from serve.schemas import hit_json, passage_json
 from serve.service import AnswerService, OpenService, ServiceHolder, reopened
 from serve.settings import ServeSettings
 from serve.siblings import Siblings, after
@@ -36,22 +29,6 @@ _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
     (RetrievalError, (500, "retrieval_failed", "the search for passages failed")),
     (Exception, (500, "internal_error", "the server failed to answer this request")),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The task for a question; only questions with equal jobs share a batch.
-
-    `index` is the name of one of the server's indexes; `turns` are the earlier questions and answers of a
-    conversation, which the question to answer may follow up on.
-    """
-
-    kind: Literal["ask", "retrieve"]
-    index: str
-    top_k: int = 0
-    n_best: int = 0
-    turns: tuple[Turn, ...] = ()
-    filter: Filter | None = None
 
 
 class Engine:
@@ -83,7 +60,7 @@ class Engine:
         self._threads, self._calls = ThreadPoolExecutor(thread_name_prefix="rag-engine"), set[Future[Any]]()
         self._is_drained = False
         self.batcher: MicroBatcher[str, dict[str, Any]] = MicroBatcher(
-            self._run,
+            JobRunner(self.holders, self.metrics, settings.max_question_chars),
             max_size=settings.batch_max_size,
             max_wait_s=settings.batch_max_wait_ms / 1000.0,
             queue_size=settings.queue_size,
@@ -229,7 +206,7 @@ class Engine:
         versions = {"index_version": service.index_version, "previous_index_version": previous}
         log.info("index in use", extra={**self._fields(name), **versions})
         if previous is not None:
-            await self.in_thread(_release_memory)
+            await self.in_thread(release_memory)
         return previous
 
     async def close(self) -> None:
@@ -283,8 +260,11 @@ class Engine:
             ApiError: 503 if not ready or full; 500 or 502 if a question fails, with its number.
         """
         self.require_ready(job.index)
+        step = self.batcher.max_size if job.kind == "embed" else len(questions)  # others' turn in between
+        finished, start = list[Finished[dict[str, Any]]](), 0
         try:
-            finished = await self.batcher.submit(job, questions)
+            for start in range(0, len(questions), step):
+                finished += await self.batcher.submit(job, questions[start : start + step])
         except QueueFull as full:
             raise self._unavailable(
                 "overloaded",
@@ -293,7 +273,7 @@ class Engine:
                 full.retry_after_s,
             ) from None
         except ItemFailed as failed:
-            raise self._failed(failed, questions, request_id) from None
+            raise self._failed(failed, job, questions, start + failed.number, request_id) from None
         except BatcherClosed:
             raise self._stopping() from None
         return [self._with_wait(result) for result in finished]
@@ -305,31 +285,24 @@ class Engine:
             ApiError: 503 if not ready.
         """
         self.require_ready(name)
-
-        def look_up() -> dict[str, Any] | None:
-            with self.holders[name].lease() as service:
-                found = service.passage(passage_id)
-                if found is None:
-                    return None
-                shown = passage_json(found)
-                if around:
-                    before, after = service.around(passage_id, around)
-                    shown["before"] = [passage_json(passage) for passage in before]
-                    shown["after"] = [passage_json(passage) for passage in after]
-                return shown
-
-        return await self.in_thread(look_up)
+        return await self.in_thread(look_up, self.holders[name], passage_id, around)
 
     def _stopping(self) -> ApiError:
         error = shutting_down()
         self.metrics.rejected.labels(error.code).inc()
         return error
 
-    def _failed(self, failed: ItemFailed, questions: list[str], request_id: str) -> ApiError:
+    def _failed(
+        self, failed: ItemFailed, job: Job, questions: list[str], number: int, request_id: str
+    ) -> ApiError:
         """Log the reason, without the question's text, and tell the client which question failed."""
-        cause, number = failed.__cause__, failed.number
+        cause = failed.__cause__
         if isinstance(cause, FilterError):  # the client's mistake, which only the index could show
             return invalid_request(cause.message, cause.hint)
+        if job.kind == "embed" and isinstance(cause, ConfigError):
+            log.warning("a text could not be encoded: %s", cause, extra={"request_id": request_id})
+            hint = "an encoder with one vector per text makes them; a reader's own one, of questions alone"
+            return invalid_request(f"this index makes no vectors of input_type {job.side!r}", hint)
         status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
         if isinstance(cause, RetrievalError):
             self.metrics.rejected.labels(code).inc()
@@ -349,40 +322,6 @@ class Engine:
         timings_ms = {"queue": round(finished.wait_s * 1000.0, 3), **finished.value["timings_ms"]}
         return {**finished.value, "timings_ms": timings_ms}
 
-    def _run(self, key: Hashable, questions: list[str]) -> list[dict[str, Any] | BaseException]:
-        """Run one batch, on the worker thread; a question that failed has an error as its result."""
-        assert isinstance(key, Job)
-        with self.holders[key.index].lease() as service:
-            if key.kind == "ask":
-                if key.turns:
-                    questions = [self._rephrased(service, text, key.turns) for text in questions]
-                answer_sets = service.ask(questions, top_k=key.top_k, n_best=key.n_best, filter=key.filter)
-                self._count_answers(answer_sets, key.index)
-                return [ReaderError(one.failure) if one.failure else one.to_json() for one in answer_sets]
-            timer = StageTimer()
-            with timer("retrieve"):
-                found = service.retrieve(questions, key.top_k, filter=key.filter, timer=timer)
-            self.metrics.stages_finished(timer.timings_ms, timer.missing)
-            timings_ms = {stage: round(value, 3) for stage, value in timer.timings_ms.items()}
-            self.metrics.questions.labels("retrieve", key.index).inc(len(questions))
-            shared = {"index_version": service.index_version, "timings_ms": timings_ms}
-            shared |= {"partial": list(timer.missing)} if timer.missing else {}
-            return [
-                {"question": question, "hits": [hit_json(*pair) for pair in pairs], **shared}
-                for question, pairs in zip(questions, found, strict=True)
-            ]
-
-    def _rephrased(self, service: AnswerService, question: str, turns: tuple[Turn, ...]) -> str:
-        """The question without need of the conversation; as it is where that would be too long to ask."""
-        rephrased = service.rephrase(question, turns)
-        return rephrased if 0 < len(rephrased) <= self.settings.max_question_chars else question
-
-    def _count_answers(self, answer_sets: list[AnswerSet], index: str) -> None:
-        self.metrics.questions.labels("ask", index).inc(len(answer_sets))
-        self.metrics.no_answers.labels(index).inc(sum(not one.is_answered for one in answer_sets))
-        if answer_sets:
-            self.metrics.stages_finished(answer_sets[0].timings_ms, answer_sets[0].partial)
-
 
 def _version_in(folder: Path) -> str:
     """The version of the index in a folder; "" if its manifest cannot be read."""
@@ -390,10 +329,3 @@ def _version_in(folder: Path) -> str:
         return version_of(read_manifest(folder))
     except RagError:
         return ""
-
-
-def _release_memory() -> None:
-    """Return the memory of the replaced index and models to the system; glibc would keep most of it."""
-    gc.collect()
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)

@@ -1,6 +1,6 @@
 """One JSON shape for every error: `{"error": {"code", "message", "hint", "request_id"}}`.
 
-The routes that OpenAI's clients call answer in OpenAI's shape: `{"error": {"message", "type", "param",
+Paths that OpenAI's clients may call answer in OpenAI's shape: `{"error": {"message", "type", "param",
 "code"}}`.
 """
 
@@ -21,7 +21,19 @@ from rag.core.unicode import as_unicode
 
 log = get_logger(__name__)
 
-OPENAI_PATHS = ("/v1/chat/", "/v1/models")
+_OWN_PATHS = tuple(
+    f"/v1/{name}" for name in ("ask", "retrieve", "passages", "documents", "files", "feedback", "admin")
+)
+
+
+def is_openai_path(path: str) -> bool:
+    """Whether OpenAI's clients may call it: those paths under /v1/ that are not this server's own.
+
+    Example:
+        >>> [is_openai_path(path) for path in ("/v1/completions", "/v1/ask", "/healthz")]
+        [True, False, False]
+    """
+    return path.startswith("/v1/") and not path.startswith(_OWN_PATHS)
 
 
 class ApiError(Exception):
@@ -62,7 +74,7 @@ def error_response(error: ApiError, scope: Scope) -> JSONResponse:
     message, hint = as_unicode(error.message), as_unicode(error.hint)
     status = error.status
     body: dict[str, Any] = {"code": error.code, "message": message, "hint": hint}
-    if scope["path"].startswith(OPENAI_PATHS):
+    if is_openai_path(scope["path"]):
         status = 400 if status == 422 else status  # OpenAI's clients expect 400 for a wrong request
         kind = "server_error" if status >= 500 else "invalid_request_error"
         body = {"message": f"{message}: {hint}" if hint else message, "type": kind, "param": None}
@@ -122,6 +134,7 @@ def _expected(request: Request) -> str:
     path, question = request.url.path, "Who wrote Faust?"
     bodies: dict[str, dict[str, Any]] = {
         "/v1/admin/reload": {},
+        "/v1/embeddings": {"input": question},
         "/v1/chat/completions": {"messages": [{"role": "user", "content": question}]},
         "/v1/ask": {"question": question},
         "/v1/retrieve": {"question": question},

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from serve.engine import Engine, Job
+from serve.engine import Engine
 from serve.errors import ApiError, invalid_request
+from serve.jobs import Job
 from serve.schemas import (
     AnswerSetOut,
     AskRequest,

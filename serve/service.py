@@ -4,8 +4,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
+from indexers.protocols import FloatArray
 from rag.core.errors import ConfigError, ResourceError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
@@ -21,8 +22,9 @@ log = get_logger(__name__)
 class AnswerService(Protocol):
     """Answers questions and retrieves passages; `rag.pipeline.Pipeline` is one.
 
-    `ask`, `retrieve` and `rephrase` are called from one thread at a time; `passage`, `index_version`,
-    `n_passages` and `folders` from any thread. `close` is called once, after the last call has returned.
+    `ask`, `retrieve`, `embed` and `rephrase` are called from one thread at a time; `passage`,
+    `index_version`, `n_passages` and `folders` from any thread. `close` is called once, after the last call
+    has returned.
     """
 
     @property
@@ -51,6 +53,13 @@ class AnswerService(Protocol):
         timer: StageTimer | None = None,
     ) -> list[RankedPassages]:
         """Best passages of each question, best first; `timer` records the time of each stage."""
+
+    def embed(self, texts: Sequence[str], side: Literal["query", "passage"]) -> FloatArray:
+        """Vectors (n, D) float32 of texts, as questions or as passages.
+
+        Raises:
+            ConfigError: the index has no such vectors.
+        """
 
     def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
         """A follow-up question as one that needs no conversation."""

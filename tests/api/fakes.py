@@ -10,9 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import httpx
+import numpy as np
 import uvicorn
 from fastapi import FastAPI
 
+from rag.core.errors import ConfigError
 from rag.core.progress import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from readers.answer_kinds import of_parts
@@ -94,6 +96,7 @@ class FakeService:
         self.threads: set[int] = set()
         self.started = threading.Event()
         self.n_closed = 0
+        self.n_sides = 2  # of its encoder
 
     def _begin(self, questions: Sequence[str]) -> None:
         assert self.n_closed == 0, "used after it was closed"
@@ -156,6 +159,12 @@ class FakeService:
     ) -> list[list[tuple[Hit, Passage]]]:
         self._begin(questions)
         return [self._ranked(question)[:top_k] for question in questions]
+
+    def embed(self, texts: Sequence[str], side: str) -> Any:
+        self._begin(texts)
+        if side == "passage" and self.n_sides == 1:
+            raise ConfigError("/srv/reader encodes questions alone")
+        return np.array([[len(text), float(side == "query"), 0.1] for text in texts], np.float32)
 
     def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
         return standalone_question(question, turns[-1])

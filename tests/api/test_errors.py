@@ -294,11 +294,13 @@ class TestKeys:
             check(missing, 401, "unauthorized")
             assert missing.headers["www-authenticate"] == "Bearer"
             check(await client.get("/v1/passages/danube-1"), 401, "unauthorized")
-            check(await client.get("/v1/anything"), 401, "unauthorized")
+            check(await client.get("/v1/files/a"), 401, "unauthorized")
+            unknown = await client.get("/v1/anything")  # a path of OpenAI's clients, perhaps
+            assert (unknown.status_code, unknown.json()["error"]["code"]) == (401, "invalid_api_key")
             for path in ("/", "/healthz", "/readyz", "/metrics", "/openapi.json"):
                 assert (await client.get(path)).status_code == 200
             assert (await client.get("/page.json")).json()["needs_key"] is True
-            assert 'rag_rejected_total{reason="unauthorized"} 3.0' in (await client.get("/metrics")).text
+            assert 'rag_rejected_total{reason="unauthorized"} 4.0' in (await client.get("/metrics")).text
 
     @pytest.mark.parametrize(
         "headers",

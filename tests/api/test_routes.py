@@ -248,8 +248,8 @@ async def test_openapi_is_valid_and_names_limits_examples_and_the_error_shape():
             for status, response in operation["responses"].items():
                 if status >= "400":
                     reference = response["content"]["application/json"]["schema"]["$ref"]
-                    is_chat = path.startswith(("/v1/chat/", "/v1/models"))
-                    expected = "/ChatErrorOut" if is_chat else "/ErrorOut"
+                    is_openai = path in ("/v1/chat/completions", "/v1/embeddings") or "/models" in path
+                    expected = "/ChatErrorOut" if is_openai else "/ErrorOut"
                     assert reference.endswith(expected), (path, status)
     assert schema["paths"]["/v1/ask"]["post"]["security"]
     for path, statuses in (

@@ -1,0 +1,129 @@
+"""Embeddings, through OpenAI's own client where it can be."""
+
+import asyncio
+import base64
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from serve.app import create_app
+from serve.embeddings import EmbeddingsOut
+from serve.settings import hash_api_key
+from tests.api.fakes import FakeService, listening, running, settings, until
+
+MODEL = "openqa-rag"
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+def client(service: FakeService) -> Iterator[openai.OpenAI]:
+    with listening(create_app(settings(api_keys=[hash_api_key("sesame")]), service)) as url:
+        yield openai.OpenAI(base_url=f"{url}/v1", api_key="sesame", max_retries=0)
+
+
+def test_vectors_of_questions_and_passages_in_both_encodings(client: openai.OpenAI) -> None:
+    default = client.embeddings.create(model=MODEL, input=["a, b", "ccc"])  # the client asks for base64
+    assert [one.embedding for one in default.data] == [
+        [4.0, 0.0, np.float32(0.1)],
+        [3.0, 0.0, np.float32(0.1)],
+    ]
+    assert (default.model, default.usage.prompt_tokens, default.usage.total_tokens) == (MODEL, 4, 4)
+    query = client.embeddings.create(
+        model=MODEL, input="a", encoding_format="float", dimensions=3, extra_body={"input_type": "query"}
+    )
+    assert [one.embedding for one in query.data] == [[1.0, 1.0, np.float32(0.1)]]
+    EmbeddingsOut.model_validate(query.model_dump(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"input": []}, "input holds 0 texts, expected 1 to 2048"),
+        ({"input": ["a"] * 2049}, "input holds 2049 texts"),
+        ({"input": ["a", " "]}, r"input.1 is empty"),
+        ({"input": [[1, 2]]}, "input: token ids, expected texts"),
+        ({"input": [15339]}, "input: token ids, expected texts"),
+        ({"input": "a", "dimensions": 2}, "dimensions is 2, the vectors have 3"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
+        ({"input": "a", "extra_body": {"input_type": "clustering"}}, "input_type"),
+    ],
+)
+def test_what_cannot_be_encoded_is_explained(client: openai.OpenAI, values: Any, words: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=words) as refused:
+        client.embeddings.create(model=MODEL, **values)
+    assert set(refused.value.body) == {"message", "type", "param", "code"}  # type: ignore[arg-type]
+
+
+def test_another_model_and_paths_that_are_not_there(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.embeddings.create(model="text-embedding-3-small", input="a")
+    assert unknown.value.code == "model_not_found"
+    for call in (
+        lambda: client.completions.create(model=MODEL, prompt="a"),
+        lambda: client.responses.create(model=MODEL, input="a"),
+    ):
+        with pytest.raises(openai.NotFoundError) as missing:
+            call()
+    assert missing.value.status_code == 404
+    reply = httpx.get(f"{client.base_url}completions", headers={"X-API-Key": "sesame"})
+    assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_an_encoder_of_questions_alone_says_so(service: FakeService, client: openai.OpenAI) -> None:
+    service.n_sides = 1
+    with pytest.raises(openai.BadRequestError, match="no vectors of input_type 'passage'") as refused:
+        client.embeddings.create(model=MODEL, input="a")
+    assert "/srv" not in refused.value.message
+    assert client.embeddings.create(model=MODEL, input="a", extra_body={"input_type": "query"}).data
+
+
+@pytest.mark.anyio
+async def test_long_lists_leave_room_for_questions() -> None:
+    gate = threading.Event()
+    service = FakeService(gate=gate)
+    async with running(service, batch_max_size=4, queue_size=8, max_questions_per_request=8) as client:
+        texts = [f"text {number}" for number in range(30)]
+        whole = asyncio.create_task(client.post("/v1/embeddings", json={"input": texts}))
+        await until(lambda: service.batches)
+        asked = asyncio.create_task(client.post("/v1/ask", json={"question": "Where?"}))
+        await until(lambda: client._transport.app.state.engine.batcher.depth == 1)  # type: ignore[attr-defined]
+        gate.set()
+        reply = (await whole).json()
+        assert (await asked).status_code == 200
+    assert [one["embedding"][0] for one in reply["data"]] == [len(text) for text in texts]
+    assert service.batches[1] == ["Where?"]
+    assert max(map(len, service.batches)) == 4
+
+
+@pytest.mark.anyio
+async def test_one_reply_never_mixes_the_encoders_of_two_indexes() -> None:
+    gate = threading.Event()
+    app = create_app(settings(batch_max_size=1), FakeService(gate=gate))
+    async with running(app=app) as client:
+        await until(lambda: app.state.engine.state == "ready")
+        mixed = asyncio.create_task(client.post("/v1/embeddings", json={"input": ["a", "b"]}))
+        await until(lambda: app.state.engine.holders[MODEL].current.batches)
+        app.state.engine.holders[MODEL].swap(FakeService("v2"))
+        gate.set()
+        reply = await mixed
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "index_changed")
+    assert reply.headers["retry-after"] == "1"
+
+
+def test_base64_holds_little_endian_floats(client: openai.OpenAI) -> None:
+    body = {"input": "a", "encoding_format": "base64"}
+    reply = httpx.post(f"{client.base_url}embeddings", json=body, headers={"X-API-Key": "sesame"}).json()
+    assert np.frombuffer(base64.b64decode(reply["data"][0]["embedding"]), "<f4").tolist() == [
+        1,
+        0,
+        np.float32(0.1),
+    ]
