@@ -158,7 +158,7 @@ def index_of(model: str, engine: Engine) -> str:
     tags=["chat"],
     summary="Answer the last question of a conversation",
     response_model=ChatOut,
-    responses=error_models(400, 401, 404, 408, 413, 415, 422, 500, 502, 503, 504, model=ChatErrorOut),
+    responses=error_models(400, 401, 404, 408, 413, 415, 422, 429, 500, 502, 503, 504, model=ChatErrorOut),
 )
 async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Response:
     """The answer with marks [n] and footnotes, or plainly that none was found; errors are in OpenAI's shape.

@@ -75,7 +75,7 @@ class EmbeddingsOut(BaseModel):
     tags=["chat"],
     summary="Vectors of texts",
     response_model=EmbeddingsOut,
-    responses=error_models(400, 401, 404, 408, 413, 415, 422, 500, 503, 504, model=ChatErrorOut),
+    responses=error_models(400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504, model=ChatErrorOut),
 )
 async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngine) -> Response:
     """The vectors that the index's encoder makes; their inner product with those of passages is the score."""

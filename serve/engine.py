@@ -17,6 +17,7 @@ from serve.batching import BatcherClosed, Finished, ItemFailed, MicroBatcher, Qu
 from serve.errors import ApiError, invalid_request, shutting_down
 from serve.jobs import Job, JobRunner, look_up, release_memory
 from serve.metrics import ServerMetrics
+from serve.rates import KeyRates
 from serve.service import AnswerService, OpenService, ServiceHolder, reopened
 from serve.settings import ServeSettings
 from serve.siblings import Siblings, after
@@ -55,6 +56,9 @@ class Engine:
         self.load_error: Exception | None = None
         self.created_s = int(time.time())
         self._given = service
+        shared = None if siblings is None else siblings.place.parent / "rates"
+        limit, keys = settings.questions_per_minute, settings.api_keys
+        self._rates = None if limit is None else KeyRates(limit, keys, shared)
         self.writers: dict[str, Any] = {}  # of documents, by index; see `serve.document_writer`
         self._reload_locks = {name: asyncio.Lock() for name in self.holders}
         self._threads, self._calls = ThreadPoolExecutor(thread_name_prefix="rag-engine"), set[Future[Any]]()
@@ -244,14 +248,32 @@ class Engine:
         if self.state == "stopping" or self.batcher.is_closing:
             raise self._stopping()
         if self.state == "failed":
-            raise self._unavailable(
-                "load_failed", "the index could not be opened", "see the server's log", 30
+            raise self._refused(
+                503, "load_failed", "the index could not be opened", 30, hint="see the server's log"
             )
         if service is None or self.state == "loading":
-            raise self._unavailable(
-                "not_ready", "the index is still being loaded", "try again in a moment", 2
-            )
+            raise self._refused(503, "not_ready", "the index is still being loaded", 2)
         return service
+
+    def charge(self, key: str | None, job: Job, questions: int) -> None:
+        """Count the questions of an API key; a batch of texts to encode counts as one question.
+
+        Raises:
+            ApiError: 429; the key has asked too much. 503 if not ready.
+        """
+        self.require_ready(job.index)
+        if key is None:
+            return
+        if job.kind == "embed":
+            questions = math.ceil(questions / self.batcher.max_size)
+        if self._rates is not None and (wait_s := self._rates.charge(key, questions)):
+            raise self._refused(
+                429,
+                "rate_limited",
+                f"this API key may ask {self.settings.questions_per_minute} questions per minute",
+                wait_s,
+            )
+        self.metrics.key_questions.labels(key[:8]).inc(questions)
 
     async def submit(self, job: Job, questions: list[str], request_id: str) -> list[dict[str, Any]]:
         """Results of the questions as JSON values, in order; timings include the wait in the queue.
@@ -266,11 +288,8 @@ class Engine:
             for start in range(0, len(questions), step):
                 finished += await self.batcher.submit(job, questions[start : start + step])
         except QueueFull as full:
-            raise self._unavailable(
-                "overloaded",
-                "too many questions are waiting",
-                "try again after the time in Retry-After",
-                full.retry_after_s,
+            raise self._refused(
+                503, "overloaded", "too many questions are waiting", full.retry_after_s
             ) from None
         except ItemFailed as failed:
             raise self._failed(failed, job, questions, start + failed.number, request_id) from None
@@ -312,10 +331,13 @@ class Engine:
         hint = "try again in a moment; the server's log has the reason under this request id"
         return ApiError(status, code, which + message, hint=hint)
 
-    def _unavailable(self, code: str, message: str, hint: str, retry_after_s: float) -> ApiError:
+    def _refused(
+        self, status: int, code: str, message: str, retry_after_s: float,
+        hint: str = "try again after the time in Retry-After",
+    ) -> ApiError:  # fmt: skip
         self.metrics.rejected.labels(code).inc()
         seconds = min(60, max(1, math.ceil(retry_after_s)))
-        return ApiError(503, code, message, hint=hint, headers={"Retry-After": str(seconds)})
+        return ApiError(status, code, message, hint=hint, headers={"Retry-After": str(seconds)})
 
     @staticmethod
     def _with_wait(finished: Finished[dict[str, Any]]) -> dict[str, Any]:

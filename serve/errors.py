@@ -26,6 +26,9 @@ _OWN_PATHS = tuple(
 )
 
 
+_OPENAI_CODES = {"unauthorized": "invalid_api_key", "rate_limited": "rate_limit_exceeded"}
+
+
 def is_openai_path(path: str) -> bool:
     """Whether OpenAI's clients may call it: those paths under /v1/ that are not this server's own.
 
@@ -76,9 +79,9 @@ def error_response(error: ApiError, scope: Scope) -> JSONResponse:
     body: dict[str, Any] = {"code": error.code, "message": message, "hint": hint}
     if is_openai_path(scope["path"]):
         status = 400 if status == 422 else status  # OpenAI's clients expect 400 for a wrong request
-        kind = "server_error" if status >= 500 else "invalid_request_error"
+        kind = "server_error" if status >= 500 else "requests" if status == 429 else "invalid_request_error"
         body = {"message": f"{message}: {hint}" if hint else message, "type": kind, "param": None}
-        body["code"] = "invalid_api_key" if error.code == "unauthorized" else error.code
+        body["code"] = _OPENAI_CODES.get(error.code, error.code)
     else:
         body["request_id"] = scope["state"]["request_id"]
     return JSONResponse({"error": body}, status_code=status, headers=error.headers)

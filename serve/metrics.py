@@ -26,6 +26,9 @@ class ServerMetrics:
         self.in_flight = gauge("rag_requests_in_flight", "Requests being answered")
         self.rejected = counter("rag_rejected", "Requests refused to protect the server", ["reason"])
         self.questions = counter("rag_questions", "Questions run", ["kind", "index"])
+        self.key_questions = counter(
+            "rag_key_questions", "Questions accepted, by the first digits of the API key's hash", ["key"]
+        )
         self.no_answers = counter("rag_no_answers", "Questions for which no answer was found", ["index"])
         self.stage_seconds = seconds(
             "rag_stage_seconds", "Wall time: queue wait of a question, stages of a batch", ["stage"]

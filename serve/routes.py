@@ -40,6 +40,7 @@ _DESCRIPTIONS = {
     408: "The body did not arrive in time",
     409: "Already under way",
     413: "The body is too large",
+    429: "This API key has asked too much; see Retry-After",
     415: "The body is not JSON",
     422: "The request is not valid",
     500: "The server failed: internal_error, retrieval_failed or reload_failed",
@@ -79,7 +80,7 @@ def _without_query(request: Request) -> None:
     tags=["questions"],
     summary="Answer one question, or several",
     response_model=AnswerSetOut | BatchAnswersOut,
-    responses=error_models(400, 401, 408, 413, 415, 422, 500, 502, 503, 504),
+    responses=error_models(400, 401, 408, 413, 415, 422, 429, 500, 502, 503, 504),
 )
 async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response:
     """Answers with evidence, best first.
@@ -101,7 +102,7 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
     tags=["questions"],
     summary="Find passages for one question, or several",
     response_model=HitsOut | BatchHitsOut,
-    responses=error_models(400, 401, 408, 413, 415, 422, 500, 503, 504),
+    responses=error_models(400, 401, 408, 413, 415, 422, 429, 500, 503, 504),
 )
 async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -> Response:
     """Passages without answers, best first; larger scores are better, comparable within one index only."""
@@ -209,8 +210,10 @@ async def run_job(request: Request, engine: Engine, job: Job, questions: list[st
     """Results for the questions, in order; stops if the client disconnects or the time limit is reached.
 
     Raises:
-        ApiError: 499 if the client disconnects, 504 at the time limit, and the errors of `Engine.submit`.
+        ApiError: 499 if the client disconnects, 504 at the time limit, and the errors of `Engine.charge` and
+            `Engine.submit`.
     """
+    engine.charge(getattr(request.state, "api_key", None), job, len(questions))
     fields = request.state.log_fields
     fields["n_questions"] = len(questions)
     if engine.settings.log_questions:

@@ -53,6 +53,7 @@ class ApiKeys:
             )
             await error_response(error, scope)(scope, receive, send)
             return
+        scope["state"]["api_key"] = key_hash
         scope["state"]["log_fields"]["key"] = key_hash[:8]
         await self.app(scope, receive, send)
 

@@ -132,6 +132,12 @@ class ServeSettings(BaseSettings):
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all"
     )
+    questions_per_minute: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="questions that each API key may ask per minute; more get 429; none: no limit",
+    )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="web origins whose pages may call the API; none by default"
     )
@@ -228,6 +234,8 @@ class ServeSettings(BaseSettings):
             value, largest = getattr(self, name), getattr(self, limit)
             if value > largest:
                 raise ValueError(f"{name}={value} is larger than {limit}={largest}")
+        if self.questions_per_minute is not None and not self.api_keys:
+            raise ValueError("questions_per_minute limits API keys, and there are none; set api_keys too")
         if self.feedback_file is not None and not self.feedback_file.parent.is_dir():
             raise ValueError(f"feedback_file={self.feedback_file}: there is no folder for it")
         for index, folder in map(_named, self.files):
