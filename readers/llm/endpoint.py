@@ -10,6 +10,7 @@ from rag.config import load_config, parse_overrides
 from rag.core.errors import ConfigError, ReaderError
 from rag.core.optional import require
 from rag.core.unicode import check_header
+from readers.llm.limits import reply_limits
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 
@@ -75,6 +76,7 @@ class Endpoint:
             base_url=base_url,
             api_key=key or "none",
             max_retries=0,  # one time limit holds for all attempts
+            http_client=self._openai.DefaultHttpxClient(event_hooks=reply_limits()),
         )
         self._base_url, self._model, self._settings = base_url, model, settings
         self._tells_probability = True
