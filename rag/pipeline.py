@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, Literal, overload
@@ -43,8 +44,12 @@ class Pipeline:
         retriever: question → hits.
         reader: question + passages → answer spans; None for retrieval only.
 
+    Attributes:
+        reads_at_once: questions that a reader elsewhere takes at a time; 0: it runs in this process.
+
     Thread safety: any thread may call any method. Questions of several threads are answered one after
-    another, since one question already uses all cores; give a list to answer them as one batch.
+    another, since one question already uses all cores (but not where a model elsewhere reads); give a list
+    to answer them as one batch.
 
     Example:
         A pipeline is a context manager, and can be awaited::
@@ -56,6 +61,8 @@ class Pipeline:
     def __init__(self, index: Index, retriever: Retriever, reader: Reader | None) -> None:
         self.index, self.retriever, self.reader = index, retriever, reader
         self._lock = threading.RLock()
+        self.reads_at_once = int(getattr(reader, "reads_at_once", 0))
+        self._reading: AbstractContextManager[object] = nullcontext() if self.reads_at_once else self._lock
         self._notice = LanguageNotices({"encoder": retriever, "reader": reader})
         self._opening: Opening | None = None
         self._holder: tempfile.TemporaryDirectory[str] | None = None
@@ -179,9 +186,8 @@ class Pipeline:
         self._require_open()
         if self._opening is None:
             raise ConfigError("only a pipeline from `Pipeline.open` or `from_texts` can be saved")
-        place = FilePath(directory)
-        save(self.index, self._opening, place, overwrite=overwrite)
-        return place
+        save(self.index, self._opening, FilePath(directory), overwrite=overwrite)
+        return FilePath(directory)
 
     def __enter__(self) -> Pipeline:
         return self
@@ -262,12 +268,12 @@ class Pipeline:
         """The result of `retrieve`, and the paths of each question, best first, if there are any."""
         asked = check_questions(questions, top_k)
         with self._lock:
-            self._require_open()
             return self._search(asked, int(top_k), timer or StageTimer(), filter)
 
     def _search(
         self, questions: Sequence[str], top_k: int, timer: StageTimer, filter: FilterLike = None
     ) -> tuple[list[RankedPassages], list[Paths]]:
+        self._require_open()
         paths: list[list[Path]] = [[] for _ in questions]
         within: dict[str, Any] = {}
         if (conditions := Filter.parse(filter)) is not None:
@@ -295,7 +301,7 @@ class Pipeline:
             ConfigError: the pipeline has no reader.
         """
         of_questions = paths or [()] * len(questions)
-        with self._lock:
+        with self._reading:
             reader = self._require_reader()
             return read_answers(reader, questions, found, of_questions, n_best, self.index_version)
 
@@ -333,7 +339,7 @@ class Pipeline:
         """
         batch = check_questions([questions] if isinstance(questions, str) else questions, top_k, n_best)
         timer = StageTimer()
-        with self._lock:
+        with self._reading:
             self._require_open()
             self._require_reader()
             if not batch:
@@ -341,7 +347,8 @@ class Pipeline:
             with timer("total"):
                 parts = in_parts(self.reader, batch)
                 asked = [part for each in parts for part in each]
-                found, paths = self._search(asked, int(top_k), timer, filter)
+                with self._lock:
+                    found, paths = self._search(asked, int(top_k), timer, filter)
                 with timer("read"):
                     read = self.read(asked, found, answers_wanted(self.reader, asked, n_best), paths)
         shown = (with_kind(self.reader, each, n_best) for each in map(with_paths, read, paths))
@@ -369,10 +376,7 @@ class Pipeline:
         """
         encoder = encoder_of(self.retriever)
         if encoder is None:
-            raise ConfigError(
-                "this pipeline searches without an encoder",
-                hint="open an index with vectors, or a hybrid one",
-            )
+            raise ConfigError("this pipeline searches without an encoder", hint="open an index with vectors")
         with self._lock:
             self._require_open()
             if side == "query":
@@ -381,7 +385,7 @@ class Pipeline:
 
     def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
         """A follow-up question as one that needs no conversation; see `readers.follow_up`."""
-        with self._lock:
+        with self._reading:
             return rephrase(self.reader, question, turns)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""An asyncio micro-batcher in front of one worker thread: questions that arrive together run together."""
+"""An asyncio micro-batcher in front of worker threads: questions that arrive together run together."""
 
 import asyncio
 import time
@@ -53,7 +53,7 @@ class _Entry(Generic[ItemT, ResultT]):
 
 
 class MicroBatcher(Generic[ItemT, ResultT]):
-    """Collects items and runs them in batches on one worker thread.
+    """Collects items and runs them in batches on worker threads, of which there is one by default.
 
     An idle worker takes all waiting items at once, so a lone caller never waits. While it is busy, items
     queue up. When a batch has just finished, its clients are likely to send their next questions immediately:
@@ -62,8 +62,9 @@ class MicroBatcher(Generic[ItemT, ResultT]):
     fails, its items are run again one by one, so that one bad item fails alone.
 
     Args:
-        run: `run(key, items) -> results`, one result or error per item; called on the worker thread.
+        run: `run(key, items) -> results`, one result or error per item; called on a worker thread.
         max_wait_s: longest time a free worker waits for a batch to fill up.
+        workers: number of batches that run at a time.
         on_batch: called after every batch, on the event loop's thread, with its size, its seconds, and the
             seconds that each of its items had waited.
     """
@@ -75,6 +76,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         max_size: int,
         max_wait_s: float,
         queue_size: int,
+        workers: int = 1,
         on_batch: Callable[[int, float, Sequence[float]], None] = lambda size, duration_s, waits_s: None,
     ) -> None:
         self._run, self._on_batch = run, on_batch
@@ -83,8 +85,11 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         self._changed = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rag-model")
-        self._seconds_per_item = 0.0  # running average, for Retry-After
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="rag-model")
+        self._free = asyncio.Semaphore(workers)
+        self._running: set[_Entry[ItemT, ResultT]] = set()
+        self._expected, self._free_at = 1, time.monotonic()  # items of the next batch; when a worker was free
+        self._workers, self._seconds_per_item = workers, 0.0  # running average, for Retry-After
 
     @property
     def depth(self) -> int:
@@ -144,31 +149,31 @@ class MicroBatcher(Generic[ItemT, ResultT]):
             if not is_drained:
                 self._task.cancel()
                 await asyncio.wait({self._task})
-        while self._queue:
-            entry = self._queue.popleft()
+        for entry in (*self._running, *self._queue):
             if not entry.future.done():
                 entry.future.set_exception(BatcherClosed())
-        self._worker.shutdown(wait=is_drained, cancel_futures=True)
+        self._queue.clear()
+        self._threads.shutdown(wait=is_drained, cancel_futures=True)
         return is_drained
 
     def _retry_after_s(self) -> float:
         return max(1.0, self._seconds_per_item * len(self._queue))
 
     async def _dispatch(self) -> None:
-        expected, free_at = 1, time.monotonic()
-        while True:
-            while not self._queue and not self._closing:
-                self._changed.clear()
-                await self._changed.wait()
-            if not self._queue:
-                return  # closing, and drained
-            await self._gather(expected, free_at + self.max_wait_s)
-            batch = self._take()
-            if not batch:
-                continue
-            await self._run_batch(batch)
-            free_at = time.monotonic()
-            expected = min(self.max_size, len(batch) + len(self._queue))
+        async with asyncio.TaskGroup() as running:
+            while True:
+                await self._free.acquire()
+                while not self._queue and not self._closing:
+                    self._changed.clear()
+                    await self._changed.wait()
+                if not self._queue:
+                    return  # closing, and drained when the running batches end
+                await self._gather(self._expected, self._free_at + self.max_wait_s)
+                if batch := self._take():
+                    self._running.update(batch)
+                    running.create_task(self._run_batch(batch))
+                else:
+                    self._free.release()
 
     async def _gather(self, expected: int, deadline: float) -> None:
         """Wait until `expected` items are queued, the deadline passes, or the batcher closes."""
@@ -198,13 +203,8 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         started = time.monotonic()
         waits_s = [started - entry.queued_at for entry in batch]
         loop = asyncio.get_running_loop()
-        try:
-            outcomes = await loop.run_in_executor(self._worker, self._run_safely, batch)
-        except asyncio.CancelledError:
-            for entry in batch:
-                if not entry.future.done():
-                    entry.future.set_exception(BatcherClosed())
-            raise
+        outcomes = await loop.run_in_executor(self._threads, self._run_safely, batch)
+        self._running.difference_update(batch)
         for entry, outcome, wait_s in zip(batch, outcomes, waits_s, strict=True):
             if entry.future.done():
                 continue
@@ -213,9 +213,12 @@ class MicroBatcher(Generic[ItemT, ResultT]):
             else:
                 entry.future.set_result(Finished(outcome, wait_s))
         duration_s = time.monotonic() - started
-        recent, average = duration_s / len(batch), self._seconds_per_item
+        recent, average = duration_s / len(batch) / self._workers, self._seconds_per_item
         self._seconds_per_item = 0.7 * average + 0.3 * recent if average else recent
         self._on_batch(len(batch), duration_s, waits_s)
+        self._free_at = time.monotonic()
+        self._expected = min(self.max_size, len(batch) + len(self._queue))
+        self._free.release()
 
     def _run_safely(self, batch: list[_Entry[ItemT, ResultT]]) -> list[ResultT | BaseException]:
         """Run the batch on the worker thread, or its items one by one if it fails; errors take a result's

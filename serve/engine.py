@@ -25,6 +25,7 @@ from serve.siblings import Siblings, after
 log = get_logger(__name__)
 State = Literal["loading", "ready", "failed", "stopping"]
 Made = TypeVar("Made")
+_Batcher = MicroBatcher[str, dict[str, Any]]
 _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
     (ReaderError, (502, "reader_failed", "the model that reads the passages did not give an answer")),
     (RetrievalError, (500, "retrieval_failed", "the search for passages failed")),
@@ -51,7 +52,7 @@ class Engine:
         self.settings, self._open_service, self._siblings = settings, open_service, siblings
         self.holders = {name: ServiceHolder() for name in settings.indexes}
         self.default = next(iter(self.holders))
-        self.metrics = ServerMetrics(queue_depth=lambda: self.batcher.depth)
+        self.metrics = ServerMetrics(queue_depth=lambda: sum(one.depth for one in self._batchers))
         self.state: State = "loading"
         self.load_error: Exception | None = None
         self.created_s = int(time.time())
@@ -63,13 +64,22 @@ class Engine:
         self._reload_locks = {name: asyncio.Lock() for name in self.holders}
         self._threads, self._calls = ThreadPoolExecutor(thread_name_prefix="rag-engine"), set[Future[Any]]()
         self._is_drained = False
-        self.batcher: MicroBatcher[str, dict[str, Any]] = MicroBatcher(
-            JobRunner(self.holders, self.metrics, settings.max_question_chars),
-            max_size=settings.batch_max_size,
-            max_wait_s=settings.batch_max_wait_ms / 1000.0,
-            queue_size=settings.queue_size,
+        self.batcher = self._batcher(settings.batch_max_size, workers=1)
+        self._readings: _Batcher | None = None  # where a model elsewhere reads, which needs no core here
+
+    def _batcher(self, max_size: int, workers: int) -> _Batcher:
+        return MicroBatcher(
+            JobRunner(self.holders, self.metrics, self.settings.max_question_chars),
+            max_size=max_size,
+            max_wait_s=self.settings.batch_max_wait_ms / 1000.0,
+            queue_size=self.settings.queue_size,
+            workers=workers,
             on_batch=self.metrics.batch_finished,
         )
+
+    @property
+    def _batchers(self) -> list[_Batcher]:
+        return [one for one in (self.batcher, self._readings) if one is not None]
 
     async def load(self) -> None:
         """Open all services and become ready; on failure the state is "failed", `load_error` the reason."""
@@ -86,6 +96,9 @@ class Engine:
                 )  # fmt: skip
                 return
             await self._install(name, service)
+            if service.reads_at_once and self._readings is None:  # all indexes have the same reader
+                self._readings = self._batcher(1, workers=service.reads_at_once)
+                self._readings.start()
         if self.state == "loading":
             self.state = "ready"
 
@@ -218,7 +231,8 @@ class Engine:
         if self.batcher.is_closing:
             return
         self.state = "stopping"
-        self._is_drained = await self.batcher.close(self.settings.drain_timeout_s)
+        closing = (one.close(self.settings.drain_timeout_s) for one in self._batchers)
+        self._is_drained = all(await asyncio.gather(*closing))
         if not self._is_drained:
             log.warning(
                 "accepted questions were not finished", extra={"after_s": self.settings.drain_timeout_s}
@@ -282,11 +296,12 @@ class Engine:
             ApiError: 503 if not ready or full; 500 or 502 if a question fails, with its number.
         """
         self.require_ready(job.index)
-        step = self.batcher.max_size if job.kind == "embed" else len(questions)  # others' turn in between
+        batcher = self._readings if job.kind == "ask" and self._readings else self.batcher
+        step = batcher.max_size if job.kind == "embed" else len(questions)  # others' turn in between
         finished, start = list[Finished[dict[str, Any]]](), 0
         try:
             for start in range(0, len(questions), step):
-                finished += await self.batcher.submit(job, questions[start : start + step])
+                finished += await batcher.submit(job, questions[start : start + step])
         except QueueFull as full:
             raise self._refused(
                 503, "overloaded", "too many questions are waiting", full.retry_after_s

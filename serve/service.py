@@ -22,9 +22,9 @@ log = get_logger(__name__)
 class AnswerService(Protocol):
     """Answers questions and retrieves passages; `rag.pipeline.Pipeline` is one.
 
-    `ask`, `retrieve`, `embed` and `rephrase` are called from one thread at a time; `passage`,
-    `index_version`, `n_passages` and `folders` from any thread. `close` is called once, after the last call
-    has returned.
+    `retrieve` and `embed` are called from one thread at a time, and so are `ask` and `rephrase`, but from
+    `reads_at_once` others if that is not 0; `passage` and the properties from any thread. `close` is called
+    once, after the last call has returned.
     """
 
     @property
@@ -38,6 +38,10 @@ class AnswerService(Protocol):
     @property
     def folders(self) -> list[str]:
         """Folders of the indexed files."""
+
+    @property
+    def reads_at_once(self) -> int:
+        """Questions that a reader elsewhere takes at a time; 0: it runs in this process."""
 
     def ask(
         self, questions: Sequence[str], *, top_k: int, n_best: int, filter: Filter | None = None

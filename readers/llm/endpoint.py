@@ -68,6 +68,8 @@ class Endpoint:
         parallel: requests at a time.
     """
 
+    is_remote = True
+
     def __init__(self, base_url: str, model: str, settings: LanguageModelSettings) -> None:
         self._openai = require("openai", extra="llm")
         key = os.environ.get(KEY_VARIABLE, "").strip()  # without the line break of the file it was read from

@@ -60,6 +60,7 @@ class LocalModel:
     """
 
     parallel = 1
+    is_remote = False
 
     def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
         self.name = name

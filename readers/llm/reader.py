@@ -61,10 +61,11 @@ class LanguageModelSettings(Config):
 
 
 class Completer(Protocol):
-    """A model that continues a chat."""
+    """A model that continues a chat; `is_remote`: elsewhere, for any thread of this process."""
 
     name: str
     parallel: int
+    is_remote: bool
 
     def complete(
         self, messages: Sequence[dict[str, str]], max_tokens: int, *, timeout_s: float | None = None
@@ -84,10 +85,12 @@ class LanguageModelReader:
 
     Attributes:
         name: name of the model, for reports.
+        reads_at_once: questions that a model elsewhere takes at a time, from any thread; 0: it runs here.
     """
 
     def __init__(self, completer: Completer, settings: LanguageModelSettings) -> None:
         self.completer, self.settings, self.name = completer, settings, completer.name
+        self.reads_at_once = completer.parallel if completer.is_remote else 0
 
     def read(
         self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5

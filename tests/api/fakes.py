@@ -97,6 +97,7 @@ class FakeService:
         self.started = threading.Event()
         self.n_closed = 0
         self.n_sides = 2  # of its encoder
+        self.reads_at_once = 0
 
     def _begin(self, questions: Sequence[str]) -> None:
         assert self.n_closed == 0, "used after it was closed"

@@ -34,9 +34,11 @@ class Worker:
 
 
 def batcher(
-    worker: Worker, *, size: int = 8, wait_s: float = 0.0, queue: int = 100
+    worker: Worker, *, size: int = 8, wait_s: float = 0.0, queue: int = 100, workers: int = 1
 ) -> MicroBatcher[int, int]:
-    made: MicroBatcher[int, int] = MicroBatcher(worker, max_size=size, max_wait_s=wait_s, queue_size=queue)
+    made: MicroBatcher[int, int] = MicroBatcher(
+        worker, max_size=size, max_wait_s=wait_s, queue_size=queue, workers=workers
+    )
     made.start()
     return made
 
@@ -182,11 +184,25 @@ async def test_close_finishes_what_was_accepted_and_refuses_the_rest():
     assert await asyncio.gather(*tasks) == [[0], [2], [4], [6], [8]]
 
 
-async def test_close_gives_up_after_its_time():
+async def test_several_workers_run_as_many_batches_and_free_ones_take_what_comes():
     gate = threading.Event()
-    made = batcher(Worker(gate=gate), size=1)
+    worker = Worker(gate=gate)
+    made = batcher(worker, size=1, workers=3)
+    tasks = [asyncio.create_task(values(made, number)) for number in range(5)]
+    await until(lambda: len(worker.batches) == 3)
+    assert made.depth == 2
+    closing = asyncio.create_task(made.close(10))
+    gate.set()
+    assert await asyncio.gather(*tasks) == [[0], [2], [4], [6], [8]]
+    assert await closing is True
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_close_gives_up_after_its_time(workers):
+    gate = threading.Event()
+    made = batcher(Worker(gate=gate), size=1, workers=workers)
     tasks = [asyncio.create_task(values(made, number)) for number in range(3)]
-    await until(lambda: made.depth == 2)
+    await until(lambda: made.depth == 3 - workers)
     assert await made.close(0.05) is False
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(outcome, BatcherClosed) for outcome in outcomes)

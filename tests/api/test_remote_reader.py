@@ -1,0 +1,75 @@
+"""A reader behind an address, slow or dead: searching goes on, and several questions are read at once."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from rag.core.errors import ReaderError
+from rag.pipeline import Pipeline
+from serve.app import create_app
+from tests.api.fakes import FakeService, running, settings, until
+from tests.api.test_pipeline import Index, Retriever
+from tests.pipeline_parts import LastWordsReader
+
+pytestmark = pytest.mark.anyio
+
+
+class Elsewhere(FakeService):
+    """Searches at once; its reader waits for a gate, or fails."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self.reads_at_once, self.fails, self.gate_of_reader = 3, fails, threading.Event()
+        self.reading = 0
+
+    def ask(self, questions: Any, **given: Any) -> Any:
+        self.reading += 1
+        if self.fails:
+            raise ReaderError("no connection")
+        assert self.gate_of_reader.wait(30)
+        return super().ask(questions, **given)
+
+
+async def test_questions_wait_for_the_reader_and_searches_do_not():
+    service = Elsewhere()
+    app = create_app(settings(queue_size=32), service)
+    async with running(app=app) as client:
+        await until(lambda: app.state.engine.state == "ready")
+        asked = [asyncio.create_task(client.post("/v1/ask", json={"question": f"q{n}"})) for n in range(8)]
+        await until(lambda: service.reading == 3 and app.state.engine.metrics.render().count(b"depth 5.0") == 1)
+        for path, body in (("/v1/retrieve", {"question": "a"}), ("/v1/embeddings", {"input": "a"})):
+            assert (await asyncio.wait_for(client.post(path, json=body), 10)).status_code == 200
+        service.gate_of_reader.set()
+        assert [reply.status_code for reply in await asyncio.gather(*asked)] == [200] * 8
+    assert app.state.engine.is_at_rest
+
+
+async def test_a_dead_reader_is_asked_once_per_question():
+    service = Elsewhere(fails=True)
+    app = create_app(settings(), service)
+    async with running(app=app) as client:
+        await until(lambda: app.state.engine.state == "ready")
+        asked = [client.post("/v1/ask", json={"question": f"q{n}"}) for n in range(8)]
+        assert [reply.status_code for reply in await asyncio.gather(*asked)] == [502] * 8
+    assert service.reading == 8
+
+
+async def test_a_pipeline_searches_while_its_reader_elsewhere_reads():
+    class Slow(LastWordsReader):
+        reads_at_once = 2
+        both, reading = threading.Barrier(2, timeout=10), threading.Event()
+
+        def read(self, *given: Any, **named: Any) -> Any:
+            self.reading.set()
+            self.both.wait()  # for the other question
+            return super().read(*given, **named)
+
+    reader = Slow()
+    pipeline = Pipeline(Index(), Retriever(), reader)  # type: ignore[arg-type]
+    first = asyncio.create_task(pipeline.aask("Where?"))
+    await until(reader.reading.is_set)
+    assert len(await asyncio.wait_for(asyncio.to_thread(pipeline.retrieve, "Where?", 2), 10)) == 2
+    second = await pipeline.aask("Whence?")
+    assert second.answers[0].text == (await first).answers[0].text == "Black Sea"
