@@ -62,6 +62,7 @@ class Engine:
         self._rates = None if limit is None else KeyRates(limit, keys, shared)
         self.writers: dict[str, Any] = {}  # of documents, by index; see `serve.document_writer`
         self._reload_locks = {name: asyncio.Lock() for name in self.holders}
+        self._reloading, self._reload_waits = asyncio.Lock(), False
         self._threads, self._calls = ThreadPoolExecutor(thread_name_prefix="rag-engine"), set[Future[Any]]()
         self._is_drained = False
         self.batcher = self._batcher(settings.batch_max_size, workers=1)
@@ -121,16 +122,17 @@ class Engine:
             )
         return given or self.default
 
-    async def reload(self, name: str) -> dict[str, Any]:
+    async def reload(self, name: str, *, waits: bool = False) -> dict[str, Any]:
         """Open this index again in the background, then replace the one in use; here and in all siblings.
 
         Running requests finish on the old index, which is closed after the last of them; until then both are
         in memory.
 
         Raises:
-            ApiError: 409 if a reload is under way, 500 if the index could not be opened (the old one stays).
+            ApiError: 409 if a reload is under way and this one does not wait for its end; 500 if the index
+                could not be opened (the old one stays).
         """
-        if self._reload_locks[name].locked():
+        if self._reload_locks[name].locked() and not waits:
             raise ApiError(
                 409, "reload_in_progress", "a reload is under way already", hint="wait for its end"
             )
@@ -143,6 +145,19 @@ class Engine:
                 hint="the server's log has the reason",
             )
         return reloaded
+
+    async def reload_all(self) -> None:
+        """Reload every index, after a call that is under way; while one call waits for that, it is enough."""
+        if self._reload_waits:
+            return
+        self._reload_waits = True
+        async with self._reloading:
+            self._reload_waits = False  # what changes from here on is for the next call
+            for name in self.holders:
+                try:
+                    await self.reload(name, waits=True)
+                except ApiError as error:
+                    log.error("reload: %s", error.message, extra={"index": name})
 
     async def _reload_here(self, name: str) -> dict[str, Any]:
         async with self._reload_locks[name]:

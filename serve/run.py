@@ -17,16 +17,13 @@ import uvicorn
 from fastapi import FastAPI
 
 from rag.core.errors import ConfigError, RagError, ResourceError
-from rag.core.log import get_logger, setup_logging
+from rag.core.log import setup_logging
 from serve.app import create_app
 from serve.engine import Engine
-from serve.errors import ApiError
 from serve.service import OpenService, open_pipeline
 from serve.settings import ServeSettings
 from serve.siblings import Siblings
 from serve.workers import handled, run_workers
-
-log = get_logger(__name__)
 
 
 def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipeline) -> None:
@@ -169,19 +166,10 @@ def _signals(app: FastAPI, server: _Server) -> Iterator[None]:
         loop: asyncio.AbstractEventLoop | None = getattr(app.state, "loop", None)
         if loop is None:
             return  # the index is not open yet, so there is nothing to reload
-        loop.call_soon_threadsafe(lambda: loop.create_task(_reload(app), name="rag-reload"))
+        loop.call_soon_threadsafe(lambda: loop.create_task(server.engine.reload_all(), name="rag-reload"))
 
     def on_stop(number: int, frame: Any) -> None:
         server.should_exit = True  # before the server's own handlers are in place, or raised again after them
 
     with handled({signal.SIGINT: on_stop, signal.SIGTERM: on_stop, signal.SIGHUP: on_hangup}):
         yield
-
-
-async def _reload(app: FastAPI) -> None:
-    engine: Engine = app.state.engine
-    for name in engine.holders:
-        try:
-            await engine.reload(name)
-        except ApiError as error:
-            log.error("reload on SIGHUP: %s", error.message, extra={"index": name})

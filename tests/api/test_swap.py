@@ -138,6 +138,21 @@ async def test_one_reload_at_a_time():
         assert (await first).json()["index_version"] == "v2"
 
 
+async def test_signals_during_a_reload_lead_to_one_more():
+    opener = Opener()
+    app = application(opener)
+    async with running(app=app):
+        engine = app.state.engine
+        await until(lambda: engine.state == "ready")
+        opener.gate.clear()
+        calls = [asyncio.create_task(engine.reload_all()) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        assert engine.holders[engine.default].current.index_version == "v1"
+        opener.gate.set()
+        await asyncio.gather(*calls)
+    assert len(opener.opened) == 3
+
+
 async def test_reload_needs_keys():
     async with running() as client:
         response = await client.post("/v1/admin/reload")
