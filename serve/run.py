@@ -25,6 +25,8 @@ from serve.settings import ServeSettings
 from serve.siblings import Siblings
 from serve.workers import handled, run_workers
 
+_KEEP_ALIVE_S = 75  # for an idle connection: proxies keep theirs for 60 s, and a closed one costs a request
+
 
 def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipeline) -> None:
     """Serve until SIGTERM or SIGINT, then finish accepted requests; SIGHUP opens every index again.
@@ -72,7 +74,10 @@ def serve_one(
     app = create_app(
         settings, open_service=open_service, on_load_error=stop_on, siblings=siblings, opens_first=opens_first
     )
-    server = _Server(uvicorn.Config(app, log_config=None, access_log=False, server_header=False))
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=_KEEP_ALIVE_S
+    )
+    server = _Server(config)
     server.engine = app.state.engine
     if siblings is None:
         print(f"listening on {_url(listener)}", flush=True)

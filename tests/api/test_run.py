@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from rag.core.errors import ArtifactError, ConfigError, ResourceError
+from serve import run
 from serve.run import bind, run_server
 from tests.api.fakes import FakeService, settings
 
@@ -107,6 +108,17 @@ def test_hangup_reloads_and_termination_finishes_what_was_accepted(process):
     assert process.returncode == 0, err
     assert "ended normally" in out
     assert '"route": "/v1/ask", "status": 200' in err
+
+
+def test_idle_connections_outlive_those_of_proxies(monkeypatch):
+    kept_s = []
+
+    async def look(server, *_):
+        kept_s.append(server.config.timeout_keep_alive)
+
+    monkeypatch.setattr(run, "_serve", look)
+    run.serve_one(settings(), run.bind("127.0.0.1", 0))
+    assert kept_s[0] > 60
 
 
 def errors_of(response: httpx.Response) -> tuple[int, str]:
