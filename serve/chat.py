@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any, Literal
 from urllib.parse import quote
@@ -198,9 +198,9 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     return StreamingResponse(events, media_type="text/event-stream")
 
 
-def _events(
+async def _events(
     head: dict[str, Any], content: str, extra: dict[str, Any], usage: dict[str, int] | None
-) -> Iterator[str]:
+) -> AsyncIterator[str]:
     """Server-sent events: the reply line by line, then the sources; the end mark closes the stream."""
 
     def event(delta: dict[str, str], reason: str | None = None, **more: Any) -> str:

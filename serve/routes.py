@@ -58,7 +58,7 @@ def error_models(
     return {status: {"model": model, "description": _DESCRIPTIONS[status]} for status in statuses}
 
 
-def _engine(request: Request) -> Engine:
+async def _engine(request: Request) -> Engine:
     engine = request.app.state.engine
     assert isinstance(engine, Engine)
     return engine
@@ -68,7 +68,7 @@ AppEngine = Annotated[Engine, Depends(_engine)]
 router = APIRouter()
 
 
-def _without_query(request: Request) -> None:
+async def _without_query(request: Request) -> None:
     if request.query_params:
         names = ", ".join(sorted(request.query_params))[:100]
         raise invalid_request(f"{names!r} in the URL is not read", "send parameters in the JSON body")

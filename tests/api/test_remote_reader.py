@@ -38,7 +38,9 @@ async def test_questions_wait_for_the_reader_and_searches_do_not():
     async with running(app=app) as client:
         await until(lambda: app.state.engine.state == "ready")
         asked = [asyncio.create_task(client.post("/v1/ask", json={"question": f"q{n}"})) for n in range(8)]
-        await until(lambda: service.reading == 3 and app.state.engine.metrics.render().count(b"depth 5.0") == 1)
+        await until(
+            lambda: service.reading == 3 and app.state.engine.metrics.render().count(b"depth 5.0") == 1
+        )
         for path, body in (("/v1/retrieve", {"question": "a"}), ("/v1/embeddings", {"input": "a"})):
             assert (await asyncio.wait_for(client.post(path, json=body), 10)).status_code == 200
         service.gate_of_reader.set()
