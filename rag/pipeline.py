@@ -14,9 +14,9 @@ from typing import Any, Literal, overload
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.presets import INDEX_KINDS, IndexKind
-from indexers.protocols import FloatArray
 from indexers.settings import BuildSettings
 from rag.config import load_config
+from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPassages
@@ -367,7 +367,7 @@ class Pipeline:
         ask: Callable[..., AnswerSet | list[AnswerSet]] = self.ask
         return await asyncio.to_thread(ask, questions, **options)
 
-    def embed(self, texts: Sequence[str], side: Literal["query", "passage"]) -> FloatArray:
+    def embed(self, texts: Sequence[str], side: Literal["query", "passage"]) -> Float32:
         """Vectors (n, D) float32, as the retriever's encoder makes them of questions or of passages without
         titles.
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictStr, field_validator
 from starlette.responses import JSONResponse, Response
 
-from indexers.protocols import FloatArray
+from rag.core.arrays import Float32
 from rag.core.unicode import is_unicode
 from rag.data.text import simple_tokenize
 from serve.chat import MODEL, index_of
@@ -106,7 +106,7 @@ def _checked(texts: list[str]) -> list[str]:
     return texts
 
 
-def _response(body: EmbeddingsRequest, texts: Sequence[str], vectors: FloatArray) -> JSONResponse:
+def _response(body: EmbeddingsRequest, texts: Sequence[str], vectors: Float32) -> JSONResponse:
     shown: list[Any] = vectors.tolist()
     if body.encoding_format == "base64":
         shown = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]

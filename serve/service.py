@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Literal, Protocol, runtime_checkable
 
-from indexers.protocols import FloatArray
+from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, ResourceError
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
@@ -58,7 +58,7 @@ class AnswerService(Protocol):
     ) -> list[RankedPassages]:
         """Best passages of each question, best first; `timer` records the time of each stage."""
 
-    def embed(self, texts: Sequence[str], side: Literal["query", "passage"]) -> FloatArray:
+    def embed(self, texts: Sequence[str], side: Literal["query", "passage"]) -> Float32:
         """Vectors (n, D) float32 of texts, as questions or as passages.
 
         Raises:
