@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from indexers.documents import DocumentList, cut_and_listed
 from indexers.settings import BuildSettings, Stage
 from rag.config import load_config
+from rag.core.arguments import checked
 from rag.core.errors import ConfigError
 from rag.core.files import sha256_file
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from rag.data.corpus import ReadOptions, ReadReport, read_documents
-from rag.data.documents.limits import Limits
+from rag.data.corpus import ReadReport, read_documents
+from rag.data.document_options import DOCUMENT_ARGUMENTS, read_and_split
 from rag.data.documents.read import file_id
 from rag.data.documents.sections import CountTokens
-from rag.data.documents.worker import cache_folder
-from rag.data.files.sources import DOCUMENTS, find_sources
+from rag.data.files.sources import DOCUMENTS, ReadOptions, find_sources
 from rag.data.filters import Filter
 from rag.data.questions import read_questions
 from rag.data.records import Document
@@ -39,22 +39,20 @@ if TYPE_CHECKING:
     from retrievers.negatives.mine import MiningReport
 
 SAMPLE = "sample"
-_LIMITS = {"max_pages": "max_pages", "document_timeout": "timeout_s"}
-_READING = ("id_field", "title_field", "text_field", "encoding", "max_bad_share", "strict")
-_SPLITTING = {"split": "mode", "words": "words", "wrap": "wrap", "passage_ids": "ids"}
 _log = get_logger(__name__)
 
 
+@checked
 def index(
     corpus: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
     encoder: Any = None,
-    query_encoder: str | None = None,
+    query_encoder: str | Path | None = None,
     precision: str = "auto",
     pooling: str = "auto",
     max_length: int | None = None,
-    reuse: Sequence[str | Path] = (),
+    reuse: str | Path | Sequence[str | Path] = (),
     until: Stage | None = None,
     overwrite: bool = False,
     ray: str | None = None,
@@ -101,8 +99,7 @@ def index(
     place, report = Path(out), report if report is not None else ReadReport()
     reuse = [reuse] if isinstance(reuse, str | Path) else reuse
     inputs, is_sample = resolve_corpus([corpus] if isinstance(corpus, str | Path) else corpus)
-    names = (*_LIMITS, *_READING, "metadata", *_SPLITTING)
-    of_documents = {name: settings.pop(name) for name in names if name in settings}
+    of_documents = {name: settings.pop(name) for name in DOCUMENT_ARGUMENTS if name in settings}
     checked = load_config(BuildSettings, overrides=settings)
     if is_sample and of_documents.get("split", "auto") == "auto":
         of_documents["split"] = "none"
@@ -142,16 +139,6 @@ def resolve_corpus(corpus: Sequence[str | Path]) -> tuple[list[str], bool]:
 
         return [str(corpus_path())], True
     return inputs, False
-
-
-def read_and_split(given: Mapping[str, Any], **split: Any) -> tuple[ReadOptions, SplitOptions]:
-    """Options for reading and splitting documents, from arguments as in `index`; `split` adds to these."""
-    limits = Limits(**{field: given[name] for name, field in _LIMITS.items() if name in given})
-    reading = {name: given[name] for name in _READING if name in given}
-    metadata = given.get("metadata") or ()
-    reading["metadata"] = (metadata,) if isinstance(metadata, str) else tuple(metadata)
-    cutting = {field: given[name] for name, field in _SPLITTING.items() if name in given}
-    return ReadOptions(**reading, limits=limits, cache=cache_folder()), SplitOptions(**{**cutting, **split})
 
 
 def _known_vectors(
@@ -227,6 +214,7 @@ def _describe(
     return described
 
 
+@checked
 def mine(
     index: str | Path,
     questions: str | Path,
@@ -265,6 +253,7 @@ def mine(
     )  # fmt: skip
 
 
+@checked
 def retrieve(
     index: str | Path,
     questions: str | Path,
@@ -316,6 +305,7 @@ def retrieve(
     return len(listed)
 
 
+@checked
 def train_rounds(
     recipe: Literal["distill", "colbert"],
     index: str | Path,
@@ -361,6 +351,7 @@ def train_rounds(
     return run_rounds(checked, trained)
 
 
+@checked
 def adapt(
     index: str | Path,
     out: str | Path,

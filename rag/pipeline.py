@@ -16,6 +16,7 @@ from indexers.index import Index
 from indexers.presets import INDEX_KINDS, IndexKind
 from indexers.settings import BuildSettings
 from rag.config import load_config
+from rag.core.arguments import checked
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.progress import StageTimer
@@ -29,6 +30,7 @@ from readers.answer_kinds import answers_wanted, in_parts, in_whole, with_kind
 from readers.follow_up import Turn, rephrase
 from readers.paths import read_answers, with_paths
 from readers.protocols import Reader, check_lengths
+from retrievers.encoders.open import load_encoder
 from retrievers.fusion import Fusion
 from retrievers.open import encoder_of
 from retrievers.protocols import PathRetriever, Retriever
@@ -69,6 +71,7 @@ class Pipeline:
         self._is_closed = False
 
     @classmethod
+    @checked
     def open(
         cls,
         index_dir: str | FilePath | Index,
@@ -117,6 +120,7 @@ class Pipeline:
         return pipeline
 
     @classmethod
+    @checked
     def from_texts(
         cls,
         texts: Iterable[str | Passage | Mapping[str, Any]],
@@ -147,7 +151,8 @@ class Pipeline:
             DataError: there are no texts, one is empty or no text, or titles and texts differ in number.
         """
         settings = load_config(BuildSettings, overrides={"retriever": retriever})
-        if encoder is not None and "dense" not in INDEX_KINDS[retriever]:
+        has_encoder = "dense" in INDEX_KINDS[retriever]
+        if encoder is not None and not has_encoder:
             raise ConfigError(
                 f"retriever {retriever} uses no encoder", hint="leave it out, or choose dense or hybrid"
             )
@@ -158,18 +163,14 @@ class Pipeline:
         if out is None:
             holder = tempfile.TemporaryDirectory(prefix="rag-index-")
             out = FilePath(holder.name) / "index"
-        loaded = None
-        if "dense" in INDEX_KINDS[retriever]:
-            from retrievers.encoders.open import load_encoder
-
-            loaded = load_encoder(encoder)
+        loaded = load_encoder(encoder) if has_encoder else None
         build_index(passages, FilePath(out), encoder=loaded, settings=settings, overwrite=overwrite)
-        if loaded is not None:
-            keep_encoder(encoder, FilePath(out))
+        keep_encoder(encoder, FilePath(out))
         pipeline = cls.open(out, retriever=retriever, index_encoder=loaded, reader=reader)
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
         return pipeline
 
+    @checked
     def save(self, directory: str | FilePath, *, overwrite: bool = False) -> FilePath:
         """Write the index, and with it the models and settings that this pipeline was opened with.
 
@@ -225,6 +226,7 @@ class Pipeline:
         """The folders of the indexed files, for filters such as `{"path": "guide/"}`."""
         return self.index.folders
 
+    @checked
     def around(self, passage_id: str, count: int = 1) -> tuple[list[Passage], list[Passage]]:
         """The passages before and after this one in its document, at most `count` each."""
         return self.index.around(passage_id, count)
@@ -300,10 +302,9 @@ class Pipeline:
         Raises:
             ConfigError: the pipeline has no reader.
         """
-        of_questions = paths or [()] * len(questions)
+        each = paths or [()] * len(questions)
         with self._reading:
-            reader = self._require_reader()
-            return read_answers(reader, questions, found, of_questions, n_best, self.index_version)
+            return read_answers(self._require_reader(), questions, found, each, n_best, self.index_version)
 
     def _require_reader(self) -> Reader:
         if self.reader is None:
@@ -395,4 +396,3 @@ class Pipeline:
             self.index.close()
             if self._holder is not None:
                 self._holder.cleanup()
-                self._holder = None

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from rag.config import load_config
+from rag.core.arguments import checked
 from rag.core.errors import ArtifactError, ConfigError, DataError, did_you_mean
 from rag.core.files import fingerprint, sha256_file
 from rag.core.manifest import read_manifest
@@ -124,6 +125,7 @@ RECIPES = {
 }
 
 
+@checked
 def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **settings: Any) -> Path:
     """Train with a recipe, or resume the run that `out` holds.
 

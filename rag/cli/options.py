@@ -108,7 +108,7 @@ def _option(kind: Any, default: Any, panel: str, help: str, *flags: str, **more:
 
 
 _CUT = "Passages"
-CORPUS: Options = {  # how documents are read and cut into passages, see `rag.jobs.read_and_split`
+CORPUS: Options = {  # how documents are read and cut into passages, see `rag.data.document_options`
     "format": _option(
         Literal["auto", choices.CorpusFormat], "auto", DATA,
         "Of the corpus; auto looks at names and first bytes.",

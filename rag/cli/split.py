@@ -25,9 +25,9 @@ def split(
 ) -> None:
     """Split documents into passages and write them to one file, for `rag index … --split none`."""
     from rag.data.corpus import ReadReport, read_documents
+    from rag.data.document_options import read_and_split
     from rag.data.files.results import write_passages
     from rag.data.split import split_documents
-    from rag.jobs import read_and_split
 
     read_options, split_options = read_and_split(reading)
     report = ReadReport()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rag.config import load_config
+from rag.core.arguments import checked
 from rag.core.errors import ConfigError
 from rag.core.files import atomic_write_text
 from rag.core.log import get_logger
@@ -44,6 +45,7 @@ _log = get_logger(__name__)
 _SHOWN_FIELDS = 6
 
 
+@checked
 def evaluate(
     index: str | Path | None = None,
     questions: Questions = (),
@@ -53,7 +55,7 @@ def evaluate(
     format: str = "auto",
     split: str | None = None,
     train: str | Path | None = None,
-    facts: str = "auto",
+    facts: str | Path = "auto",
     sentences: str | Path | None = None,
     command: str = "",
     **options: Any,
@@ -156,9 +158,10 @@ def evaluate(
     return replace(found, notes=tuple(notes), holder=holder)
 
 
+@checked
 def compare(
     results: Sequence[str | Path | Evaluation],
-    figures: Sequence[str] | None = None,
+    figures: str | Sequence[str] | None = None,
     *,
     all_pairs: bool = False,
     margin: float | None = None,

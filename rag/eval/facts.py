@@ -163,7 +163,7 @@ class FactFinder:
         return sentence_spans(passage.text), "rule"
 
 
-def open_finder(facts: str, sentences: str | Path | None, *, read: int) -> FactFinder | None:
+def open_finder(facts: str | Path, sentences: str | Path | None, *, read: int) -> FactFinder | None:
     """Open the finder of supporting facts for an evaluation.
 
     Args:

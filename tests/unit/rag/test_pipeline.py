@@ -150,7 +150,7 @@ def test_what_is_no_list_of_texts_is_refused(texts: Any, words: str) -> None:
 
 def test_a_kind_that_is_not_there_is_refused() -> None:
     kind: Any = "hybird"
-    with pytest.raises(ConfigError, match=r"retriever = 'hybird'.*'hybrid'"):
+    with pytest.raises(ConfigError, match=r"retriever is 'hybird', expected one of .*hybrid"):
         Pipeline.from_texts(["a"], retriever=kind)
 
 

@@ -1,0 +1,128 @@
+"""Arguments that do not fit their annotations are refused by name, before any work."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pytest
+
+import rag
+from rag.core.arguments import checked
+from rag.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from indexers.index import Index
+
+
+@checked
+def _job(
+    out: str | Path,
+    *,
+    inputs: str | Path | Sequence[str | Path] = (),
+    count: int | None = None,
+    share: float = 0.5,
+    overwrite: bool = False,
+    until: Literal["passages", "dense"] | None = None,
+    filter: Mapping[str, Any] | None = None,
+    index: "Index | None" = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    return {"out": out, "inputs": inputs, "count": count, "share": share, "overwrite": overwrite, **settings}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"out": 5}, "out is 5, expected a path"),
+        ({"out": None}, "out is None, expected a path"),
+        ({"out": ""}, "out is '', expected a path"),
+        ({"out": b"x"}, "out is b'x', expected a path"),
+        ({"inputs": [5]}, "inputs is [5], expected a path or a list of paths"),
+        ({"inputs": {"a": "b"}}, "inputs is {'a': 'b'}, expected a path or a list of paths"),
+        ({"count": "5"}, "count is '5', expected a whole number or None"),
+        ({"count": True}, "count is True, expected a whole number or None"),
+        ({"count": 2.5}, "count is 2.5, expected a whole number or None"),
+        ({"share": float("nan")}, "share is nan, expected a number"),
+        ({"share": None}, "share is None, expected a number"),
+        ({"overwrite": "no"}, "overwrite is 'no', expected True or False"),
+        ({"overwrite": 1}, "overwrite is 1, expected True or False"),
+        ({"until": "bm25"}, "until is 'bm25', expected one of passages, dense or None"),
+        ({"filter": "path=x"}, "filter is 'path=x', expected a mapping or None"),
+    ],
+)
+def test_what_was_found_and_what_is_expected_is_said(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        _job(**{"out": "place", **given})
+    assert str(refused.value) == message
+
+
+def test_numbers_of_numpy_and_all_kinds_of_paths_and_lists_are_taken() -> None:
+    paths = (path for path in ("a", Path("b")))
+    found = _job(PurePosixPath("x"), inputs=paths, count=np.int64(3), share=1, overwrite=np.True_, other=5)  # type: ignore[arg-type]
+    assert found == {
+        "out": PurePosixPath("x"), "inputs": ["a", Path("b")], "count": 3, "share": 1, "overwrite": True,
+        "other": 5,
+    }  # fmt: skip
+    assert (type(found["count"]), type(found["overwrite"])) == (int, bool)
+
+
+def test_a_dataclass_is_checked_like_a_function() -> None:
+    @dataclass(frozen=True)
+    class Size:
+        words: int = 100
+
+    assert checked(Size)(words=3) == Size(3)
+    with pytest.raises(ConfigError, match="words is 'x', expected a whole number"):
+        checked(Size)(words="x")  # type: ignore[arg-type]
+
+
+_INDEX: dict[str, Any] = {"corpus": "sample", "out": "new", "retriever": "bm25"}
+_EVALUATE: dict[str, Any] = {"index": "one", "questions": "q.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "message"),
+    [
+        (rag.index, {**_INDEX, "overwrite": "no"}, "overwrite is 'no', expected True or False"),
+        (rag.index, {**_INDEX, "ray": 5}, "ray is 5, expected a string or None"),
+        (rag.index, {**_INDEX, "report": 5}, "report is 5, expected a ReadReport or None"),
+        (rag.index, {**_INDEX, "query_encoder": 5}, "query_encoder is 5, expected a path or None"),
+        (rag.index, {**_INDEX, "corpus": 5}, "corpus is 5, expected a path or a list of paths"),
+        (rag.index, {**_INDEX, "words": "5"}, "words is '5', expected a whole number"),
+        (rag.index, {**_INDEX, "strict": "no"}, "strict is 'no', expected True or False"),
+        (rag.index, {**_INDEX, "document_timeout": "9"}, "document_timeout is '9', expected a number"),
+        (
+            rag.index,
+            {**_INDEX, "metadata": 5},
+            "metadata is 5, expected a string or a list of strings",
+        ),
+        (rag.mine, {"index": 5, "questions": "q.jsonl", "out": "x.json"}, "index is 5, expected a path"),
+        (
+            rag.retrieve,
+            {"index": "one", "questions": "q.jsonl", "out": "x.run", "limit": "3"},
+            "limit is '3', expected a whole number or None",
+        ),
+        (rag.train, {"recipe": "dpr", "out": 5}, "out is 5, expected a path"),
+        (rag.train_rounds, {"recipe": "colbert", "index": "one", "questions": "q", "out": 5}, "out is 5"),
+        (rag.adapt, {"index": None, "out": "x"}, "index is None, expected a path"),
+        (rag.evaluate, {**_EVALUATE, "sentences": 5}, "sentences is 5, expected a path or None"),
+        (rag.evaluate, {**_EVALUATE, "facts": 5}, "facts is 5, expected a path"),
+        (rag.evaluate, {**_EVALUATE, "out": [5]}, r"out is \[5\], expected a path or None"),
+        (rag.compare, {"results": ["a", 5]}, r"results is \['a', 5\], expected a list of"),
+        (rag.compare, {"results": ["a", "b"], "report": 5}, "report is 5, expected a path or None"),
+        (rag.Pipeline.open, {"index_dir": 5}, "index_dir is 5, expected a path or an Index"),
+        (rag.Pipeline.open, {"index_dir": "one", "reads": "no"}, "reads is 'no', expected True or False"),
+        (rag.Pipeline.open, {"index_dir": "one", "fusion": 5}, "fusion is 5, expected a string or a Fusion"),
+        (rag.Pipeline.from_texts, {"texts": ["a"], "overwrite": "no"}, "overwrite is 'no'"),
+    ],
+)
+def test_public_functions_check_their_arguments(
+    function: Callable[..., Any], given: dict[str, Any], message: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        function(**given)
+    assert list(tmp_path.iterdir()) == []
