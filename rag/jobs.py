@@ -18,7 +18,7 @@ from indexers.settings import BuildSettings, Stage
 from rag.config import load_config
 from rag.core.arguments import checked
 from rag.core.errors import ConfigError
-from rag.core.files import sha256_file
+from rag.core.files import check_target, sha256_file
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.corpus import ReadReport, read_documents
@@ -298,6 +298,7 @@ def retrieve(
         raise ConfigError("retrieve reads nothing", hint="leave reads out")
     target = Path(out)
     extension_of(target)  # refused before anything is opened
+    check_target(target)
     chosen = Filter.parse(filter)
     listed = list(islice(read_questions(questions, format=format), limit))
     with Pipeline.open(index, reads=False, **opening) as pipeline:

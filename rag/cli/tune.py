@@ -163,8 +163,10 @@ def stop(
     ] = DEFAULT_SEED,
 ) -> None:
     """Learn which questions need no further hop, so that one-hop questions stay one-hop."""
+    from rag.core.files import check_target
     from retrievers.training.stop import learn_stop
 
+    check_target(out)
     rule, figures = learn_stop(train, index_encoder, hops=hops, lost=lost, most=limit, seed=seed)
     rule.save(out)
     typer.echo("\n".join(map(str, figures)))

@@ -44,12 +44,38 @@ def _is_about(error: Exception, path: Path) -> bool:
     return place.is_relative_to(known.parent) or known.is_relative_to(place)
 
 
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn "disk full" and permission errors into `ResourceError` that names the place.
+def check_target(path: str | Path, *, folder: bool = False) -> None:
+    """Refuse a place where no file, or no folder, can be written: before the work whose result goes there.
 
     Raises:
-        ResourceError: for ENOSPC, EDQUOT, EACCES, EPERM and EROFS at this place; other errors pass through.
+        ConfigError: a folder lies where a file is to be, a file where a folder is to be, or a file above it.
+        ResourceError: there is no permission to write there.
+    """
+    target = Path(path)
+    wanted = "folder" if folder else "file"
+    if target.exists() and target.is_dir() != folder:
+        found = "file" if folder else "folder"
+        raise ConfigError(f"{target} is a {found}, expected a {wanted}", hint="choose another --out")
+    above = next(place for place in target.absolute().parents if place.exists())
+    if not above.is_dir():
+        raise ConfigError(f"{above} is a file: nothing can lie in it", hint="choose another --out")
+    if not os.access(target if target.exists() else above, os.W_OK):
+        raise _no_permission(target)
+
+
+def _no_permission(path: Path) -> ResourceError:
+    return ResourceError(
+        f"no permission to write {path}", hint="choose another --out or change the permissions"
+    )
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the disk at this place into errors that name it; others pass through.
+
+    Raises:
+        ResourceError: ENOSPC, EDQUOT, EACCES, EPERM, EROFS: the disk is full, or not to be written to.
+        ConfigError: EISDIR, ENOTDIR, EEXIST: see `check_target`.
     """
     try:
         yield
@@ -64,9 +90,9 @@ def disk_errors(path: Path) -> Iterator[None]:
                 hint="free some space and run the same command again; finished parts are kept",
             ) from error
         if code in (errno.EACCES, errno.EPERM, errno.EROFS) and _is_about(error, path):
-            raise ResourceError(
-                f"no permission to write {path}", hint="choose another --out or change the permissions"
-            ) from error
+            raise _no_permission(path) from error
+        if code in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST) and _is_about(error, path):
+            check_target(path, folder=code != errno.EISDIR)
         raise
 
 
@@ -211,8 +237,7 @@ def directory_lock(directory: str | Path) -> Iterator[None]:
         ResourceError: another process holds it.
     """
     place = Path(directory)
-    if place.exists() and not place.is_dir():
-        raise ConfigError(f"{place} is a file", hint="choose a directory")
+    check_target(place, folder=True)
     with disk_errors(place):
         place.mkdir(parents=True, exist_ok=True)
         lock = FileLock(place / ".lock")

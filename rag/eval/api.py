@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rag.config import load_config
 from rag.core.arguments import checked
 from rag.core.errors import ConfigError
-from rag.core.files import atomic_write_text
+from rag.core.files import atomic_write_text, check_target
 from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.questions import draw_sample, questions_from, read_questions
@@ -32,7 +32,7 @@ from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import GoldReader
 from rag.pipeline import Pipeline
-from readers.extractive.files import save_calibrated
+from readers.extractive.files import check_calibrated, save_calibrated
 from readers.extractive.reader import ExtractiveReader
 from readers.open import open_reader
 from retrievers.hybrid import HybridRetriever
@@ -189,6 +189,9 @@ def compare(
     if isinstance(results, str | Path | Evaluation):
         raise ConfigError("results is a single folder, expected a list", hint="give two or more")
     figures = [figures] if isinstance(figures, str) else figures
+    for target in (report, markdown):
+        if target is not None:
+            check_target(target)
     evaluations = load_evaluations(
         [result.place if isinstance(result, Evaluation) else result for result in results]
     )
@@ -222,8 +225,9 @@ def choose_facts(
     """Choose the settings of supporting facts on training questions and write them into `out`.
 
     Raises:
-        ConfigError: the questions are a test set, or facts are off.
+        ConfigError: the questions are a test set, facts are off, or `out` is no folder.
     """
+    check_target(out, folder=True)
     finder = open_finder(facts, sentences, read=settings.read)
     if finder is None or opening.get("reader") is False or not opening.get("reads", True):
         raise ConfigError("tuning needs a reader and facts", hint="leave out facts=off and reader=False")
@@ -248,8 +252,10 @@ def choose_fusion(
     """Compare fusion settings on training questions and write `fusion.json` into `out`.
 
     Raises:
-        ConfigError: the questions are a test set, or the retriever neither fuses nor re-ranks.
+        ConfigError: the questions are a test set, the retriever neither fuses nor re-ranks, or `out` is no
+            folder.
     """
+    check_target(out, folder=True)
     source = QuestionSource.of_file(questions, split=split, format=format)
     check_selection_split(source.path, source.split)
     pipeline = Pipeline.open(index, **{**opening, "reader": False})
@@ -280,7 +286,7 @@ def fit_confidence(
     """Fit the confidence of an extractive reader to a corpus and write the reader with it into `out`.
 
     Raises:
-        ConfigError: the questions are a test set, or `reader` is not extractive.
+        ConfigError: the questions are a test set, `reader` is not extractive, or `out` is not for it.
     """
     check_selection_split(QuestionSource.of_file(questions, format=format).path)
     pipeline = Pipeline.open(index, reader=reader, **opening)
@@ -289,6 +295,7 @@ def fit_confidence(
             f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader",
             hint="leave --reader out, or give a folder of `rag train reader`",
         )
+    check_calibrated(reader, Path(out))
     given = _drawn(questions, format, settings)
     tuning = tune_confidence(pipeline, given, pipeline.reader.calibration, settings)
     save_calibrated(reader, Path(out), tuning.calibration)

@@ -126,8 +126,9 @@ def _ask(
         for begin in range(0, len(questions), settings.batch_size):
             part = questions[begin : begin + settings.batch_size]
             texts = [question.text for question in part]
-            found, _ = system.retrieve_paths(texts, settings.read)
-            for question, hits, answers in zip(part, found, system.read(texts, found, 1), strict=True):
+            found, paths = system.retrieve_paths(texts, settings.read)
+            read = system.read(texts, found, 1, paths)
+            for question, hits, answers in zip(part, found, read, strict=True):
                 matcher = AnswerMatcher(question.answers, question.answer_mode) if question.answers else None
                 holds = matcher is not None and any(matcher.matches(passage.text) for _, passage in hits)
                 rows.append((*_logits(answers), holds and _is_right(answers, question), not holds))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import atomic_write_json, directory_lock, sha256_file
+from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
 from rag.data.examples import Example, read_examples, write_examples
 from rag.metrics.significance import Interval, bootstrap
 from rag.rounds.signals import Judge, matcher_of, to_judge
@@ -100,6 +100,7 @@ def score_examples(
     """
     if out.resolve() == examples.resolve():
         raise ConfigError(f"{out}: the examples would be overwritten", hint="give another --out")
+    check_target(out)
     total = sum(1 for _ in islice(read_examples(examples, needs="questions"), limit))
     run = {
         "signal": judge.signal, "reader": dict(judge.identity), "examples": sha256_file(examples),

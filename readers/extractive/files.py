@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from rag.core.files import atomic_path, replaced_folder, sha256_file
+from rag.core.files import atomic_path, check_target, replaced_folder, sha256_file
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import position_limit, read_tensors
 from readers.extractive.model import LogitsModel, SpanModel, SpanWeights, load_dpr, load_question_answering
@@ -78,20 +78,34 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     return ReaderParts(model, tokenizer, settings, Calibration(), str(name_or_path))
 
 
+def check_calibrated(source: str | Path | None, out: Path) -> ReaderManifest:
+    """What `save_calibrated` would copy, refused as it would be.
+
+    Raises:
+        IncompleteArtifactError: `source` is no folder of `rag train reader`.
+        ConfigError: `out` holds something other than this reader.
+    """
+    manifest = load_manifest(ReaderManifest, Path(source or SHIPPED_READER))
+    check_target(out, folder=True)
+    if out.exists() and any(out.iterdir()):
+        is_reader = (out / READER_FILE).exists()
+        if not is_reader or load_manifest(ReaderManifest, out).weights_sha256 != manifest.weights_sha256:
+            found = "another reader" if is_reader else "other files"
+            raise ConfigError(f"{out} holds {found}", hint="name a folder that does not exist as --out")
+    return manifest
+
+
 def save_calibrated(source: str | Path | None, out: Path, calibration: Calibration) -> None:
-    """Write a copy of a reader with another calibration.
+    """Write a copy of a reader with another calibration; an earlier copy in `out` is replaced.
 
     Args:
         source: a folder of `rag train reader`, or None for the shipped reader.
 
     Raises:
-        IncompleteArtifactError: it is no such folder.
-        ConfigError: `out` exists and is no reader.
+        IncompleteArtifactError, ConfigError: see `check_calibrated`.
     """
     folder = Path(source or SHIPPED_READER)
-    manifest = load_manifest(ReaderManifest, folder).model_copy(update={"calibration": calibration})
-    if out.exists() and not (out / READER_FILE).exists():
-        raise ConfigError(f"{out} exists and is no reader", hint="name a folder that does not exist")
+    manifest = check_calibrated(source, out).model_copy(update={"calibration": calibration})
     with replaced_folder(out) as temporary:
         shutil.copytree(folder, temporary, dirs_exist_ok=True)
         manifest.save(temporary)

@@ -18,7 +18,7 @@ from indexers.index import Index
 from indexers.passages import PassageStore
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import atomic_write_json, directory_lock, sha256_file
+from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
 from rag.core.types import Hit, Passage, Query, Question
 from rag.data.examples import Candidate, Example, write_examples
 from rag.data.files.streams import STDIN
@@ -111,6 +111,7 @@ def mine(
     if str(questions) == STDIN:
         raise ConfigError("questions are read twice, and standard input only once", hint="give a file")
     target = Path(out)
+    check_target(target)
     work = target.with_name(target.name + ".mining")
 
     def read() -> Iterator[Question]:

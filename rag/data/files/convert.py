@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rag.core.errors import ConfigError, DataError
+from rag.core.files import check_target
 from rag.core.types import Passage, Question
 from rag.data.examples import ROLES, Candidate, Example, first_record
 from rag.data.files.dpr_family import DPR_RESULTS, DPR_TRAINING, FID, NQ_OPEN, PYSERINI
@@ -147,6 +148,9 @@ def convert(
         raise DataError(f"{source}: no such file or folder")
     if writer.is_folder and Path(target).exists():
         raise DataError(f"{target} exists", hint="choose another place, or delete it")
+    if Path(target).resolve() == Path(source).resolve():
+        raise ConfigError(f"{target}: the source would be overwritten", hint="choose another place")
+    check_target(target, folder=writer.is_folder)
     report = ConversionReport()
     roles: set[str] = set()
 

@@ -16,6 +16,7 @@ from rag.core.files import (
     atomic_write_bytes,
     atomic_write_json,
     atomic_write_text,
+    check_target,
     directory_lock,
     disk_errors,
     read_json,
@@ -130,6 +131,29 @@ def test_disk_trouble_is_a_resource_error(tmp_path: Path, code: int, words: str)
         raise OSError(code, "from the system")
     with pytest.raises(ResourceError, match=words), disk_errors(tmp_path / "x"):
         raise RuntimeError(f"Error while serializing: I/O error: from the system (os error {code})")
+
+
+def test_a_place_where_nothing_can_be_written_is_refused_before_and_at_writing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "folder").mkdir()
+    cases = [
+        ("folder", False, "folder is a folder, expected a file"),
+        ("file", True, "file is a file, expected a folder"),
+        ("file/x/y", False, "file is a file: nothing can lie in it"),
+        ("file/x/y", True, "file is a file: nothing can lie in it"),
+    ]
+    for name, folder, message in cases:
+        with pytest.raises(ConfigError, match=message):
+            check_target(tmp_path / name, folder=folder)
+        with pytest.raises(ConfigError, match=message), atomic_path(tmp_path / name) as temporary:
+            temporary.mkdir() if folder else temporary.write_text("x")
+    with pytest.raises(ConfigError, match="file is a file: nothing"), directory_lock(tmp_path / "file/x"):
+        pass
+    check_target(tmp_path / "file")
+    check_target(tmp_path / "folder", folder=True)
+    check_target(tmp_path / "new/deep/x", folder=True)
+    assert (tmp_path / "file").read_text() == "kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
 def test_other_system_errors_pass_through(tmp_path: Path) -> None:

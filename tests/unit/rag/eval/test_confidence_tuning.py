@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from rag.core.errors import ConfigError, DataError
+from rag.core.files import atomic_write_json, read_json
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
 from rag.eval.confidence_tuning import tune_confidence
 from rag.eval.settings import EvaluationSettings
 from readers.confidence import likelihoods
-from readers.extractive.files import SHIPPED_READER, load_parts, save_calibrated
+from readers.extractive.files import SHIPPED_READER, check_calibrated, load_parts, save_calibrated
 from readers.manifest import Calibration
+from readers.paths import Steps
 from readers.ranking import CandidateAnswer, Ranked
 
 OLD = Calibration(first=(0.0, 1.0, 0.5), none=(0.2, -0.3), temperature=2.0)
@@ -32,13 +34,14 @@ class Corpus:
             Question(str(k), str(k), answers=() if self.empty[k] else ("yellow",)) for k in range(n)
         ]
 
-    def retrieve_paths(
-        self, questions: Sequence[str], top_k: int
-    ) -> tuple[list[list[tuple[Hit, Passage]]], list[list[None]]]:
+    def retrieve_paths(self, questions: Sequence[str], top_k: int) -> tuple[list[Steps], list[list[Steps]]]:
         found = [(Hit(0, "p", 1.0), Passage("p", "", "yellow and blue"))]
-        return [found for _ in questions], [[] for _ in questions]
+        return [found for _ in questions], [[found] for _ in questions]
 
-    def read(self, questions: Sequence[str], retrieved: object, n_best: int) -> list[AnswerSet]:
+    def read(
+        self, questions: Sequence[str], found: object, n_best: int, paths: Sequence[list[Steps]] = ()
+    ) -> list[AnswerSet]:
+        assert [len(own) for own in paths] == [1] * len(questions)  # as `Pipeline.ask` reads them
         found = []
         for k in map(int, questions):
             text = "yellow" if self.right[k] else "blue"
@@ -80,8 +83,14 @@ def test_the_reader_is_written_with_its_new_confidence(tmp_path: Path) -> None:
     assert load_parts(out).calibration.first == (2.0, 1.0)
     assert sorted(path.name for path in out.iterdir()) == sorted(p.name for p in SHIPPED_READER.iterdir())
     (tmp_path / "other").mkdir()
-    with pytest.raises(ConfigError, match="is no reader"):
+    (tmp_path / "other" / "notes.txt").touch()
+    with pytest.raises(ConfigError, match="other holds other files"):
         save_calibrated(None, tmp_path / "other", Calibration())
+    changed = read_json(out / "reader.json") | {"weights_sha256": "0" * 64}
+    atomic_write_json(out / "reader.json", changed)
+    with pytest.raises(ConfigError, match="tuned holds another reader"):
+        check_calibrated(None, out)
+    assert read_json(out / "reader.json") == changed
 
 
 def test_a_wrong_answer_without_a_better_one_does_not_count_as_unanswerable() -> None:
