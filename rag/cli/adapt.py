@@ -17,7 +17,7 @@ from rag.cli.options import (
     option,
     options_of,
 )
-from rag.cli.recipe import Assignments, Out, Threads, files
+from rag.cli.recipe import Assignments, Out, Threads, complete_config, files
 
 _MADE = "Questions"
 _SETTINGS = {
@@ -49,6 +49,7 @@ def adapt(
         option(
             help="Settings of the reader's training, a file or preset; default: reader-adapt.",
             panel="Settings",
+            autocompletion=complete_config,
         ),
     ] = None,
     set_: Assignments = None,

@@ -3,6 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from glob import escape, glob
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any
@@ -12,6 +13,17 @@ import typer
 from rag.cli.options import DATA, OUTPUT, REQUIRED, TRAINING, command_with, option, parameters_of
 from rag.config import preset_names
 
+_TRAINED = {"adapt": "reader"}  # command → recipe, where it has another name
+
+
+def complete_config(ctx: typer.Context, incomplete: str) -> list[str]:
+    """What --config may be: presets of the command's recipe, and YAML and JSON files."""
+    recipe = ctx.params.get("recipe") or _TRAINED.get(str(ctx.info_name), str(ctx.info_name))
+    presets = preset_names("" if recipe == "rounds" else recipe)
+    paths = sorted(glob(f"{escape(incomplete)}*.yaml") + glob(f"{escape(incomplete)}*.json"))
+    return [name for name in presets if name.startswith(incomplete)] + paths
+
+
 Out = Annotated[
     Path, option(*("--out", "-o"), help="Folder of the run; an unfinished one is resumed.", panel=OUTPUT)
 ]
@@ -20,7 +32,7 @@ ConfigSource = Annotated[
     option(
         help="YAML or JSON file, or the name of a preset.",
         panel="Settings",
-        autocompletion=lambda: preset_names(),  # typer would fill in an argument
+        autocompletion=complete_config,
     ),
 ]
 Assignments = Annotated[

@@ -17,7 +17,7 @@ from rag.cli.options import (
     option,
     options_of,
 )
-from rag.cli.recipe import Assignments, From, Out, Threads
+from rag.cli.recipe import Assignments, From, Out, Threads, complete_config
 from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig, RoundsConfig
 from retrievers.negatives.settings import GuidanceSettings
 
@@ -73,6 +73,7 @@ def rounds(
         option(
             help="Training settings, a file or preset; default: distill-small or colbert-small, by recipe.",
             panel="Settings",
+            autocompletion=complete_config,
         ),
     ] = None,
     set_: Assignments = None,
