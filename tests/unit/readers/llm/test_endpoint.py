@@ -1,5 +1,6 @@
 """A model behind an address, played by a local server that speaks the protocol."""
 
+import contextlib
 import json
 import logging
 import re
@@ -40,6 +41,7 @@ class Server:
         self.replies: list[tuple[int, bytes] | Callable[[dict[str, Any]], tuple[int, bytes]]] = []
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
+        self.blanks = 0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -51,9 +53,13 @@ class Server:
                 status, data = reply(body) if callable(reply) else reply
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
+                self.send_header("Content-Length", str(len(data) + outer.blanks))
                 self.end_headers()
-                self.wfile.write(data)
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    for _ in range(outer.blanks):
+                        self.wfile.write(b"\n")
+                        time.sleep(0.1)
+                    self.wfile.write(data)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -188,6 +194,18 @@ def test_tries_end_with_the_time_limit(server: Server) -> None:
     with pytest.raises(ReaderError, match="HTTP 503"):
         ask(server.source, timeout_s=1, retries=20)
     assert time.monotonic() - began < 3
+
+
+def test_the_limit_is_of_the_whole_reply_not_of_each_part(server: Server) -> None:
+    """Some servers send empty lines while the model thinks."""
+    server.blanks = 20
+    server.replies = [chat('{"answer": "Black Forest", "passages": [2]}')]
+    began = time.monotonic()
+    with pytest.raises(ReaderError, match=r"no reply within 0\.5 s\n.*#tiny,timeout_s=1"):
+        ask(server.source, timeout_s=0.5)
+    assert time.monotonic() - began < 1.5
+    server.blanks = 1
+    assert ask(server.source, timeout_s=5)[0].answers[0].text == "Black Forest"
 
 
 def test_a_server_without_probabilities_is_asked_without_them(server: Server) -> None:
