@@ -429,7 +429,7 @@ uploadInput.addEventListener("change", async () => {
 
 function address(question) {
   const parts = question ? [`q=${encodeURIComponent(question)}`] : [];
-  if (indexInput.selectedIndex > 0) parts.push(`index=${encodeURIComponent(indexInput.value)}`);
+  if (indexInput.value && indexInput.value !== indexes[0]?.name) parts.push(`index=${encodeURIComponent(indexInput.value)}`);
   if (folderInput.value) parts.push(`folder=${encodeURIComponent(folderInput.value)}`);
   return parts.length ? `/?${parts.join("&")}` : "/";
 }
@@ -437,7 +437,10 @@ function address(question) {
 function fromAddress() {
   const parameters = new URLSearchParams(location.search);
   const question = (parameters.get("q") ?? "").trim();
-  indexInput.selectedIndex = Math.max(0, indexes.findIndex(({ name }) => name === parameters.get("index")));
+  const named = parameters.get("index");
+  if (named && named !== indexes[0]?.name) offer(indexInput, named);
+  else indexInput.selectedIndex = indexes.length > 1 ? 0 : -1;
+  byId("index-row").hidden = indexInput.options.length < 2;
   showTagline();
   fillFolders(parameters.get("folder") ?? "");
   input.value = question;
@@ -449,8 +452,14 @@ function fromAddress() {
   }
 }
 
+// What an address names is asked for, also where the server does not list it, and then says so.
+function offer(select, value) {
+  if ([...select.options].every((option) => option.value !== value)) select.append(new Option(value));
+  select.value = value;
+}
+
 function chosenIndex() {
-  return indexes[Math.max(0, indexInput.selectedIndex)];
+  return indexInput.value ? indexes.find(({ name }) => name === indexInput.value) : indexes[0];
 }
 
 function showTagline() {
@@ -461,8 +470,8 @@ function showTagline() {
 function fillFolders(chosen) {
   const folders = chosenIndex()?.folders ?? [];
   folderInput.replaceChildren(new Option("all folders", ""), ...folders.map((folder) => new Option(folder)));
-  folderInput.value = folders.includes(chosen) ? chosen : "";
-  byId("folder-row").hidden = folders.length === 0;
+  offer(folderInput, chosen);
+  byId("folder-row").hidden = folderInput.options.length < 2;
 }
 
 indexInput.addEventListener("change", () => {
@@ -511,10 +520,8 @@ async function start() {
     byId("key-row").hidden = !needsKey;
     takesFeedback = page.feedback;
     indexes = page.indexes;
-    if (indexes.length > 1) {
-      indexInput.append(...indexes.map(({ name }) => new Option(name)));
-      byId("index-row").hidden = false;
-    }
+    if (indexes.length > 1) indexInput.append(...indexes.map(({ name }) => new Option(name)));
+    byId("index-row").hidden = indexes.length < 2;
     showTagline();
     fillFolders(folderInput.value);
   } catch {

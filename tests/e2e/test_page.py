@@ -372,6 +372,8 @@ def test_one_of_several_indexes_is_chosen_and_kept_in_the_address(driver, shots)
         page.open("/?q=a&index=news").settled()
         assert "index news" in page.text("#timings")
         assert page.complaints() == []
+        page.open("/?q=a&index=gone").settled()
+        assert "gone" in page.text(".error")
 
 
 def test_the_api_is_described_and_tried_out_without_any_other_server(driver, url, shots):

@@ -51,6 +51,9 @@ def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, pa
         page.until(lambda: page.texts(".near"))
         assert page.texts(".near")[0].startswith("The Rhine begins")
         page.shoot("folder-and-neighbours")
+        page.open("/?q=Where%20does%20the%20Danube%20rise%3F&folder=moved%2F").settled()
+        assert service.filters[-1].conditions[0].values == ("moved/",)
+        assert page.script("return document.getElementById('folder').value") == "moved/"
         assert page.complaints() == []
 
 
