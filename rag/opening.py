@@ -17,7 +17,7 @@ from indexers.build import INDEX_KIND
 from indexers.index import ENCODER_DIR, Index
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError
-from rag.core.files import TEMPORARY_MARK, atomic_write_json, read_json, replaced_folder
+from rag.core.files import TEMPORARY_MARK, atomic_write_json, check_target, read_json, replaced_folder
 from rag.core.log import get_logger
 from rag.core.manifest import read_manifest
 from rag.runtime.live_models import describe_model, is_source, load_live, write_model
@@ -146,8 +146,7 @@ def save(index: Index, opening: Opening, place: Path, *, overwrite: bool) -> Non
     """Write an index with the models and settings that it was opened with; see `Pipeline.save`."""
     if place.exists() and place.resolve() == index.directory.resolve():
         raise ConfigError(f"{place} is the pipeline's own directory", hint="choose another one")
-    if place.exists() and not place.is_dir():
-        raise ConfigError(f"{place} is a file", hint="choose a directory")
+    check_target(place, folder=True)
     if place.exists() and any(place.iterdir()):
         if not overwrite:
             raise ConfigError(f"{place} is not empty", hint="choose another directory, or add --overwrite")

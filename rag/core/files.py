@@ -48,11 +48,17 @@ def check_target(path: str | Path, *, folder: bool = False) -> None:
     """Refuse a place where no file, or no folder, can be written: before the work whose result goes there.
 
     Raises:
-        ConfigError: a folder lies where a file is to be, a file where a folder is to be, or a file above it.
+        ConfigError: a folder lies where a file is to be, a file where a folder is to be, a file above it, or
+            it is a link to nothing.
         ResourceError: there is no permission to write there.
     """
     target = Path(path)
     wanted = "folder" if folder else "file"
+    if target.is_symlink() and not target.exists():
+        raise ConfigError(
+            f"{target} is a link to {os.readlink(target)}, which does not exist",
+            hint=f"make this {wanted} or delete the link, or choose another --out",
+        )
     if target.exists() and target.is_dir() != folder:
         found = "file" if folder else "folder"
         raise ConfigError(f"{target} is a {found}, expected a {wanted}", hint="choose another --out")
@@ -100,7 +106,8 @@ def disk_errors(path: Path) -> Iterator[None]:
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary sibling of `path`; on success it is flushed and renamed over `path`.
 
-    On any exception, Ctrl-C included, the temporary file or directory is removed and `path` is untouched.
+    A link stays a link: what it points to is replaced. On any exception, Ctrl-C included, the temporary file
+    or directory is removed and `path` is untouched.
 
     Example:
         >>> import tempfile
@@ -111,6 +118,9 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         '1 2 3'
     """
     target = Path(path)
+    if target.is_symlink():
+        check_target(target, folder=target.is_dir())
+        target = target.resolve()
     with disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mktemp(prefix=f".{target.name}{TEMPORARY_MARK}", dir=target.parent))
@@ -130,7 +140,7 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         temporary.mkdir()
         yield temporary
         if folder.exists():
-            shutil.rmtree(folder)
+            shutil.rmtree(folder.resolve())
 
 
 def require_new(folder: Path) -> None:

@@ -255,7 +255,7 @@ def write_static(
         for name, value in written.items():
             (temporary / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
         if folder.exists():
-            shutil.rmtree(folder)
+            shutil.rmtree(folder.resolve())
     return folder
 
 

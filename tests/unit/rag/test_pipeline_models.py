@@ -113,6 +113,10 @@ def test_saving_replaces_no_other_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"index is not empty\n.*or add overwrite"):
         pipeline.save(tmp_path / "index")
     pipeline.save(tmp_path / "index", overwrite=True)
+    (tmp_path / "link").symlink_to("index")
+    pipeline.save(tmp_path / "link", overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert not (tmp_path / "index").is_symlink()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("all of it")
     with pytest.raises(ArtifactError, match=r"has no manifest\.json"):

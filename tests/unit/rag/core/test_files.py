@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -154,6 +155,28 @@ def test_a_place_where_nothing_can_be_written_is_refused_before_and_at_writing(t
     check_target(tmp_path / "new/deep/x", folder=True)
     assert (tmp_path / "file").read_text() == "kept"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_links_stay_links_and_one_to_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "old").touch()
+    (tmp_path / "folder").symlink_to("real")
+    (tmp_path / "name").symlink_to("real/old")
+    atomic_write_text(tmp_path / "name", "new")
+    assert (tmp_path / "name").is_symlink()
+    assert (tmp_path / "real" / "old").read_text() == "new"
+    with atomic_path(tmp_path / "folder") as temporary:
+        temporary.mkdir()
+        (temporary / "x").touch()
+        shutil.rmtree(tmp_path / "real")
+    assert (tmp_path / "folder").is_symlink()
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["x"]
+    for name, target in (("gone", "nowhere"), ("loop", "loop")):
+        (tmp_path / name).symlink_to(target)
+        with pytest.raises(ConfigError, match=f"{name} is a link to {target}, which does not exist"):
+            atomic_write_text(tmp_path / name, "x")
+        with pytest.raises(ConfigError, match="is a link to"), directory_lock(tmp_path / name):
+            pass
 
 
 def test_other_system_errors_pass_through(tmp_path: Path) -> None:
