@@ -81,10 +81,12 @@ def _retrieved(config: Any, path: Path) -> Path:
     key = fingerprint([sha256_file(path), checksum, config.top_k])
     out = Path(config.out / "retrieved" / f"{path.name.partition('.')[0]}-{key[:12]}.json")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(out.parent.with_suffix(".lock")):  # the processes of torchrun come here together
+    lock = out.parent.with_suffix(".lock")
+    with FileLock(lock):  # the processes of torchrun come here together
         if not out.exists():
             with closing(Pipeline.open(config.index, reads=False)) as pipeline:
                 write_results(pipeline, list(read_questions(path)), out, config.top_k)
+    lock.unlink(missing_ok=True)  # who still waits for it finds the file written
     return out
 
 

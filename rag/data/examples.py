@@ -30,13 +30,17 @@ ROLES: Mapping[str, Role] = {
 """The lists of passages in DPR's and FiD's records, and what stands in them."""
 
 _OF_CANDIDATES = frozenset(
-    {*PASSAGE_ID_FIELDS, "title", "text", "source", "rank", "score", "target", "has_answer"}
+    {*PASSAGE_ID_FIELDS, "title", "text", "source", "rank", "score", "target", "has_answer", "hasanswer"}
 )
 _MAX_BAD_SHARE = 0.001
 _SHOWN = 3
 _SHAPE = (
     "expected {question, answers, positive_ctxs: [{title, text, passage_id}], hard_negative_ctxs: [...]}, "
     "in a JSON list or one a line"
+)
+_BY_ID = (
+    "its questions name their passages by id: index the corpus that has them, then "
+    "`rag mine --index DIR --questions FILE` writes examples with their texts"
 )
 _NEEDED = {
     "positives": ("a positive passage", _SHAPE),
@@ -206,7 +210,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
         'x is'
     """
     counts, left_out, without_target = ReadReport(), 0, 0
-    name, usable, first_left_out = str(path), 0, []
+    name, usable, first_left_out, by_id = str(path), 0, [], False
     with open_binary(path) as stream:
         is_lines, records = training_rows(stream, name)
         for number, record in records:
@@ -220,6 +224,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
             counts.add_good()
             if not example.has(needs):
                 left_out += 1
+                by_id = by_id or "gold_passage_ids" in example.meta
                 without_target += all(candidate.target is None for candidate in example.candidates)
                 first_left_out += [f"{name}:{number}"] if left_out <= _SHOWN else []
                 continue
@@ -236,7 +241,8 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     if not usable:
         detail = f"; {without_target} have no target, {left_out - without_target} targets that are all alike"
         raise DataError(
-            f"{name}: no question with {what}" + (detail if needs == "targets" else ""), hint=hint
+            f"{name}: no question with {what}" + (detail if needs == "targets" else ""),
+            hint=_BY_ID if by_id else hint,
         )
 
 
@@ -282,13 +288,14 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
     if key is not None:
         del rest[key]
     given = [rest.pop(name) for name in ("answers", "answer") if name in rest]
+    answers = given[0] if given else target
     if "contexts" in rest and not ROLES.keys() & rest.keys():  # pyserini's: what has no id is a `docid` too
         listed = rest.pop("contexts") or ()
         rest["ctxs"] = [{"docid": "", **c} if isinstance(c, Mapping) else c for c in listed]
     return Example(
         fallback_id if key is None else str(identifier),
         question,
-        strings((given[0] if given else target) or (), "the question"),
+        strings(() if answers is None or answers == "" else answers, "the question"),
         tuple(_candidate(value, role) for name, role in ROLES.items() for value in _listed(rest, name)),
         tuple(_candidate(value, "retrieved").passage for value in _listed(rest, "query_ctxs")),
         answers_are_regex=rest.pop("answers_are_regex", None) is True,
@@ -348,7 +355,7 @@ def _candidate(value: Any, role: Role) -> Candidate:
     except UnicodeEncodeError as error:
         raise ValueError("a passage is not valid Unicode") from error
     rank, score, target = (value.get(name) for name in ("rank", "score", "target"))
-    has_answer = value.get("has_answer")
+    has_answer = value.get("has_answer", value.get("hasanswer"))  # FiD's files have the second
     try:
         rank, target = None if rank is None else int(rank), None if target is None else float(target)
     except (TypeError, ValueError) as error:

@@ -152,11 +152,11 @@ def parse_id_cell(cell: str) -> list[str]:
 
 
 def _answers(value: Any) -> tuple[str, ...]:
-    """Text, a list of texts, or of `{text}` or `{answer}`, or `{text: [...]}`; duplicates dropped."""
+    """Text, a number, a list of these, or of `{text}` or `{answer}`, or `{text: [...]}`; each once."""
     if value is None:
         return ()
-    if isinstance(value, str):
-        return (value,)
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return (str(value),)
     if isinstance(value, Mapping):
         inner = value.get("text", value.get("answer"))
         if inner is None:

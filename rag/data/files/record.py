@@ -93,15 +93,14 @@ def finite(value: Any, place: str) -> float:
 
 
 def strings(value: Any, place: str) -> tuple[str, ...]:
-    """Answers from one string or a list of strings, duplicates and order kept.
+    """Answers from one string or number, or a list of these, duplicates and order kept.
 
     Raises:
         DataError: anything else.
     """
-    if isinstance(value, str):
-        return (value,)
-    if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
-        return tuple(value)
+    listed = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    if all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in listed):
+        return tuple(map(str, listed))
     raise DataError(f"{place}: expected an answer or a list of answers, found {value!r:.60}")
 
 

@@ -20,6 +20,7 @@ from rag.data.files.streams import (
 _QUESTIONS = ("anchor", "query", "question")
 _POSITIVES = ("positive", "positives", "pos", "positive_passages")
 _NEGATIVES = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
+_BY_ID = "positive_document_ids"
 _BY_POSITION = ("anchor", "positive", "negative")  # MS MARCO's triples
 
 
@@ -32,6 +33,9 @@ def training_shape(record: Any) -> Any:
     | FlagEmbedding | `query`, `pos`, `neg`: lists of texts |
     | Tevatron | `query_id`, `query`, `positive_passages`, `negative_passages` |
 
+    Tevatron 2 names passages of a corpus instead (`query_text`, `positive_document_ids`): such records become
+    questions with `gold_passage_ids`.
+
     Example:
         >>> training_shape(["who", "x is", "y is"])["hard_negative_ctxs"]
         [{'text': 'y is'}]
@@ -40,6 +44,9 @@ def training_shape(record: Any) -> Any:
         record = {"query": record[0], "pos": record[1], "neg": record[2:]}
     if not isinstance(record, Mapping):
         return record
+    if isinstance(ids := record.get(_BY_ID), list):
+        rest = {name: value for name, value in record.items() if name not in {_BY_ID, "query_text", "query"}}
+        return {**rest, "question": record.get("query_text", record.get("query")), "gold_passage_ids": ids}
     question = next((name for name in _QUESTIONS if isinstance(record.get(name), str)), None)
     named = [name for name in _POSITIVES if name in record]  # the first that holds something
     positive = next((name for name in named if record[name]), named[0] if named else None)

@@ -70,6 +70,47 @@ def test_questions_without_a_positive_are_left_out(tmp_path: Path, caplog: pytes
     assert [len(question.gold) for question in read_questions(path)] == [1, 0, 0, 0]
 
 
+def test_records_that_name_their_passages_by_id_are_questions_for_mining(tmp_path: Path) -> None:
+    """Tevatron 2's, whose passages stand in a corpus."""
+    record = {"query_id": "7", "query_text": ASKED, "query_image": None, "positive_document_ids": [3, "d1"],
+              "negative_document_ids": ["d2"], "answer": None}  # fmt: skip
+    path = write(tmp_path, "a.jsonl", json.dumps(record))
+    [question] = read_questions(path)
+    assert (question.id, question.text, question.gold_passage_ids) == ("7", ASKED, ("3", "d1"))
+    with pytest.raises(DataError, match=r"no question with a positive passage\n.*name their passages by id"):
+        list(read_examples(path))
+
+
+def test_answers_may_be_numbers(tmp_path: Path) -> None:
+    passages = [{"title": "", "text": RIGHT}]
+    for given, expected in (
+        ([1912, 2.5, "x"], ("1912", "2.5", "x")),
+        (1912, ("1912",)),
+        (0, ("0",)),
+        ("", ()),
+    ):
+        record = {"question": ASKED, "answers": given, "positive_ctxs": passages}
+        path = write(tmp_path, "a.json", json.dumps([record]))
+        [example], [question] = read_examples(path), read_questions(path)
+        assert example.answers == expected
+        if expected:
+            assert question.answers == expected
+    path = write(tmp_path, "a.json", json.dumps([{**record, "answers": [True]}]))
+    with pytest.raises(DataError, match=r"found \[True\]"):
+        list(read_examples(path))
+
+
+def test_what_fid_says_of_its_passages_is_read(tmp_path: Path) -> None:
+    contexts = [
+        {"title": "", "text": RIGHT, "hasanswer": True},
+        {"title": "", "text": WRONG, "hasanswer": False},
+    ]
+    path = write(tmp_path, "a.jsonl", json.dumps({"question": ASKED, "answers": ["x"], "ctxs": contexts}))
+    [example] = read_examples(path, needs="passages")
+    assert [candidate.has_answer for candidate in example.candidates] == [True, False]
+    assert [dict(candidate.extra) for candidate in example.candidates] == [{}, {}]
+
+
 def test_pairs_need_no_negative(tmp_path: Path) -> None:
     for name, text in (
         ("a.jsonl", json.dumps({"query": ASKED, "positive": RIGHT})),

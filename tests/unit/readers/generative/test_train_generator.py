@@ -228,7 +228,7 @@ def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], 
 
     bad = tmp_path / "bad.json"
     for record, expected in (
-        ({"question": "q", "answers": [1], "ctxs": [{"text": "a"}]}, "expected an answer"),
+        ({"question": "q", "answers": [None], "ctxs": [{"text": "a"}]}, "expected an answer"),
         ({"question": "q", "target": 5, "answers": ["x"], "ctxs": [{"text": "a"}]}, "target .* is not text"),
         ({"question": "q", "answers": ["x"], "ctxs": []}, "no question with a passage"),
         ({"question": "q", "answers": ["x"]}, "no passages beside its questions"),
@@ -310,4 +310,5 @@ def test_questions_without_passages_get_them_from_an_index(tmp_path: Path) -> No
     result = runner.invoke(app, ["train", "generator", *options])
     assert result.exit_code == 0, result.output
     [retrieved] = (tmp_path / "o" / "retrieved").iterdir()
+    assert not (tmp_path / "o" / "retrieved.lock").exists()
     assert [len(record["ctxs"]) for record in json.loads(retrieved.read_text())] == [3] * 8

@@ -250,7 +250,7 @@ def test_training_to_results_says_that_roles_are_lost(tmp_path: Path) -> None:
     [
         ("dpr-results", '[{"answers": []}]', "record 1: no question"),
         ("dpr-results", '[{"question": "x", "ctxs": [3]}]', "not an object"),
-        ("dpr-results", '[{"question": "x", "answers": 3, "ctxs": []}]', "list of answers"),
+        ("dpr-results", '[{"question": "x", "answers": [null], "ctxs": []}]', "list of answers"),
         (
             "dpr-results",
             '[{"question": "x", "ctxs": [{"id": 1, "text": "t", "score": "high"}]}]',
