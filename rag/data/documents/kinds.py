@@ -29,6 +29,7 @@ _BY_SUFFIX |= {f".{suffix}": "code" for suffix in _CODE}
 _BY_NAME = {"makefile": "code", "dockerfile": "code", "readme": "text", "license": "text",
             "copying": "text", "changelog": "text", "news": "text", "authors": "text", "install": "text",
             "todo": "text"}  # fmt: skip
+_GET_AGAIN = "get a whole copy of it"
 _BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt", "ods", "odp")
 _UNSUPPORTED = {
     ".doc": "DOCX", ".dot": "DOCX", ".pages": "DOCX", ".wpd": "DOCX",
@@ -67,6 +68,13 @@ def remedy_by_name(name: str) -> str | None:
     return None if target is None else f"save it as {target}"
 
 
+def _is_text(data: bytes) -> bool:
+    try:
+        return "\0" not in data.decode()
+    except UnicodeDecodeError:
+        return False
+
+
 def kind_of(data: bytes, name: str) -> str:
     """Format of a document by its content, otherwise by its name, otherwise text.
 
@@ -75,7 +83,8 @@ def kind_of(data: bytes, name: str) -> str:
     """
     named = kind_by_name(name)
     if not data.strip():
-        raise Unreadable("empty", "nothing to do: there is no text in it", f"{len(data)} bytes")
+        remedy = _GET_AGAIN if named in _BINARY else "nothing to do: there is no text in it"
+        raise Unreadable("empty", remedy, f"{len(data)} bytes")
     if b"%PDF-" in data[:1024] and (named in (None, *_BINARY) or data.lstrip().startswith(b"%PDF-")):
         return "pdf"
     if data.startswith(b"PK") and zipfile.is_zipfile(io.BytesIO(data)):
@@ -89,7 +98,8 @@ def kind_of(data: bytes, name: str) -> str:
     if named in (None, "text", *_BINARY) and _HTML.match(data[:4096]):
         return "html"
     if named in _BINARY:
-        raise Unreadable("broken file", "get a whole copy of it", f"its content is not {named.upper()}")
+        remedy = "name it .txt, or as what it is" if _is_text(data) else _GET_AGAIN
+        raise Unreadable("broken file", remedy, f"its content is not {named.upper()}")
     if named is None and re.match(rb"From \S+.*\d{4}\r?\n[\w-]+:", data[:1024]):
         return "mbox"
     if named is None and (remedy := remedy_by_name(name)):

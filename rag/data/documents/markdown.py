@@ -129,7 +129,8 @@ def notebook(text: str) -> tuple[str, list[Piece]]:
         cells = json.loads(text)["cells"]
         sources = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
     except (ValueError, KeyError, TypeError) as error:
-        raise Unreadable("broken file", "save the notebook again", f"not a notebook: {error!r}") from error
+        detail = "not valid JSON" if isinstance(error, ValueError) else "no cells of a notebook in it"
+        raise Unreadable("broken file", "save the notebook again", detail) from error
     title, pieces = "", list[Piece]()
     for kind, source in sources:
         if kind == "markdown":

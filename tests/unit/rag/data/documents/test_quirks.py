@@ -10,13 +10,14 @@ import docx
 import pptx
 import pytest
 
+from rag.data.corpus import read_documents
 from rag.data.documents import worker
 from rag.data.documents.blocks import Block, Converted
 from rag.data.documents.convert import convert
 from rag.data.documents.limits import Limits
 from rag.data.documents.pool import convert_files
 from rag.data.documents.sections import sections
-from rag.data.records import Document
+from rag.data.records import Document, ReadReport
 from tests import document_makers as make
 
 
@@ -180,3 +181,24 @@ def test_footnotes_of_word_stand_below_their_paragraph() -> None:
     data = make.archive({name: text.encode("utf-8", "surrogateescape") for name, text in files.items()})
     converted = convert(data, "a.docx")
     assert converted.text == "Text.\n\nThe note.\n\nMore."
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("report.pdf", b"", "empty (0 bytes; get a whole copy of it)"),
+        ("notes.txt", b"", "empty (0 bytes; nothing to do: there is no text in it)"),
+        ("notes.pdf", b"Only text.", "broken file (its content is not PDF; name it .txt, or as what it is)"),
+        ("cut.docx", b"\x00\xff" * 50, "broken file (its content is not DOCX; get a whole copy of it)"),
+        ("cut.ipynb", b'{"cells": ', "broken file (not valid JSON; save the notebook again)"),
+        ("other.ipynb", b'{"a": 1}', "broken file (no cells of a notebook in it; save the notebook again)"),
+    ],
+)
+def test_what_to_do_about_a_file_fits_what_is_in_it(
+    name: str, data: bytes, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    (tmp_path / "good.md").write_text("# Danube\n\nThe Danube rises in a forest.")
+    report = ReadReport()
+    assert [one.id for one in read_documents(tmp_path, report=report)] == ["good.md"]
+    assert said in report.summary()
