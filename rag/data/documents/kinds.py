@@ -83,8 +83,8 @@ def kind_of(data: bytes, name: str) -> str:
     """
     named = kind_by_name(name)
     if not data.strip():
-        remedy = _GET_AGAIN if named in _BINARY else "nothing to do: there is no text in it"
-        raise Unreadable("empty", remedy, f"{len(data)} bytes")
+        what_to_do = _GET_AGAIN if named in _BINARY else "nothing to do: there is no text in it"
+        raise Unreadable("empty", what_to_do, f"{len(data)} bytes")
     if b"%PDF-" in data[:1024] and (named in (None, *_BINARY) or data.lstrip().startswith(b"%PDF-")):
         return "pdf"
     if data.startswith(b"PK") and zipfile.is_zipfile(io.BytesIO(data)):
@@ -98,8 +98,8 @@ def kind_of(data: bytes, name: str) -> str:
     if named in (None, "text", *_BINARY) and _HTML.match(data[:4096]):
         return "html"
     if named in _BINARY:
-        remedy = "name it .txt, or as what it is" if _is_text(data) else _GET_AGAIN
-        raise Unreadable("broken file", remedy, f"its content is not {named.upper()}")
+        what_to_do = "name it .txt, or as what it is" if _is_text(data) else _GET_AGAIN
+        raise Unreadable("broken file", what_to_do, f"its content is not {named.upper()}")
     if named is None and re.match(rb"From \S+.*\d{4}\r?\n[\w-]+:", data[:1024]):
         return "mbox"
     if named is None and (remedy := remedy_by_name(name)):
