@@ -108,7 +108,7 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
 async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
     app = application(index)
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready", 120)
+        await until(lambda: app.state.engine.state == "ready", 120)
 
         async def found(**chosen: object) -> list[str]:
             wanted = {"question": "zebra", "filter": chosen}
@@ -154,7 +154,7 @@ async def test_metadata_that_filters_cannot_compare_is_refused_by_name(
 ) -> None:
     app, before = application(index), (index / "manifest.json").read_bytes()
     async with running(app=app) as client:
-        await until(lambda: app.state.desk.state == "ready", 120)
+        await until(lambda: app.state.engine.state == "ready", 120)
         body = f'{{"documents": [{{"id": "x", "text": "word", "metadata": {metadata}}}]}}'
         head = {**KEY, "Content-Type": "application/json"}
         reply = await client.post("/v1/documents", content=body, headers=head)

@@ -151,6 +151,7 @@ async def test_an_answer_is_cited_at_the_page_on_which_it_begins(tmp_path: Path)
         service = Pipeline.open(place, retriever="bm25", reader=LastWordsReader())
         app = create_app(settings(index=(str(place),)), service)
         async with running(app=app) as client:
+            await until(lambda app=app: app.state.engine.state == "ready", 120)
             for question, text, path in (
                 ("Since when is the gate open?", "Monday last", "b.pdf"),
                 ("What does milk cost?", "two euros", "c.pdf"),
