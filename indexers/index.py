@@ -230,10 +230,12 @@ class Index:
             raise ConfigError(f"{self.directory} has no vectors", hint="use retriever bm25")
         differences = stored.differences(identity)
         if differences:
+            same_name = stored.name == identity.name
+            given = "what has this name now, as after an upgrade" if same_name else repr(identity.name)
             raise MismatchedArtifactError(
-                f"{self.directory} was built with the encoder {stored.name!r}, not {identity.name!r} "
+                f"{self.directory} was built with the encoder {stored.name!r}, not {given} "
                 f"({'; '.join(differences)})",
-                hint="use the encoder of the index, or rebuild the index with this one",
+                hint="use the encoder of the index, or build the index again with this one (rag index)",
             )
 
     def describe(self) -> str:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,9 @@ def test_the_wrong_encoder_is_refused_by_field(tmp_path: Path, encoder: Any) -> 
     other = EncoderIdentity("other", "beef", dim=32, pooling="cls")
     with pytest.raises(MismatchedArtifactError, match=r"weights_sha256.*pooling: 'mean' != 'cls'"):
         index.check_encoder(other)
+    upgraded = replace(encoder.identity, weights_sha256="beef")
+    with pytest.raises(MismatchedArtifactError, match=r"not what has this name now, as after an upgrade \(w"):
+        index.check_encoder(upgraded)
 
 
 def _files(place: Path) -> list[str]:
