@@ -78,6 +78,7 @@ class DocumentFields:
             DataError: no column holds the text, or a requested one does not exist.
         """
         keys = tuple(names)
+        self._first_keys = self._first_keys or keys
         columns = f"the fields are {listed_names(names)}"
         for name in self._given:
             if not _matching(keys, (name,)):
