@@ -333,7 +333,7 @@ class Pipeline:
         Args:
             top_k: passages to read.
             n_best: answers to return at most.
-            filter: which passages may be read, see `retrieve`; if it selects none, there is no answer.
+            filter: which passages may be read, see `retrieve`; if it selects none, `notice` says so.
 
         Returns:
             One `AnswerSet`, or one per question in the order given. Timings are those of the whole batch.
@@ -352,10 +352,12 @@ class Pipeline:
                     found, paths = self._search(asked, int(top_k), timer, filter)
                 with timer("read"):
                     read = self.read(asked, found, answers_wanted(self.reader, asked, n_best), paths)
+            selects_none = filter and not len(self.index.select(Filter.parse(filter) or Filter(())))
         shown = (with_kind(self.reader, each, n_best) for each in map(with_paths, read, paths))
         common: dict[str, Any] = {"timings_ms": timer.timings_ms, "partial": tuple(timer.missing)}
         whole = in_whole(batch, parts, shown)
-        results = [replace(one, notice=self._notice(one.question), **common) for one in whole]
+        none = "no passage meets the filter" if selects_none else ""
+        results = [replace(one, notice=none or self._notice(one.question), **common) for one in whole]
         return results[0] if isinstance(questions, str) else results
 
     @overload

@@ -24,6 +24,7 @@ _RANGES: dict[str, Callable[[Any, Any], bool]] = {
     "lt": lambda value, bound: value < bound,
 }
 _OPTION = re.compile(r"(?P<field>[^=<>]+)(?P<sign>>=|<=|=|>|<)(?P<value>.+)", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 _SIGNS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt"}
 _EXPECTED = 'expected an object such as {"path": "guide/*", "year": {"gte": 2020}}'
 _MOST_VALUES = 10_000
@@ -39,6 +40,8 @@ class Condition:
             slash at the end for everything in the folder.
         bounds: pairs such as ("gte", 2020); one that is given as text and as a number applies to values of
             either kind.
+
+    A number also selects text that spells it, since tables such as CSV have nothing but text.
     """
 
     field: str
@@ -50,8 +53,8 @@ class Condition:
 
         Example:
             >>> is_new = Condition("year", bounds=(("gte", 2020),)).test()
-            >>> is_new(2021), is_new(2019), is_new("2021"), is_new(None)
-            (True, False, False, False)
+            >>> is_new(2021), is_new(2019), is_new("2021"), is_new("new"), is_new(None)
+            (True, False, True, False, False)
             >>> Condition("path", ("guide/*",)).test()("guide/setup/linux.md")
             True
         """
@@ -61,14 +64,18 @@ class Condition:
             return lambda value: any(map(self._is_within, value if isinstance(value, tuple) else (value,)))
         wanted = {(_kind(value), value) for value in self.values}
         return lambda value: any(
-            (_kind(one), one) in wanted for one in (value if isinstance(value, tuple) else (value,))
+            (_kind(meaning), meaning) in wanted
+            for one in (value if isinstance(value, tuple) else (value,))
+            for meaning in _readings(one)
         )
 
     def _is_within(self, value: Any) -> bool:
-        alike = [(name, bound) for name, bound in self.bounds if _kind(bound) == _kind(value)]
-        applied = {name for name, _ in alike}
-        is_whole = applied == {name for name, _ in self.bounds}
-        return is_whole and all(_RANGES[name](value, bound) for name, bound in alike)
+        names = {name for name, _ in self.bounds}
+        for meaning in _readings(value):
+            alike = [(name, bound) for name, bound in self.bounds if _kind(bound) == _kind(meaning)]
+            if {name for name, _ in alike} == names:
+                return all(_RANGES[name](meaning, bound) for name, bound in alike)
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +213,19 @@ def _meanings(name: str, text: str) -> list[Value]:
         return [text]
     if text in ("true", "false"):
         return [text, text == "true"]
+    return [text, *_number(text)]
+
+
+def _readings(value: Any) -> list[Any]:
+    """What a stored value may mean: first the number that a text spells, then the value itself."""
+    return [*_number(value), value] if isinstance(value, str) else [value]
+
+
+def _number(text: str) -> list[int | float]:
+    """The number that a text spells, if it does; whole ones are exact, however large."""
+    if _NUMBER.fullmatch(text) is None:  # "nan" is a language
+        return []
     try:
-        return [text, int(text)]  # exact, however large
+        return [int(text)]
     except ValueError:
-        pass
-    try:
-        number = float(text)
-    except ValueError:
-        return [text]
-    return [text] if number != number else [text, number]  # "nan" is a language
+        return [float(text)]

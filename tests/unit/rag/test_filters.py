@@ -25,6 +25,7 @@ from rag.data.filters import Filter, FilterError
 from rag.data.records import Document
 from rag.data.split import SplitOptions, split_documents
 from rag.pipeline import Pipeline
+from readers.protocols import ReadAnswer, ReadResult
 from retrievers.dense import DenseRetriever
 from retrievers.hybrid import HybridRetriever
 from retrievers.multihop import MultiHopRetriever
@@ -41,6 +42,13 @@ class QuestionEncoder(WordEncoder):
     def encode_queries(self, queries: Any) -> Any:
         texts = [" ".join([one.question, *(p.text for p in one.passages)]) for one in queries]
         return self.encode_passages([""] * len(texts), texts)
+
+
+class FirstCharacter:
+    """Answers with the first character of the first passage."""
+
+    def read(self, questions: Any, passages: Any, scores: Any, n_best: int = 5) -> list[ReadResult]:
+        return [ReadResult((ReadAnswer(own[0].text[0], 1.0, 0.9, 0, 0, 1),), 0.1) for own in passages]
 
 
 def corpus() -> list[Passage]:
@@ -146,6 +154,9 @@ def test_answers_come_from_selected_passages_alone(index: Index) -> None:
     assert {dict(p.metadata)["year"] for hits in found for _, p in hits} == {2004}
     assert pipeline.retrieve(QUESTIONS[0], 7, filter={"year": 1066}) == []
     assert pipeline.retrieve(QUESTIONS[0], 7, filter={}) == pipeline.retrieve(QUESTIONS[0], 7)
+    reading = Pipeline(index, pipeline.retriever, FirstCharacter())
+    assert reading.ask(QUESTIONS[0], filter={"year": 1066}).notice == "no passage meets the filter"
+    assert reading.ask(QUESTIONS[0], filter={"year": 2004}).notice == ""
 
 
 @pytest.mark.parametrize(
@@ -196,6 +207,10 @@ def test_records_keep_the_metadata_that_is_named(tmp_path: Path) -> None:
     assert select(store, Filter.parse({"year": {"lt": 2000}}) or Filter(())).rows.tolist() == [1500, 1501]
     with pytest.raises(DataError, match="no record holds the metadata field 'yaer'"):
         list(read_documents(path, options=ReadOptions(metadata=("yaer",))))
+    table = tmp_path / "corpus.csv"
+    table.write_text("id,text,year\na,one two three,1999\n")
+    with pytest.raises(DataError, match=r"no record holds the metadata field 'yaer'; .* id, text, year"):
+        list(read_documents(table, options=ReadOptions(metadata=("year", "yaer"))))
     with pytest.raises(ConfigError, match="'path' has a name that filters reserve"):
         ReadOptions(metadata=("path",))
     path.write_text(json.dumps({**rows[0], "year": {"from": 1}}) + "\n")
@@ -235,6 +250,22 @@ def test_numbers_are_exact_and_bounds_apply_to_text_too() -> None:
     ]  # fmt: skip
     with pytest.raises(FilterError, match="two bounds with >="):
         Filter.parse_options(["year>=2010", "year>=1995"])
+
+
+def test_a_number_selects_the_text_that_spells_it() -> None:
+    """Tables have nothing but text, and a filter in JSON has numbers."""
+    values = ("2022", 2022, "99", "2022-05", "x", None, ("1", "2022"))
+    for given, selected in [
+        (2022, [True, True, False, False, False, False, True]),
+        ({"gte": 100}, [True, True, False, False, False, False, True]),
+        ("2022", [True, False, False, False, False, False, True]),
+    ]:
+        made = Filter.parse({"year": given})
+        assert made is not None
+        assert [made.conditions[0].test()(value) for value in values] == selected, given
+    option = Filter.parse_options(["year>=100"])
+    assert option is not None
+    assert [option.conditions[0].test()(value) for value in ("99", "101", 101)] == [False, True, True]
 
 
 @pytest.mark.parametrize(("split", "found"), [("words100", ["a-1-0"]), ("none", ["a-1"]), ("numbers", None)])
