@@ -180,6 +180,7 @@ def _openapi(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
         add_limits(schema, settings)
+        schema["servers"] = [{"url": "./"}]  # beside this description, also behind a proxy
         for path, operations in schema["paths"].items():
             if is_openai_path(path):  # an invalid request is answered with 400 there
                 for operation in operations.values():

@@ -171,7 +171,9 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     job = Job("ask", index, engine.settings.read_top_k, engine.settings.n_best, turns, chosen)
     result = (await run_job(request, engine, job, [given]))[0]
     answers = result["answers"]
-    base_url, query = str(request.base_url), "" if index == engine.default else f"?index={index}"
+    prefix = quote(request.headers.get("x-forwarded-prefix", "").strip("/"))  # of a proxy
+    base_url = f"{request.base_url}{prefix}/" if prefix else str(request.base_url)
+    query = "" if index == engine.default else f"?index={index}"
     sources = _sources(answers if result.get("parts") else answers[:1], base_url, query)
     content = _content(result, given, sources)
     n_prompt = sum(len(simple_tokenize(message.text)) for message in body.messages)

@@ -62,7 +62,8 @@ async def file(path: str, engine: AppEngine, index: str | None = None, page: str
         if page:
             number = await engine.in_thread(number_of_page, found, page)
             query = f"?index={quote(index)}" if index else ""
-            return RedirectResponse(f"/v1/files/{quote(path)}{query}#page={number}", 303)
+            # relative, for proxies that serve this below another path
+            return RedirectResponse(f"./{quote(path.rsplit('/', 1)[-1])}{query}#page={number}", 303)
         return FileResponse(found, media_type="application/pdf", headers=headers)
     headers["Content-Security-Policy"] = _NO_SCRIPTS
     if kind == "html":

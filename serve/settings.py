@@ -214,8 +214,8 @@ class ServeSettings(BaseSettings):
     @field_validator("api_keys")
     @classmethod
     def _are_hashes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        hashes = tuple(key.strip().lower() for key in value)
-        for number, key_hash in enumerate(hashes):
+        hashes = tuple(key.strip().lower().removesuffix("  -") for key in value)  # as sha256sum prints it
+        for number, key_hash in enumerate(hashes, 1):
             if not _SHA256.fullmatch(key_hash):
                 raise ValueError(
                     f"entry {number} is not a sha256 (64 hex digits); keys are stored as hashes only, "
@@ -274,7 +274,8 @@ def load_settings(**values: object) -> ServeSettings:
         return ServeSettings(**values)  # type: ignore[arg-type]
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(str(part) for part in problem['loc']) or 'together'}: {problem['msg']}"
+            f"{'.'.join(str(part) for part in problem['loc']) or 'together'}: "
+            f"{str(problem['msg']).removeprefix('Value error, ')}"
             for problem in error.errors(include_input=False, include_url=False)
         )
         raise ConfigError(

@@ -8,7 +8,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime"}
+_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {
+    *("message", "asctime"),
+    "color_message",  # uvicorn's message again, for terminals
+}
 
 
 def get_logger(name: str) -> logging.Logger:

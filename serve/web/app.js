@@ -1,4 +1,5 @@
 // The page: one question box, one result. Whatever comes from the server is inserted as text, never as markup.
+// Addresses are relative, so that a proxy may serve it below any path.
 import { asHeader, asPath, cardsOf, inWords, isAnswered, isDoubtful, milliseconds, percent, placeOf, splitBySpans, stepOf } from "./text.js";
 
 const MAX_RECENT = 6;
@@ -80,10 +81,10 @@ async function ask(question) {
   try {
     const index = indexInput.value ? { index: indexInput.value } : {};
     const within = folderInput.value ? { filter: { path: folderInput.value } } : {};
-    const result = await post("/v1/ask", { question, ...index, ...within }, controller.signal);
+    const result = await post("v1/ask", { question, ...index, ...within }, controller.signal);
     let passages = [];
     if (result.answers.length === 0) {
-      passages = (await post("/v1/retrieve", { question, top_k: 5, ...index, ...within }, controller.signal)).hits;
+      passages = (await post("v1/retrieve", { question, top_k: 5, ...index, ...within }, controller.signal)).hits;
     }
     showResult(result, passages, index);
     remember(question);
@@ -187,7 +188,7 @@ function thumbs(question, { text: answer, evidence: { passage_id } }, index) {
   };
   const send = async (judgement) => {
     try {
-      await post("/v1/feedback", { question, answer, passage_id, ...index, ...judgement });
+      await post("v1/feedback", { question, answer, passage_id, ...index, ...judgement });
       tell("Thank you, your judgement is kept.");
     } catch (error) {
       tell(`The judgement was not kept: ${error.message}.`);
@@ -299,7 +300,7 @@ function place(where) {
   const query = new URLSearchParams({
     ...(indexInput.value && { index: indexInput.value }), ...(where.page && { page: where.page }),
   });
-  link.href = `/v1/files/${asPath(where.path)}?${query}`;
+  link.href = `v1/files/${asPath(where.path)}?${query}`;
   link.target = "_blank";
   link.rel = "noopener";
   if (needsKey) {  // a link cannot send the key
@@ -334,7 +335,7 @@ function neighbours(card, text) {
     more.disabled = true;
     try {
       const index = indexInput.value ? `&index=${encodeURIComponent(indexInput.value)}` : "";
-      const value = await request(`/v1/passages/${asPath(card.id)}?around=1${index}`, { headers: keyHeaders() });
+      const value = await request(`v1/passages/${asPath(card.id)}?around=1${index}`, { headers: keyHeaders() });
       text.before(...value.before.map(around));
       text.after(...value.after.map(around));
       more.remove();
@@ -413,9 +414,9 @@ uploadInput.addEventListener("change", async () => {
   uploadButton.disabled = true;
   tell(uploadInput.files.length === 1 ? "Adding the file …" : `Adding ${uploadInput.files.length} files …`);
   try {
-    const { documents } = await post("/v1/documents", sent);
+    const { documents } = await post("v1/documents", sent);
     tell(`Added: ${documents.map(({ id, passages }) => `${id} (${passages} ${passages === 1 ? "passage" : "passages"})`).join(", ")}`);
-    indexes = (await (await fetch("/page.json")).json()).indexes;
+    indexes = (await (await fetch("page.json")).json()).indexes;
     showTagline();
   } catch (error) {
     tell(`Nothing was added: ${error.message}.${error.hint ? ` ${capital(error.hint)}.` : ""}`);
@@ -431,7 +432,7 @@ function address(question) {
   const parts = question ? [`q=${encodeURIComponent(question)}`] : [];
   if (indexInput.value && indexInput.value !== indexes[0]?.name) parts.push(`index=${encodeURIComponent(indexInput.value)}`);
   if (folderInput.value) parts.push(`folder=${encodeURIComponent(folderInput.value)}`);
-  return parts.length ? `/?${parts.join("&")}` : "/";
+  return parts.length ? `${location.pathname}?${parts.join("&")}` : location.pathname;
 }
 
 function fromAddress() {
@@ -514,7 +515,7 @@ window.addEventListener("popstate", fromAddress);
 
 async function start() {
   try {
-    const page = await (await fetch("/page.json")).json();
+    const page = await (await fetch("page.json")).json();
     fillChips("examples", page.examples);
     needsKey = page.needs_key;
     byId("key-row").hidden = !needsKey;

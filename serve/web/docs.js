@@ -1,6 +1,6 @@
 // Swagger UI over this server's own description; nothing is fetched from or sent to anywhere else.
 SwaggerUIBundle({
-  url: "/openapi.json",
+  url: "openapi.json",
   dom_id: "#swagger-ui",
   deepLinking: true,
   validatorUrl: null,

@@ -58,6 +58,8 @@ def test_an_answer_with_its_sources(client: openai.OpenAI) -> None:
     assert content == f"the Black Forest [1]\n\n[1] [Danube](<{link}>)"
     assert reply.choices[0].finish_reason == "stop"
     assert reply.usage.prompt_tokens == 9
+    proxied = complete(client, user(QUESTION), extra_headers={"X-Forwarded-Prefix": "/qa"})
+    assert "/qa/v1/passages/danube-1" in proxied.choices[0].message.content
     assert reply.usage.total_tokens == 9 + reply.usage.completion_tokens
     (source,) = reply.sources
     assert source["text"][source["start"] : source["end"]] == "the Black Forest"

@@ -2,7 +2,12 @@
 
 import threading
 
+import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from rag.data.questions import read_questions
 from serve.app import create_app
@@ -374,6 +379,43 @@ def test_one_of_several_indexes_is_chosen_and_kept_in_the_address(driver, shots)
         assert page.complaints() == []
         page.open("/?q=a&index=gone").settled()
         assert "gone" in page.text(".error")
+
+
+def test_a_proxy_may_serve_the_page_below_a_path(driver, shots):
+    from tests.e2e.page import Page
+
+    with (
+        listening(create_app(settings(example_questions=("Who?",)), FakeService())) as behind,
+        listening(below("/qa", behind)) as outside,
+    ):
+        page = Page(driver, outside, shots)
+        page.complaints()
+        page.open("/qa/").until(lambda: page.texts("#examples li") == ["Who?"])
+        page.ask(QUESTION)
+        assert page.texts(".answer") == ["the Black Forest"]
+        assert page.script("return location.href").startswith(f"{outside}/qa/?q=Where")
+        assert page.complaints() == []
+        page.all("h1 a")[0].click()
+        page.until(lambda: page.script("return location.pathname + location.search") == "/qa/")
+        page.open("/qa/docs").until(lambda: page.all("#operations-questions-ask_v1_ask_post"), 200)
+        page.script("document.querySelector('[id$=healthz_healthz_get] .opblock-summary-control').click()")
+        page.until(lambda: page.all(".execute"), 100)
+        page.script("document.querySelector('.execute').click()")
+        page.until(lambda: f"{outside}/qa/healthz" in page.text(".request-url"))
+        assert [line for line in page.complaints() if "data:image" not in line] == []
+
+
+def below(prefix: str, address: str) -> Starlette:
+    """A proxy that passes on what stands below a path, and nothing else."""
+
+    async def forward(request: Request) -> Response:
+        async with httpx.AsyncClient(base_url=address) as client:
+            path = f"/{request.path_params['path']}?{request.url.query}"
+            reply = await client.request(request.method, path, content=await request.body(), headers={
+                "Content-Type": request.headers.get("content-type", "")})  # fmt: skip
+        return Response(reply.content, reply.status_code, {"Content-Type": reply.headers["content-type"]})
+
+    return Starlette(routes=[Route(prefix + "/{path:path}", forward, methods=["GET", "POST"])])
 
 
 def test_the_api_is_described_and_tried_out_without_any_other_server(driver, url, shots):

@@ -86,12 +86,19 @@ def test_progress_rate_leaves_out_what_an_earlier_run_did() -> None:
 
 def test_json_log_lines_carry_extra_fields() -> None:
     record = logging.makeLogRecord(
-        {"msg": "hello %s", "args": ("you",), "levelname": "INFO", "request_id": "r1"}
+        {
+            "msg": "hello %s",
+            "args": ("you",),
+            "levelname": "INFO",
+            "request_id": "r1",
+            "color_message": "hello",
+        }
     )
     line = json.loads(JsonFormatter().format(record))
     assert line["message"] == "hello you"
     assert line["request_id"] == "r1"
     assert line["level"] == "info"
+    assert "color_message" not in line  # uvicorn's, with the codes of a terminal's colours
 
 
 def test_stage_timer_adds_up_and_survives_errors() -> None:
