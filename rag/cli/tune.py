@@ -78,7 +78,7 @@ def fusion(
     from rag.config import load_config, parse_numbers
     from rag.core.views import text_table
     from rag.eval.api import choose_fusion
-    from rag.eval.fusion_tuning import MATCHED
+    from rag.eval.fusion_tuning import CHANCE, MATCHED
 
     settings = load_config(EvaluationSettings, overrides={**drawn, "ks": parse_numbers(ks, "--ks")})
     tuning = choose_fusion(index, questions, out, format=format, split=split, settings=settings, **opening)
@@ -87,7 +87,7 @@ def fusion(
     names = list(tuning.rows[0].figures)
     rows = [
         (
-            row.name,
+            row.name + " (default)" * (row.name == tuning.default),
             *(f"{figure.times(100):.1f}" for figure in row.figures.values()),
             f"{row.p_value:.2g}",
         )
@@ -96,8 +96,15 @@ def fusion(
     typer.echo("\n".join(text_table(("fusion", *names, "p against the default"), rows)))
     if tuning.left_out:
         typer.echo(f"{tuning.left_out:,} questions are left out: they have neither answers nor gold passages")
-    if tuning.rows[0].name.endswith(MATCHED):
+    best = tuning.rows[0]
+    if best.name == tuning.default:
         typer.echo("the best is what is used without --fusion: leave it out")
+    elif best.p_value > CHANCE:
+        typer.echo(
+            f"the first is better than the default by no more than chance (p {best.p_value:.2g}): keep that"
+        )
+    elif best.name.endswith(" alone"):
+        typer.echo("one of the two searches is better without the other: choose it with --retriever")
     else:
         typer.echo(
             "the first fusion can be given as --fusion, or in --rerank FOLDER,fusion=…, to ask, serve, …"
@@ -133,6 +140,8 @@ def confidence(
     figures = {"before": tuning.before, "after, cross-validated": tuning.after}
     rows = [(name, f"{it.ece:.3f}", f"{it.hidden:.1%}", f"{it.refused:.1%}") for name, it in figures.items()]
     typer.echo("\n".join(text_table(("", "ECE", "right, hidden", "no answer, refused"), rows)))
+    if not tuning.unanswerable:
+        typer.echo('"no answer" stays as it was: give questions too that the documents do not answer')
     if tuning.after.ece > tuning.before.ece:
         typer.echo("the fit makes the confidence no better: keep the reader as it is, or give more questions")
     typer.echo(f"reader → {out}\nuse it: --reader {out}")

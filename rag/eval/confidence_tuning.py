@@ -80,6 +80,7 @@ def tune_confidence(
 ) -> ConfidenceTuning:
     """Ask every question and fit a shift and a slope to the logits of both confidences.
 
+    Without any question that the corpus does not answer, the probability of "no answer" stays as it is.
     A question without answers, or whose passages hold none of them, is one that the corpus does not answer.
     Feedback that marks an answer wrong without correcting it is left out: the corpus may still answer it.
 
@@ -156,7 +157,8 @@ def _logits(answers: AnswerSet) -> tuple[float, float]:
 
 def _fit(outcomes: _Outcomes) -> tuple[tuple[float, float], tuple[float, float]]:
     some = ~outcomes.right if outcomes.if_wrong else np.ones(len(outcomes.right), bool)
-    return fit_shift(outcomes.first, outcomes.right), fit_shift(outcomes.none[some], outcomes.empty[some])
+    none = fit_shift(outcomes.none[some], outcomes.empty[some]) if outcomes.empty.any() else (0.0, 1.0)
+    return fit_shift(outcomes.first, outcomes.right), none
 
 
 def _shifted(fitted: Sequence[float], shift: float, slope: float) -> tuple[float, ...]:

@@ -57,6 +57,7 @@ class FusionRow:
     p_value: float
 
 
+CHANCE = 0.05  # differences with a larger p-value are none
 MATCHED = ", words matched"  # ends the name of a static encoder's hybrid as it is used by default
 
 
@@ -65,13 +66,15 @@ class FusionTuning:
     """Outcome of a comparison.
 
     Attributes:
-        rows: best first.
+        rows: best first; of equals, the default.
+        default: name of the setting that is used if none is named.
         decided_by: the figure by which rows are ordered; "mrr" breaks ties.
         right: which passages count as right: "gold" passages, or any that holds an "answer".
         left_out: number of questions with neither gold passages nor answers.
     """
 
     rows: list[FusionRow]
+    default: str
     decided_by: str
     right: str
     n: int
@@ -87,7 +90,7 @@ class FusionTuning:
             }
             for row in self.rows
         ]
-        made = {"n": self.n, "left_out": self.left_out, "right": self.right, "decided_by": self.decided_by}
+        made = {name: getattr(self, name) for name in ("default", "n", "left_out", "right", "decided_by")}
         atomic_write_json(path, {**made, "settings": rows})
 
 
@@ -152,9 +155,9 @@ def tune_fusion(
         )
         for name, values in figures.items()
     ]
-    made.sort(key=lambda row: (-row.figures[decided_by].value, -row.figures["mrr"].value))
+    made.sort(key=lambda row: (-row.figures[decided_by].value, -row.figures["mrr"].value, row.name != usual))
     kind = "gold" if by_gold else "answer"
-    return FusionTuning(made, decided_by, kind, len(judged), len(questions) - len(judged))
+    return FusionTuning(made, usual, decided_by, kind, len(judged), len(questions) - len(judged))
 
 
 def _right_rows(question: Question, rows: Sequence[int], passages: PassageStore, by_gold: bool) -> set[int]:

@@ -76,6 +76,15 @@ def test_the_fitted_calibration_shifts_the_readers_own_confidence() -> None:
     )
 
 
+def test_no_answer_is_not_fitted_to_questions_that_all_have_one() -> None:
+    corpus = Corpus(60, shift=2.0)
+    corpus.empty[:] = False
+    questions = [Question(one.id, one.text, ("yellow",)) for one in corpus.questions]
+    tuning = tune_confidence(corpus, questions, OLD, SETTINGS)
+    assert (tuning.unanswerable, tuning.calibration.none) == (0, OLD.none)
+    assert tuning.calibration.first != OLD.first
+
+
 def test_the_reader_is_written_with_its_new_confidence(tmp_path: Path) -> None:
     out = tmp_path / "tuned"
     for bias in (1.0, 2.0):  # the second takes the place of the first

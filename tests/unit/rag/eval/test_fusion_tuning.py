@@ -62,6 +62,9 @@ def test_the_better_list_wins(passages: PassageStore, tmp_path: Path, by_gold: b
     best = Fusion.parse(next(row.name for row in tuning.rows if ":" in row.name))
     assert best.weights[0] > best.weights[1]
     assert by_name["bm25 alone"].p_value < 0.001
+    assert tuning.default == str(retriever.fusion)
+    equal = HybridRetriever([_Member(1), _Member(1)])  # type: ignore[list-item]
+    assert tune_fusion(equal, passages, questions, ks=(1, 5)).rows[0].name == str(equal.fusion)
     tuning.write(tmp_path / "fusion.json")
     assert json.loads((tmp_path / "fusion.json").read_text())["settings"][0]["fusion"] == tuning.rows[0].name
 
