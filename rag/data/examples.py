@@ -43,7 +43,7 @@ _BY_ID = (
     "`rag mine --index DIR --questions FILE` writes examples with their texts"
 )
 _NEEDED = {
-    "positives": ("a positive passage", _SHAPE),
+    "positives": ("a positive passage", f"`rag mine` makes examples from questions and an index; {_SHAPE}"),
     "targets": ("two passages whose targets differ", "`rag score` writes targets that do"),
     "passages": ("a passage", _SHAPE),
     "questions": ("a text", _SHAPE),

@@ -11,6 +11,8 @@ from indexers.protocols import PassageEncoder
 from rag.core.arrays import Float32, Float64
 from rag.core.progress import Progress
 
+_AT_ONCE = 2048  # tokens that the teacher encodes between two steps of the progress
+
 
 def principal_axes(vectors: Float32, dim: int) -> Float32:
     """The axes (D, dim) that best preserve the inner products of vectors (n, D), strongest first.
@@ -116,7 +118,13 @@ def distilled_tokens(
     """
     axes = principal_axes(targets, dim)
     texts = token_texts(tokenizer)
-    alone = np.asarray(teacher.encode_passages([""] * len(texts), texts), np.float32) @ axes  # (V, dim)
+    alone = np.empty((len(texts), axes.shape[1]), np.float32)  # (V, dim)
+    with Progress(len(texts), "tokens", "encode tokens") as progress:
+        for first in range(0, len(texts), _AT_ONCE):
+            part = texts[first : first + _AT_ONCE]
+            encoded = teacher.encode_passages([""] * len(part), part)
+            alone[first : first + len(part)] = np.asarray(encoded, np.float32) @ axes
+            progress.update(len(part))
     start = alone * frequency_weights(counts, smooth)[:, None]
     wanted = targets @ axes
     means = np.asarray(bags @ start, np.float32)

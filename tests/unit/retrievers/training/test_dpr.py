@@ -71,6 +71,7 @@ def test_the_loss_falls_and_retrieval_rises(
     assert figures["figures"]["average_rank"] == pytest.approx(pool_rank(encoder, held_out), abs=0.2)
     card = (finished / "README.md").read_text()
     assert "rag train dpr" in card
+    assert "--encoder FOLDER " in card  # and not the name of a preset
     assert str(tmp_path) not in card
     is_dpr = settings.get("layout") == "pair"
     assert (finished / "ctx_encoder" / "config.json").exists() == is_dpr

@@ -102,6 +102,7 @@ def test_it_learns_to_find_passages_of_questions_it_never_saw(
     card = (finished / "README.md").read_text()
     assert "static encoder" in card
     assert "`rag train static" in card
+    assert "--encoder FOLDER " in card  # and not the name of a preset
 
 
 def test_the_corpus_alone_teaches_too(tmp_path: Path, taught: tuple[Path, Path, list[Example]]) -> None:
