@@ -8,13 +8,21 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, read_json
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
+from rag.core.types import (
+    Answer,
+    AnswerSet,
+    Evidence,
+    Hit,
+    Passage,
+    Paths,
+    Question,
+    RankedPassages,
+)
 from rag.eval.confidence_tuning import tune_confidence
 from rag.eval.settings import EvaluationSettings
 from readers.confidence import likelihoods
 from readers.extractive.files import SHIPPED_READER, check_calibrated, load_parts, save_calibrated
 from readers.manifest import Calibration
-from readers.paths import Steps
 from readers.ranking import CandidateAnswer, Ranked
 
 OLD = Calibration(first=(0.0, 1.0, 0.5), none=(0.2, -0.3), temperature=2.0)
@@ -34,12 +42,14 @@ class Corpus:
             Question(str(k), str(k), answers=() if self.empty[k] else ("yellow",)) for k in range(n)
         ]
 
-    def retrieve_paths(self, questions: Sequence[str], top_k: int) -> tuple[list[Steps], list[list[Steps]]]:
+    def retrieve_paths(
+        self, questions: Sequence[str], top_k: int
+    ) -> tuple[list[RankedPassages], list[Paths]]:
         found = [(Hit(0, "p", 1.0), Passage("p", "", "yellow and blue"))]
         return [found for _ in questions], [[found] for _ in questions]
 
     def read(
-        self, questions: Sequence[str], found: object, n_best: int, paths: Sequence[list[Steps]] = ()
+        self, questions: Sequence[str], found: object, n_best: int, paths: Sequence[Paths] = ()
     ) -> list[AnswerSet]:
         assert [len(own) for own in paths] == [1] * len(questions)  # as `Pipeline.ask` reads them
         found = []
