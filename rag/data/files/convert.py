@@ -1,9 +1,12 @@
 """Convert a file of one format into another, and report what is lost."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import check_target
@@ -69,7 +72,7 @@ class ConversionReport:
         """One or two lines of text."""
         lines = [f"{self.records:,} questions converted"]
         if self.dropped:
-            lost = ", ".join(f"{name} ({count:,})" for name, count in self.dropped.most_common())
+            lost = ", ".join(f"{name} ({count:,})" for name, count in sorted(self.dropped.items()))
             lines.append(f"no place in the new format for: {lost}")
         return "\n".join(lines)
 
@@ -226,7 +229,10 @@ def _recast(example: Example, writer: Format) -> Example:
     retrieved = example.of_role("retrieved")
     if "contexts" in writer.keeps and not retrieved:
         ordered = (*example.of_role("positive"), *example.negatives, *example.of_role("negative"))
-        return replace(example, candidates=tuple(replace(c, role="retrieved") for c in ordered))
+        scores = [math.nan if candidate.score is None else candidate.score for candidate in ordered]
+        is_one_search = all(first >= second for first, second in pairwise(scores))
+        kept: dict[str, Any] = {} if is_one_search or writer is not TREC_RUN else {"score": None}
+        return replace(example, candidates=tuple(replace(c, role="retrieved", **kept) for c in ordered))
     if "positives" in writer.keeps and retrieved and example.answers and not example.positives:
         matcher = AnswerMatcher(example.answers, example.answer_mode)
         holds = [matcher.matches(c.passage.text) if c.has_answer is None else c.has_answer for c in retrieved]
@@ -246,5 +252,6 @@ def _missing_in_passages(example: Example, writer: Format) -> set[str]:
 
 
 def _lost_by_recast(before: Example, after: Example) -> set[str]:
-    """Parts that are lost: result lists do not state which passage is positive."""
-    return {"positives"} if before.positives and not after.positives and after.candidates else set()
+    """Parts that are lost: lists do not state which passage is positive, and a run's scores fall."""
+    lost = {"positives"} if before.positives and not after.positives and after.candidates else set()
+    return lost | ((parts_of(before) - parts_of(after)) & {"scores"})

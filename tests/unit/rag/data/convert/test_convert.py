@@ -245,6 +245,21 @@ def test_training_to_results_says_that_roles_are_lost(tmp_path: Path) -> None:
     assert [c["id"] for c in read(tmp_path / "r")[0]["ctxs"]] == ["7", "9"]
 
 
+def test_mined_examples_become_a_run_without_the_scores_of_other_searches(tmp_path: Path) -> None:
+    """A gold passage has no score, or a lower one than the negatives behind it."""
+    one = {
+        "id": "q", "question": "x", "answers": ["a"],
+        "positive_ctxs": [{"passage_id": "7", "title": "", "text": "a"}],
+        "hard_negative_ctxs": [{"passage_id": "9", "title": "", "text": "b", "score": 11.5}],
+    }  # fmt: skip
+    report = convert(write_json(tmp_path / "a", [one]), "dpr-train", tmp_path / "r.run", "trec-run")
+    assert report.dropped["scores"] == 1
+    lines = [line.split() for line in (tmp_path / "r.run").read_text().splitlines()]
+    assert [(line[2], line[3]) for line in lines] == [("7", "1"), ("9", "2")]
+    lost = report.summary().partition("for: ")[2].split(", ")
+    assert lost == sorted(lost)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
