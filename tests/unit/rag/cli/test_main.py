@@ -247,14 +247,25 @@ def test_unexpected_errors_say_how_to_see_more(
     assert "--debug" in err
 
 
-def test_what_the_file_system_refuses_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_file_system_refuses_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("x")
     command = ("index", "sample", "--retriever", "bm25", "--out")
     code, _, err = _run(capsys, *command, str(tmp_path / "file"))
-    assert (code, err) == (2, f"error: {tmp_path / 'file'} is a file\n  → choose a directory\n")
+    found = f"{tmp_path / 'file'} is a file"
+    assert (code, err) == (2, f"error: {found}, expected a folder\n  → choose another --out\n")
     code, _, err = _run(capsys, *command, str(tmp_path / "file" / "index"))
+    assert (code, err.splitlines()[0]) == (2, f"error: {found}: nothing can lie in it")
+    import rag.cli.doctor
+
+    def broken(*, start_java: bool) -> None:
+        raise NotADirectoryError(20, "Not a directory", "place")
+
+    monkeypatch.setattr(rag.cli.doctor, "collect", broken)
+    code, _, err = _run(capsys, "doctor")
     assert code == 6
-    assert err.startswith(f"error: {tmp_path / 'file' / 'index'}: not a directory\n  → check the path")
+    assert err.startswith("error: place: not a directory\n  → check the path")
 
 
 def test_exit_codes_are_told_apart() -> None:
