@@ -23,6 +23,7 @@ from rag.training.refresh.schedule import RefreshSchedule
 
 Rate = Annotated[float, Field(gt=0)]
 ScheduleName = Literal["linear", "constant", "cosine", "wsd"]
+LOG_EVERY_STEPS = 20  # where a run does not say
 _WSD_DECAY = 0.2
 
 
@@ -74,7 +75,8 @@ class RunConfig(Config):
         validate_every_steps: number of steps between validations; 0 validates at the end only.
         select_by: held-out figure by which the exported weights are chosen; "last" exports the final weights.
         early_stop: stop after this number of validations without a better `select_by`; 0 never stops early.
-        log_every_steps: number of steps between log lines, and between records in metrics.jsonl.
+        log_every_steps: number of steps between log lines, and between records in metrics.jsonl; None means
+            20, and a tenth of the steps of a shorter run.
         save_every_s: seconds between checkpoints; 0 saves after every step.
         tensorboard: write event files too (needs the extra `tensorboard`).
         threads: number of CPU threads; None uses all cores.
@@ -87,7 +89,7 @@ class RunConfig(Config):
     validate_every_steps: int = Field(default=0, ge=0)
     select_by: str = Field(default="last", min_length=1)
     early_stop: int = Field(default=0, ge=0)
-    log_every_steps: int = Field(default=20, ge=1)
+    log_every_steps: int | None = Field(default=None, ge=1)
     save_every_s: float = Field(default=300.0, ge=0)
     tensorboard: bool = False
     threads: int | None = Field(default=None, ge=1)

@@ -28,7 +28,7 @@ from rag.training.checkpoints import (
     restore_generators,
     save_checkpoint,
 )
-from rag.training.config import OptimConfig, RunConfig, schedule_factor
+from rag.training.config import LOG_EVERY_STEPS, OptimConfig, RunConfig, schedule_factor
 from rag.training.distributed import World
 from rag.training.interrupt import Interrupt
 from rag.training.precision import MasterWeights, MovingAverage
@@ -201,7 +201,8 @@ def fit(
     model.train()
     run_log = RunLog(
         out, step=step, total_steps=total_steps, state=resumed,
-        every=run.log_every_steps, tensorboard=run.tensorboard, writes=world.is_main,
+        every=run.log_every_steps or min(LOG_EVERY_STEPS, max(1, total_steps // 10)),
+        tensorboard=run.tensorboard, writes=world.is_main,
     )  # fmt: skip
     steps = Progress(total_steps, "steps", "train", initial=step) if world.is_main else nullcontext()
     with closing(run_log), steps as progress, Interrupt() as interrupt:

@@ -29,6 +29,7 @@ from rag.core.arrays import Float32, Int64
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.core.types import Query
+from rag.training.config import LOG_EVERY_STEPS
 from rag.training.distributed import World
 from rag.training.refresh.exchange import Exchange
 from rag.training.refresh.generations import Generation, Generations
@@ -229,7 +230,7 @@ def snapshot_exchange(
         refresher=refresher(world.device) if in_line and world.is_main else None,
         drift=DriftMeter(vectors) if config.schedule_of_refresh.watches_drift else None,
         in_line=in_line,
-        show_steps=config.run.log_every_steps,
+        show_steps=config.run.log_every_steps or LOG_EVERY_STEPS,
         **others,
     )
 

@@ -58,7 +58,10 @@ def run(
     model = linear() if model is None else model
     keywords = {k: changes.pop(k) for k in ("evaluate", "hooks", "keep_checkpoints") if k in changes}
     optim = {k: changes.pop(k) for k in OptimConfig.model_fields if k in changes}
-    settings = (OptimConfig(**{"learning_rate": 0.05, **optim}), RunConfig(log_every_steps=1, **changes))
+    settings = (
+        OptimConfig(**{"learning_rate": 0.05, **optim}),
+        RunConfig(**{"log_every_steps": 1, **changes}),
+    )
     if "evaluate" in keywords:
         keywords["evaluate"] = partial(keywords["evaluate"], model)
     loss = partial(mean_squares, model)
@@ -251,6 +254,11 @@ def test_named_parts_of_the_loss_are_averaged_into_the_log(
         assert record["loss"] == pytest.approx(record["loss/near"] + record["loss/far"])
         assert record["positive"] in (0.0, 0.25, 0.5, 0.75, 1.0)
     assert f"loss/near {told[-1]['loss/near']:.4f}" in caplog.text
+
+
+def test_a_short_run_has_curves_too(tmp_path: Path) -> None:
+    run(tmp_path, Batches(40), log_every_steps=None)
+    assert [record["step"] for record in records(tmp_path)] == list(range(4, 41, 4))
 
 
 def test_a_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
