@@ -175,12 +175,12 @@ function answerPanel(result, index) {
   const worded = start === null ? "answer worded by the model" : "";
   if (title) panel.append(make("p", "fine", "from ", make("cite", "", title), worded && ` · ${worded}`));
   else if (worded) panel.append(make("p", "fine", worded));
-  if (takesFeedback) panel.append(thumbs(result.question, best, index));
+  if (takesFeedback) panel.append(judging(result.question, best, index));
   return panel;
 }
 
-// Thumbs: "right" is sent at once, "wrong" asks for a better answer first, which may stay empty.
-function thumbs(question, { text: answer, evidence: { passage_id } }, index) {
+// Of the two buttons "right" is sent at once, "wrong" asks for a better answer first, which may stay empty.
+function judging(question, { text: answer, evidence: { passage_id } }, index) {
   const row = make("div", "feedback");
   const tell = (text) => {
     row.replaceChildren(make("p", "fine", text));
@@ -208,7 +208,7 @@ function thumbs(question, { text: answer, evidence: { passage_id } }, index) {
     row.replaceChildren(box);
     better.focus();
   };
-  const up = button("👍", () => send({ verdict: "right" })), down = button("👎", askForBetter);
+  const up = button("Right", () => send({ verdict: "right" })), down = button("Wrong", askForBetter);
   up.setAttribute("aria-label", "This answer is right");
   down.setAttribute("aria-label", "This answer is wrong");
   row.append(up, down);

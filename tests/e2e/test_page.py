@@ -325,7 +325,7 @@ def test_a_server_with_keys_asks_for_one(page, driver, shots):
         own.until(lambda: own.text(".answer") == "the Black Forest")
 
 
-def test_thumbs_keep_a_judgement(page, driver, shots, tmp_path):
+def test_two_buttons_keep_a_judgement(page, driver, shots, tmp_path):
     from selenium.webdriver.common.keys import Keys
 
     from tests.e2e.page import Page
@@ -336,9 +336,10 @@ def test_thumbs_keep_a_judgement(page, driver, shots, tmp_path):
         page = Page(driver, address, shots).open()
         page.until(lambda: "Answers from" in page.text("#tagline"))  # the server's settings are there
         page.ask(QUESTION)
+        assert page.texts(".feedback button") == ["Right", "Wrong"]  # and no signs that a font may lack
         up = page.all(".feedback button")[0]
         assert up.get_attribute("aria-label") == "This answer is right"
-        page.shoot("thumbs-light")
+        page.shoot("judging-light")
         up.click()
         page.until(lambda: "judgement is kept" in page.text(".feedback"))
         page.ask("Which word follows the letters?")
