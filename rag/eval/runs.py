@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rag.core.errors import ConfigError
+from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.core.types import Passage, Paths, Question, RankedPassages
 from rag.data.examples import Candidate, Example
@@ -54,7 +55,7 @@ def write_results(
         top_k: number of hits per question.
         batch_size: questions searched at once.
         regex: treat answers as regular expressions, even if the question set does not mark them so.
-        filter: which passages may be returned.
+        filter: which passages may be returned; a warning says if there are none.
 
     Raises:
         ConfigError: an unknown extension, or `*.jsonl` with a retriever that returns no paths.
@@ -65,6 +66,9 @@ def write_results(
             f"--out {out}: .jsonl holds paths, and this retriever finds none",
             hint="write .json or .run, or use --retriever multihop",
         )
+
+    if filter is not None and not len(pipeline.index.select(filter)):
+        get_logger(__name__).warning("no passage meets the filter: every list of hits is empty")
 
     def results() -> Iterator[tuple[Question, RankedPassages, Paths]]:
         with Progress(len(questions), "questions", "retrieve") as progress:

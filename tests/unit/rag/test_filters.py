@@ -18,12 +18,13 @@ from indexers.passages import PassageStore
 from indexers.selected import Selection
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import Hit, Location, Passage
+from rag.core.types import Hit, Location, Passage, Question
 from rag.data.corpus import read_documents
 from rag.data.files.sources import ReadOptions
 from rag.data.filters import Filter, FilterError
 from rag.data.records import Document
 from rag.data.split import SplitOptions, split_documents
+from rag.eval.runs import write_results
 from rag.pipeline import Pipeline
 from readers.protocols import ReadAnswer, ReadResult
 from retrievers.dense import DenseRetriever
@@ -147,7 +148,9 @@ def test_rows_that_lie_apart_are_named_to_lucene(index: Index, monkeypatch: pyte
         np.testing.assert_allclose(scores[0], scores[1], atol=5e-5)
 
 
-def test_answers_come_from_selected_passages_alone(index: Index) -> None:
+def test_answers_come_from_selected_passages_alone(
+    index: Index, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert index.dense is not None
     pipeline = Pipeline(index, DenseRetriever(index.dense, index.passages, QuestionEncoder()), None)
     found = pipeline.retrieve(QUESTIONS, 7, filter={"year": 2004, "path": "notes/*"})
@@ -157,6 +160,11 @@ def test_answers_come_from_selected_passages_alone(index: Index) -> None:
     reading = Pipeline(index, pipeline.retriever, FirstCharacter())
     assert reading.ask(QUESTIONS[0], filter={"year": 1066}).notice == "no passage meets the filter"
     assert reading.ask(QUESTIONS[0], filter={"year": 2004}).notice == ""
+    for year, told in ((2004, 0), (1066, 1)):
+        write_results(
+            reading, [Question("q", "x")], tmp_path / "x.run", 3, filter=Filter.parse({"year": year})
+        )
+        assert caplog.text.count("no passage meets the filter") == told
 
 
 @pytest.mark.parametrize(
