@@ -21,7 +21,7 @@ class BuildSettings(Config):
 
     Attributes:
         retriever: retrieval methods that the index supports.
-        index_type: FAISS type, see `indexers.presets`; "plaid" is for an encoder with one vector per token
+        index_type: FAISS type, see `rag docs indexing`; "plaid" is for an encoder with one vector per token
             (ColBERT).
         dtype: number type of the embeddings on disk; "auto" is float32 for `flat`, which searches them
             directly, else float16.
@@ -30,10 +30,10 @@ class BuildSettings(Config):
         k1: term frequency saturation of BM25.
         b: length normalisation of BM25.
         probes: number of queries on which recall is measured.
-        recall_target: minimum of recall@1, @10 and @100 for which a lossy type is tuned; None means 0.98,
-            and 0.9 for a hybrid, whose BM25 finds much of what the vectors miss.
+        recall_target: minimum of recall@1, @10 and @100 for which a lossy type is tuned; by default
+            0.98, and 0.9 for a hybrid, whose BM25 finds much of what the vectors miss.
         seed: random seed of sampling and clustering.
-        threads: number of CPU threads for FAISS and Lucene; None means all cores.
+        threads: number of CPU threads for FAISS and Lucene; by default all cores.
         reproducible: build byte-identical indexes, at the price of a slower `hnsw` build.
     """
 

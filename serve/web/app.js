@@ -146,7 +146,8 @@ function blocksOf(result, passages, index) {
 function showError(error, question) {
   const retry = button("Try again", () => ask(question), "primary");
   const panel = make("div", "panel error", make("p", "eyebrow", "That did not work"), make("h2", "", capital(error.message)));
-  if (error.hint) panel.append(make("p", "", `${capital(error.hint)}.`));
+  const hint = error.code === "unauthorized" ? "Type it into the field above" : error.hint;  // that one is for programs
+  if (hint) panel.append(make("p", "", `${capital(hint)}.`));
   if (error.requestId) panel.append(make("p", "fine", `Request ${error.requestId}`));
   panel.append(retry);
   show(panel);

@@ -319,6 +319,7 @@ def test_a_server_with_keys_asks_for_one(page, driver, shots):
         own.until(lambda: own.is_visible("#key"))
         own.ask(QUESTION)
         assert own.text(".error h2") == "An API key is needed"
+        assert "Type it into the field above." in own.text(".error")
         assert own.focused == "key"
         own.all("#key")[0].send_keys("sésame-ключ")
         own.all(".error button")[0].click()

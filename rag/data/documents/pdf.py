@@ -53,7 +53,8 @@ def pdf(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ...]]
     except library.PdfiumError as error:
         if "password" in str(error).lower():
             raise Unreadable("encrypted", "save a copy without a password") from error
-        raise Unreadable("broken file", "get a whole copy of it", f"not a readable PDF: {error}") from error
+        reason = f"not a readable PDF: {str(error).rstrip('.')}"
+        raise Unreadable("broken file", "get a whole copy of it", reason) from error
     try:
         limits.check_pages(count)
         lines: list[Line] = []

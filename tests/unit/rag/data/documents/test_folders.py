@@ -70,6 +70,7 @@ def test_bad_files_are_refused_with_a_reason_and_a_remedy(name: str) -> None:
         convert(data(), name, Limits(max_pages=3))
     assert caught.value.reason == reason
     assert caught.value.remedy
+    assert not caught.value.detail.endswith(".")  # a semicolon follows
 
 
 def test_a_short_text_is_no_reason_to_guess_but_western_text_is_read() -> None:
