@@ -15,6 +15,9 @@ import docx
 import openpyxl
 import pptx
 
+from rag.data.documents.blocks import Converted
+from rag.data.documents.convert import convert
+
 Content = Sequence[tuple[str, Any]]
 
 
@@ -355,3 +358,22 @@ def mixed_folder(folder: Path) -> None:
     (folder / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
     (folder / "photo.jpg").write_bytes(b"\xff\xd8\xff\0")
     (folder / "data.jsonl").write_text('{"id": "1", "text": "x"}\n')
+
+
+LONG = (
+    "An opening paragraph that is long enough to be broken over two lines where the format has lines of text."
+)
+CONTENT = [
+    ("h1", "Guide"), ("p", LONG), ("h2", "Linux"), ("li", "first entry"), ("li", "second entry"),
+    ("code", "apt install x\n  y"), ("table", [["Week", "Room"], ["two", "cellar"], ["three", "attic"]]),
+]  # fmt: skip
+
+
+def blocks(converted: Converted) -> list[tuple[str, str]]:
+    """Kind and text of each block."""
+    return [(block.kind, converted.text_of(block)) for block in converted.blocks]
+
+
+def of(data: bytes | str, name: str) -> list[tuple[str, str]]:
+    """Kind and text of each block of a file."""
+    return blocks(convert(data.encode() if isinstance(data, str) else data, name))

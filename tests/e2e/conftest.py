@@ -44,3 +44,13 @@ def shots() -> Path | None:
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
     return Path(folder) if folder else None
+
+
+@pytest.fixture
+def page(driver, url, shots):
+    from tests.e2e.page import Page
+
+    page = Page(driver, url, shots)
+    page.media()
+    page.complaints()
+    return page.open()

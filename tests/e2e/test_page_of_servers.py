@@ -1,0 +1,148 @@
+"""The web page of servers with keys, feedback, several indexes, and below a path of a proxy."""
+
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rag.data.questions import read_questions
+from serve.app import create_app
+from serve.settings import hash_api_key
+from tests.api.fakes import FakeService, listening, settings
+
+QUESTION = "Where does the Danube rise?"
+
+
+def test_a_server_with_keys_asks_for_one(page, driver, shots):
+    from tests.e2e.page import Page
+
+    with listening(create_app(settings(api_keys=(hash_api_key("sésame-ключ"),)), FakeService())) as address:
+        own = Page(driver, address, shots).open()
+        own.until(lambda: own.is_visible("#key"))
+        own.ask(QUESTION)
+        assert own.text(".error h2") == "An API key is needed"
+        assert "Type it into the field above." in own.text(".error")
+        assert own.focused == "key"
+        own.all("#key")[0].send_keys("sésame-ключ")
+        own.all(".error button")[0].click()
+        own.until(lambda: own.text(".answer") == "the Black Forest")
+
+
+def test_two_buttons_keep_a_judgement(page, driver, shots, tmp_path):
+    from selenium.webdriver.common.keys import Keys
+
+    from tests.e2e.page import Page
+
+    assert page.all(".feedback") == []
+    path = tmp_path / "feedback.jsonl"
+    with listening(create_app(settings(feedback_file=path), FakeService())) as address:
+        page = Page(driver, address, shots).open()
+        page.until(lambda: "Answers from" in page.text("#tagline"))  # the server's settings are there
+        page.ask(QUESTION)
+        assert page.texts(".feedback button") == ["Right", "Wrong"]  # and no signs that a font may lack
+        up = page.all(".feedback button")[0]
+        assert up.get_attribute("aria-label") == "This answer is right"
+        page.shoot("judging-light")
+        up.click()
+        page.until(lambda: "judgement is kept" in page.text(".feedback"))
+        page.ask("Which word follows the letters?")
+        page.all(".feedback button")[1].click()
+        page.press("tomorrow", Keys.ENTER)
+        page.until(lambda: "judgement is kept" in page.text(".feedback"))
+        assert page.complaints() == []
+        page.ask("Who invented the telephone?")
+        assert page.all(".feedback") == []
+    right, better = read_questions(path)
+    assert (right.text, right.answers, right.gold_passage_ids) == (
+        QUESTION, ("the Black Forest",), ("danube-1",)
+    )  # fmt: skip
+    assert (better.answers, better.meta["shown_answer"]) == (("tomorrow",), "mañana")
+
+
+def test_one_of_several_indexes_is_chosen_and_kept_in_the_address(driver, shots):
+    from tests.e2e.page import Page
+
+    def open_service(one):
+        return FakeService(*one.indexes)
+
+    several = settings(index=("wiki=a", "news=b"))
+    with listening(create_app(several, open_service=open_service)) as url:
+        page = Page(driver, url, shots)
+        page.complaints()
+        page.open().until(lambda: page.texts("#index option") == ["wiki", "news"])
+        page.ask(QUESTION)
+        assert "index wiki" in page.text("#timings")
+        page.all("#index")[0].send_keys("news")
+        page.until(lambda: "index news" in page.text("#timings"))
+        assert driver.current_url.endswith("?q=Where%20does%20the%20Danube%20rise%3F&index=news")
+        page.shoot("two-indexes")
+        driver.back()
+        page.until(lambda: "index wiki" in page.text("#timings"))
+        page.open("/?q=a&index=news").settled()
+        assert "index news" in page.text("#timings")
+        assert page.complaints() == []
+        page.open("/?q=a&index=gone").settled()
+        assert "gone" in page.text(".error")
+
+
+def test_a_proxy_may_serve_the_page_below_a_path(driver, shots):
+    from tests.e2e.page import Page
+
+    with (
+        listening(create_app(settings(example_questions=("Who?",)), FakeService())) as behind,
+        listening(below("/qa", behind)) as outside,
+    ):
+        page = Page(driver, outside, shots)
+        page.complaints()
+        page.open("/qa/").until(lambda: page.texts("#examples li") == ["Who?"])
+        page.ask(QUESTION)
+        assert page.texts(".answer") == ["the Black Forest"]
+        assert page.script("return location.href").startswith(f"{outside}/qa/?q=Where")
+        assert page.complaints() == []
+        page.all("h1 a")[0].click()
+        page.until(lambda: page.script("return location.pathname + location.search") == "/qa/")
+        page.open("/qa/docs").until(lambda: page.all("#operations-questions-ask_v1_ask_post"), 200)
+        page.script("document.querySelector('[id$=healthz_healthz_get] .opblock-summary-control').click()")
+        page.until(lambda: page.all(".execute"), 100)
+        page.script("document.querySelector('.execute').click()")
+        page.until(lambda: f"{outside}/qa/healthz" in page.text(".request-url"))
+        assert [line for line in page.complaints() if "data:image" not in line] == []
+
+
+def below(prefix: str, address: str) -> Starlette:
+    """A proxy that passes on what stands below a path, and nothing else."""
+
+    async def forward(request: Request) -> Response:
+        async with httpx.AsyncClient(base_url=address) as client:
+            path = f"/{request.path_params['path']}?{request.url.query}"
+            reply = await client.request(request.method, path, content=await request.body(), headers={
+                "Content-Type": request.headers.get("content-type", "")})  # fmt: skip
+        return Response(reply.content, reply.status_code, {"Content-Type": reply.headers["content-type"]})
+
+    return Starlette(routes=[Route(prefix + "/{path:path}", forward, methods=["GET", "POST"])])
+
+
+def test_the_api_is_described_and_tried_out_without_any_other_server(driver, url, shots):
+    from tests.e2e.page import Page
+
+    page = Page(driver, url, shots)
+    page.complaints()
+    driver.set_page_load_timeout(200)  # a megabyte of script, on a machine that may have other work
+    page.open("/docs").until(lambda: page.all("#operations-questions-ask_v1_ask_post"), 200)
+    assert "Answer one question, or several" in page.text("#operations-questions-ask_v1_ask_post")
+    page.shoot("docs")
+    page.script(
+        "document.querySelector('#operations-questions-ask_v1_ask_post .opblock-summary-control').click()"
+    )
+    page.until(lambda: page.all(".execute"), 100)
+
+    def executed() -> bool:
+        """The page swallows a click that comes before it has stored the request's body: click again."""
+        page.script("document.querySelector('.execute').click()")
+        return page.within(10, lambda: "the Black Forest" in page.text(".live-responses-table"))
+
+    page.until(executed, 100)
+    loaded = page.script("return performance.getEntriesByType('resource').map((one) => one.name)")
+    assert all(name.startswith((url, "data:")) for name in loaded)
+    assert [line for line in page.complaints() if "data:image" not in line] == []

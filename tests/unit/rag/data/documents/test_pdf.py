@@ -1,0 +1,98 @@
+"""What PDFs give: headings, lists and pages, and what of them is no text for people."""
+
+import json
+
+import pytest
+
+from rag.core.types import page_at
+from rag.data.documents.blocks import Converted, Piece, assemble, clean
+from rag.data.documents.convert import convert
+from tests import document_makers as make
+from tests.document_makers import CONTENT, blocks, of
+
+
+def test_pdf_by_font_sizes() -> None:
+    assert of(make.pdf_of(CONTENT[:-1]), "a.pdf") == of(make.markdown(CONTENT[:-1]), "a.md")
+
+
+def test_pdf_outline_labels_running_heads_and_hyphens() -> None:
+    pages = []
+    for number in range(6):
+        pages.append([
+            (50.0, 820.0, 9.0, "F", f"The manual, chapter {number}"), (50.0, 20.0, 9.0, "F", str(number + 5)),
+            (50.0, 700.0, 10.0, "B", f"{number + 1}. Part {'abcdef'[number]}"),
+            (50.0, 680.0, 10.0, "F", f"Text of part {number}, which fills the"),
+            (50.0, 667.0, 10.0, "F", "line and goes on."),
+            (50.0, 640.0, 10.0, "F", "Another paragraph."),
+        ])  # fmt: skip
+    outline = [(f"Part {letter}", page) for page, letter in enumerate("abcdef")]
+    data = make.pdf(pages, outline, labels="0<</S/r>>2<</S/D/St 7>>", title="The Manual")
+    converted = convert(data, "a.pdf")
+    assert converted.title == "The Manual"
+    assert blocks(converted)[:3] == [
+        ("heading", "1. Part a"), ("paragraph", "Text of part 0, which fills the line and goes on."),
+        ("paragraph", "Another paragraph."),
+    ]  # fmt: skip
+    assert len(converted.blocks) == 18
+    assert [page_at(converted.pages, block.start) for block in converted.blocks[::3]] == [
+        "i",
+        "ii",
+        "7",
+        "8",
+        "9",
+        "10",
+    ]
+
+
+def test_a_block_of_a_pdf_that_goes_on_over_pages_knows_where_each_begins() -> None:
+    def page(*texts: str) -> list[make.Line]:
+        return [(50.0, 700.0 - 13 * n, 10.0, "F", text) for n, text in enumerate(texts)]
+
+    pages = [page("1. An entry that goes on and an unfin-"), page("ished word, and still it goes"),
+             page("on  with it to the end.", "Then nothing.")]  # fmt: skip
+    converted = convert(make.pdf(pages, labels="0<</S/r>>1<</S/D/St 7>>"), "a.pdf")
+    assert blocks(converted)[0][1].startswith("1. An entry that goes on and an unfinished word")
+    begins = [(label, converted.text[at : at + 8]) for at, label in converted.pages]
+    assert begins == [("i", "1. An en"), ("7", "ished wo"), ("8", "on with ")]
+    assert Converted.from_json(json.loads(json.dumps(converted.to_json()))) == converted
+
+
+def test_entries_of_a_list_stay_apart_where_a_page_ends() -> None:
+    pages = [[(50.0, 700.0, 10.0, "F", text)] for text in ("a) the first entry", "b) the second entry")]
+    assert [text for _, text in of(make.pdf(pages), "a.pdf")] == ["a) the first entry", "b) the second entry"]
+
+
+def test_labels_that_pages_share_are_numbers_instead() -> None:
+    pages = [[(50.0, 700.0, 10.0, "F", text)] for text in ("Volume one.", "It ends.", "Volume two.")]
+    converted = convert(make.pdf(pages, labels="0<</S/D>>2<</S/D>>"), "a.pdf")  # 1, 2, 1
+    assert [page for _, page in converted.pages] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("text", ["a  b\fcd", "e\u0301 \f x", "\fx", "x\f"])
+def test_places_of_pages_are_those_of_the_cleaned_text(text: str) -> None:
+    converted = assemble("", [Piece("paragraph", text, page="1", next_pages=("2",)), Piece("code", "c")])
+    (at, label), *others = converted.pages[1:]
+    expected = clean(text.split("\f")[1])
+    assert (label, converted.text[at:].split("\n")[0]) == ("2", expected)
+    assert [label for _, label in others] == [""]  # where pages end, as those of an attachment do
+
+
+def test_a_table_of_contents_is_no_text() -> None:
+    contents = [(50.0, 700.0 - 15 * n, 10.0, "F", f"Part {n} . . . . . . . . {n + 3}") for n in range(12)]
+    converted = convert(make.pdf([contents, [(50.0, 700.0, 10.0, "F", "The text.")]]), "a.pdf")
+    assert blocks(converted) == [("paragraph", "The text.")]
+
+
+def test_a_price_list_is_no_table_of_contents() -> None:
+    prices = [
+        (50.0, 700.0 - 15 * n, 10.0, "F", f"Item {'abcdefghijkl'[n]} costs {7 * n % 5}") for n in range(12)
+    ]
+    converted = convert(make.pdf([prices, [(50.0, 700.0, 10.0, "F", "The text.")]]), "a.pdf")
+    assert converted.text.startswith("Item a costs 0 Item b costs 2")
+
+
+def test_a_page_without_characters_is_said_to_be_so() -> None:
+    text = [(50.0, 700.0, 10.0, "F", "Some text here.")]
+    assert convert(make.pdf([text, [], []]), "a.pdf").notes == (
+        "2 of 3 pages have no characters: empty or scanned",
+    )
