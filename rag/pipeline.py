@@ -286,9 +286,8 @@ class Pipeline:
         else:
             hit_lists = self.retriever.search(questions, top_k, timer=timer, **within)
         with timer("fetch_passages"):
-            return [self._fetch(hits) for hits in hit_lists], [
-                [self._fetch(path.hits) for path in found] for found in paths
-            ]
+            fetched = [self._fetch(hits) for hits in hit_lists]
+            return fetched, [[self._fetch(path.hits) for path in found] for found in paths]
 
     def read(
         self,
@@ -350,9 +349,10 @@ class Pipeline:
                 asked = [part for each in parts for part in each]
                 with self._lock:
                     found, paths = self._search(asked, int(top_k), timer, filter)
+                    conditions = None if any(found) else Filter.parse(filter)
+                    selects_none = conditions is not None and not len(self.index.select(conditions))
                 with timer("read"):
                     read = self.read(asked, found, answers_wanted(self.reader, asked, n_best), paths)
-            selects_none = filter and not len(self.index.select(Filter.parse(filter) or Filter(())))
         shown = (with_kind(self.reader, each, n_best) for each in map(with_paths, read, paths))
         common: dict[str, Any] = {"timings_ms": timer.timings_ms, "partial": tuple(timer.missing)}
         whole = in_whole(batch, parts, shown)

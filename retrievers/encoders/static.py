@@ -25,7 +25,7 @@ from scipy.sparse import csr_matrix
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32, Int32, Int64
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
-from rag.core.files import atomic_path, read_json
+from rag.core.files import read_json, replaced_folder
 from rag.core.types import Query
 from rag.runtime.model_files import model_folder, open_tokenizer, weight_files, weights_sha256
 from retrievers.encoders.layout import PassageLayout, render_queries
@@ -248,14 +248,11 @@ def write_static(
         ],
         "config_sentence_transformers.json": {"similarity_fn_name": "cosine"},
     }
-    with atomic_path(folder) as temporary:
-        temporary.mkdir(parents=True)
+    with replaced_folder(folder) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "np"})
         shutil.copyfile(tokenizer, temporary / "tokenizer.json")
         for name, value in written.items():
             (temporary / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-        if folder.exists():
-            shutil.rmtree(folder.resolve())
     return folder
 
 

@@ -166,8 +166,7 @@ def train_static(config: StaticTrainConfig) -> Path:
 
 
 def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
-    identity = index.embeddings.encoder if index.embeddings is not None else None
-    assert identity is not None
+    identity = index.require_dense().embeddings.encoder
     teacher = load_like(identity)
     index.check_encoder(teacher.identity)
     tokens = StaticTokenizer(tokenizer_folder(identity.name), config.model)
@@ -272,7 +271,7 @@ def _start_key(config: StaticTrainConfig, index: Index) -> str:
 
 def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: StaticTokenizer) -> Float32:
     """Token vectors of `config.start`, or distilled from a sample of the index, see `distilled_tokens`."""
-    assert index.embeddings is not None
+    embeddings = index.require_dense().embeddings
     model, count = config.model, min(config.data.fitted_passages, len(index.passages))
     rows = np.sort(generator(config.run.seed, 41).choice(len(index.passages), count, replace=False))
     parts = []
@@ -295,7 +294,7 @@ def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: Static
         return to_one_scale(given, counts)
     log.info("fitting %d tokens to the vectors of %d passages", tokens.size, count)
     return distilled_tokens(
-        teacher, tokens.tokenizer, bags, index.embeddings.rows(rows), counts,
+        teacher, tokens.tokenizer, bags, embeddings.rows(rows), counts,
         dim=model.dim, smooth=model.frequency_smoothing, ridge=model.ridge, steps=model.fit_steps,
     )  # fmt: skip
 

@@ -65,14 +65,14 @@ def teacher_vectors(
         folder: holds the result for the next start of the run.
         key: identifies the examples, and the passages that `data` has besides theirs.
     """
-    assert index.embeddings is not None
+    dim = index.require_dense().embeddings.dim
     place = folder / f"teacher-{fingerprint([key, index.version, teacher.identity.to_json()])[:16]}"
-    files = [(place / f"{name}.npy", (count, index.embeddings.dim)) for name, count in
+    files = [(place / f"{name}.npy", (count, dim)) for name, count in
              (("questions", len(data)), ("passages", len(data.passages)))]  # fmt: skip
     if not all(file.exists() for file, _ in files):
         place.mkdir(parents=True, exist_ok=True)
-        asked = [example.query for example in examples()]
-        save_npy(files[0][0], _pieces(asked, len(asked), teacher.encode_queries, place, "questions"))
+        asked = (example.query for example in examples())
+        save_npy(files[0][0], _pieces(asked, len(data), teacher.encode_queries, place, "questions"))
         save_npy(files[1][0], _passages(teacher, index, data, examples(), place))
         for piece in place.glob("*-*.npy"):
             piece.unlink()
@@ -83,15 +83,15 @@ def teacher_vectors(
 def _passages(
     teacher: TextEncoder, index: Index, data: TrainingArrays, examples: Iterable[Example], place: Path
 ) -> Float16:
-    assert index.embeddings is not None
+    embeddings = index.require_dense().embeddings
     wanted, places = np.unique(data.hashes, return_inverse=True)
-    vectors = np.zeros((len(wanted), index.embeddings.dim), np.float16)
+    vectors = np.zeros((len(wanted), embeddings.dim), np.float16)
     missing = dict(zip(wanted.tolist(), range(len(wanted)), strict=True))
     first = 0
     for batch in index.passages.batches(_AT_ONCE):
         known = [(row, missing.pop(passage_hash(p), -1)) for row, p in enumerate(batch, first)]
         rows = np.array([pair for pair in known if pair[1] >= 0], np.int64).reshape(-1, 2)
-        vectors[rows[:, 1]] = index.embeddings.rows(rows[:, 0])
+        vectors[rows[:, 1]] = embeddings.rows(rows[:, 0])
         first += len(batch)
     if missing:
         total, order = len(missing), list[int]()
@@ -107,7 +107,7 @@ def _passages(
         def encode(passages: Sequence[Passage]) -> Float32:
             return teacher.encode_passages([p.title for p in passages], [p.text for p in passages])
 
-        encoded = _pieces(others(), total, encode, place, "passages")
+        encoded = _pieces(others(), total, encode, place, "passages")  # which also fills `order`
         vectors[order] = encoded
     return vectors[places]
 
