@@ -1,5 +1,5 @@
 // Swagger UI over this server's own description; nothing is fetched from or sent to anywhere else.
-SwaggerUIBundle({
+window.ui = SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#swagger-ui",
   deepLinking: true,

@@ -103,9 +103,7 @@ def test_a_proxy_may_serve_the_page_below_a_path(driver, shots):
         page.all("h1 a")[0].click()
         page.until(lambda: page.script("return location.pathname + location.search") == "/qa/")
         page.open("/qa/docs").until(lambda: page.all("#operations-questions-ask_v1_ask_post"), 200)
-        page.script("document.querySelector('[id$=healthz_healthz_get] .opblock-summary-control').click()")
-        page.until(lambda: page.all(".execute"), 100)
-        page.script("document.querySelector('.execute').click()")
+        try_it_out(page, "healthz_healthz_get", "/healthz")
         page.until(lambda: f"{outside}/qa/healthz" in page.text(".request-url"))
         assert [line for line in page.complaints() if "data:image" not in line] == []
 
@@ -123,6 +121,16 @@ def below(prefix: str, address: str) -> Starlette:
     return Starlette(routes=[Route(prefix + "/{path:path}", forward, methods=["GET", "POST"])])
 
 
+def try_it_out(page, operation: str, path: str) -> None:
+    """Click Execute once the page has resolved the operation: a click before that disables the button."""
+    page.script(f"document.querySelector('[id$={operation}] .opblock-summary-control').click()")
+    resolved = (
+        f"return !!ui.specSelectors.specResolvedSubtree(['paths', '{path}', '{operation.split('_')[-1]}'])"
+    )
+    page.until(lambda: page.script(resolved) and page.all(".execute:enabled"), 100)
+    page.script("document.querySelector('.execute').click()")
+
+
 def test_the_api_is_described_and_tried_out_without_any_other_server(driver, url, shots):
     from tests.e2e.page import Page
 
@@ -132,17 +140,8 @@ def test_the_api_is_described_and_tried_out_without_any_other_server(driver, url
     page.open("/docs").until(lambda: page.all("#operations-questions-ask_v1_ask_post"), 200)
     assert "Answer one question, or several" in page.text("#operations-questions-ask_v1_ask_post")
     page.shoot("docs")
-    page.script(
-        "document.querySelector('#operations-questions-ask_v1_ask_post .opblock-summary-control').click()"
-    )
-    page.until(lambda: page.all(".execute"), 100)
-
-    def executed() -> bool:
-        """The page swallows a click that comes before it has stored the request's body: click again."""
-        page.script("document.querySelector('.execute').click()")
-        return page.within(10, lambda: "the Black Forest" in page.text(".live-responses-table"))
-
-    page.until(executed, 100)
+    try_it_out(page, "ask_v1_ask_post", "/v1/ask")
+    page.until(lambda: "the Black Forest" in page.text(".live-responses-table"))
     loaded = page.script("return performance.getEntriesByType('resource').map((one) => one.name)")
     assert all(name.startswith((url, "data:")) for name in loaded)
     assert [line for line in page.complaints() if "data:image" not in line] == []
