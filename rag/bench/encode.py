@@ -32,6 +32,7 @@ def run_encode_benchmark(
     batch_size: int = 32,
     rounds: int = 3,
     contestants: Sequence[str] = (),
+    device: str = "auto",
     format: str = "auto",
 ) -> Report:
     """Passages encoded per second beside sentence-transformers, and whether bf16 retrieves the same passages.
@@ -47,6 +48,7 @@ def run_encode_benchmark(
         batch_size: Maximum texts per batch, for all contestants.
         rounds: Interleaved rounds; ratios are of medians.
         contestants: Some of: ours bf16, ours fp32, peer bf16, peer fp32; default: all that run here.
+        device: auto, cpu or cuda, for all.
         format: Format of the corpus; auto looks at the file.
 
     Raises:
@@ -56,21 +58,23 @@ def run_encode_benchmark(
     """
     from rag.data.corpus import read_documents
     from rag.data.split import SplitOptions, split_documents
-    from rag.runtime.hardware import has_bf16, resolve_precision
+    from rag.runtime.hardware import has_bf16, resolve_device, resolve_precision
 
-    chosen = contestants or [name for name in _CONTESTANTS if has_bf16() or not name.endswith("bf16")]
+    device = resolve_device(device)
+    chosen = contestants or [name for name in _CONTESTANTS if has_bf16(device) or not name.endswith("bf16")]
     if set(chosen) - set(_CONTESTANTS):
         raise ConfigError(f"contestants are {', '.join(chosen)}, expected some of {', '.join(_CONTESTANTS)}")
     for name in chosen:
-        resolve_precision(name.partition(" ")[2])
+        resolve_precision(name.partition(" ")[2], device)
     documents = read_documents(corpus, format=format)
     passages = list(islice(split_documents(documents, SplitOptions(mode=split)), n))
     settings = {
         "corpus": corpus, "passages": len(passages), "split": split,
         "encoder": encoder or "all-MiniLM-L6-v2", "batch_size": batch_size, "rounds": rounds,
+        "device": device,
     }  # fmt: skip
     report = Report("encode", settings)
-    runs, max_length = _runs(passages, encoder, batch_size, chosen)
+    runs, max_length = _runs(passages, encoder, batch_size, chosen, device)
     report.notes.append(f"at most {batch_size} texts per batch and {max_length} tokens per text for all")
     timings = time_interleaved(runs, rounds=rounds, warm_up=0)
     report.tables.append(_speed_table(timings, len(passages)))
@@ -81,15 +85,19 @@ def run_encode_benchmark(
             figure = timings.ratio(peer, "ours bf16")
             report.figures[f"ours bf16 / {peer}"] = figure.to_json()
             report.goals.append(Goal(f"passages/s, ours bf16 / {peer}", figure.value, "at least", bound))
-    if has_bf16():
-        _add_agreement(report, passages, encoder, batch_size, questions)
+    if has_bf16(device):
+        _add_agreement(report, passages, encoder, batch_size, questions, device)
     else:
-        report.notes.append("this processor has no bf16 arithmetic: fp32 alone was measured")
+        report.notes.append(f"{device} has no bf16 arithmetic: fp32 alone was measured")
     return report
 
 
 def _runs(
-    passages: Sequence[Passage], encoder: str | None, batch_size: int, contestants: Sequence[str]
+    passages: Sequence[Passage],
+    encoder: str | None,
+    batch_size: int,
+    contestants: Sequence[str],
+    device: str,
 ) -> tuple[dict[str, Callable[[], Any]], int]:
     """The timed function of each contestant, warmed up on a few passages; and the token limit of all."""
     from rag.runtime.model_files import model_folder
@@ -103,14 +111,14 @@ def _runs(
         side, _, precision = name.partition(" ")
         if side == "ours":
             ours = BiEncoder.load(
-                encoder, device="cpu", precision=precision, layout="{title} {text}", batch_size=batch_size
+                encoder, device=device, precision=precision, layout="{title} {text}", batch_size=batch_size
             )
             max_length = ours.identity.max_length
             ours.encode_passages(titles[:batch_size], texts[:batch_size])
             runs[name] = partial(ours.encode_passages, titles, texts)
         else:
             library = require("sentence_transformers", extra="bench")
-            peer = library.SentenceTransformer(str(model_folder(encoder)), device="cpu")
+            peer = library.SentenceTransformer(str(model_folder(encoder)), device=device)
             max_length = max_length or peer.max_seq_length
             peer.max_seq_length = max_length
             if precision == "bf16":
@@ -141,6 +149,7 @@ def _add_agreement(
     encoder: str | None,
     batch_size: int,
     questions_path: Path | None,
+    device: str,
 ) -> None:
     from retrievers.encoders.bi_encoder import BiEncoder
 
@@ -150,8 +159,8 @@ def _add_agreement(
     else:
         step = max(1, len(texts) // QUESTIONS)
         questions = [" ".join(text.split()[:12]) for text in texts[::step]][:QUESTIONS]
-    exact = BiEncoder.load(encoder, device="cpu", precision="fp32", batch_size=batch_size)
-    rounded = BiEncoder.load(encoder, device="cpu", precision="bf16", batch_size=batch_size)
+    exact = BiEncoder.load(encoder, device=device, precision="fp32", batch_size=batch_size)
+    rounded = BiEncoder.load(encoder, device=device, precision="bf16", batch_size=batch_size)
     queries = exact.encode_questions(questions)
     found = compare_vectors(
         exact.encode_passages(titles, texts), rounded.encode_passages(titles, texts), queries, queries

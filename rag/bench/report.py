@@ -21,8 +21,9 @@ _BF16_FLAGS = {"amx_bf16": "amx", "avx512_bf16": "avx512_bf16"}  # the better on
 def environment() -> dict[str, Any]:
     """The machine and the versions a figure belongs to.
 
-    Keys: cpu, cores, bf16 ("amx", "avx512_bf16", "cuda" or "none"), torch_threads, memory_gib, load_1m (other
-    work on the machine makes timings worthless), system, python, and one version per package.
+    Keys: cpu, cores, gpu (None without one), bf16 ("amx", "avx512_bf16", "cuda" or "none"), torch_threads,
+    memory_gib, load_1m (other work on the machine makes timings worthless), system, python, and one version
+    per package.
     """
     import torch
 
@@ -34,6 +35,7 @@ def environment() -> dict[str, Any]:
     return {
         "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
         "cores": available_cores(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "bf16": "cuda" if torch.cuda.is_available() else bf16,
         "torch_threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),

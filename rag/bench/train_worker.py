@@ -23,7 +23,6 @@ from rag.runtime.model_files import model_folder
 from rag.runtime.seeds import generator, seed_everything
 
 _SCALE = 20.0  # 1 / temperature 0.05
-_DEVICE = "cpu"
 
 
 def main(path: str) -> None:
@@ -35,7 +34,14 @@ def main(path: str) -> None:
     _say({"ready": True})
     for _ in sys.stdin:
         loss = step()
-        _say({"loss": loss, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
+        _say({"loss": loss, "peak_bytes": _peak_bytes(settings["device"])})
+
+
+def _peak_bytes(device: str) -> int:
+    """Most memory so far: of the GPU's allocations, or of this whole process."""
+    if device == "cpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return torch.cuda.max_memory_allocated()
 
 
 def make_step(settings: Mapping[str, Any]) -> Callable[[], float]:
@@ -77,8 +83,8 @@ def _ours(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], 
     }  # fmt: skip
     paths = {"out": "unused", "train_files": [settings["train_file"]]}
     config = load_config(DprTrainConfig, overrides=paths | read)
-    model = load_model(config, _DEVICE)
-    master = MasterWeights.lowering(model, resolve_precision(config.optim.precision, _DEVICE))
+    model = load_model(config, settings["device"])
+    master = MasterWeights.lowering(model, resolve_precision(config.optim.precision, settings["device"]))
     tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
     data = TrainingArrays.build(_first_negative(examples), tokenizer, match_answers=False)
     epochs = Epochs(len(data), settings["batch_size"], epochs=1000, seed=settings["seed"])
@@ -89,7 +95,7 @@ def _ours(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], 
     numbers = iter(range(len(batches)))
 
     def step() -> float:
-        loss = contrastive_step(model, batches[next(numbers)], World.single(_DEVICE), chunk)
+        loss = contrastive_step(model, batches[next(numbers)], World.single(settings["device"]), chunk)
         loss.compute_gradients(master.gather_gradients)
         torch.nn.utils.clip_grad_norm_(master.master, 1.0)
         optimizer.step()
@@ -102,7 +108,8 @@ def _ours(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], 
 def _peer(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], float]:
     library = require("sentence_transformers", extra="bench")
     losses = require("sentence_transformers.sentence_transformer.losses", extra="bench")
-    model = library.SentenceTransformer(str(model_folder(settings["encoder"])), device=_DEVICE)
+    batch_to_device = require("sentence_transformers.util", extra="bench").batch_to_device
+    model = library.SentenceTransformer(str(model_folder(settings["encoder"])), device=settings["device"])
     model.max_seq_length = settings["tokens"]
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -115,14 +122,15 @@ def _peer(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], 
         objective = losses.MultipleNegativesRankingLoss(model, scale=_SCALE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01, fused=True)
     batches = _peer_batches(settings, examples, model)
-    bf16 = settings["precision"] == "bf16"
+    device, bf16 = settings["device"], settings["precision"] == "bf16"
     model.train()
 
     def step() -> float:
         features, labels = next(batches)
         optimizer.zero_grad()
-        with torch.autocast(_DEVICE, dtype=torch.bfloat16, enabled=bf16):
-            loss = objective([dict(column) for column in features], labels)
+        moved = [batch_to_device(dict(column), device) for column in features]
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=bf16):
+            loss = objective(moved, labels.to(device))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -31,7 +31,8 @@ def train_file(tmp_path: Path) -> Path:
 def _settings(train_file: Path, encoder: Path, **changes: Any) -> dict[str, Any]:
     return {
         "train_file": str(train_file), "encoder": str(encoder), "batch_size": 8, "chunk_size": 3,
-        "tokens": 24, "hard_negative": True, "threads": 1, "seed": 5, "steps": 3, "questions": 40, **changes,
+        "tokens": 24, "hard_negative": True, "threads": 1, "seed": 5, "steps": 3, "questions": 40,
+        "device": "cpu", **changes,
     }  # fmt: skip
 
 
