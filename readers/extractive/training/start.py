@@ -144,5 +144,6 @@ def averaged(weights: Mapping[str, torch.Tensor], others: Sequence[Other]) -> di
         having = [(rest, own), *((share, found[name]) for share, found in others if name in found)]
         if own.is_floating_point() and len(having) > 1:
             total = sum(share for share, _ in having)
-            mixed[name] = torch.stack([share / total * one.float() for share, one in having]).sum(0)
+            parts = [share / total * one.to(own.device, torch.float32) for share, one in having]
+            mixed[name] = torch.stack(parts).sum(0)
     return mixed

@@ -27,6 +27,7 @@ from readers.extractive.training.config import (
 from readers.extractive.training.data import read_set
 from readers.extractive.training.finish import reading_scores
 from readers.extractive.training.recipe import train_reader
+from readers.extractive.training.start import averaged
 from readers.protocols import ReadResult
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_squad, tiny_tokenizer
 
@@ -290,3 +291,8 @@ def test_missing_predictions_count_as_wrong(tmp_path: Path) -> None:
 
     examples = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 1, 0)))
     assert reading_scores(Silent(), examples) == {"em": 0.0, "f1": 0.0}
+
+
+def test_readers_are_averaged_on_the_device_of_the_trained_one() -> None:
+    mixed = averaged({"w": torch.ones(2, device="meta")}, [(0.4, {"w": torch.ones(2)})])
+    assert mixed["w"].device.type == "meta"  # stands for a GPU: tensors of two devices cannot be stacked
