@@ -127,7 +127,7 @@ def index(
     if known is not None:
         report.notes.insert(0, f"{known.reused:,} vectors taken over")
     if report.total:
-        _log.info("%s", report.summary())
+        _log.info("%s", report.summary(listed=False))
     return place
 
 

@@ -42,7 +42,7 @@ def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipe
         ResourceError: the server cannot listen on the address, or its workers die.
         RagError: the index could not be opened.
     """
-    setup_logging(settings.log_level, json_lines=settings.log_json)
+    setup_logging(settings.log_level, json_lines=settings.log_json, is_server=True)
     listener = bind(settings.host, settings.port)
     if settings.workers == 1:
         serve_one(settings, listener, open_service=open_service)

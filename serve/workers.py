@@ -146,7 +146,7 @@ def _serve(
 ) -> None:
     """The life of one worker."""
     os.setpgid(0, 0)  # Ctrl-C reaches the first process alone, which forwards it
-    setup_logging(settings.log_level, json_lines=settings.log_json)
+    setup_logging(settings.log_level, json_lines=settings.log_json, is_server=True)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         serve_one(settings, listener, siblings, is_restart)

@@ -121,7 +121,7 @@ def index(
         **documents, **settings,
     )  # fmt: skip
     if report.total:
-        typer.echo(report.summary())
+        typer.echo(report.summary(listed=False))  # reading has listed the problems
     if before is not None and before == _checksum(place):
         typer.echo("nothing to do: the index was complete, and neither files nor settings have changed")
     if until is None:

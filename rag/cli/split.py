@@ -24,14 +24,17 @@ def split(
     ],
 ) -> None:
     """Split documents into passages and write them to one file, for `rag index … --split none`."""
+    from rag.core.log import setup_logging
     from rag.data.corpus import ReadReport, read_documents
     from rag.data.document_options import read_and_split
     from rag.data.files.results import write_passages
     from rag.data.split import split_documents
 
+    setup_logging("WARNING")
     read_options, split_options = read_and_split(reading)
     report = ReadReport()
     source = read_documents(corpus, format=reading["format"], options=read_options, report=report)
     n_passages = write_passages(out, split_documents(islice(source, documents), split_options))
-    typer.echo(report.summary())
+    listed = documents is not None  # else reading has come to its end, and listed the problems itself
+    typer.echo(report.summary(listed=listed))
     typer.echo(f"{n_passages:,} passages → {out}")

@@ -46,19 +46,40 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
+class _FirstTime(logging.Filter):
+    """Drops warnings that came before, word for word, as those of a file that is read twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to write a record."""
+        if record.levelno != logging.WARNING:
+            return True
+        message, before = record.getMessage(), len(self._shown)
+        self._shown.add(message)
+        return len(self._shown) > before
+
+
 def logs_json() -> bool:
     """Whether the lines of this process's log are JSON objects, so that nothing else may stand among them."""
     return any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers)
 
 
-def setup_logging(level: str = "INFO", *, json_lines: bool = False) -> None:
-    """Send log records of this process to stderr, replacing earlier handlers."""
+def setup_logging(level: str = "INFO", *, json_lines: bool = False, is_server: bool = False) -> None:
+    """Send log records of this process to stderr, replacing earlier handlers.
+
+    A command warns once in the same words, a server each time.
+    """
     handler = _BesideBars(sys.stderr)
     handler.setFormatter(
         JsonFormatter()
         if json_lines
         else logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
     )
+    if not is_server:
+        handler.addFilter(_FirstTime())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

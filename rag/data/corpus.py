@@ -74,7 +74,7 @@ def _read(sources: Sequence[Source], options: ReadOptions, report: ReadReport) -
         yield from read(list(group), options, report, seen)
     report.check(options.max_bad_share, at_end=True)
     if report.bad:
-        _log.warning("%s", report.summary())
+        _log.warning("%s", report.faults())
 
 
 def read_records(

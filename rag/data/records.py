@@ -171,23 +171,28 @@ class ReadReport:
         kinds = ", ".join(f"{count:,} × {ending}" for ending, count in endings.most_common(8))
         return f"{len(self.ignored):,} files are not read: {kinds}" + ", …" * (len(endings) > 8)
 
-    def summary(self) -> str:
-        """A few lines of text: fields, counts by reason, then the first problems with their places."""
+    def summary(self, *, listed: bool = True) -> str:
+        """A few lines of text: fields, counts by reason, and, if `listed`, the first problems."""
         fields = [
             f"{layout}{f' ({n:,} files)' * (n > 1)}" for layout, n in self.layouts.most_common(self.shown)
         ]
         fields += [f"  {note}" for note in self.notes[: self.shown]]
         if len(self.notes) > self.shown:
             fields.append(f"  … and {len(self.notes) - self.shown:,} more notes")
+        return "\n".join([*fields, self.faults(listed=listed)])
+
+    def faults(self, *, listed: bool = True) -> str:
+        """Counts by reason, and, if `listed`, the first problems with their places."""
         noun = "documents" if self.files else "records"
         if not self.bad:
-            return "\n".join([*fields, f"{self.total:,} {noun}, none bad"])
+            return f"{self.total:,} {noun}, none bad"
         kinds = ", ".join(f"{count:,} × {reason}" for reason, count in self.reasons.most_common())
         share = self.bad / self.total
-        lines = [*fields, f"{self.total:,} {noun}, {self.bad:,} bad ({100 * share:.2f} %): {kinds}"]
-        lines += [f"  {problem}" for problem in self.problems]
-        if self.bad > len(self.problems):
-            lines.append(f"  … and {self.bad - len(self.problems):,} more")
+        lines = [f"{self.total:,} {noun}, {self.bad:,} bad ({100 * share:.2f} %): {kinds}"]
+        if listed:
+            lines += [f"  {problem}" for problem in self.problems]
+            if self.bad > len(self.problems):
+                lines.append(f"  … and {self.bad - len(self.problems):,} more")
         return "\n".join(lines)
 
     def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:

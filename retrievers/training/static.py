@@ -311,11 +311,12 @@ def _batches(
         questions = contrastive_batches(config, data, Epochs.of(config, len(data)), targets)
     sentences = None
     if wanted.sentences:
-        once = Epochs.of(config, len(store))
-        if questions is not None:
-            steps = len(questions)
+        if questions is None:
+            once = Epochs.of(config, len(store))
+        else:
+            steps, size = len(questions), min(wanted.batch_size, len(store))
             once = Epochs(
-                len(store), wanted.batch_size, epochs=1 + steps / once.per_epoch, max_batches=steps,
+                len(store), size, epochs=1 + steps / (len(store) // size), max_batches=steps,
                 seed=config.run.seed,
             )  # fmt: skip
         drawn = IctDataConfig(keep_sentence=wanted.keep_sentence, min_words=wanted.min_words)

@@ -200,6 +200,28 @@ def test_an_index_stays_where_nothing_takes_its_place(
     main_ok(["inspect", str(index), "--verify"])
 
 
+@pytest.mark.parametrize(
+    ("command", "listed"),
+    [
+        (("index", "--retriever", "bm25", "--out", "i"), 1),
+        (("split", "--out", "p.jsonl"), 1),
+        (("split", "--out", "p.jsonl", "--documents", "2"), 1),
+        (("split", "--out", "p.jsonl", "--documents", "1"), 0),  # the bad record is not reached
+    ],
+)
+def test_bad_records_are_listed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...], listed: int,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text("".join(f'{{"id": "{n}", "text": "river"}}\n' for n in (1, 1, 2, 3)))
+    code, out, err = _run(capsys, command[0], str(corpus), *command[1:], "--max-bad-share", "0.5")
+    assert code == 0
+    assert out.count("1 × duplicate id") == listed
+    assert (out + err).count("c.jsonl:2: duplicate id") == listed
+
+
 def test_a_build_that_stored_nothing_goes_on_with_what_the_hint_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

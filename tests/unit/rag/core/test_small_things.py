@@ -8,7 +8,7 @@ import pytest
 
 from rag.core import errors
 from rag.core.errors import MissingDependencyError, RagError
-from rag.core.log import JsonFormatter
+from rag.core.log import JsonFormatter, setup_logging
 from rag.core.optional import require
 from rag.core.progress import Progress, StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit
@@ -82,6 +82,23 @@ def test_progress_rate_leaves_out_what_an_earlier_run_did() -> None:
     with Progress(100, "rows", "x", initial=90, stream=io.StringIO()) as progress:
         assert progress.count == 90
         assert progress.rate == 0.0
+
+
+@pytest.mark.parametrize(("is_server", "times"), [(False, 1), (True, 2)])
+def test_a_command_warns_once_in_the_same_words_and_a_server_each_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_server: bool, times: int
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    setup_logging("INFO", is_server=is_server)
+    log = logging.getLogger("rag.test")
+    for _ in range(2):
+        log.warning("%s:2: a bar", "q.csv")
+        log.info("step")
+    log.warning("%s:2: a bar", "other.csv")
+    shown = capsys.readouterr().err
+    assert [shown.count(words) for words in (" q.csv:2: a bar", " other.csv:2", " step")] == [times, 1, 2]
 
 
 def test_json_log_lines_carry_extra_fields() -> None:
