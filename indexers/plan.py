@@ -38,6 +38,7 @@ JAVA_BYTES = 230e6  # a Java machine with a heap of 512 MiB after 2,000 question
 JAVA_START_S = 8.0  # and its first classes, in processor time (measured)
 LUCENE_SHARE = 0.19  # Lucene's files against the bytes of titles and texts (measured on 100-word passages)
 LOOKUP_BYTES = 16  # id hash and row
+ID_BYTES = 10
 ARROW_BYTES = 3 * 8  # offsets of three strings
 DOCUMENT_BYTES = 68  # of a document in the list of documents (measured)
 TOKEN_BYTES = 5.5  # of title and text for each token vector (measured with punctuation, on English)
@@ -191,12 +192,10 @@ def plan(
     encode_per_s: float | None = None,
     rates: Rates | None = None,
     passage_bytes: float = 650.0,
-    id_bytes: float = 10.0,
     documents: int = 0,
     model_bytes: float = 0.0,
     questions: int = 10_000,
     top_k: int = 20,
-    over_fetch: int | None = None,
 ) -> Plan:
     """Estimate disk, memory and time of an index.
 
@@ -205,7 +204,6 @@ def plan(
         passage_bytes: mean UTF-8 bytes of title and text (100 English words: about 650).
         documents: documents that `rag index` lists beside the passages; none if these are given in Python.
         model_bytes: weights that the serving process holds (encoder and reader).
-        over_fetch: candidates re-ranked for each passage wanted; the smallest the index type tries if None.
 
     Raises:
         ConfigError: sizes below 1, or rates that are not above 0.
@@ -226,10 +224,10 @@ def plan(
     parts = _Parts(
         n_passages, dim, settings, rates, encode_per_s, passage_bytes, model_bytes, served=questions * top_k
     )
-    parts.add_passages(id_bytes, documents)
+    parts.add_passages(documents)
     if settings.has_dense:
         parts.add_embeddings()
-        parts.add_faiss(questions, over_fetch)
+        parts.add_faiss(questions)
     if settings.has_tokens:
         parts.add_tokens(questions * default_ndocs(top_k, n_passages))
     if settings.has_bm25:
@@ -277,9 +275,9 @@ class _Parts:
     def text_bytes(self) -> float:
         return self.n_passages * self.passage_bytes
 
-    def add_passages(self, id_bytes: float, documents: int) -> None:
-        store_bytes = self.text_bytes + self.n_passages * (id_bytes + ARROW_BYTES)
-        lookup_bytes = self.n_passages * (LOOKUP_BYTES + id_bytes + ARROW_BYTES / 3)  # the ids once more
+    def add_passages(self, documents: int) -> None:
+        store_bytes = self.text_bytes + self.n_passages * (ID_BYTES + ARROW_BYTES)
+        lookup_bytes = self.n_passages * (LOOKUP_BYTES + ID_BYTES + ARROW_BYTES / 3)  # the ids once more
         self.disk["passages"] = store_bytes + lookup_bytes + documents * DOCUMENT_BYTES
         self.serving |= {"process": PROCESS_BYTES, "models": self.model_bytes, "working": WORKING_BYTES}
         self.serving["passages, mapped"] = touched_bytes(store_bytes, self.served)
@@ -295,7 +293,7 @@ class _Parts:
         self.building["embeddings"] = PROCESS_BYTES + self.model_bytes + shard_bytes
         self._add_encoding("embeddings")
 
-    def add_faiss(self, questions: int, over_fetch: int | None) -> None:
+    def add_faiss(self, questions: int) -> None:
         preset = preset_for(self.settings.index_type, self.n_passages, self.dim)
         self.factory, embedding_bytes = preset.factory, self.disk["embeddings"]
         if preset.name == "flat":
@@ -304,7 +302,7 @@ class _Parts:
         else:
             index_bytes = self.n_passages * preset.code_bytes(self.dim) + preset.fixed_bytes(self.dim)
             self.disk["faiss"] = self.serving["faiss, mapped"] = index_bytes
-            fetched = self.served * (over_fetch or preset.over_fetches[0]) + 16 * questions
+            fetched = self.served * preset.over_fetches[0] + 16 * questions
             self.serving["embeddings, mapped"] = touched_bytes(embedding_bytes, fetched)
             # FAISS's arrays double as they grow: old and new copy exist at once.
             self.building["dense"] = 150e6 + 2 * index_bytes + 3 * preset.training_rows * self.dim * 4.0

@@ -17,9 +17,8 @@ import numpy as np
 
 from rag.bench.common import leave_cache
 from rag.bench.load import latency_interval
-from rag.bench.process import end_of_log, sizes_of
 from rag.bench.report import Goal, Report, Table, format_bytes
-from rag.bench.server_process import ServerProcess, post_json
+from rag.bench.server_process import ServerProcess, end_of_log, post_json
 from rag.core.errors import DataError, ResourceError
 from rag.core.files import read_json
 from rag.core.manifest import LEDGER_NAME, read_manifest
@@ -169,10 +168,11 @@ class _Seen:
 def _look(pid: int) -> _Seen | None:
     """Processor time and memory of a process by Linux's files; None if it has just ended."""
     try:
-        sizes = sizes_of(pid, "status")
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+        size_kib = {line.split()[0]: int(line.split()[1]) for line in status if line.endswith(" kB")}
         counted = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         cpu_s = (int(counted[11]) + int(counted[12])) / _TICKS  # of user and system
-        return _Seen(cpu_s, sizes["VmHWM"], sizes["RssAnon"])
+        return _Seen(cpu_s, 1024 * size_kib["VmHWM:"], 1024 * size_kib["RssAnon:"])
     except (OSError, KeyError, IndexError):
         return None
 

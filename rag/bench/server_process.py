@@ -1,4 +1,4 @@
-"""A real server in a separate process, and that process's memory as the operating system reports it."""
+"""A real server in a separate process, and what is asked of it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
-from rag.bench.process import end_of_log
 from rag.core.errors import DataError, ResourceError
 
 _LISTENING, _START_TIMEOUT_S = "listening on ", 300.0
@@ -123,6 +122,12 @@ class ServerProcess:
                 self._process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
+
+
+def end_of_log(log: IO[str]) -> str:
+    """The last 1,500 characters that were written to an open log."""
+    log.seek(0)
+    return log.read()[-1500:].strip()
 
 
 def post_json(connection: http.client.HTTPConnection, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

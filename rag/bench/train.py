@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rag.bench.common import Timings, time_interleaved
-from rag.bench.process import end_of_log
 from rag.bench.report import Goal, Report, Table, format_bytes
+from rag.bench.server_process import end_of_log
 from rag.config import DEFAULT_SEED
 from rag.core.errors import ConfigError, ResourceError
 from rag.core.files import atomic_write_json

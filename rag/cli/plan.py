@@ -3,6 +3,7 @@
 import json
 import random
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any
 
@@ -78,7 +79,6 @@ def plan(
             f"note: assuming token vectors of {dim} dimensions, as in ColBERT; --dim or --encoder set others",
             err=True,
         )
-    from rag.bench.memory import loaded_model_bytes
 
     @cache
     def encoder_once() -> Any:
@@ -86,7 +86,7 @@ def plan(
 
         return load_encoder(encoder)
 
-    model_bytes = loaded_model_bytes(encoder_once if checked.has_encoder else None)
+    model_bytes = _model_bytes(encoder_once if checked.has_encoder else None)
     if checked.has_encoder and (dim is None or (encode_per_s is None and measure)):
         loaded = encoder_once()
         dim = dim or loaded.dim
@@ -140,6 +140,39 @@ def _static_advice(passages: int, encode_per_s: float | None, measure: bool) -> 
         f"encoding takes {passages / encode_per_s / 3600:,.0f} h, more than a night: "
         f"--encoder {STATIC} encodes them{faster}.\n{_STATIC_COST}"
     )
+
+
+def _model_bytes(load_encoder: Callable[[], Any] | None) -> float:
+    """Bytes of the tensors that a serving process needs for its models, measured by loading them."""
+    from readers.extractive.reader import ExtractiveReader
+
+    before = _tensor_bytes()
+    loaded: list[Any] = [ExtractiveReader.load()]
+    if load_encoder is not None:
+        encoder = load_encoder()
+        several = encoder.identity.pooling == "tokens"
+        ask = encoder.question_tokens if several else encoder.encode_questions
+        ask(["Is everything loaded?"])  # weights are loaded with the first text
+        loaded.append(encoder)
+    return float(_tensor_bytes() - before)
+
+
+def _tensor_bytes() -> int:
+    import gc
+
+    import torch
+
+    gc.collect()
+    storages: dict[int, int] = {}
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), torch.Tensor) or thing.device.type != "cpu":
+            continue
+        try:
+            storage = thing.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+        except NotImplementedError:  # packed for the processor: no storage to look at
+            storages[-id(thing)] = thing.nelement() * thing.element_size()
+    return sum(storages.values())
 
 
 def _encode_rate(encoder: Any) -> float:

@@ -40,7 +40,7 @@ def test_disk_agrees_with_a_real_index(tmp_path: Path, make_encoder: Any, index_
     settings = BuildSettings(index_type=index_type, probes=8, threads=1, shard_rows=500)
     out = build_index(passages, tmp_path / "i", encoder=make_encoder(dim=48), settings=settings)
     text_bytes = sum(len(p.title) + len(p.text) for p in passages) / len(passages)
-    figures = plan(1500, 48, settings=settings, passage_bytes=text_bytes, id_bytes=11)
+    figures = plan(1500, 48, settings=settings, passage_bytes=text_bytes)
     for part, size in figures.disk_bytes.items():
         folder = out / ("dense" if part == "faiss" else part)
         real = sum(path.stat().st_size for path in folder.iterdir() if path.name not in ("probes.npy",))

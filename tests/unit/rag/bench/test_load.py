@@ -6,8 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rag.bench.load import LoadResult, latency_interval, run_load, stage_shares
-from rag.bench.process import memory_of
-from rag.core.errors import ConfigError, RagError, ResourceError
+from rag.core.errors import ConfigError, RagError
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -64,13 +63,3 @@ def test_shares_add_up_to_the_time_the_client_waited() -> None:
     assert {stage: round(share, 3) for stage, share in shares.items()} == {
         "queue": 0.1, "search": 0.2, "read": 0.5, "other": 0.1, "http": 0.1,
     }  # fmt: skip
-
-
-def test_memory_of_this_process_is_made_of_its_parts() -> None:
-    try:
-        memory = memory_of()
-    except ResourceError:
-        pytest.skip("this system does not tell")
-    assert memory["rss"] == memory["anonymous"] + memory["file_backed"] > 1 << 20
-    with pytest.raises(ResourceError, match="cannot be read"):
-        memory_of(1 << 30)
