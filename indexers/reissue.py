@@ -20,10 +20,10 @@ from rag.core.files import (
     atomic_path,
     atomic_write_json,
     atomic_write_text,
+    check_target,
     fingerprint,
     link_or_copy,
     read_json,
-    require_new,
 )
 from rag.core.manifest import LEDGER_NAME, file_table, write_manifest
 
@@ -43,7 +43,7 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
         MismatchedArtifactError: the encoder gives passages other vectors.
     """
     origin, target = Path(source), Path(out)
-    require_new(target)
+    check_target(target, folder=True, is_new=True)
     with Index.open(origin) as index:
         check_passage_vectors(origin, index.passages, index.require_dense().embeddings, encoder, seed=seed)
         manifest = index.manifest

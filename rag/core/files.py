@@ -44,12 +44,15 @@ def _is_about(error: Exception, path: Path) -> bool:
     return place.is_relative_to(known.parent) or known.is_relative_to(place)
 
 
-def check_target(path: str | Path, *, folder: bool = False) -> None:
+def check_target(path: str | Path, *, folder: bool = False, is_new: bool = False) -> None:
     """Refuse a place where no file, or no folder, can be written: before the work whose result goes there.
 
+    Args:
+        is_new: the folder must not exist, or be empty.
+
     Raises:
-        ConfigError: a folder lies where a file is to be, a file where a folder is to be, a file above it, or
-            it is a link to nothing.
+        ConfigError: a folder lies where a file is to be, a file where a folder is to be, a file above it, it
+            is a link to nothing, or a new folder holds something.
         ResourceError: there is no permission to write there.
     """
     target = Path(path)
@@ -67,6 +70,8 @@ def check_target(path: str | Path, *, folder: bool = False) -> None:
         raise ConfigError(f"{above} is a file: nothing can lie in it", hint="choose another --out")
     if not os.access(target if target.exists() else above, os.W_OK):
         raise _no_permission(target)
+    if is_new and target.exists() and any(target.iterdir()):
+        raise ConfigError(f"{target} exists and is not empty", hint="choose another --out")
 
 
 def _no_permission(path: Path) -> ResourceError:
@@ -141,16 +146,6 @@ def replaced_folder(folder: Path) -> Iterator[Path]:
         yield temporary
         if folder.exists():
             shutil.rmtree(folder.resolve())
-
-
-def require_new(folder: Path) -> None:
-    """Refuse a folder to write that exists, unless it is empty: `atomic_path` replaces an empty one.
-
-    Raises:
-        ConfigError: it is a file, or holds something.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} exists and is not empty", hint="choose another --out")
 
 
 def link_or_copy(source: Path, target: Path) -> None:

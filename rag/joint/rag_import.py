@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, RagModel
 
 from indexers.index import Index
 from rag.core.errors import ArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_path, require_new
+from rag.core.files import atomic_path, check_target
 from rag.core.log import get_logger
 from rag.runtime.backbone import loading
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
@@ -41,7 +41,7 @@ def import_rag(source: str | Path, out: Path, index: str | Path | None = None) -
         ConfigError: `out` holds something.
         MismatchedArtifactError: the index's vectors are of another size.
     """
-    require_new(out)
+    check_target(out, folder=True, is_new=True)
     hint = (
         "expected config.json of type rag, weights and both tokenizers' folders; copy the whole folder again"
     )

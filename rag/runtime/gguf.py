@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError
-from rag.core.files import atomic_path, disk_errors, require_new
+from rag.core.files import atomic_path, check_target, disk_errors
 from rag.core.log import get_logger
 from rag.core.optional import require
 from rag.runtime.backbone import loading
@@ -47,7 +47,7 @@ def import_gguf(source: Path, out: Path) -> Path:
         ConfigError: `out` holds something, or the archive holds several models.
     """
     require("gguf", extra="gguf")
-    require_new(out)
+    check_target(out, folder=True, is_new=True)
     if source.suffix.lower() == _SUFFIX:
         return _convert(source, out)
     members = _members(source)

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from rag.core.files import replaced_folder, require_new, sha256_file
+from rag.core.files import check_target, replaced_folder, sha256_file
 from rag.core.log import get_logger
 from rag.runtime.model_files import embedded_encoder_dir, model_folder, plain_name, read_config
 from retrievers.encoders.export import TowerWeights, write_dpr_tower
@@ -69,7 +69,7 @@ def import_checkpoint(source: Path, out: Path, *, base: str | Path | None = None
         MismatchedArtifactError: weights are missing, unknown, or of another shape; they are named.
         ConfigError: `out` holds something, or the towers need a `base`.
     """
-    require_new(out)
+    check_target(out, folder=True, is_new=True)
     found = read_pickled(source)
     weights = named_weights(found, source)
     towers = _towers(weights, source)

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError
-from rag.core.files import atomic_path, atomic_write_json, read_json, require_new
+from rag.core.files import atomic_path, atomic_write_json, check_target, read_json
 from rag.runtime.model_files import read_config
 from retrievers.encoders.checkpoint_import import named_weights, read_pickled
 
@@ -41,7 +41,7 @@ def import_folder(source: Path, out: Path) -> Path:
         IncompleteArtifactError: a part of the weights is missing.
         ConfigError: `out` holds something, or the weights are in safetensors already.
     """
-    require_new(out)
+    check_target(out, folder=True, is_new=True)
     if (source / "config.json").is_file():
         read_config(source)  # a damaged one is named
     folders = [

@@ -23,7 +23,6 @@ from rag.core.files import (
     read_json,
     remove_temporaries,
     replaced_folder,
-    require_new,
     sha256_file,
 )
 
@@ -187,13 +186,13 @@ def test_other_system_errors_pass_through(tmp_path: Path) -> None:
 def test_a_folder_to_write_is_new_or_empty_or_replaced_when_complete(tmp_path: Path) -> None:
     out = tmp_path / "out"
     for _ in ("missing", "empty"):
-        require_new(out)
+        check_target(out, folder=True, is_new=True)
         out.mkdir(exist_ok=True)
     (out / "old").write_text("old")
     with pytest.raises(ConfigError, match="exists and is not empty"):
-        require_new(out)
-    with pytest.raises(ConfigError, match="exists and is not empty"):
-        require_new(out / "old")  # a file
+        check_target(out, folder=True, is_new=True)
+    with pytest.raises(ConfigError, match="is a file, expected a folder"):
+        check_target(out / "old", folder=True, is_new=True)
     with pytest.raises(ValueError, match="broken"), replaced_folder(out) as temporary:
         (temporary / "new").write_text("half")
         raise ValueError("broken")

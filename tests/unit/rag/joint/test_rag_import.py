@@ -121,7 +121,7 @@ def test_damaged_weights_are_named(made: tuple[Path, Path, Any], tmp_path: Path,
         import_rag(tmp_path / "cut", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(ConfigError, match="exists and is not empty"):
+    with pytest.raises(ConfigError, match="is a file, expected a folder"):
         import_rag(made[0], tmp_path / "out")
 
 
