@@ -17,7 +17,7 @@ from rag.cli.options import (
     option,
     options_of,
 )
-from rag.cli.recipe import Assignments, Out, Threads, complete_config, files
+from rag.cli.recipe import Assignments, Out, Threads, config_source, files
 
 _MADE = "Questions"
 _SETTINGS = {
@@ -44,14 +44,9 @@ def adapt(
         str, option(help=f"Kinds of made questions, of {','.join(KINDS)}.", panel=_MADE)
     ] = ",".join(AdaptConfig.model_fields["kinds"].default),
     settings: dict[str, Any],
-    config: Annotated[
-        str | None,
-        option(
-            help="Settings of the reader's training, a file or preset; default: reader-adapt.",
-            panel="Settings",
-            autocompletion=complete_config,
-        ),
-    ] = None,
+    config: config_source(  # type: ignore[valid-type]
+        "Settings of the reader's training, a file or preset; default: reader-adapt."
+    ) = None,
     set_: Assignments = None,
     threads: Threads = None,
     out: Out,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from glob import escape, glob
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -27,14 +27,14 @@ def complete_config(ctx: typer.Context, incomplete: str) -> list[str]:
 Out = Annotated[
     Path, option(*("--out", "-o"), help="Folder of the run; an unfinished one is resumed.", panel=OUTPUT)
 ]
-ConfigSource = Annotated[
-    str | None,
-    option(
-        help="YAML or JSON file, or the name of a preset.",
-        panel="Settings",
-        autocompletion=complete_config,
-    ),
-]
+
+
+def config_source(help: str) -> Any:
+    """The option for a file of settings, or a preset."""
+    return Annotated[str | None, option(help=help, panel="Settings", autocompletion=complete_config)]
+
+
+ConfigSource = config_source("YAML or JSON file, or the name of a preset.")
 Assignments = Annotated[
     list[str] | None, option("--set", help="Any setting as key=value; wins over --config.", panel="Settings")
 ]
@@ -45,6 +45,12 @@ Validation = Annotated[
 ]
 From = Annotated[
     str | None, option("--from", help="Encoder to start from; default: the embedded one.", panel=TRAINING)
+]
+Role = Annotated[
+    Literal["both", "trainer", "refresher"],
+    option(
+        help="both: train and refresh in turn; or one of the two processes that share --out.", panel=TRAINING
+    ),
 ]
 Refresh = Annotated[
     str | None,

@@ -17,7 +17,7 @@ from rag.cli.options import (
     option,
     options_of,
 )
-from rag.cli.recipe import Assignments, From, Out, Threads, complete_config
+from rag.cli.recipe import Assignments, From, Out, Threads, config_source
 from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig, RoundsConfig
 from retrievers.negatives.settings import GuidanceSettings
 
@@ -68,14 +68,9 @@ def rounds(
     ],
     settings: dict[str, Any],
     from_: From = None,
-    config: Annotated[
-        str | None,
-        option(
-            help="Training settings, a file or preset; default: distill-small or colbert-small, by recipe.",
-            panel="Settings",
-            autocompletion=complete_config,
-        ),
-    ] = None,
+    config: config_source(  # type: ignore[valid-type]
+        "Training settings, a file or preset; default: distill-small or colbert-small, by recipe."
+    ) = None,
     set_: Assignments = None,
     threads: Threads = None,
     out: Out,

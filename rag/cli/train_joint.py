@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from rag.cli.options import DATA, SEARCH, TRAINING, IndexEncoder, RayAddress, option
-from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, training_command
+from rag.cli.recipe import Refresh, Role, files, index, run_recipe, say_encoder, say_once, training_command
 
 _INDEX = index("Its passages are read; training starts from its encoder.")
 
@@ -35,12 +35,6 @@ def orqa(
     run_recipe("orqa", settings)
     typer.echo(f"encoder → {settings.out / 'encoder'}\nreader → {settings.out / 'reader'}")
     typer.echo(f"use them: rag ask … --index {settings.out / 'index'} --reader {settings.out / 'reader'}")
-
-
-_Role = Annotated[
-    Literal["both", "trainer", "refresher"],
-    option(help="both: train and index in turn; or one of two processes that share --out.", panel=TRAINING),
-]
 
 
 _Marginal = Annotated[
@@ -106,7 +100,7 @@ def realm(
         str | None,
         option(help="Masked language model to start from; default: the embedded encoder.", panel=TRAINING),
     ] = None,
-    role: _Role = "both",
+    role: Role = "both",
     ray: RayAddress = None,
 ) -> None:
     """Train a retriever by predicting masked names and dates from the passages it retrieves (REALM).
@@ -158,7 +152,7 @@ _TOGETHER = {
         ),
     ],
 )
-def rag(settings: Any, role: _Role = "both", ray: RayAddress = None) -> None:
+def rag(settings: Any, role: Role = "both", ray: RayAddress = None) -> None:
     """Train a question encoder and a generator together, by the likelihood of answers (RAG).
 
     Questions and answers are enough. With --document-side reencode it is trained end to end; in two
@@ -177,7 +171,7 @@ def rag(settings: Any, role: _Role = "both", ray: RayAddress = None) -> None:
         option(help="Loss that trains the retriever.", panel=TRAINING),
     ],
 )
-def emdr2(settings: Any, role: _Role = "both", ray: RayAddress = None) -> None:
+def emdr2(settings: Any, role: Role = "both", ray: RayAddress = None) -> None:
     """Train a retriever and a Fusion-in-Decoder reader in the same steps (EMDR², PDist, LOOP, ADist).
 
     The retriever learns how well the reader does from each passage alone. Roles and several GPUs: as for
@@ -188,7 +182,7 @@ def emdr2(settings: Any, role: _Role = "both", ray: RayAddress = None) -> None:
     _run_together(settings, role, train_emdr2, ray)
 
 
-def _run_together(settings: Any, role: _Role, train: Any, ray: str | None) -> None:
+def _run_together(settings: Any, role: Role, train: Any, ray: str | None) -> None:
     if finished := _run_held(settings, role, train, ray):
         searched = settings.index if settings.document_side == "frozen" else settings.out / "index"
         kind = getattr(settings, "retriever", "trained")
@@ -196,7 +190,7 @@ def _run_together(settings: Any, role: _Role, train: Any, ray: str | None) -> No
         typer.echo(f"reader → {finished}\nuse it: rag ask … --index {searched}{found_by} --reader {finished}")
 
 
-def _run_held(settings: Any, role: _Role, train: Callable[..., Path], ray: str | None) -> Path | None:
+def _run_held(settings: Any, role: Role, train: Callable[..., Path], ray: str | None) -> Path | None:
     """Train, or make indexes for the process that does; the folder of what was trained, if this one did."""
     from rag.core.errors import ConfigError
     from rag.joint.live_index import refresh_index

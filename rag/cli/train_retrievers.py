@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from rag.cli.options import DATA, TRAINING, RayAddress, option
-from rag.cli.recipe import Refresh, files, index, run_recipe, say_encoder, say_once, training_command
+from rag.cli.recipe import Refresh, Role, files, index, run_recipe, say_encoder, say_once, training_command
 
 _SEARCHED = index("Search its passages at every validation.")
 
@@ -23,13 +23,7 @@ def dpr(settings: Any) -> None:
 @training_command(refresh=Refresh)
 def ance(
     settings: Any,
-    role: Annotated[
-        Literal["both", "trainer", "refresher"],
-        option(
-            help="both: train and mine in turn; or one of the two processes that share --out.",
-            panel=TRAINING,
-        ),
-    ] = "both",
+    role: Role = "both",
     ray: RayAddress = None,
 ) -> None:
     """Train a dense retriever with negatives that it retrieves itself, renewed as it learns (ANCE).
