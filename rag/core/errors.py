@@ -1,16 +1,4 @@
-"""The error tree. Every error a user can meet derives from `RagError`.
-
-RagError
-├── ConfigError                 a flag, setting or configuration file is wrong
-├── DataError                   an input file or record is wrong
-├── ArtifactError               something on disk that this system wrote is wrong
-│   ├── IncompleteArtifactError     it was never finished
-│   └── MismatchedArtifactError     it does not match the artefact, settings or data it is used with
-├── MissingDependencyError      an optional package is not installed
-├── ResourceError               disk, memory, a port or a lock is not available
-└── RetrievalError              a search could not be answered
-    └── ReaderError                 the reader failed on the retrieved passages
-"""
+"""The error tree. Every error a user can meet derives from `RagError`."""
 
 import difflib
 import re

@@ -13,7 +13,11 @@ def is_unicode(text: str) -> bool:
         >>> is_unicode("caf\\u00e9"), is_unicode("caf\\ud800")
         (True, False)
     """
-    return not any("\ud800" <= char <= "\udfff" for char in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def as_unicode(text: str) -> str:

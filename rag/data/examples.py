@@ -11,6 +11,7 @@ from typing import Any, Literal
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Answered, Passage, Query, Question
+from rag.core.unicode import is_unicode
 from rag.data.files.fields import PASSAGE_ID_FIELDS, QUESTION_ID_FIELDS, first_of, passage_of
 from rag.data.files.record import finite, json_records, strings, write_json_list
 from rag.data.files.streams import open_binary
@@ -350,10 +351,8 @@ def _listed(record: dict[str, Any], name: str) -> Sequence[Any]:
 
 def _candidate(value: Any, role: Role) -> Candidate:
     passage = passage_of(value)
-    try:
-        (passage.text + passage.title).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("a passage is not valid Unicode") from error
+    if not is_unicode(passage.text + passage.title):
+        raise ValueError("a passage is not valid Unicode")
     rank, score, target = (value.get(name) for name in ("rank", "score", "target"))
     has_answer = value.get("has_answer", value.get("hasanswer"))  # FiD's files have the second
     try:

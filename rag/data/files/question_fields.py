@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rag.core.types import GoldPassage, Passage, Question
+from rag.core.unicode import is_unicode
 from rag.data.files.fields import (
     QUESTION_ID_FIELDS,
     first_of,
@@ -85,10 +86,8 @@ def check_text(text: str) -> None:
     """
     if "\x00" in text:
         raise ValueError("NUL character in the question")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError("the question is not valid Unicode") from error
+    if not is_unicode(text):
+        raise ValueError("the question is not valid Unicode")
 
 
 def parse_answer_cell(cell: str, *, must_be_list: bool) -> tuple[str, ...]:
