@@ -292,8 +292,8 @@ def _fill(
         **{f"ask {stage}, median ms": value for stage, value in served.stages_ms.items()},
     }
     report.figures |= {
-        "passages": passages, "growth": figures, "ask_s": {"p50": p50, "p95": p95}, "answer in the top": top,
-        "killed": built.killed, "plan": planned,
+        "passages": passages, "measured": figures, "ask_s": {"p50": p50, "p95": p95},
+        "answer in the top": top, "killed": built.killed, "plan": planned,
     }  # fmt: skip
     stages = [
         (stage, format_seconds(seconds), format_seconds(built.cpu_s.get(stage, 0.0)))

@@ -14,7 +14,7 @@ from rag.config import documented, parse_numbers
 
 _BENCHMARKS = (
     *("encode", "search", "lossy", "update", "tokens", "serve", "train", "read", "scale"),
-    *("corpus", "build", "growth", "filter"),
+    *("corpus", "build", "filter"),
 )
 _SHORT = {"index": "-i", "questions": "-q"}
 _Json = Annotated[Path | None, typer.Option(help="Also write the figures here.")]

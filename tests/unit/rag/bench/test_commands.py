@@ -6,7 +6,7 @@ from rag.core.errors import ConfigError
 
 NAMES = (
     *("encode", "search", "lossy", "update", "tokens", "serve", "train", "read", "scale"),
-    *("corpus", "build", "growth", "filter"),
+    *("corpus", "build", "filter"),
 )
 
 
