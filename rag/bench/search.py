@@ -1,4 +1,4 @@
-"""Flat search beside bare FAISS on the same vectors."""
+"""Searches in vectors by index type, beside exact search and bare FAISS: recall, build time, size, time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rag.bench.common import Timings, question_texts, time_interleaved
-from rag.bench.report import Goal, Report, Table
+from indexers.presets import INDEX_TYPES
+from rag.bench.common import Timings, leave_cache, question_texts, time_interleaved, working_folder
+from rag.bench.report import Goal, Report, Table, format_bytes
+from rag.core.errors import ConfigError
+from rag.core.npy import save_npy
 from rag.core.progress import format_seconds
+from rag.metrics.significance import bootstrap
 
+RECALL_GOAL, BARE_GOAL, FLAT_GOAL = 0.95, 1.10, 1.05
+RECALL_KS = (1, 10, 20, 100)
 if TYPE_CHECKING:
     from indexers.embedding_shards import EmbeddingShards
+    from indexers.protocols import VectorIndex
     from rag.core.arrays import Float32
 
-FLAT_GOAL = 1.05
 _MIN_ROUND_S = 0.1
+_MOST_FLAT = 1_000_000  # vectors that are also searched one by one
+_COLD = 50  # questions that are timed with the files out of the page cache
+LOSSY_TYPES = tuple(kind for kind in INDEX_TYPES if kind != "flat")
+_BESIDE = ", FAISS alone"
 
 
 def bare_flat(embeddings: EmbeddingShards) -> Any:
@@ -89,51 +99,200 @@ def time_searches(
 def run_search_benchmark(
     index: Path,
     questions: Path | None = None,
-    batch_sizes: Sequence[int] = (1, 32, 512),
-    top_k: int = 100,
-    rounds: int = 15,
+    index_types: Sequence[str] = LOSSY_TYPES,
+    batch_sizes: Sequence[int] = (1, 32),
+    rounds: int = 9,
+    sample: int = 2000,
+    rows: int = 0,
+    noise: float = 0.5,
     index_encoder: str | None = None,
     precision: str = "auto",
     format: str = "auto",
+    work_dir: Path | None = None,
 ) -> Report:
-    """Flat search against bare FAISS on the same vectors, for questions or noisy passage vectors.
+    """Index types against exact search and against FAISS alone: recall, build time, size, search time.
+
+    Each is tuned as `rag index` tunes it, on pieces of passages. Exact search (`flat`) takes part where
+    there are at most a million vectors.
 
     Args:
-        questions: Real queries.
+        index: An index with embeddings.
+        questions: File of real questions; passages with noise if there is none.
+        index_types: Lossy index types.
         batch_sizes: Queries searched at once.
-        top_k: Number of hits per query.
-        rounds: Interleaved rounds; the ratio is of medians.
+        rounds: Interleaved rounds; all types and flat search take part in each.
+        sample: maximum number of queries on which recall is measured.
+        rows: Size to which the vectors are multiplied: each is a stored one with noise.
+        noise: Length of the noise, beside that of the vector.
         index_encoder: Folder of the index's encoder, if it moved.
 
     Raises:
-        ConfigError: the index has no embeddings, or float16 ones, over which there is no flat search.
+        ConfigError: there are fewer passages than the deepest recall asks for.
     """
-    import faiss
+    shards, vectors = open_vectors(index, questions, sample, index_encoder, precision, format)
+    report = Report("search", {"index": index, "questions": questions or "noisy passages"})
+    if not rows:
+        return compare_searches(report, shards, vectors, index_types, batch_sizes, rounds, work_dir)
+    report.settings = {**report.settings, "rows": rows, "noise": noise}
+    with working_folder("vectors", work_dir) as folder:
+        many = multiplied(shards, folder, rows, noise)
+        return compare_searches(report, many, vectors, index_types, batch_sizes, rounds, work_dir)
 
-    from indexers.exact import FlatIndex
 
-    embeddings, queries = open_vectors(index, questions, 2000, index_encoder, precision, format)
-    settings = {"index": index, "queries": questions or "noisy passages", "vectors": len(embeddings)}
-    report = Report("search", {**settings, "dim": embeddings.dim, "top_k": top_k})
-    searchers = {"flat": FlatIndex(embeddings), "bare": bare_flat(embeddings)}
-    same = _same_rows(searchers, _batch(queries, min(64, len(queries))), top_k)
-    report.figures["same_rows"] = same
-    rows = []
-    for size in batch_sizes:
-        timings = time_searches(searchers, queries, size, top_k, rounds)
-        ratio = timings.ratio("flat", "bare")
-        medians = [format_seconds(timings.median(name)) for name in searchers]
-        rows.append((str(size), *medians, f"{ratio:.3f}", f"{size / timings.median('flat'):,.0f}"))
-        report.figures[f"batch_{size}"] = {**timings.to_json(), "ratio": ratio}
-        report.goals.append(Goal(f"flat / bare at batch size {size}", ratio.value, "at most", FLAT_GOAL))
-    columns = ("batch size", "flat", "bare FAISS", "ratio", "queries/s")
-    title = f"one batch, median of {rounds} interleaved rounds, {faiss.omp_get_max_threads()} FAISS threads"
-    report.tables.append(Table(title, columns, rows))
-    report.notes.append(f"{100 * same:.2f} % of the results are the same rows as bare FAISS finds")
+def multiplied(embeddings: EmbeddingShards, folder: Path, rows: int, noise: float) -> EmbeddingShards:
+    """`rows` vectors of unit length in float16, in `folder`: random stored ones with noise around them."""
+    from indexers.embeddings import EmbeddingWriter
+    from indexers.probes import PROBES_NAME, perturbed_probes
+
+    stored = embeddings.rows(np.arange(len(embeddings)))
+    stored /= np.linalg.norm(stored, axis=1, keepdims=True)
+
+    def make(start: int, stop: int) -> Float32:
+        random = np.random.default_rng([0, start])
+        around = random.standard_normal((stop - start, embeddings.dim), np.float32)
+        around *= noise / np.sqrt(embeddings.dim)
+        around += stored[random.integers(0, len(stored), stop - start)]
+        vectors: Float32 = around / np.linalg.norm(around, axis=1, keepdims=True)
+        return vectors
+
+    writer = EmbeddingWriter(folder, rows=rows, encoder=embeddings.encoder, dtype="float16")
+
+    def write(done: Callable[[int], None]) -> None:
+        for written in writer.write_missing(make):
+            done(written)
+
+    made = writer.completed(write)
+    save_npy(folder / PROBES_NAME, perturbed_probes(made, min(256, rows), 0))
+    return made
+
+
+def compare_searches(
+    report: Report,
+    embeddings: EmbeddingShards,
+    queries: Float32,
+    index_types: Sequence[str],
+    batch_sizes: Sequence[int],
+    rounds: int,
+    work_dir: Path | None,
+) -> Report:
+    """Measure every type and return the report."""
+    from indexers.exact import FlatIndex, exact_search
+    from indexers.faiss_index import build_faiss, open_dense
+    from indexers.probes import read_probes
+
+    top_k = max(RECALL_KS)
+    if len(embeddings) <= top_k:
+        raise ConfigError(
+            f"{len(embeddings)} passages are too few for recall@{top_k}", hint="use a larger index"
+        )
+    counts = {"vectors": len(embeddings), "dim": embeddings.dim, "queries": len(queries)}
+    report.settings = {**report.settings, **counts}
+    truth, _ = exact_search(embeddings, queries, top_k)
+    searchers: dict[str, Any] = {}
+    figures: dict[str, dict[str, Any]] = {}
+    if len(embeddings) <= _MOST_FLAT:
+        searchers["flat"], figures["flat"] = bare_flat(embeddings), {}
+        if embeddings.dtype == "float32":
+            searchers = {"flat": FlatIndex(embeddings), f"flat{_BESIDE}": searchers["flat"]}
+    with working_folder("search", work_dir) as holder:
+        for name in index_types:
+            place = holder / name
+            started = time.perf_counter()
+            info = build_faiss(embeddings, place, index_type=name, probes=read_probes(embeddings))
+            build_s = time.perf_counter() - started
+            for file in (place, embeddings.directory):
+                leave_cache(file)
+            searchers[name] = open_dense(place, embeddings)
+            cold_s = [_timed(searchers[name], query[None], top_k) for query in queries[:_COLD]]
+            recalls = np.stack([_recalls(searchers[name], queries, truth, k) for k in RECALL_KS], axis=1)
+            searchers[f"{name}{_BESIDE}"] = Bare(place, info)
+            figures[name] = {
+                "build_s": build_s,
+                "size_bytes": sum(file.stat().st_size for file in place.iterdir() if file.is_file()),
+                "effort": info["effort"],
+                "over_fetch": info["over_fetch"],
+                "recall_at_build": info["recall"],
+                "cold_s": float(np.median(cold_s)),
+                **dict(zip((f"recall@{k}" for k in RECALL_KS), bootstrap(recalls), strict=True)),
+            }
+        for size in batch_sizes:
+            timings = time_searches(searchers, queries, size, top_k, rounds)
+            for name, found in figures.items():
+                found[f"median_s_batch_{size}"] = timings.median(name)
+                if (bare := f"{name}{_BESIDE}") in searchers:
+                    found[f"bare_ratio_batch_{size}"] = timings.ratio(name, bare)
+                if name != "flat" and "flat" in searchers:
+                    found[f"time_ratio_batch_{size}"] = timings.ratio(name, "flat")
+        searchers.clear()
+    report.figures.update(figures)
+    _fill(report, figures, batch_sizes, rounds)
     return report
 
 
-def _same_rows(searchers: Mapping[str, Any], queries: Float32, top_k: int) -> float:
-    first, second = (searcher.search(queries, top_k)[1] for searcher in searchers.values())
-    shared = [len(set(a.tolist()) & set(b.tolist())) / len(a) for a, b in zip(first, second, strict=True)]
-    return float(np.mean(shared))
+class Bare:
+    """FAISS's own search of an index file: the candidates of a search, without re-ranking."""
+
+    def __init__(self, place: Path, info: Mapping[str, Any]) -> None:
+        from indexers.faiss_index import open_faiss
+
+        self._index = open_faiss(place, info)
+        self._over_fetch, self._effort = info["over_fetch"], info["effort"]
+
+    def search(self, queries: Float32, top_k: int) -> Any:
+        """Scores and rows of the candidates for the best `top_k`."""
+        from indexers.exact import CANDIDATE_MARGIN
+        from indexers.faiss_index import search_parameters
+
+        wanted = min(top_k * self._over_fetch + CANDIDATE_MARGIN, self._index.ntotal)
+        return self._index.search(
+            queries, wanted, params=search_parameters(self._index, self._effort, wanted)
+        )
+
+
+def _timed(index: VectorIndex, query: Float32, top_k: int) -> float:
+    started = time.perf_counter()
+    index.search(query, top_k)
+    return time.perf_counter() - started
+
+
+def _recalls(index: VectorIndex, queries: Float32, truth: Float32, k: int) -> Float32:
+    """(n,) share of the true best `k` found; equal scores count as equal."""
+    threshold = truth[:, k - 1 : k] - 1e-6 * np.abs(truth[:, k - 1 : k])
+    starts = range(0, len(queries), 64)
+    scores = np.concatenate([index.search(queries[start : start + 64], k)[0] for start in starts])
+    return (scores >= threshold).mean(axis=1).astype(np.float32)
+
+
+def _fill(
+    report: Report, figures: Mapping[str, Mapping[str, Any]], batch_sizes: Sequence[int], rounds: int
+) -> None:
+    recalls, times = [], []
+    beside = [("bare", "FAISS alone"), *([("time", "flat")] if "flat" in figures else [])]
+    for name, found in figures.items():
+        medians = [format_seconds(found[f"median_s_batch_{size}"]) for size in batch_sizes]
+        ratios = [found.get(f"{kind}_ratio_batch_{size}") for kind, _ in beside for size in batch_sizes]
+        cold = format_seconds(found["cold_s"]) if "cold_s" in found else ""
+        times.append((name, *medians, cold, *("1" if it is None else f"{it:.3f}" for it in ratios)))
+        if ratios[0] is not None:
+            bound = FLAT_GOAL if name == "flat" else BARE_GOAL
+            what = f"{name} time / FAISS alone, batch {batch_sizes[0]}"
+            report.goals.append(Goal(what, ratios[0].value, "at most", bound))
+        if name == "flat":
+            continue
+        recalls.append(
+            (
+                name,
+                *(f"{found[f'recall@{k}']:.3f}" for k in RECALL_KS),
+                f"{found['effort']}/{found['over_fetch']}",
+                format_seconds(found["build_s"]),
+                format_bytes(found["size_bytes"]),
+            )
+        )
+        report.goals.append(Goal(f"{name} recall@20", found["recall@20"].value, "at least", RECALL_GOAL))
+    columns = ("index type", *(f"recall@{k}" for k in RECALL_KS), "effort/over-fetch", "built in", "on disk")
+    title = "recall against exact search, after exact re-ranking [95 % bootstrap]"
+    report.tables.append(Table(title, columns, recalls))
+    batches = [f"batch {size}" for size in batch_sizes]
+    title = f"top-{max(RECALL_KS)} search with re-ranking, median of {rounds} interleaved rounds"
+    shares = (f"/ {name}, {batch}" for _, name in beside for batch in batches)
+    report.tables.append(Table(title, ("index type", *batches, "1, cold", *shares), times))

@@ -13,7 +13,7 @@ from rag.cli.options import command_with, parameters_of
 from rag.config import documented, parse_numbers
 
 _BENCHMARKS = (
-    *("encode", "search", "lossy", "update", "tokens", "serve", "train", "read", "scale"),
+    *("encode", "search", "update", "tokens", "serve", "train", "read", "scale"),
     *("corpus", "build", "filter"),
 )
 _SHORT = {"index": "-i", "questions": "-q"}

@@ -5,7 +5,7 @@ from rag.cli.bench import app
 from rag.core.errors import ConfigError
 
 NAMES = (
-    *("encode", "search", "lossy", "update", "tokens", "serve", "train", "read", "scale"),
+    *("encode", "search", "update", "tokens", "serve", "train", "read", "scale"),
     *("corpus", "build", "filter"),
 )
 

@@ -7,10 +7,8 @@ from indexers.embedding_shards import EmbeddingShards
 from indexers.embeddings import EmbeddingWriter
 from indexers.probes import PROBES_NAME, perturbed_probes, read_probes
 from indexers.protocols import EncoderIdentity
-from rag.bench import search
-from rag.bench.lossy import compare_lossy, multiplied
 from rag.bench.report import Report
-from rag.bench.search import run_search_benchmark
+from rag.bench.search import compare_searches, multiplied
 from rag.core.errors import ConfigError
 
 
@@ -25,22 +23,10 @@ def embeddings(directory: Path, rows: int = 400, dim: int = 16) -> EmbeddingShar
     return shards
 
 
-def test_flat_search_finds_what_bare_faiss_finds_and_is_timed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shards = embeddings(tmp_path)
-    monkeypatch.setattr(search, "open_vectors", lambda *_: (shards, perturbed_probes(shards, 40, 0)))
-    report = run_search_benchmark(tmp_path, batch_sizes=(1, 8), top_k=10, rounds=2)
-    assert report.figures["same_rows"] == 1.0
-    assert report.figures["batch_8"]["ratio"].n == 2
-    assert [goal.kind for goal in report.goals] == ["at most", "at most"]
-    assert "batch size" in report.to_text()
-
-
-def test_lossy_types_are_compared_with_exact_search(tmp_path: Path) -> None:
+def test_index_types_are_compared_with_exact_search_and_with_faiss_alone(tmp_path: Path) -> None:
     queries = np.random.default_rng(1).standard_normal((40, 16)).astype(np.float32)
-    report = compare_lossy(
-        Report("lossy", {}), embeddings(tmp_path), queries, ("sq8", "ivf"), (1, 4), 2, tmp_path
+    report = compare_searches(
+        Report("search", {}), embeddings(tmp_path), queries, ("sq8", "ivf"), (1, 4), 2, tmp_path
     )
     figures = report.figures["sq8"]
     assert figures["recall@100"].value > 0.95
@@ -49,7 +35,11 @@ def test_lossy_types_are_compared_with_exact_search(tmp_path: Path) -> None:
     assert figures["time_ratio_batch_4"].value > 0
     assert figures["bare_ratio_batch_4"].value > 0
     assert figures["cold_s"] > 0
-    assert not list(tmp_path.glob("rag-lossy-*"))
+    assert report.figures["flat"]["bare_ratio_batch_1"].n == 2
+    assert [goal.name for goal in report.goals if "FAISS alone" in goal.name] == [
+        f"{name} time / FAISS alone, batch 1" for name in ("flat", "sq8", "ivf")
+    ]
+    assert not list(tmp_path.glob("rag-search-*"))
     report.to_json()
 
 
@@ -68,4 +58,4 @@ def test_vectors_are_multiplied_with_noise_around_them(tmp_path: Path) -> None:
 def test_a_corpus_smaller_than_the_deepest_recall_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="too few"):
         few = embeddings(tmp_path, rows=50)
-        compare_lossy(Report("lossy", {}), few, np.zeros((1, 16), np.float32), ["sq8"], [1], 2, None)
+        compare_searches(Report("search", {}), few, np.zeros((1, 16), np.float32), ["sq8"], [1], 2, None)
