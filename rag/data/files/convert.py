@@ -149,11 +149,9 @@ def convert(
         raise ConfigError(f"{target_format} is read, but not written", hint=f"write one of: {written}")
     if not Path(source).exists():
         raise DataError(f"{source}: no such file or folder")
-    if writer.is_folder and Path(target).exists():
-        raise DataError(f"{target} exists", hint="choose another place, or delete it")
     if Path(target).resolve() == Path(source).resolve():
         raise ConfigError(f"{target}: the source would be overwritten", hint="choose another place")
-    check_target(target, folder=writer.is_folder)
+    check_target(target, folder=writer.is_folder, is_new=writer.is_folder)
     report = ConversionReport()
     roles: set[str] = set()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rag.core.errors import DataError
+from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Question
 from rag.data.files.convert import convert
 from tests.unit.rag.data.convert.test_convert import read, write_json
@@ -83,7 +83,7 @@ def test_qrels_and_beir(tmp_path: Path) -> None:
         assert (tmp_path / "beir" / name).read_text() == (tmp_path / "beir2" / name).read_text()
     convert(tmp_path / "beir", "beir", tmp_path / "train", "dpr-train")
     assert read(tmp_path / "train")[0]["negative_ctxs"][0]["text"] == "By Austen."
-    with pytest.raises(DataError, match="exists"):
+    with pytest.raises(ConfigError, match="exists and is not empty"):
         convert(tmp_path / "beir", "beir", tmp_path / "beir2", "beir")
 
 
