@@ -136,9 +136,8 @@ class Pipeline:
 
         Args:
             texts: passages as strings, `Passage` records, or mappings with the fields that `rag index` knows
-                (id, title, text, and others), from a list, a generator, or a data set; also a DataFrame or
-                an Arrow table, whose rows are such mappings. They are kept whole: `rag.index` cuts documents
-                into passages.
+                (id, title, text, and others) and `metadata` for filters, from a list, a generator, or a data
+                set; also a DataFrame or an Arrow table of such rows. They are kept whole: `rag.index` cuts.
             titles: one title per string, if known.
             out: where the index goes; a directory that lives as long as the pipeline by default.
             retriever: what to build.

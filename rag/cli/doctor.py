@@ -25,11 +25,12 @@ def collect(*, start_java: bool) -> dict[str, Any]:
     problems += [f"{name} is missing: pip install {name}" for name in _REQUIRED if versions[name] is None]
     report: dict[str, Any] = {"python": platform.python_version(), "system": platform.platform()}
     report["packages"] = versions
-    report["optional"] = {
+    optional = {
         name: f"missing: pip install 'openqa-rag[{extra}]'"
         for name, extra in _OPTIONAL.items()
         if versions[name] is None
     }
+    report |= {"optional": optional} if optional else {}
     report["hardware"] = _hardware()
     report["encoder"] = _attempt(lambda: str(embedded_encoder_dir()), problems, "embedded encoder")
     report["reader"] = _attempt(_reader, problems, "shipped reader")
@@ -48,11 +49,14 @@ def _attempt(probe: Any, problems: list[str], name: str) -> Any:
 
 
 def _hardware() -> dict[str, Any]:
+    import torch
+
     from rag.runtime.hardware import available_cores, has_fast_bf16, has_fast_int8, resolve_device
 
     device = resolve_device()
     return {
         "device": device,
+        **({"gpu": torch.cuda.get_device_name(device)} if device == "cuda" else {}),
         "cores": available_cores(),
         "fast_bf16": has_fast_bf16(device),
         "fast_int8": has_fast_int8(device),

@@ -12,10 +12,10 @@ import numpy as np
 from rag.core.errors import DataError
 from rag.core.files import hash64
 from rag.core.log import get_logger
-from rag.core.types import Passage
+from rag.core.types import Metadata, Passage
 from rag.data.documents.read import documents_of_files
 from rag.data.files.documents import documents_of
-from rag.data.files.fields import DocumentFields
+from rag.data.files.fields import DocumentFields, metadata_of_fields
 from rag.data.files.sources import DOCUMENTS, ReadOptions, Source, find_sources
 from rag.data.files.streams import STDIN
 from rag.data.records import BadRecord, Document, Problem, ReadReport, known, rows_of
@@ -144,8 +144,8 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
     """Passages from Python objects.
 
     Args:
-        texts: strings, `Passage` records, or mappings with the fields of a corpus; a DataFrame or an Arrow
-            table has such rows. Entries without an id get their number.
+        texts: strings, `Passage` records, or mappings with the fields of a corpus and `metadata` for filters;
+            a DataFrame or an Arrow table has such rows. Entries without an id get their number.
         titles: one title per string.
 
     Raises:
@@ -172,7 +172,8 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
         if isinstance(item, Mapping):
             passage = fields.document(item, number)
             if isinstance(passage, Document):
-                passage = Passage(passage.id, passage.title, passage.text, metadata=passage.metadata)
+                metadata = _metadata(item.get("metadata"), number)
+                passage = Passage(passage.id, passage.title, passage.text, metadata=metadata)
         elif isinstance(item, str):
             passage = Passage(str(number), named[number] if named else "", item)
         if not isinstance(passage, Passage):
@@ -190,6 +191,18 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
     if fields.layout:
         _log.info("%s", fields.layout)
     return passages
+
+
+def _metadata(given: Any, number: int) -> Metadata:
+    hint = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
+    if known(given) is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise DataError(f"text {number}: its metadata is {given!r:.40}, expected a mapping", hint=hint)
+    try:
+        return metadata_of_fields(given)
+    except ValueError as error:
+        raise DataError(f"text {number}: its metadata: {error}", hint=hint) from None
 
 
 class IdSet:

@@ -139,6 +139,8 @@ def test_a_cell_without_a_value_is_no_text(nothing: Any) -> None:
         ([7], "text 0: expected text, a Passage or a mapping, found 7"),
         ([None], "text 0: expected text, a Passage or a mapping, found None"),
         ([{"text": float("nan")}], "text 0: text is not text, found float"),
+        ([{"text": "a", "metadata": "2020"}], "text 0: its metadata is '2020', expected a mapping"),
+        ([{"text": "a", "metadata": {"year": {}}}], "text 0: its metadata: 'year'"),
     ],
 )
 def test_what_is_no_list_of_texts_is_refused(texts: Any, words: str) -> None:
@@ -146,6 +148,14 @@ def test_what_is_no_list_of_texts_is_refused(texts: Any, words: str) -> None:
         Pipeline.from_texts(texts, retriever="bm25", reader=False)
     with pytest.raises(DataError, match="titles is a single str"):
         passages_of(["a", "b"], "ab")
+
+
+def test_metadata_of_rows_serves_filters() -> None:
+    rows = [{"id": str(year), "text": "the danube", "metadata": {"year": year}} for year in (1999, 2001)]
+    rows.append({"id": "none", "text": "the danube", "metadata": float("nan")})
+    with Pipeline.from_texts(rows, retriever="bm25", reader=False) as pipeline:
+        [found] = pipeline.retrieve(["danube"], 3, filter={"year": {"gte": 2000}})
+    assert [hit.passage_id for hit, _ in found] == ["2001"]
 
 
 def test_a_kind_that_is_not_there_is_refused() -> None:

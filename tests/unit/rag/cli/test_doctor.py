@@ -15,3 +15,11 @@ def test_precision_of_the_reader(flags: set[str], precision: str, monkeypatch: p
     report = collect(start_java=False)
     assert report["reader"]["precision"] == precision
     assert report["hardware"]["fast_int8"] is (precision == "int8")
+
+
+def test_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "gpu" not in collect(start_java=False)["hardware"]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"H100 at {device}")
+    assert collect(start_java=False)["hardware"]["gpu"] == "H100 at cuda"
