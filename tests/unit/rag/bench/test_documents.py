@@ -94,22 +94,34 @@ def test_documents_are_unpacked_checked_and_fetched_once(tmp_path: Path, sources
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "error", "message"),
+    ("field", "value", "message"),
     [
-        ("sha256", "0" * 64, DataError, "differs from the frozen one"),
-        ("file", "guide/none.txt", DataError, "has no file guide/none.txt"),
-        ("registry", "deb", ConfigError, "delivered no package"),
+        ("sha256", "0" * 64, "differs from the frozen one"),
+        ("file", "guide/none.txt", "has no file guide/none.txt"),
+        ("registry", "deb", "delivered no package"),
     ],
 )
-def test_what_does_not_fit_is_an_error(
-    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, field, value, error, message
+def test_what_does_not_fit_is_named_and_the_rest_is_fetched(
+    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, field, value, message
+):
+    for kind in ("deb", "deb of today"):
+        monkeypatch.setitem(fetch._DOWNLOADS, kind, ("false",))
+    (row,) = json.loads(sources.read_text())
+    odd = row | {field: value, "path": "text/odd.txt", "version": "0"}
+    sources.write_text(json.dumps([odd, row]))
+    with pytest.raises(DataError, match=rf"1 of 2 documents .* \(text/odd.txt\).*{message}"):
+        fetch.fetch(tmp_path / "out", sources)
+    assert [path.name for path in (tmp_path / "out").rglob("*.txt")] == ["faq.txt"]
+
+
+def test_a_version_that_debian_has_no_longer_is_replaced_by_todays(
+    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(fetch._DOWNLOADS, "deb", ("false",))
+    monkeypatch.setitem(fetch._DOWNLOADS, "deb of today", fetch._DOWNLOADS["wheel"])
     (row,) = json.loads(sources.read_text())
-    sources.write_text(json.dumps([row | {field: value}]))
-    with pytest.raises(error, match=message):
-        fetch.fetch(tmp_path / "out", sources)
-    assert not (tmp_path / "out").exists()
+    sources.write_text(json.dumps([row | {"registry": "deb"}]))
+    assert fetch.fetch(tmp_path / "out", sources) == 1
 
 
 def test_conversion_is_compared_by_time_and_by_what_is_left_of_the_answers(tmp_path, monkeypatch):
