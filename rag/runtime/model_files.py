@@ -151,10 +151,12 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / name for name in names]
     pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.cp") for path in folder.glob(pattern))
     if pickled:
+        is_module = (folder.parent / "modules.json").is_file()  # of sentence-transformers
         raise ArtifactError(
             f"{folder} has its weights only as {', '.join(pickled)}: pickle files are not loaded, "
             "because they can run code",
-            hint=f"convert it once, which reads only tensors: rag import {folder} --out DIR; then give DIR",
+            hint="convert it once, which reads only tensors: "
+            f"rag import {folder.parent if is_module else folder} --out DIR; then give DIR",
         )
     raise ArtifactError(
         f"{folder} has no model.safetensors",

@@ -49,12 +49,12 @@ def load_generator(
     """
     folder = Path(name_or_path)
     manifest = load_manifest(GeneratorManifest, folder) if (folder / READER_FILE).exists() else None
-    model, tokenizer, is_fid = load_seq2seq(name_or_path, dropout=dropout, train_on=train_on)
+    model, tokenizer, has_bias = load_seq2seq(name_or_path, dropout=dropout, train_on=train_on)
     if manifest is None:
         usual = GeneratorSettings().passage_tokens
         if model.config.is_encoder_decoder:
             fitting = min(usual, longest_row(model) or usual)
-            changes = {"passage_tokens": fitting, "legacy_cross_bias": is_fid, **changes}
+            changes = {"passage_tokens": fitting, "legacy_cross_bias": has_bias, **changes}
         else:
             changes = {"mode": "single", **causal_layout(tokenizer), **changes}
         manifest = GeneratorManifest(name=str(name_or_path))
@@ -95,7 +95,7 @@ def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
 def load_seq2seq(
     name_or_path: str | Path, *, dropout: float | None = None, train_on: str | None = None
 ) -> tuple[PreTrainedModel, Any, bool]:
-    """The model in fp32, its tokenizer, and whether the weights have the names that FiD's own code gives.
+    """The model in fp32, its tokenizer, and whether FiD's own code trained it with a bias of cross-attention.
 
     Args:
         name_or_path: folder or Hugging Face name.
@@ -153,7 +153,7 @@ def load_seq2seq(
             "reader.json",
             name_or_path,
         )
-    return model, tokenizer, is_fid
+    return model, tokenizer, is_fid and _CROSS_BIAS in names
 
 
 _HINT = (

@@ -13,6 +13,7 @@ import torch
 
 from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.runtime.backbone import attention_for, loading, refuse_missing, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
@@ -27,6 +28,7 @@ _BATCH_TOKENS = 8192
 _CORE_TOKENS = 2048  # tokens per core at a time
 _LAYOUT = "{title} {text}"
 _LAYOUT_KEY = "passage_layout"  # key of config.json: the layout of training
+_SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
 _HEADS = ("classifier", "pre_classifier", "score", "head")  # parameters that an encoder lacks
 
 
@@ -39,6 +41,7 @@ class PairModel:
         max_length: tokens after which passages are cut; questions are cut last.
         layout: layout of a passage, which is the second segment.
         batch_size: maximum number of pairs per forward pass.
+        prompt: put before every question.
     """
 
     network: Any
@@ -46,10 +49,12 @@ class PairModel:
     max_length: int
     layout: PassageLayout
     batch_size: int = 64
+    prompt: str = ""
 
     def encode(self, questions: Sequence[str], passages: Sequence[Passage]) -> dict[str, list[list[int]]]:
         """Token ids, types and masks of n pairs, without padding; each pair is cut as it is alone."""
         texts, _ = self.layout.render([p.title for p in passages], [p.text for p in passages])
+        questions = [self.prompt + question for question in questions]
         fitting = self._fitting(questions)
         merged: dict[str, list[list[int]]] = {}
         for cut, fits in (("only_second", True), ("longest_first", False)):
@@ -151,8 +156,15 @@ def load_pair_model(
     if train_on == "cpu":
         use_fast_dropout(network)
     setattr(network.config, _LAYOUT_KEY, layout)  # saved with the network
-    limit = min(max_length, position_limit(stated))
-    return PairModel(network.train(train_on is not None), tokenizer, limit, PassageLayout(layout), batch_size)
+    limit, prompt = min(max_length, position_limit(stated)), ""
+    if train_on is None and (folder / _SENTENCE_TRANSFORMERS).is_file():  # the length is the tokenizer's
+        own = read_json(folder / _SENTENCE_TRANSFORMERS)
+        if own.get("model_type") == "CrossEncoder":
+            limit = min(limit, tokenizer.model_max_length)
+            prompt = (own.get("prompts") or {}).get(own.get("default_prompt_name")) or ""
+    return PairModel(
+        network.train(train_on is not None), tokenizer, limit, PassageLayout(layout), batch_size, prompt
+    )
 
 
 def _log_odds(logits: torch.Tensor) -> torch.Tensor:

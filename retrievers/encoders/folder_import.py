@@ -42,8 +42,8 @@ def import_folder(source: Path, out: Path) -> Path:
         ConfigError: `out` holds something, or the weights are in safetensors already.
     """
     check_target(out, folder=True, is_new=True)
-    if (source / "config.json").is_file():
-        read_config(source)  # a damaged one is named
+    if (source / "config.json").is_file() and not (source / "modules.json").is_file():
+        read_config(source)  # a damaged one is named; old sentence-transformers wrote another kind of file
     folders = [
         source,
         *(path for path in sorted(source.rglob("*")) if path.is_dir() and _is_part(path, source)),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rag.core.errors import ConfigError
+from rag.core.errors import ArtifactError, ConfigError
 from rag.core.log import get_logger
 
 MASKS = ("[MASK]", "<mask>")
@@ -53,6 +53,41 @@ class Interaction:
         markers = {"query_marker": "[Q] ", "passage_marker": "[D] "}
         skipped = known.pop("skipped", string.punctuation)
         return cls(**{**markers, **known}, skipped=tuple(skipped))
+
+    @classmethod
+    def from_modules(
+        cls, transformer: Mapping[str, Any], mask: Mapping[str, Any], *, limit: int
+    ) -> Interaction:
+        """From the modules Transformer and MultiVectorMask of sentence-transformers' `MultiVectorEncoder`.
+
+        Args:
+            transformer, mask: their settings. Markers are prompts there.
+            limit: maximum length of questions where none is stated.
+
+        Raises:
+            ArtifactError: questions are padded, or tokens left out, in a way that is not known here.
+        """
+        padding = transformer.get("query_expansion") or {}
+        odd = {
+            "strategy": padding.get("strategy", "fixed") != "fixed",
+            "token": padding.get("token") not in (None, *MASKS),
+            "skiplist_tasks": list(mask.get("skiplist_tasks") or ["document"]) != ["document"],
+            "keep_only_token_ids": bool(mask.get("keep_only_token_ids")),
+        }
+        if found := [f"{name} {({**padding, **mask})[name]!r}" for name, is_odd in odd.items() if is_odd]:
+            raise ArtifactError(
+                f"late interaction with {', '.join(found)} is not known here",
+                hint='expected questions of a fixed length, filled with masks ("strategy": "fixed"), or not '
+                "filled; tokens may be left out of passages alone, by skiplist_words",
+            )
+        return cls(
+            query_tokens=int(padding.get("length") or transformer.get("query_length") or limit),
+            expanded=bool(padding),
+            attended=bool(padding.get("attend")),
+            query_marker="",
+            passage_marker="",
+            skipped=tuple(mask.get("skiplist_words") or ()),
+        )
 
     @classmethod
     def from_colbert(cls, config: Mapping[str, Any]) -> Interaction:

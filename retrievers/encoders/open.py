@@ -103,9 +103,8 @@ def passage_budget(
     name = str(name_or_path or "").partition(TOWER_SEPARATOR)[0] or None
     if name is not None and is_static_name(name):
         name = None
-    folder = tower_folders(model_folder(name))[0]
-    settings = read_settings(folder).override(max_length=max_length)
-    count = counting_tokens(folder)
+    settings = read_settings(tower_folders(model_folder(name))[0]).override(max_length=max_length)
+    count = counting_tokens(settings.weights_dir)
     return settings.max_length - _SPECIAL_TOKENS - count(settings.passage_prefix), count
 
 

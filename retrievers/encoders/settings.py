@@ -1,9 +1,9 @@
 """The settings in an encoder's folder: head, prompts, lengths, segments.
 
-These kinds of folder are read: sentence-transformers and PyLate (`modules.json`), DPR (`model_type` "dpr"),
-original ColBERT checkpoints (`artifact.metadata`) and plain transformers. Pooling and prefixes that do not
-fit the weights cause no error, only worse retrieval. Therefore every setting that the folder states is taken
-from it, and a warning names those that had to be guessed.
+These kinds of folder are read: sentence-transformers, its `MultiVectorEncoder` and PyLate (`modules.json`),
+DPR (`model_type` "dpr"), original ColBERT checkpoints (`artifact.metadata`) and plain transformers. Pooling
+and prefixes that do not fit the weights cause no error, only worse retrieval. Therefore every setting that
+the folder states is taken from it, and a warning names those that had to be guessed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ POOLING_KEYS = {
 """Switches of sentence-transformers' Pooling modules, and the pooling that each stands for."""
 _DPR_MAX_LENGTH = 256
 _COLBERT = "artifact.metadata"  # a file of original ColBERT checkpoints
+_MASK = "MultiVectorMask"  # sentence-transformers' module for late interaction
+_PASSAGE_PROMPTS = ("document", "passage", "corpus")
 _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
 
 
@@ -189,14 +191,20 @@ def _pooler(folder: Path) -> HeadLayer:
 def _sentence_transformers(folder: Path) -> EncoderSettings:
     modules = read_json(folder / "modules.json")
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
-    unknown = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm"})
+    own = _optional_json(folder / "config_sentence_transformers.json")
+    if own.get("model_type") == "CrossEncoder":
+        raise ArtifactError(
+            f"{folder} is a cross-encoder: it scores pairs and makes no vectors",
+            hint=f"order hits with it: --rerank {folder}",
+        )
+    unknown = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", _MASK})
     if unknown or kinds[:1] != ["Transformer"] or kinds.count("Pooling") > 1:
         raise ArtifactError(
             f"{folder}/modules.json has the modules {', '.join(kinds)}; this program knows Transformer, "
-            "then Pooling, Dense, LayerNorm and Normalize",
+            f"then Pooling or {_MASK}, Dense, LayerNorm and Normalize",
             hint="use an encoder made of these modules",
         )
-    if "Normalize" in kinds and kinds[-1] != "Normalize":
+    if "Normalize" in kinds and [kind for kind in kinds if kind != _MASK][-1] != "Normalize":
         raise ArtifactError(
             f"{folder}/modules.json normalises before another module, expected Normalize last"
         )
@@ -208,36 +216,59 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         )
     weights_dir = folder / modules[0]["path"]
     config = read_config(weights_dir)
-    transformer = _optional_json(weights_dir / "sentence_bert_config.json")
-    own = _optional_json(folder / "config_sentence_transformers.json")
+    transformer = next(map(_optional_json, sorted(weights_dir.glob("sentence_*_config.json"))), {})
     several = "Pooling" not in kinds
     pooling_config = {} if several else _optional_json(folder / modules[place]["path"] / "config.json")
     stated_prompts = own.get("prompts") or {}
     prompts = {str(name): str(text) for name, text in stated_prompts.items() if text}
     # Empty prompts are passed over: sentence-transformers 6 saves an empty "document" beside a "passage".
-    default = prompts.get(own.get("default_prompt_name") or "", "")
-    query = prompts.get("query", "" if "query" in stated_prompts else default)
-    passage = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), default)
+    # Where there are prompts for questions or passages, the default is that of other tasks.
+    has_roles = any(name in stated_prompts for name in ("query", *_PASSAGE_PROMPTS))
+    default = "" if has_roles else prompts.get(own.get("default_prompt_name") or "", "")
+    query = prompts.get("query", default)
+    passage = next((prompts[name] for name in _PASSAGE_PROMPTS if name in prompts), default)
     if (query or passage) and pooling_config.get("include_prompt") is False:
         raise ArtifactError(f"{folder} leaves prompts out of pooling, which this program does not do")
     limit = position_limit(config)
-    length = own.get("document_length") or transformer.get("max_seq_length") or _tokenizer_limit(weights_dir)
+    lengths = (
+        own.get("document_length"),
+        transformer.get("document_length"),
+        transformer.get("max_seq_length"),
+    )
+    length = min(int(next(filter(None, lengths), _tokenizer_limit(weights_dir))), limit)
     stated = str(own["similarity_fn_name"]).lower() if own.get("similarity_fn_name") else None
-    if stated not in (("maxsim", None) if several else (None, "cosine", "dot", "dot_score")):
+    if several and stated != "maxsim" and not {"Dense", _MASK}.intersection(kinds):
+        raise ArtifactError(
+            f"{folder} has no Pooling, which makes one vector of a text, and no Dense, which projects every "
+            "token's vector for late interaction",
+            hint="save the encoder with its Pooling module, or give the bare model's folder and a pooling",
+        )
+    # PyLate 1 wrote sentence-transformers' own default beside a late interaction.
+    if stated not in ((None, "maxsim", "cosine", "dot") if several else (None, "cosine", "dot", "dot_score")):
         wanted = "MaxSim" if several else "cosine or dot"
         raise ArtifactError(f"{folder} compares vectors by {stated!r}, expected {wanted}")
     notes = _prefix_note(folder.name, config, query, passage)
+    if own.get("truncate_dim"):
+        notes += (f"{folder.name} would cut its vectors to {own['truncate_dim']} numbers; taking them whole",)
     if stated is None and "Normalize" not in kinds and not several:
         notes += (
             f"{folder.name} does not say whether it is compared by dot product or cosine; taking dot product",
         )
-    # PyLate normalises without saying so.
+    interaction = Interaction.from_pylate(own) if several else None
+    normalize = "Normalize" in kinds or stated == "cosine"
+    if _MASK in kinds:
+        mask = _optional_json(folder / modules[kinds.index(_MASK)]["path"] / "config.json")
+        interaction = Interaction.from_modules(
+            transformer, mask, limit=min(_tokenizer_limit(weights_dir), limit)
+        )
+    elif several:  # PyLate normalises without saying so
+        normalize = normalize or own.get("normalize", True)
     return EncoderSettings(
         kind="sentence-transformers",
         weights_dir=weights_dir,
         pooling="tokens" if several else _pooling(folder, pooling_config),
-        normalize="Normalize" in kinds or stated == "cosine" or (several and own.get("normalize", True)),
-        max_length=min(int(length), limit),
+        normalize=normalize,
+        max_length=length,
         query_prefix=query,
         passage_prefix=passage,
         layout=str(own.get("passage_layout") or "{title} {text}"),
@@ -245,7 +276,7 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         layers=tuple(_layer(folder / modules[n]["path"], kinds[n]) for n in inner),
         on_tokens=bool(inner) and inner[0] < place,
         segments=bool(own.get("token_types")),
-        interaction=Interaction.from_pylate(own) if several else None,
+        interaction=interaction,
         notes=notes,
     )
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from rag.core.errors import ConfigError
+from rag.core.errors import ArtifactError, ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.interaction import Interaction
 from retrievers.encoders.settings import read_settings
@@ -129,6 +129,59 @@ def test_every_layout_makes_the_vectors_of_the_paper(tmp_path: Path, tiny: Any, 
     )  # fmt: skip
     kinds = [module["type"] for module in json.loads((written / "modules.json").read_text())]
     assert kinds == ["sentence_transformers.models.Transformer", "pylate.models.Dense.Dense"]
+
+
+@pytest.mark.parametrize(
+    ("reading", "prompts"),
+    [
+        (
+            {"query_expansion": {"strategy": "fixed", "length": QUERY}, "document_length": LENGTH},
+            "[unused{}] ",
+        ),
+        ({"query_expansion": {"strategy": "fixed", "length": QUERY, "attend": True}}, "who {}: "),
+        ({"query_length": QUERY, "document_length": LENGTH}, ""),
+    ],
+    ids=["filled", "attended", "as-they-are"],
+)
+def test_folders_of_sentence_transformers_own_late_interaction_make_its_vectors(
+    tmp_path: Path, tiny: Any, reading: Any, prompts: str
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+    torch.manual_seed(4)
+    projection = {"bias": False, "activation_function": torch.nn.Identity()}
+    tokens = {"module_input_name": "token_embeddings"}
+    modules = [
+        Transformer(str(tiny.bert(tmp_path / "bare")), **reading), Dense(32, 6, **projection, **tokens),
+        MultiVectorMask([".", ","]), Normalize(**tokens),
+    ]  # fmt: skip
+    made = {"query": prompts.format(0), "document": prompts.format(1)} if prompts else None
+    library.MultiVectorEncoder(modules=modules, prompts=made, device="cpu").save_pretrained(
+        str(tmp_path / "saved")
+    )
+    peer = library.MultiVectorEncoder(str(tmp_path / "saved"), device="cpu")
+    encoder = BiEncoder.load(tmp_path / "saved", precision="fp32")
+    compare(encoder.question_tokens(QUESTIONS), [torch.as_tensor(v) for v in peer.encode_query(QUESTIONS)])
+    texts = [f"{title} {text}" if title else text for title, text in zip(TITLES, PASSAGES, strict=True)]
+    found = encoder.passage_tokens(TITLES, PASSAGES)
+    compare(found, [torch.as_tensor(vectors) for vectors in peer.encode_document(texts)])
+
+    for part, path, change in (
+        (
+            "strategy 'min'",
+            "sentence_bert_config.json",
+            {"query_expansion": {"strategy": "min", "length": 9}},
+        ),
+        ("skiplist_tasks", "2_MultiVectorMask/config.json", {"skiplist_tasks": ["query", "document"]}),
+    ):
+        file = tmp_path / "saved" / path
+        before = file.read_text()
+        file.write_text(json.dumps(json.loads(before) | change))
+        with pytest.raises(ArtifactError, match=part):
+            read_settings(tmp_path / "saved")
+        file.write_text(before)
 
 
 def test_any_encoder_becomes_one_of_late_interaction(tmp_path: Path, tiny: Any) -> None:

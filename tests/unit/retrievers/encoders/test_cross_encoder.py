@@ -109,6 +109,20 @@ def test_the_fast_path_drops_the_network_and_starts_its_workers_again(folder):
     np.testing.assert_array_equal(encoder.score(["who"], PASSAGES[:1]), before)
 
 
+def test_length_and_prompt_of_sentence_transformers_are_read(folder, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    stated = {"prompts": {"ask": "who: "}, "default_prompt_name": "ask", "max_length": 20}
+    library.CrossEncoder(str(folder), device="cpu", **stated).save_pretrained(str(tmp_path))
+    peer, ours = (
+        library.CrossEncoder(str(tmp_path), device="cpu"),
+        CrossEncoder.load(tmp_path, precision="fp32"),
+    )
+    texts = [f"{p.title} {p.text}" if p.title else p.text for p in PASSAGES]
+    expected = peer.predict([("wrote", text) for text in texts])
+    np.testing.assert_allclose(ours.score(["wrote"] * 7, PASSAGES), expected, atol=1e-4)
+    assert load_pair_model(tmp_path, train_on="cpu").prompt == ""  # what is trained is saved without it
+
+
 def test_other_models_are_refused(tiny, tiny_bert, tmp_path):
     with pytest.raises(ArtifactError, match="expected a SequenceClassification model with 1 or 2"):
         CrossEncoder.load(tiny_bert)

@@ -72,6 +72,8 @@ def test_pooling_that_is_not_known_is_refused(tmp_path, config):
         ({"prompts": {"query": "q: "}}, "q: ", ""),
         ({"prompts": {"query": "", "document": "d: "}, "default_prompt_name": "document"}, "", "d: "),
         ({"prompts": {"query": "q: ", "document": ""}}, "q: ", ""),
+        ({"prompts": {"query": "q: "}, "default_prompt_name": "query"}, "q: ", ""),
+        ({"prompts": {"query": "", "document": "", "all": "a: "}, "default_prompt_name": "all"}, "", ""),
         ({}, "", ""),
     ],
 )
@@ -109,6 +111,37 @@ def test_unknown_similarity_and_modules_are_refused(tmp_path):
         )
     with pytest.raises(ArtifactError, match="Normalize last"):
         read_settings(sentence_folder(tmp_path / "c", kinds=("Transformer", "Pooling", "Normalize", "Dense")))
+
+
+def test_what_makes_no_vector_per_text_and_no_late_interaction_is_refused(tmp_path):
+    alone = ("Transformer",)
+    judge = sentence_folder(tmp_path / "a", kinds=alone, own={"model_type": "CrossEncoder"})
+    with pytest.raises(ArtifactError, match="is a cross-encoder") as refused:
+        read_settings(judge)
+    assert f"--rerank {judge}" in refused.value.hint
+    with pytest.raises(ArtifactError, match="has no Pooling"):
+        read_settings(sentence_folder(tmp_path / "b", kinds=alone))
+    assert read_settings(
+        sentence_folder(tmp_path / "c", kinds=alone, own={"similarity_fn_name": "MaxSim"})
+    ).interaction
+
+
+def test_the_first_releases_of_pylate_named_the_similarity_of_sentence_transformers(tmp_path):
+    own = {"similarity_fn_name": "cosine", "query_prefix": "[unused0]", "query_length": 24}
+    settings = read_settings(sentence_folder(tmp_path, kinds=("Transformer", "Dense"), own=own))
+    assert (settings.similarity, settings.interaction.query_tokens) == ("maxsim", 24)
+
+
+def test_vectors_that_are_to_be_cut_are_warned_of(tmp_path):
+    assert (
+        "cut its vectors to 8" in read_settings(sentence_folder(tmp_path, own={"truncate_dim": 8})).notes[-1]
+    )
+
+
+def test_the_length_is_read_from_the_older_names_of_its_file(tmp_path):
+    folder = sentence_folder(tmp_path)
+    (folder / "sentence_bert_config.json").rename(folder / "sentence_xlm-roberta_config.json")
+    assert read_settings(folder).max_length == 100
 
 
 def test_length_never_exceeds_the_position_table(tmp_path):

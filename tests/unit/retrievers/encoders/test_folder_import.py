@@ -12,6 +12,7 @@ from transformers import DPRConfig, DPRContextEncoder, RobertaModel
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.folder_import import import_folder
+from retrievers.encoders.open import passage_budget
 from tests.commands import exit_code
 from tests.tiny_reader import tiny_encoder, tiny_roberta, tiny_tokenizer
 
@@ -103,6 +104,31 @@ def test_parts_and_the_modules_of_sentence_transformers(tmp_path: Path) -> None:
     with pytest.raises(IncompleteArtifactError, match=r"pytorch_model-00002-of-00003.bin is missing, 2 of 3"):
         import_folder(source, tmp_path / "more")
     assert not (tmp_path / "more").exists()
+
+
+def test_the_oldest_layout_of_sentence_transformers_is_converted_and_opens(tmp_path: Path) -> None:
+    """The model in a folder of its own, a layer behind it, and at the top a file with a version alone."""
+    source = tmp_path / "old"
+    tiny_encoder(source / "0_Transformer")
+    modules = ("0_Transformer", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")
+    listed = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules]
+    for name, content in (
+        ("modules.json", listed),
+        ("config.json", {"__version__": "0.3.8"}),
+        ("0_Transformer/sentence_bert_config.json", {"max_seq_length": 20}),
+        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": True}),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.Tanh"}),
+    ):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text(json.dumps(content))
+    torch.save({"linear.weight": torch.randn(8, 32)}, source / "2_Dense" / "pytorch_model.bin")
+    with pytest.raises(ArtifactError, match=r"2_Dense has its weights only as") as refused:
+        BiEncoder.load(source)
+    assert f"rag import {source} --out" in refused.value.hint
+    out = import_folder(source, tmp_path / "new")
+    assert BiEncoder.load(out, precision="fp32").encode_questions(_TEXTS).shape == (2, 8)
+    budget, count = passage_budget(out)
+    assert (budget, count(_TEXTS[1])) == (17, 2)
 
 
 def test_what_cannot_be_converted_is_refused(tmp_path: Path) -> None:
