@@ -231,13 +231,16 @@ def _named_in(settings: Any, name: str = "") -> Iterator[tuple[str, str | Path]]
 def _check_first_records(config: Any) -> None:
     """Read what the first record of each file of questions or examples is, as the recipe reads it.
 
+    Files in the run's folder are its own.
+
     Raises:
         DataError: a file has no record to learn from.
     """
     recipe, needs = getattr(config, "recipe", ""), getattr(config, "needs", None)
     sets = [one.questions for one in getattr(config, "train", ())]
     for path in (*getattr(config, "train_files", ()), *sets):
-        if not path.exists() or (path.is_file() and path.stat().st_size > _MOST_BYTES):
+        is_own = path.is_relative_to(config.out)
+        if is_own or not path.exists() or (path.is_file() and path.stat().st_size > _MOST_BYTES):
             continue
         if sets or recipe in _BY_QUESTION:
             next(read_questions(path), None)

@@ -5,8 +5,8 @@ from typing import Any
 from unittest import mock
 
 from indexers.embeddings import EmbeddingWriter
+from rag.jobs import train_rounds
 from rag.rounds import scoring
-from rag.rounds.rounds import run_rounds
 from rag.rounds.signals import Judge
 from tests.unit.rag.rounds.test_rounds import Reader, configs, world
 from tests.worlds import killed_at
@@ -15,8 +15,13 @@ __all__ = ["world"]  # the fixture
 
 
 def _run(place: dict[str, Any], out: Path) -> list[Any]:
+    settings, training = configs(place, out, steps=2, rounds=1)
     with mock.patch.object(scoring, "_BLOCK", 16), mock.patch.object(Judge, "open", return_value=Reader()):
-        return run_rounds(*configs(place, out, steps=2, rounds=1))
+        return train_rounds(
+            "distill",
+            training=training.model_dump(exclude_unset=True, exclude={"out", "train_files"}),
+            **settings.model_dump(exclude_unset=True),
+        )
 
 
 def test_killed_rounds_end_in_equal_bytes(world: dict[str, Any], tmp_path: Path) -> None:
