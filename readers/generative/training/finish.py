@@ -166,6 +166,9 @@ def save_reader(
     """
     model = seq2seq.model.float()
     set_weights(seq2seq, weights)
+    if backend := getattr(seq2seq.tokenizer, "backend_tokenizer", None):
+        backend.no_truncation()  # the length that it was last asked for is no part of it
+        backend.no_padding()
     with replaced_folder(folder) as temporary:
         model.save_pretrained(temporary)
         seq2seq.tokenizer.save_pretrained(temporary)

@@ -80,6 +80,8 @@ def test_it_learns_to_read_and_to_say_nothing(run: tuple[Path, dict[str, Any]]) 
     assert (told.answers[0].text, told.answers[0].passage_index, told.answers[0].start) == ("7", 1, 4)
     assert told.answers[0].confidence > told.no_answer_confidence
     assert untold.no_answer_confidence > told.no_answer_confidence
+    tokenizer = json.loads((folder / "out" / "reader" / "tokenizer.json").read_text())
+    assert tokenizer["truncation"] is None, "the length of the last rows was written into the tokenizer"
 
 
 def test_the_folder_opens_in_transformers_and_says_the_same(run: tuple[Path, dict[str, Any]]) -> None:
