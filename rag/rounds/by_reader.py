@@ -10,11 +10,12 @@ Source:
 from __future__ import annotations
 
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from rag.config import recipe_of
 from rag.core.errors import ConfigError
-from rag.recipes import train
+from rag.recipes import RECIPES, read_config, train
 from rag.rounds.config import DistillRoundsConfig
 from rag.rounds.scoring import score_examples
 from rag.rounds.signals import Judge, check_signal, judge_kind
@@ -32,6 +33,7 @@ def check_reader(config: DistillRoundsConfig) -> None:
     Raises:
         ArtifactError: there is no such reader.
         ConfigError: it cannot give the signal, or is not trained by the recipe of a reader.
+        DataError: its training names a file that is missing.
     """
     if config.train_reader is None:
         check_signal(judge_kind(config.reader), config.signal, config.reader or "the shipped reader")
@@ -42,7 +44,10 @@ def check_reader(config: DistillRoundsConfig) -> None:
             f"--train-reader {config.train_reader}: recipe {recipe!r}, expected one of {', '.join(_READERS)}",
             hint="give a preset or file whose first key is recipe: reader, or recipe: generator",
         )
-    check_signal(_READERS[recipe][0], config.signal, f"--train-reader {config.train_reader}")
+    kind, files = _READERS[recipe]
+    check_signal(kind, config.signal, f"--train-reader {config.train_reader}")
+    made = {"out": str(config.out), files: [str(config.out / "found.json")]}
+    read_config(resolve_name(RECIPES[recipe].config), config.train_reader, made)
 
 
 def scored_examples(config: DistillRoundsConfig, current: Round, found: Path) -> tuple[Path, dict[str, Any]]:

@@ -271,6 +271,10 @@ def test_wrong_settings_are_refused(
     ):
         assert exit_code(*given, *more) == 2
         assert said in capsys.readouterr().err
+    assert (
+        exit_code(*given, "--train-reader", "reader-small") == 3
+    )  # that preset calibrates on files of its own
+    assert "squad-held-out.jsonl: no such file" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     unanswered = tmp_path / "q.jsonl"
     unanswered.write_text('{"question": "who?"}\n')
