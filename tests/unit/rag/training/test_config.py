@@ -129,9 +129,11 @@ def test_a_run_spares_a_folder_of_another_kind(tmp_path: Path, name: str, conten
         pass
     assert (tmp_path / name).read_text() == content
     (tmp_path / name).unlink()
+    left = tmp_path / ".reader.partial-a1b2"  # by a kill while the model was written
     for _ in range(2):  # begun, and resumed
+        left.mkdir()
         with claimed(config):
-            pass
+            assert not left.exists()
 
 
 class _Started(TrainConfig):
