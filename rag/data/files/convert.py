@@ -1,8 +1,9 @@
 """Convert a file of one format into another, and report what is lost."""
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -107,11 +108,26 @@ def guess_format(path: str | Path) -> str:
         lists = {"positive_ctxs": "dpr-train", "ctxs": "dpr-results", "contexts": "pyserini"}
         return next((fmt for name, fmt in lists.items() if isinstance(record.get(name), list)), "questions")
     with open_binary(place) as stream:
-        fields = first_line(stream).split()
-    if len(fields) == 6 and fields[1] == "Q0":
+        line = first_line(stream)
+    return _guess_table(line.split(), line.split("\t"), place)
+
+
+def _guess_table(fields: Sequence[str], cells: Sequence[str], place: Path) -> str:
+    """The format of a file whose first line has these fields between blanks, and these between tabs."""
+    if len(fields) > 4 and fields[1] == "Q0":
         return "trec-run"
-    if len(fields) in (3, 4) and (fields[0] == "query-id" or fields[-1].lstrip("-").isdecimal()):
+    is_whole = fields[-1:] != [] and fields[-1].lstrip("-").isdecimal()
+    if fields[:1] == ["query-id"] or (len(fields) == 4 and fields[1] in ("0", "Q0") and is_whole):
         return "trec-qrels"
+    if len(fields) in (3, 4) and len(cells) == len(fields):
+        if re.fullmatch(r"-?\d+\.\d+(e-?\d+)?", fields[-1]):
+            return "trec-run"
+        if is_whole:
+            raise DataError(
+                f"{place}: {len(fields)} columns without a header may be judgements, a ranking or triples",
+                hint="name the format: --from trec-qrels (query, passage, grade), or --from trec-run (query, "
+                "passage, rank, and perhaps a score)",
+            )
     return "questions"
 
 
@@ -171,6 +187,8 @@ def convert(
                 )
             roles.update(parts & _ROLES)
             lost = (parts - writer.keeps) | _lost_by_recast(example, filled)
+            if writer is TREC_RUN and set(filled.meta) <= {"tag"} and not filled.target_answer:
+                lost -= {"meta"}
             report.dropped.update(lost)
             if strict and lost:
                 raise DataError(
@@ -180,6 +198,8 @@ def convert(
                 )
             report.records += 1
             yield filled
+        if not report.records:
+            raise DataError(f"{source}: no questions in it")
         absent = sorted(writer.needs & _ROLES - roles)
         if absent:
             raise DataError(

@@ -4,12 +4,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
+from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, Role, head_to_json
 from rag.data.files.formats import PASSAGE_PARTS, QUESTION_PARTS, Format
@@ -21,7 +22,8 @@ _ORDER: tuple[Role, ...] = ("positive", "negative", "hard_negative", "retrieved"
 def _read_run(path: Path) -> Iterator[Example]:
     """Consecutive lines of a question make a record; a question that comes back later is refused.
 
-    Passages are ordered by score, as trec_eval does; those with equal scores stay as they stand.
+    Passages are ordered by score, as trec_eval does; those with equal scores stay as they stand. Where there
+    are ranks alone, the score of a passage is its rank, negated.
     """
     seen: set[str] = set()
     for question, lines in groupby(_run_lines(path), key=lambda line: line[1][0]):
@@ -32,20 +34,32 @@ def _read_run(path: Path) -> Iterator[Example]:
                 hint="sort the run by question first",
             )
         seen.add(question)
+        scores = [finite(score, place) for place, (_, _, score, *_) in rows]
+        if all(len(fields) == 3 and fields[2].isdecimal() for _, fields in rows) and all(
+            first < second for first, second in pairwise(scores)
+        ):
+            scores = [-rank for rank in scores]
         hits = [
-            Candidate(Passage(passage, "", ""), "retrieved", score=finite(score, place))
-            for place, (_, _, passage, _, score, _) in rows
+            Candidate(Passage(fields[1], "", ""), "retrieved", score=score)
+            for (_, fields), score in zip(rows, scores, strict=True)
         ]
         best_first = sorted(hits, key=lambda hit: -(hit.score or 0.0))
-        yield Example(question, "", candidates=tuple(best_first), meta={"tag": rows[0][1][5]})
+        tags = rows[0][1][3:]
+        yield Example(question, "", candidates=tuple(best_first), meta={"tag": tags[0]} if tags else {})
 
 
 def _run_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Place of each line, and its question, passage, score (or rank alone) and, in TREC's, tag."""
     for place, line in text_lines(path):
-        fields = line.split()
-        if len(fields) != 6:
-            raise DataError(f"{place}: {len(fields)} fields, a TREC run has 6")
-        yield place, fields
+        fields, cells = line.split(), line.split("\t")
+        if len(fields) == 6:
+            yield place, [fields[0], fields[2], fields[4], fields[5]]
+        elif len(cells) in (3, 4):
+            yield place, [*cells[:2], cells[-1]]
+        else:
+            raise DataError(
+                f"{place}: {len(fields)} fields, a TREC run has 6, and tables of others 3 or 4 between tabs"
+            )
 
 
 def write_run(path: Path, examples: Iterable[Example]) -> None:
@@ -127,19 +141,24 @@ def _one_of(folder: Path, pattern: str) -> Path:
 def _read_beir(path: Path) -> Iterator[Example]:
     """Questions with judgements, and the texts of the judged passages."""
     judged = {example.id: example for example in read_qrels(_one_of(path, "qrels/*.tsv"))}
-    needed = {passage.id for example in judged.values() for passage in example.passages}
+    count, needed = len(judged), {p.id for example in judged.values() for p in example.passages}
     texts: dict[str, Passage] = {}
     for place, value in json_records(_one_of(path, "corpus.jsonl*")):
         if (name := str(value.get("_id"))) in needed:
             texts[name] = Passage(name, str(value.get("title") or ""), _text(value, place))
     for place, value in json_records(_one_of(path, "queries.jsonl*")):
-        text, example = _text(value, place), judged.get(str(value.get("_id")))
+        text, example = _text(value, place), judged.pop(str(value.get("_id")), None)
         if example is None:
             continue
         meta = dict(value.get("metadata") or {})
         answers = tuple(meta.pop("answers", None) or ())
         candidates = (replace(c, passage=texts.get(c.passage.id, c.passage)) for c in example.candidates)
         yield Example(example.id, text, answers, tuple(candidates), meta=meta)
+    if judged:
+        missing = f"{len(judged):,} of {count:,} questions of qrels are not in queries.jsonl"
+        if len(judged) == count:
+            raise DataError(f"{path}: {missing}", hint="take qrels and queries of one release")
+        get_logger(__name__).warning("%s: %s, the first %r: left out", path, missing, next(iter(judged)))
 
 
 def _text(value: Mapping[str, Any], place: str) -> str:
@@ -215,7 +234,8 @@ def _rows(path: Path, least: int) -> Iterator[list[str]]:
 
 
 TREC_RUN = Format(
-    "trec-run", "TREC run: qid Q0 docid rank score tag", _read_run, write_run,
+    "trec-run", "TREC run: qid Q0 docid rank score tag; also read: qid docid rank score (ColBERT), qid docid "
+    "rank (MS MARCO), qid docid score (Tevatron)", _read_run, write_run,
     frozenset({"id", "contexts", "passage ids", "scores"}), frozenset({"id", "contexts", "passage ids"}),
 )  # fmt: skip
 TREC_QRELS = Format(

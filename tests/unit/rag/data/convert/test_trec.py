@@ -8,7 +8,7 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Question
-from rag.data.files.convert import convert
+from rag.data.files.convert import convert, guess_format
 from tests.unit.rag.data.convert.test_convert import read, write_json
 
 
@@ -46,6 +46,50 @@ def test_a_run_is_read_by_score(tmp_path: Path) -> None:
     assert ranked == [["high", "1"], ["b", "2"], ["a", "3"], ["low", "4"], ["z", "1"]]
 
 
+@pytest.mark.parametrize(
+    ("lines", "scores"),
+    [
+        ("q1\t7\t1\t21.5\nq1\t9\t2\t20.0\n", [21.5, 20.0]),  # ColBERT
+        ("q1\t7\t9.5\nq1\t9\t3.0\n", [9.5, 3.0]),  # Tevatron
+        ("q1\t7\t1\nq1\t9\t2\n", [-1.0, -2.0]),  # MS MARCO: ranks
+    ],
+)
+def test_rankings_of_other_systems_are_read_as_runs(tmp_path: Path, lines: str, scores: list[float]) -> None:
+    run = tmp_path / "run.tsv"
+    run.write_text(lines)
+    if scores[0] > 0:
+        assert guess_format(run) == "trec-run"
+    else:
+        with pytest.raises(DataError, match="3 columns without a header"):
+            guess_format(run)
+    convert(run, "trec-run", tmp_path / "out", "trec-run", strict=True)
+    ranked = [line.split() for line in (tmp_path / "out").read_text().splitlines()]
+    assert [(fields[2], float(fields[4])) for fields in ranked] == [("7", scores[0]), ("9", scores[1])]
+
+
+def test_a_tag_is_kept_and_counted_as_kept(tmp_path: Path) -> None:
+    run = tmp_path / "run.trec"
+    run.write_text("q1 Q0 7 1 2.5 mine\n")
+    assert not convert(run, "trec-run", tmp_path / "again", "trec-run", strict=True).dropped
+    assert (tmp_path / "again").read_text() == run.read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("q1 Q0 7 1 2.5\n", "trec-run"),  # which is then refused: a field is missing
+        ("q1 0 7 1\n", "trec-qrels"),
+        ("who won 1999\n", "questions"),
+        ("when began it\t1939\n", "questions"),
+    ],
+)
+def test_a_first_line_tells_runs_judgements_and_questions_apart(
+    tmp_path: Path, line: str, found: str
+) -> None:
+    (tmp_path / "file").write_text(line)
+    assert guess_format(tmp_path / "file") == found
+
+
 def test_scores_survive_a_run_exactly_and_strings_become_numbers(tmp_path: Path) -> None:
     score = 0.1 + 0.2
     source = write_json(
@@ -67,7 +111,7 @@ def test_scores_survive_a_run_exactly_and_strings_become_numbers(tmp_path: Path)
     assert not (tmp_path / "run2").exists()
 
 
-def test_qrels_and_beir(tmp_path: Path) -> None:
+def test_qrels_and_beir(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     qrels = tmp_path / "qrels"
     qrels.write_text("q1 0 7 2\nq1 0 9 0\n")
     convert(qrels, "trec-qrels", tmp_path / "same", "trec-qrels", strict=True)
@@ -85,6 +129,17 @@ def test_qrels_and_beir(tmp_path: Path) -> None:
     assert read(tmp_path / "train")[0]["negative_ctxs"][0]["text"] == "By Austen."
     with pytest.raises(ConfigError, match="exists and is not empty"):
         convert(tmp_path / "beir", "beir", tmp_path / "beir2", "beir")
+    with (tmp_path / "beir" / "qrels" / "test.tsv").open("a") as judgements:
+        judgements.write("q9\t7\t1\n")
+    assert convert(tmp_path / "beir", "beir", tmp_path / "q1", "nq-open").records == 1
+    assert "1 of 2 questions of qrels are not in queries.jsonl, the first 'q9'" in caplog.text
+    (tmp_path / "beir" / "qrels" / "test.tsv").write_text("q9\t7\t1\n")
+    with pytest.raises(DataError, match=r"1 of 1 questions of qrels are not in queries\.jsonl"):
+        convert(tmp_path / "beir", "beir", tmp_path / "nq", "nq-open")
+    (tmp_path / "none").touch()
+    with pytest.raises(DataError, match="no questions in it"):
+        convert(tmp_path / "none", "trec-qrels", tmp_path / "nq", "nq-open")
+    assert not (tmp_path / "nq").exists()
 
 
 def test_what_a_run_cannot_say_is_refused(tmp_path: Path) -> None:
