@@ -217,6 +217,11 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
     weights_dir = folder / modules[0]["path"]
     config = read_config(weights_dir)
     transformer = next(map(_optional_json, sorted(weights_dir.glob("sentence_*_config.json"))), {})
+    if "message" in (transformer.get("modality_config") or {}):
+        raise ArtifactError(
+            f"{folder} puts every text into its chat template, which this program does not do",
+            hint="if it was trained on plain texts, save it with a tokenizer that has no chat template",
+        )
     several = "Pooling" not in kinds
     pooling_config = {} if several else _optional_json(folder / modules[place]["path"] / "config.json")
     stated_prompts = own.get("prompts") or {}

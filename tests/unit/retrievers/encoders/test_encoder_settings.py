@@ -126,6 +126,17 @@ def test_what_makes_no_vector_per_text_and_no_late_interaction_is_refused(tmp_pa
     ).interaction
 
 
+def test_texts_in_a_chat_template_are_refused(tmp_path):
+    forward = {"method": "forward", "method_output_name": "last_hidden_state"}
+    for name, modes in (("a", {"text": forward}), ("b", {"text": forward, "message": forward})):
+        folder = sentence_folder(tmp_path / name, bert={"modality_config": modes})
+        if name == "a":
+            assert read_settings(folder).pooling == "mean"
+            continue
+        with pytest.raises(ArtifactError, match="chat template"):
+            read_settings(folder)
+
+
 def test_the_first_releases_of_pylate_named_the_similarity_of_sentence_transformers(tmp_path):
     own = {"similarity_fn_name": "cosine", "query_prefix": "[unused0]", "query_length": 24}
     settings = read_settings(sentence_folder(tmp_path, kinds=("Transformer", "Dense"), own=own))
