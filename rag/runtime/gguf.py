@@ -1,5 +1,6 @@
 """Language models in GGUF files (llama.cpp, Ollama, LM Studio) become folders that transformers opens."""
 
+import re
 import shutil
 import struct
 import tempfile
@@ -18,6 +19,7 @@ from rag.runtime.backbone import loading
 
 _MAGIC = b"GGUF"
 _SUFFIX = ".gguf"
+_PART = re.compile(r"-\d{5}-of-(?!00001)(\d{5})\.gguf$", re.IGNORECASE)
 
 
 def is_gguf(source: Path) -> bool:
@@ -44,7 +46,7 @@ def import_gguf(source: Path, out: Path) -> Path:
         MissingDependencyError: the package `gguf` is not installed.
         ArtifactError: it is no GGUF file, holds an architecture or a quantisation that cannot be converted,
             or lacks weights.
-        ConfigError: `out` holds something, or the archive holds several models.
+        ConfigError: `out` holds something, the archive holds several models, or the file a part of one.
     """
     require("gguf", extra="gguf")
     check_target(out, folder=True, is_new=True)
@@ -75,6 +77,11 @@ def _convert(file: Path, out: Path, name: str = "") -> Path:
         raise ArtifactError(
             f"{name}: begins with {begins!r}, expected {_MAGIC!r}",
             hint="this is no GGUF file, or its download was cut short: fetch it again",
+        )
+    if part := _PART.search(name):
+        raise ConfigError(
+            f"{name} is one of {int(part[1])} parts of a model",
+            hint="join them first, for example by llama.cpp's `llama-gguf-split --merge FIRST-PART OUT.gguf`",
         )
     given: dict[str, Any] = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     hint = (

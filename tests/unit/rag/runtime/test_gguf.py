@@ -63,6 +63,9 @@ def test_what_cannot_be_converted_is_said(tmp_path: Path) -> None:
     cut.write_bytes(write_gguf(tmp_path / "whole.gguf", model).read_bytes()[:5000])
     with pytest.raises(ArtifactError, match="cannot convert"):
         import_gguf(cut, out)
+    part = write_gguf(tmp_path / "m-00001-of-00003.gguf", model, drop="output_norm.weight")
+    with pytest.raises(ConfigError, match="one of 3 parts"):
+        import_gguf(part, out)
     with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
         archive.write(tmp_path / "whole.gguf", "a.gguf")
         archive.write(tmp_path / "whole.gguf", "b.gguf")
