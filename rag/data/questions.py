@@ -282,7 +282,10 @@ def _records(rows: Iterable[tuple[int, Any]], path: str, mark: str = ": record "
                 try:
                     starts = [answer["answer_start"] for answer in item.get("answers", ())]
                 except (AttributeError, KeyError, TypeError) as error:
-                    raise DataError(f"{place}: malformed SQuAD data ({error})") from error
+                    raise DataError(
+                        f"{place}: malformed SQuAD data ({error})",
+                        hint='"answers" is a list of objects with "text" and "answer_start"',
+                    ) from error
                 if paragraph.text is None:
                     raise DataError(f"{place}: malformed SQuAD data (no context)")
                 title, ids = squad_title(paragraph.title), [paragraph.id]

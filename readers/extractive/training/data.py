@@ -142,17 +142,17 @@ def _candidates(
 def _windows(question: Question, passage: Passage, matcher: AnswerMatcher, words: int) -> Iterator[Candidate]:
     """Windows of a passage, those that share most words with the question first.
 
-    A window is longer where it would cut an answer. Where the set says which place is the answer, windows
-    with the same words elsewhere are neither right nor wrong, and left out.
+    A window is longer where it would cut an answer. Where the set says which place is the answer, and it is,
+    windows with the same words elsewhere are neither right nor wrong, and left out.
     """
-    text = passage.text
-    starts = question.answer_starts[:1] if question.answers else ()
-    spans = [(start, start + len(question.answers[0])) for start in starts] or matcher.places(text)
+    text, first = passage.text, "".join(question.answers[:1])
+    starts = [start for start in question.answer_starts[:1] if first and text.startswith(first, start)]
+    spans = [(start, start + len(first)) for start in starts] or matcher.places(text)
     question_words = set(normalize_answer(question.text).split())
     cut: list[Candidate] = []
     for begin, end in window_bounds(text, words, spans):
         window = Passage("", passage.title, text[begin:end])
-        answers = any(begin <= first and last <= end for first, last in spans)
+        answers = any(begin <= start and last <= end for start, last in spans)
         if answers or not matcher.matches(window.text):
             shared = len(question_words & set(normalize_answer(window.text).split()))
             role: Role = "positive" if answers else "hard_negative"
