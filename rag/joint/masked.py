@@ -25,7 +25,13 @@ from rag.joint.config import Masks, MlmConfig
 from rag.joint.salient import Tagger, choose_spans
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
-from rag.runtime.model_files import embedded_encoder_dir, model_folder, position_limit, weight_files
+from rag.runtime.model_files import (
+    embedded_encoder_dir,
+    model_folder,
+    position_limit,
+    save_tokenizer,
+    weight_files,
+)
 from rag.runtime.seeds import generator
 from readers.extractive.inference import row_tensors
 from readers.extractive.layout import pair_template
@@ -350,7 +356,7 @@ class MaskedReader(Filler):
         """See `Filler`; transformers opens the folder with `AutoModelForMaskedLM`."""
         self.float().load_state_dict(dict(weights), strict=False)
         self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        save_tokenizer(self.tokenizer, folder)
 
     def forward(
         self, sentences: Sequence[MaskedSentence], passages: Sequence[Sequence[Sequence[int]]]

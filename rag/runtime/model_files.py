@@ -215,6 +215,14 @@ def open_tokenizer(file: Path) -> Any:
         raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
 
 
+def save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """Write a tokenizer of transformers, without the length and padding that it was last called with."""
+    if backend := getattr(tokenizer, "backend_tokenizer", None):
+        backend.no_truncation()
+        backend.no_padding()
+    tokenizer.save_pretrained(folder)
+
+
 def plain_name(name: str, prefix: str) -> str:
     """A weight's name without prefix, and with LayerNorm's old gamma and beta as weight and bias."""
     bare = name.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")

@@ -20,6 +20,7 @@ from rag.core.errors import DataError
 from rag.core.files import replaced_folder
 from rag.core.types import Passage
 from rag.data.examples import Example
+from rag.runtime.model_files import save_tokenizer
 from rag.runtime.seeds import generator
 from rag.training.card import Card
 from rag.training.distributed import World
@@ -173,4 +174,4 @@ def _export(folder: Path, model: PairModel, weights: Mapping[str, torch.Tensor])
     network.load_state_dict(dict(weights), strict=False)
     with replaced_folder(folder) as temporary:
         network.save_pretrained(temporary)
-        model.tokenizer.save_pretrained(temporary)
+        save_tokenizer(model.tokenizer, temporary)

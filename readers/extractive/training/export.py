@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from rag.core.files import atomic_path, atomic_write_json, read_json, sha256_file
 from rag.data.examples import Example
 from rag.runtime.fast.int8_bert import RangeRecorder
+from rag.runtime.model_files import save_tokenizer
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
 from readers.extractive.model import SpanModel
@@ -88,7 +89,7 @@ def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:
     for key in ("_name_or_path", "dtype"):
         config.pop(key, None)
     atomic_write_json(folder / "config.json", config)
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
     path = folder / "tokenizer_config.json"
     described = read_json(path)
     for key in ("is_local", "local_files_only"):  # how the tokenizer was opened here

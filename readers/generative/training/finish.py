@@ -14,6 +14,7 @@ from rag.data.examples import Example
 from rag.data.text import Profile, f1
 from rag.metrics.answers import em_and_f1
 from rag.metrics.calibration import measure_calibration
+from rag.runtime.model_files import save_tokenizer
 from rag.training.card import Card
 from readers.calibration import fit_calibration
 from readers.confidence import confidences
@@ -166,12 +167,9 @@ def save_reader(
     """
     model = seq2seq.model.float()
     set_weights(seq2seq, weights)
-    if backend := getattr(seq2seq.tokenizer, "backend_tokenizer", None):
-        backend.no_truncation()  # the length that it was last asked for is no part of it
-        backend.no_padding()
     with replaced_folder(folder) as temporary:
         model.save_pretrained(temporary)
-        seq2seq.tokenizer.save_pretrained(temporary)
+        save_tokenizer(seq2seq.tokenizer, temporary)
         manifest.save(temporary)
         add(temporary)
 

@@ -104,7 +104,9 @@ def test_what_was_learnt_ranks_and_is_a_cross_encoder(tmp_path: Path, tiny_bert:
     again = load_pair_model(folder, train_on="cpu")  # goes on from what it has, with its own head
     with torch.no_grad():
         np.testing.assert_allclose(again.logits(*pairs)[0], odds, atol=1e-4)
+    written = (folder / "tokenizer.json").read_bytes()
     assert train_reranker(chosen) == folder  # the command repeated
+    assert (folder / "tokenizer.json").read_bytes() == written
     np.testing.assert_array_equal(
         CrossEncoder.load(folder, precision="fp32", probabilities=False).score(*pairs), odds
     )
