@@ -130,6 +130,10 @@ def index(
         with Index.open(place) as opened:
             typer.echo(opened.describe())
         typer.echo(f'\nask it: rag ask "…" --index {place}')
+        if encoder is None and settings["retriever"] == "dense":
+            typer.echo(
+                "these are vectors alone: --retriever hybrid adds BM25, which nearly always finds more"
+            )
     else:
         typer.echo(f"stopped after {until}; the same command without --until continues")
 
