@@ -18,8 +18,12 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.cpu_training import register_math_attention, use_fast_dropout
 from rag.runtime.model_files import backbone_state, is_wrapped, read_config, weight_files
 
-POOLINGS = ("cls", "mean", "max", "lasttoken", "tokens")
-"""Ways to make one vector of a text from its token vectors; "tokens" keeps them all."""
+POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "tokens")
+"""Ways to make one vector of a text from its token vectors; "tokens" keeps them all.
+
+"weightedmean" weights token i of 1, 2, … by i (Muennighoff 2022, "SGPT", equation 2), "mean_sqrt_len_tokens"
+is the sum over the square root of the number of tokens.
+"""
 
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 """Exceptions that transformers raises for folders that it cannot load."""
@@ -259,8 +263,12 @@ def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
     weights = mask.unsqueeze(-1).to(hidden.dtype)  # (n, L, 1)
     if how == "max":
         return hidden.masked_fill(weights == 0, float("-inf")).amax(1)
-    if how == "mean":
+    if how == "weightedmean":
+        weights = weights * torch.arange(1, hidden.shape[1] + 1, device=hidden.device).view(1, -1, 1)
+    if how in ("mean", "weightedmean"):
         return (hidden * weights).sum(1) / weights.sum(1)
+    if how == "mean_sqrt_len_tokens":
+        return (hidden * weights).sum(1) / weights.sum(1).sqrt()
     raise ConfigError(
         f"pooling is {how!r}, expected one of {', '.join(POOLINGS[:-1])} for one vector per text"
     )

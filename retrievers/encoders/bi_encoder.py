@@ -108,7 +108,7 @@ class BiEncoder:
             device: "auto", "cpu", "cuda" or "cuda:N".
             precision: "fp32", "bf16", or "auto": bf16 for passages where the hardware multiplies it faster,
                 fp32 for questions.
-            pooling: "cls", "mean", "max", "lasttoken", or "auto": the folder's setting.
+            pooling: one of `settings.POOLINGS`, or "auto": the folder's setting.
             normalize: True, False, or "auto": the folder's setting.
             max_length: tokens after which texts are cut; default: the folder's setting.
             query_prefix: put before every question; default: the folder's prompt.

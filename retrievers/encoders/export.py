@@ -127,7 +127,7 @@ def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) 
     if form.pooling != "tokens":
         modules.append((f"{len(modules)}_Pooling", "Pooling"))
         wanted = "cls" if form.pooling == "pooler" else form.pooling
-        modes = {key: how == wanted for key, how in POOLING_KEYS.items() if how != "weightedmean"}
+        modes = {key: how == wanted for key, how in POOLING_KEYS.items()}
         words = next(t for name, t in tower.state.items() if name.endswith("word_embeddings.weight"))
         size = int(tower.config.get("hidden_size") or tower.config.get("dim") or words.shape[1])
         if form.on_tokens and tower.head:

@@ -15,14 +15,15 @@ from typing import Any
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import read_json
-from rag.runtime.backbone import load_config
+from rag.runtime import backbone
 from rag.runtime.model_files import position_limit, read_config
 from retrievers.encoders.head import ACTIVATIONS, HeadLayer, find_weight, weight_shape
 from retrievers.encoders.interaction import Interaction
 from retrievers.encoders.layout import PAIR
+from retrievers.encoders.static import truncation_notes
 
-POOLINGS = ("cls", "mean", "max", "lasttoken", "pooler", "tokens")
-"""Ways to pool token vectors: "pooler" is [CLS] through BERT's layer with tanh, "tokens" keeps all."""
+POOLINGS = (*backbone.POOLINGS, "pooler")
+"""Ways to pool token vectors: those of the backbone, and [CLS] through BERT's layer with tanh."""
 POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -116,7 +117,7 @@ class EncoderSettings(EncoderForm):
         """Size D of the vectors, read from the configuration and the headers of weight files alone."""
         for layer in reversed(self.layers):
             return weight_shape(layer)[0]
-        return int(load_config(self.weights_dir).hidden_size)
+        return int(backbone.load_config(self.weights_dir).hidden_size)
 
     def max_length_limit(self) -> int:
         """Maximum number of tokens that the position embeddings allow."""
@@ -189,7 +190,11 @@ def _pooler(folder: Path) -> HeadLayer:
 
 
 def _sentence_transformers(folder: Path) -> EncoderSettings:
-    modules = read_json(folder / "modules.json")
+    modules = [
+        module
+        for module in read_json(folder / "modules.json")
+        if not str(module["type"]).endswith(".Dropout")  # which acts in training alone
+    ]
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     own = _optional_json(folder / "config_sentence_transformers.json")
     if own.get("model_type") == "CrossEncoder":
@@ -253,8 +258,7 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         wanted = "MaxSim" if several else "cosine or dot"
         raise ArtifactError(f"{folder} compares vectors by {stated!r}, expected {wanted}")
     notes = _prefix_note(folder.name, config, query, passage)
-    if own.get("truncate_dim"):
-        notes += (f"{folder.name} would cut its vectors to {own['truncate_dim']} numbers; taking them whole",)
+    notes += truncation_notes(folder, own)
     if stated is None and "Normalize" not in kinds and not several:
         notes += (
             f"{folder.name} does not say whether it is compared by dot product or cosine; taking dot product",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32, Int32, Int64
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import read_json, replaced_folder
+from rag.core.log import get_logger
 from rag.core.types import Query
 from rag.runtime.model_files import model_folder, open_tokenizer, weight_files, weights_sha256
 from retrievers.encoders.layout import PassageLayout, render_queries
@@ -38,6 +39,8 @@ STATIC_SHA256 = "77e54327ebff3ef866350a6471a991e378d0a9347a5fa9692fe08db1e4a877c
 _SHIPPED = Path(__file__).parents[1] / "weights"
 _TEXTS_AT_ONCE = 1024  # per call of the tokenizer and per matrix product
 LAYOUT = "{title} {text}"  # of a passage, if the folder names none
+
+log = get_logger(__name__)
 
 
 class StaticEncoder:
@@ -97,6 +100,8 @@ class StaticEncoder:
         inner, stated = static_parts(folder)
         if max_length is not None and max_length < 1:
             raise ConfigError(f"max_length is {max_length}, expected at least 1")
+        for note in stated["notes"]:
+            log.warning("%s", note)
         vectors = _read_vectors(inner)
         tokenizer = read_tokenizer(inner)
         if tokenizer.get_vocab_size() > len(vectors):
@@ -266,7 +271,7 @@ def is_static(folder: Path) -> bool:
 
 
 def static_parts(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """A static encoder's folder of weights, normalisation, prompts, layout and length."""
+    """A static encoder's folder of weights; its normalisation, prompts, layout, length, and warnings."""
     modules, config = _json(folder / "modules.json"), _json(folder / "config.json") or {}
     inner, unit = folder, bool(config.get("normalize", False)) if isinstance(config, dict) else False
     if isinstance(modules, list) and modules:
@@ -286,7 +291,15 @@ def static_parts(folder: Path) -> tuple[Path, dict[str, Any]]:
         "passage": next((prompts[n] for n in ("document", "passage", "corpus") if n in prompts), ""),
         "layout": str(config.get("passage_layout") or LAYOUT),
         "max_length": config.get("max_length"),
+        "notes": truncation_notes(folder, settings),
     }
+
+
+def truncation_notes(folder: Path, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """A warning where sentence-transformers would cut the vectors of this folder; they are not cut here."""
+    if size := settings.get("truncate_dim"):
+        return (f"{folder.name} would cut its vectors to {size} numbers; taking them whole",)
+    return ()
 
 
 def _read_vectors(folder: Path) -> Float32:

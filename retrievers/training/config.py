@@ -121,7 +121,9 @@ class ModelConfig(Config):
     shared: bool = True
     frozen: Literal["question", "passage"] | None = None
     segments: bool | None = None
-    pooling: Literal["auto", "cls", "mean", "max", "lasttoken", "pooler", "tokens"] = "auto"
+    pooling: Literal[
+        "auto", "cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "pooler", "tokens"
+    ] = "auto"  # fmt: skip
     normalize: bool | Literal["auto"] = "auto"
     temperature: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
     projection_dim: int = Field(default=0, ge=0)

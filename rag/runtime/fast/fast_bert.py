@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rag.core.errors import ConfigError
+from rag.runtime.backbone import pool
 from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import bound_kernel_caches, has_tested_torch, prefers_mkl, resolve_precision
 
@@ -255,7 +256,7 @@ class FastBert:
         return result
 
     def pool(self, hidden: Tensor, tokens: PackedTokens, how: str = "mean") -> Tensor:
-        """One vector per sequence from (T, H) hidden states: by "mean", "max", "cls" or "lasttoken"."""
+        """One vector per sequence, (B, H), from (T, H) hidden states; `how` as in `backbone.pool`."""
         if how == "cls":
             return hidden[tokens.starts()]
         if how == "lasttoken":
@@ -263,7 +264,7 @@ class FastBert:
         parts, start = [], 0
         for rows, length in tokens.groups:
             view = hidden[start : start + rows * length].view(rows, length, -1)
-            parts.append(view.mean(1) if how == "mean" else view.amax(1))
+            parts.append(view.mean(1) if how == "mean" else pool(view, view.new_ones(rows, length), how))
             start += rows * length
         return torch.cat(parts)
 

@@ -36,6 +36,12 @@ def test_sentence_transformers_folder(tmp_path):
     assert (settings.similarity, settings.max_length, settings.notes) == ("cosine", 100, ())
 
 
+def test_dropout_between_modules_changes_nothing(tmp_path):
+    folder = sentence_folder(tmp_path, kinds=("Transformer", "Pooling", "Dropout", "Normalize"))
+    settings = read_settings(folder)
+    assert (settings.pooling, settings.normalize, settings.layers) == ("mean", True, ())
+
+
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -43,6 +49,7 @@ def test_sentence_transformers_folder(tmp_path):
         ({"pooling_mode_max_tokens": True}, "max"),
         ({"pooling_mode": "lasttoken", "embedding_dimension": 4}, "lasttoken"),
         ({"pooling_mode": ["mean"]}, "mean"),
+        ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
     ],
 )
 def test_pooling_is_read_in_old_and_new_words(tmp_path, config, expected):
@@ -52,7 +59,7 @@ def test_pooling_is_read_in_old_and_new_words(tmp_path, config, expected):
 @pytest.mark.parametrize(
     "config",
     [
-        {"pooling_mode_mean_sqrt_len_tokens": True},
+        {"pooling_mode": "attention"},
         {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
         {"pooling_mode": ["cls", "mean"]},
         {"embedding_dimension": 4},

@@ -86,6 +86,13 @@ def test_a_shared_tower_is_the_same_for_all_three(
     np.testing.assert_allclose(questions, expected, atol=2e-5)
 
 
+@pytest.mark.parametrize("pooling", ["weightedmean", "mean_sqrt_len_tokens"])
+def test_every_pooling_is_written_as_it_is_read(tmp_path: Path, tiny_bert: Path, pooling: str) -> None:
+    form = EncoderForm(pooling, normalize=False, max_length=48)
+    folder = write_encoder(tmp_path / "encoder", _tower(tiny_bert), None, form)
+    assert BiEncoder.load(folder, precision="fp32").identity.pooling == pooling
+
+
 @pytest.mark.parametrize("projection", [None, (8, True)])
 def test_two_bert_towers_become_dprs_layout(tmp_path: Path, tiny: Any, projection: Any) -> None:
     towers = [_tower(tiny.bert(tmp_path / str(n), seed=n), projection=projection, seed=n) for n in (1, 2)]
