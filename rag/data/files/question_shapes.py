@@ -14,6 +14,7 @@ from rag.data.files.streams import parse_json
 
 Record = Mapping[str, Any]
 _UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
+_NO_ANSWER = "No Answer Present."  # MS MARCO's
 _DESCRIPTION = re.compile(r'\(description (?:"((?:[^"\\]|\\.)*)"|([^()"]+))\)')  # an answer of WebQuestions
 
 
@@ -29,6 +30,7 @@ def official_shape(record: Record) -> Record:
     | TriviaQA | value, aliases and human answers → answers; capitalised field names of the official files |
     | KILT | `output` and `provenance` as columns → lists; outputs without an answer are left out |
     | WebQuestions | `utterance` → question, the descriptions in `targetValue` → answers |
+    | MS MARCO 2.1 | `passages` → `positive_ctxs`, `hard_negative_ctxs`; "No Answer Present." is no answer |
     | PopQA, FlashRAG's files | `possible_answers`, `golden_answers` → answers |
 
     Raises:
@@ -154,6 +156,22 @@ def _kilt(record: Record) -> Record:
     return {**record, "output": outputs}
 
 
+def _ms_marco(record: Record) -> Record:
+    given = record.get("passages")
+    rows = rows_of_columns(given) if isinstance(given, Mapping | list) else []
+    needed = {"is_selected", "passage_text"}
+    if not rows or not all(isinstance(row, Mapping) and needed <= row.keys() for row in rows):
+        return record
+    passages = [{**row, "text": row["passage_text"]} for row in rows]
+    changed: dict[str, Any] = {
+        "positive_ctxs": [row for row in passages if row["is_selected"]],
+        "hard_negative_ctxs": [row for row in passages if not row["is_selected"]],
+    }
+    if record.get("answers") == [_NO_ANSWER]:
+        changed["is_impossible"] = True
+    return {**{key: value for key, value in record.items() if key != "passages"}, **changed}
+
+
 def _popqa(record: Record) -> Record:
     given = record.get("possible_answers")
     return {**record, "possible_answers": _parsed(given)} if isinstance(given, str) else record
@@ -169,4 +187,4 @@ def _web_questions(record: Record) -> Record:
     return {**rest, "question": record["utterance"], "answers": answers}
 
 
-_SHAPES = (_multi_hop, _musique, _flat_squad, _trivia, _kilt, _popqa, _web_questions)
+_SHAPES = (_multi_hop, _musique, _flat_squad, _trivia, _kilt, _ms_marco, _popqa, _web_questions)

@@ -201,7 +201,8 @@ def json_values(
     """(1-based number, record) of a JSON list, which is streamed, or of an object, which is read whole.
 
     An object with a list under "data" (SQuAD's files) gives that list's elements. One from id to record gives
-    the records with their "id"; MDR's `[title, text]` is such a record too. Any other is itself the record.
+    the records with their "id"; MDR's `[title, text]` is such a record too. One of columns, each an object
+    from row number to value (pandas, MS MARCO 2.1), gives its rows. Any other is itself the record.
 
     Raises:
         DataError: malformed or truncated JSON, or neither list nor object.
@@ -216,12 +217,21 @@ def json_values(
         )
     if (listed := _listed(value)) is not None:
         yield from enumerate(listed, start=1)
+    elif value and all(_is_column(item) for item in value.values()):
+        rows = dict.fromkeys(key for column in value.values() for key in column)
+        for number, key in enumerate(rows, start=1):
+            yield number, {name: column[key] for name, column in value.items() if key in column}
     elif all(isinstance(item, dict | list) for item in value.values()):
         for number, (key, item) in enumerate(value.items(), start=1):
             named = item if isinstance(item, dict) else dict(zip(("title", "text"), item, strict=False))
             yield number, {"id": key, **named}
     else:
         yield 1, value
+
+
+def _is_column(value: Any) -> bool:
+    """Whether this is an object from row number to value."""
+    return isinstance(value, dict) and bool(value) and all(key.isdecimal() for key in value)
 
 
 def is_json_lines(head: bytes) -> bool:

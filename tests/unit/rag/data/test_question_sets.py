@@ -244,3 +244,31 @@ def test_parquet_files(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(DataError, match="not a readable Parquet file"):
         list(read_questions(path))
+
+
+def test_ms_marco_is_read_by_columns_and_by_rows(tmp_path: Path) -> None:
+    rows = [
+        {
+            "answers": ["A stream."],
+            "passages": [
+                {"is_selected": 0, "passage_text": "Noise.", "url": "http://b"},
+                {"is_selected": 1, "passage_text": "A river is a stream.", "url": "http://a"},
+            ],
+            "query": "what is a river",
+            "query_id": 19699,
+        },
+        {
+            "answers": ["No Answer Present."],
+            "passages": [{"is_selected": 0, "passage_text": "Noise.", "url": "http://b"}],
+            "query": "who knows",
+            "query_id": 3,
+        },
+    ]
+    columns = {name: {str(at): row[name] for at, row in enumerate(rows)} for name in rows[0]}
+    (tmp_path / "dev_v2.1.json").write_text(json.dumps(columns))
+    river, unknown = read_questions(tmp_path / "dev_v2.1.json")
+    assert [river, unknown] == [question_from_mapping(row, "") for row in rows]
+    assert (river.id, river.text, river.answers) == ("19699", "what is a river", ("A stream.",))
+    assert [item.passage.text for item in river.gold] == ["A river is a stream."]
+    assert [item.passage.text for item in river.context] == ["Noise."]
+    assert (unknown.answers, unknown.is_impossible, unknown.gold) == ((), True, ())
