@@ -1,6 +1,5 @@
 """A run's folder belongs to one configuration and its data: `config.json` and `inputs.json` say which."""
 
-import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import chain
@@ -11,7 +10,7 @@ from pydantic_core import to_jsonable_python
 
 from rag.config import RECIPE_KEY, Config
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.files import atomic_write_json, directory_lock, is_temporary, read_json, sha256_file
+from rag.core.files import atomic_write_json, directory_lock, read_json, remove_temporaries, sha256_file
 from rag.core.manifest import LEDGER_NAME, MANIFEST_NAME, claim
 from rag.data.files.sources import corpus_files
 from rag.data.questions import is_question_folder, question_files
@@ -38,10 +37,9 @@ def claimed(config: Any) -> Iterator[World]:
     with World.from_environment() as world, directory_lock(config.out) if world.is_main else nullcontext():
         if world.is_main:
             refuse_other_content(config.out)
+            for folder in (config.out, config.out / "data"):
+                remove_temporaries(folder)
             claim_run(config, config.out)
-            for left in config.out.iterdir():  # by a kill while a model was written
-                if left.is_dir() and is_temporary(left):
-                    shutil.rmtree(left)
         world.barrier()
         seed_everything(config.run.seed)
         use_threads(config.run.threads)

@@ -129,11 +129,14 @@ def test_a_run_spares_a_folder_of_another_kind(tmp_path: Path, name: str, conten
         pass
     assert (tmp_path / name).read_text() == content
     (tmp_path / name).unlink()
-    left = tmp_path / ".reader.partial-a1b2"  # by a kill while the model was written
-    for _ in range(2):  # begun, and resumed
-        left.mkdir()
+    left = [
+        tmp_path / name for name in (".reader.partial-a1", ".config.json.partial-b2", "data/.x.partial-c3")
+    ]
+    for _ in range(2):  # begun, and resumed after a kill while these were written
+        for place in left:
+            place.mkdir(parents=True)
         with claimed(config):
-            assert not left.exists()
+            assert not any(place.exists() for place in left)
 
 
 class _Started(TrainConfig):
