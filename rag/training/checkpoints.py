@@ -202,7 +202,7 @@ class Selection:
     """Keeps the best weights of a run in a file, and stops a run that no longer improves.
 
     Args:
-        path: safetensors file for the best weights; its metadata say the step and the score.
+        path: safetensors file for the best weights; its metadata say the step.
         name: score to select by; "" keeps nothing: the last weights count.
         patience: validations in a row without a better score after which the run ends; 0 never ends it.
 
@@ -249,7 +249,7 @@ class Selection:
         if write:
             with atomic_path(self.path) as temporary:
                 kept = {name: tensor.contiguous() for name, tensor in weights.items()}
-                save_file(kept, temporary, metadata={"step": str(step), "score": json.dumps(score)})
+                save_file(kept, temporary, metadata={"step": str(step)})  # of several the order is random
         return True
 
     def best(self, last: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

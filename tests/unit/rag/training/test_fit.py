@@ -16,7 +16,7 @@ import torch
 from rag.core.errors import ConfigError, IncompleteArtifactError, MissingDependencyError, RagError
 from rag.runtime.seeds import generator
 from rag.training import fit as module
-from rag.training.checkpoints import latest_checkpoint
+from rag.training.checkpoints import Selection, latest_checkpoint
 from rag.training.config import OptimConfig, RunConfig
 from rag.training.fit import FitHooks, FitResult, Loss, fit
 from rag.training.precision import MasterWeights
@@ -172,6 +172,15 @@ def test_the_best_weights_are_returned_and_the_run_stops_early(tmp_path: Path) -
         file.unlink()
     with pytest.raises(IncompleteArtifactError, match=r"best\.safetensors"):
         run(tmp_path, **settings)
+
+
+def test_the_same_best_weights_are_the_same_bytes(tmp_path: Path) -> None:
+    files = [tmp_path / str(number) for number in range(9)]
+    for file in files:
+        Selection(file, "mrr", lowest=False, patience=0).update(
+            3, {"mrr": 0.5}, {"weight": torch.ones(2)}, write=True
+        )
+    assert len({file.read_bytes() for file in files}) == 1
 
 
 def test_the_lowest_score_may_be_best(tmp_path: Path) -> None:
