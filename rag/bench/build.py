@@ -342,7 +342,7 @@ def _compare(
     ]
     rows, shares = [], {}
     for name, form, found, stated in (*sizes, *times):
-        if stated is not None:
+        if stated:  # `flat` needs no working space
             shares[name] = found / stated
             rows.append((name, form(found), form(stated), f"{shares[name]:.2f}"))
     report.figures["measured_over_planned"] = shares

@@ -27,6 +27,16 @@ def test_a_build_that_is_killed_is_continued_and_answers(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_a_type_that_needs_no_working_space_is_compared_too(tmp_path: Path) -> None:
+    report = run_build_benchmark(
+        [str(corpus_path())], questions_path(), tmp_path / "index", index_type="flat", retriever="dense", n=1
+    )
+    shares = report.figures["measured_over_planned"]
+    assert {"disk, embeddings", "time, embeddings"} <= shares.keys()
+    assert "disk, working space" not in shares
+
+
+@pytest.mark.slow
 def test_a_build_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"nothing\.jsonl"):
         run_build_benchmark([str(tmp_path / "nothing.jsonl")], questions_path(), tmp_path / "index")
