@@ -2,12 +2,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import pytest
 
 from indexers.build import build_index
 from indexers.plan import CODING_S, TOKEN_BYTES, Rates, measure_rates, plan
-from indexers.presets import INDEX_TYPES
+from indexers.presets import HNSW_EF_CONSTRUCTION, INDEX_TYPES
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
@@ -67,6 +68,16 @@ def test_rates_are_used() -> None:
     assert slow.build_s["dense"] - coding == pytest.approx(10 * (fast.build_s["dense"] - coding))
     measured = measure_rates(16)
     assert min(measured.gflops, measured.stored_per_s, measured.graph_per_s) > 0
+
+
+def test_a_graph_is_timed_as_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, factory = [], faiss.index_factory
+    monkeypatch.setattr(faiss, "index_factory", lambda *given: made.append(factory(*given)) or made[-1])
+    measure_rates(16)
+    assert [(graph.d, graph.hnsw.efConstruction) for graph in made] == [(384, HNSW_EF_CONSTRUCTION)]
+    settings, rates = BuildSettings(index_type="hnsw", threads=1), Rates(graph_per_s=4096, gflops=1e9)
+    seconds = [plan(n, 384, settings=settings, rates=rates).build_s["dense"] for n in (4096, 65_536)]
+    assert seconds == pytest.approx([1.0, 16 * 2.6])
 
 
 def test_nonsense_is_refused() -> None:
