@@ -367,7 +367,7 @@ def _dense_seconds(preset: Preset, rows: int, dim: int, settings: BuildSettings,
         seconds += CODING_S * rows
     if preset.name == "hnsw":
         # A search before every insertion: every doubling of the graph adds two fifths of the time of the
-        # first 4,096 (measured up to 40,000); the work grows with D.
+        # first 4,096 (measured up to 120,000); the work grows with D.
         cores = 1 if settings.reproducible else (settings.threads or faiss.omp_get_max_threads())
         depth = max(1.0 + 0.4 * math.log2(rows / _GRAPH_ROWS), 0.5)
         seconds += rows / rates.graph_per_s * depth * (dim / _GRAPH_DIM) / cores
