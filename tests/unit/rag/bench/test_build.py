@@ -32,7 +32,7 @@ def test_a_type_that_needs_no_working_space_is_compared_too(tmp_path: Path) -> N
         [str(corpus_path())], questions_path(), tmp_path / "index", index_type="flat", retriever="dense", n=1
     )
     shares = report.figures["measured_over_planned"]
-    assert {"disk, embeddings", "time, embeddings"} <= shares.keys()
+    assert {"disk, embeddings", "memory, serving"} <= shares.keys()
     assert "disk, working space" not in shares
 
 
