@@ -19,7 +19,7 @@ from rag.runtime import backbone
 from rag.runtime.model_files import position_limit, read_config
 from retrievers.encoders.head import ACTIVATIONS, HeadLayer, find_weight, weight_shape
 from retrievers.encoders.interaction import Interaction
-from retrievers.encoders.layout import PAIR
+from retrievers.encoders.layout import PAIR, PASSAGE_PROMPTS, passage_prompt
 from retrievers.encoders.static import truncation_notes
 
 POOLINGS = (*backbone.POOLINGS, "pooler")
@@ -36,7 +36,6 @@ POOLING_KEYS = {
 _DPR_MAX_LENGTH = 256
 _COLBERT = "artifact.metadata"  # a file of original ColBERT checkpoints
 _MASK = "MultiVectorMask"  # sentence-transformers' module for late interaction
-_PASSAGE_PROMPTS = ("document", "passage", "corpus")
 _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
 
 
@@ -233,10 +232,10 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
     prompts = {str(name): str(text) for name, text in stated_prompts.items() if text}
     # Empty prompts are passed over: sentence-transformers 6 saves an empty "document" beside a "passage".
     # Where there are prompts for questions or passages, the default is that of other tasks.
-    has_roles = any(name in stated_prompts for name in ("query", *_PASSAGE_PROMPTS))
+    has_roles = any(name in stated_prompts for name in ("query", *PASSAGE_PROMPTS))
     default = "" if has_roles else prompts.get(own.get("default_prompt_name") or "", "")
     query = prompts.get("query", default)
-    passage = next((prompts[name] for name in _PASSAGE_PROMPTS if name in prompts), default)
+    passage = passage_prompt(prompts, default)
     if (query or passage) and pooling_config.get("include_prompt") is False:
         raise ArtifactError(f"{folder} leaves prompts out of pooling, which this program does not do")
     limit = position_limit(config)
@@ -263,15 +262,14 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         notes += (
             f"{folder.name} does not say whether it is compared by dot product or cosine; taking dot product",
         )
-    interaction = Interaction.from_pylate(own) if several else None
-    normalize = "Normalize" in kinds or stated == "cosine"
+    normalize, interaction = "Normalize" in kinds or stated == "cosine", None
     if _MASK in kinds:
         mask = _optional_json(folder / modules[kinds.index(_MASK)]["path"] / "config.json")
         interaction = Interaction.from_modules(
             transformer, mask, limit=min(_tokenizer_limit(weights_dir), limit)
         )
     elif several:  # PyLate normalises without saying so
-        normalize = normalize or own.get("normalize", True)
+        normalize, interaction = normalize or own.get("normalize", True), Interaction.from_pylate(own)
     return EncoderSettings(
         kind="sentence-transformers",
         weights_dir=weights_dir,

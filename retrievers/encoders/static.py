@@ -29,7 +29,7 @@ from rag.core.files import read_json, replaced_folder
 from rag.core.log import get_logger
 from rag.core.types import Query
 from rag.runtime.model_files import model_folder, open_tokenizer, weight_files, weights_sha256
-from retrievers.encoders.layout import PassageLayout, render_queries
+from retrievers.encoders.layout import PassageLayout, passage_prompt, render_queries
 from retrievers.encoders.word_cache import WordCache
 
 POOLING = "static"
@@ -288,7 +288,7 @@ def static_parts(folder: Path) -> tuple[Path, dict[str, Any]]:
     return inner, {
         "normalize": unit or settings.get("similarity_fn_name") == "cosine",
         "query": prompts.get("query", ""),
-        "passage": next((prompts[n] for n in ("document", "passage", "corpus") if n in prompts), ""),
+        "passage": passage_prompt(prompts),
         "layout": str(config.get("passage_layout") or LAYOUT),
         "max_length": config.get("max_length"),
         "notes": truncation_notes(folder, settings),
