@@ -16,7 +16,7 @@ from indexers.provenance import documents_of_index
 from rag.core.errors import ArtifactError
 from rag.core.types import Metadata
 from rag.data.corpus import IdSet, fault_of
-from rag.data.files.fields import metadata_of_fields
+from rag.data.files.fields import METADATA_HINT, metadata_of_fields
 from rag.data.files.sources import ReadOptions
 from rag.data.records import Document
 from serve.document_writer import DocumentWriter
@@ -192,13 +192,12 @@ async def _listed(request: Request) -> tuple[str | None, list[Document]]:
 
 def _metadata(given: Any, where: str) -> Metadata:
     """The metadata of a document, from the value of this field of the request."""
-    hint = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
     if not isinstance(given, dict):
-        raise invalid_request(f"{where}: not a JSON object", hint)
+        raise invalid_request(f"{where}: not a JSON object", METADATA_HINT)
     try:
         metadata = metadata_of_fields(given)
     except ValueError as error:
-        raise invalid_request(f"{where}: {error}", hint) from None
+        raise invalid_request(f"{where}: {error}", METADATA_HINT) from None
     if (size := len(json.dumps(dict(metadata), ensure_ascii=False))) > _MOST_METADATA:
         raise invalid_request(
             f"{where}: {size:,} characters, at most {_MOST_METADATA:,} are stored with every passage",

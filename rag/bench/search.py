@@ -191,9 +191,9 @@ def compare_searches(
     searchers: dict[str, Any] = {}
     figures: dict[str, dict[str, Any]] = {}
     if len(embeddings) <= _MOST_FLAT:
-        searchers["flat"], figures["flat"] = bare_flat(embeddings), {}
-        if embeddings.dtype == "float32":
-            searchers = {"flat": FlatIndex(embeddings), f"flat{_BESIDE}": searchers["flat"]}
+        bare, figures["flat"] = bare_flat(embeddings), {}
+        is_stored = embeddings.dtype == "float32"
+        searchers = {"flat": FlatIndex(embeddings), f"flat{_BESIDE}": bare} if is_stored else {"flat": bare}
     with working_folder("search", work_dir) as holder:
         for name in index_types:
             place = holder / name
@@ -219,8 +219,8 @@ def compare_searches(
             timings = time_searches(searchers, queries, size, top_k, rounds)
             for name, found in figures.items():
                 found[f"median_s_batch_{size}"] = timings.median(name)
-                if (bare := f"{name}{_BESIDE}") in searchers:
-                    found[f"bare_ratio_batch_{size}"] = timings.ratio(name, bare)
+                if (alone := f"{name}{_BESIDE}") in searchers:
+                    found[f"bare_ratio_batch_{size}"] = timings.ratio(name, alone)
                 if name != "flat" and "flat" in searchers:
                     found[f"time_ratio_batch_{size}"] = timings.ratio(name, "flat")
         searchers.clear()

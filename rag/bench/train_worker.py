@@ -83,8 +83,9 @@ def _ours(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], 
     }  # fmt: skip
     paths = {"out": "unused", "train_files": [settings["train_file"]]}
     config = load_config(DprTrainConfig, overrides=paths | read)
-    model = load_model(config, settings["device"])
-    master = MasterWeights.lowering(model, resolve_precision(config.optim.precision, settings["device"]))
+    device = settings["device"]
+    model = load_model(config, device)
+    master = MasterWeights.lowering(model, resolve_precision(config.optim.precision, device))
     tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
     data = TrainingArrays.build(_first_negative(examples), tokenizer, match_answers=False)
     epochs = Epochs(len(data), settings["batch_size"], epochs=1000, seed=settings["seed"])
@@ -95,7 +96,7 @@ def _ours(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], 
     numbers = iter(range(len(batches)))
 
     def step() -> float:
-        loss = contrastive_step(model, batches[next(numbers)], World.single(settings["device"]), chunk)
+        loss = contrastive_step(model, batches[next(numbers)], World.single(device), chunk)
         loss.compute_gradients(master.gather_gradients)
         torch.nn.utils.clip_grad_norm_(master.master, 1.0)
         optimizer.step()
@@ -109,7 +110,8 @@ def _peer(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], 
     library = require("sentence_transformers", extra="bench")
     losses = require("sentence_transformers.sentence_transformer.losses", extra="bench")
     batch_to_device = require("sentence_transformers.util", extra="bench").batch_to_device
-    model = library.SentenceTransformer(str(model_folder(settings["encoder"])), device=settings["device"])
+    device, bf16 = settings["device"], settings["precision"] == "bf16"
+    model = library.SentenceTransformer(str(model_folder(settings["encoder"])), device=device)
     model.max_seq_length = settings["tokens"]
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -122,7 +124,6 @@ def _peer(settings: Mapping[str, Any], examples: list[Example]) -> Callable[[], 
         objective = losses.MultipleNegativesRankingLoss(model, scale=_SCALE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01, fused=True)
     batches = _peer_batches(settings, examples, model)
-    device, bf16 = settings["device"], settings["precision"] == "bf16"
     model.train()
 
     def step() -> float:

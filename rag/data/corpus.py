@@ -15,7 +15,7 @@ from rag.core.log import get_logger
 from rag.core.types import Metadata, Passage
 from rag.data.documents.read import documents_of_files
 from rag.data.files.documents import documents_of
-from rag.data.files.fields import DocumentFields, metadata_of_fields
+from rag.data.files.fields import METADATA_HINT, DocumentFields, metadata_of_fields
 from rag.data.files.sources import DOCUMENTS, ReadOptions, Source, find_sources
 from rag.data.files.streams import STDIN
 from rag.data.records import BadRecord, Document, Problem, ReadReport, known, rows_of
@@ -194,15 +194,16 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
 
 
 def _metadata(given: Any, number: int) -> Metadata:
-    hint = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
     if known(given) is None:
         return ()
     if not isinstance(given, Mapping):
-        raise DataError(f"text {number}: its metadata is {given!r:.40}, expected a mapping", hint=hint)
+        raise DataError(
+            f"text {number}: its metadata is {given!r:.40}, expected a mapping", hint=METADATA_HINT
+        )
     try:
         return metadata_of_fields(given)
     except ValueError as error:
-        raise DataError(f"text {number}: its metadata: {error}", hint=hint) from None
+        raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
 
 
 class IdSet:

@@ -116,7 +116,7 @@ def _guess_table(fields: Sequence[str], cells: Sequence[str], place: Path) -> st
     """The format of a file whose first line has these fields between blanks, and these between tabs."""
     if len(fields) > 4 and fields[1] == "Q0":
         return "trec-run"
-    is_whole = fields[-1:] != [] and fields[-1].lstrip("-").isdecimal()
+    is_whole = bool(fields) and fields[-1].lstrip("-").isdecimal()
     if fields[:1] == ["query-id"] or (len(fields) == 4 and fields[1] in ("0", "Q0") and is_whole):
         return "trec-qrels"
     if len(fields) in (3, 4) and len(cells) == len(fields):

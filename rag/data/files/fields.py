@@ -189,6 +189,9 @@ class DocumentFields:
         return Document(document_id, title, text)
 
 
+METADATA_HINT = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
+
+
 def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
     """The metadata of a document; fields without a value are left out.
 
