@@ -2,11 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from rag.adaptation.questions import MadeQuestion
+from rag.adaptation.questions import MadeQuestion, is_question
+from rag.adaptation.writers import QuestionWriter
 from rag.core.types import Passage, RankedPassages
 from rag.data.examples import Candidate, Example
 from rag.data.text import AnswerMatcher, f1
+from readers.generative.layout import marked
 from readers.protocols import Reader
 
 Made = tuple[Passage, MadeQuestion]
@@ -16,6 +19,7 @@ def agreeing(
     made: Sequence[Made],
     search: Callable[[Sequence[str], int], Sequence[RankedPassages]],
     reader: Reader,
+    writer: QuestionWriter | None = None,
     *,
     top_k: int,
     least_f1: float,
@@ -26,8 +30,10 @@ def agreeing(
     Args:
         made: questions with the passages that they were made from.
         search: `Pipeline.retrieve`.
+        writer: words the questions anew, if there is one.
         least_f1: F1 of the reader's first answer that counts as agreement.
-        counts: is added to: "made", "retrieved", "kept", and "kept KIND" by kind of question.
+        counts: is added to: "made", with a writer "written" (those that are questions), "retrieved", "kept",
+            and "kept KIND" by kind of question.
 
     Returns:
         Examples whose positive is the question's passage; the other hits that do not hold the answer are hard
@@ -37,6 +43,9 @@ def agreeing(
         Alberti et al. 2019, "Synthetic QA Corpora Generation with Roundtrip Consistency", section 2.
     """
     counts["made"] += len(made)
+    if writer is not None:
+        made = worded(made, writer)
+        counts["written"] += len(made)
     hits = search([question.text for _, question in made], top_k)
     kept = [
         (passage, question, pairs)
@@ -64,3 +73,11 @@ def agreeing(
         ]
         name = f"{passage.id}:{question.start}:{question.kind}"
         yield Example.labelled(name, question.text, [question.answer], [passage], others)
+
+
+def worded(made: Sequence[Made], writer: QuestionWriter) -> list[Made]:
+    """The questions in a writer's words, without those that are none or give their answer away."""
+    shown = [marked(passage, one.start, one.start + len(one.answer)) for passage, one in made]
+    texts = writer.write(shown, [one.answer for _, one in made])
+    found = [(passage, replace(one, text=text)) for (passage, one), text in zip(made, texts, strict=True)]
+    return [pair for pair in found if is_question(pair[1])]

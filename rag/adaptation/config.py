@@ -18,6 +18,8 @@ class AdaptConfig(Config):
         out: folder of the run.
         index: index whose passages the questions are made from, and which is searched.
         reader: folder of the reader that is adapted; None is the shipped one.
+        writer: language model that words the questions, whose answers the rules choose, see
+            `rag.adaptation.writers.open_writer`; None: the rules word them.
         replay: questions with passages, such as SQuAD's, that are trained on too, at most twice as many as
             are made; with them the reader keeps more of what it knows.
         kinds: kinds of made questions: "table", "sentence", "definition", "list", "heading".
@@ -35,6 +37,7 @@ class AdaptConfig(Config):
     out: Path
     index: Path
     reader: str | None = None
+    writer: str | None = None
     replay: tuple[Path, ...] = ()
     kinds: tuple[Kind, ...] = Field(default=KINDS, min_length=1)
     questions: int = Field(default=2000, ge=1)

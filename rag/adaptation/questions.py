@@ -56,7 +56,11 @@ _ACTS = _words(
 _NO_NAMES = _ACTS | _LEANS
 _TAGGER = CapitalTagger()
 _LINE = re.compile(r"[^\n]+")
+_WORD = re.compile(r"(?<![^\s(\"'`])[\w/~.-](?:[^\s()\"'`,;:]|[:=,](?=\w))*[\w/]")
 _IDENTIFIER = re.compile(r"-{1,2}\w|[/~]\S|\w*[a-z][A-Z]|\w+[._=-]\w|[A-Z_]{3,}\b")
+_CODE = re.compile(
+    r"-{1,2}[a-zA-Z]|[/~]/?\.?\w|[\w./]*(?:[a-z][A-Z]|_)\w|\w{2,}[.=]\w{2,}"
+)  # in prose, where "e.g." is none
 _SHORT, _LONG = 6, 40  # words of a sentence that becomes a question
 
 
@@ -77,9 +81,9 @@ def make_questions(
 
     Args:
         draw: random generator that chooses questions and their wording.
-        kinds: "table": cells of tables; "sentence": a number, date or name taken out of a sentence;
-            "definition": "X is a …" and abbreviations; "list": options, settings, and lines "key: value";
-            "heading": what stands first below a heading.
+        kinds: "table": cells of tables; "sentence": a number, date, name or identifier taken out of a
+            sentence; "definition": "X is a …" and abbreviations; "list": options, settings, and lines
+            "key: value"; "heading": what stands first below a heading.
 
     Source:
         Lewis et al. 2019, "Unsupervised Question Answering by Cloze Translation", section 2.2 (sentences: the
@@ -99,18 +103,19 @@ def make_questions(
     return draw.sample(made, most) if len(made) > most else made
 
 
-def _is_clear(made: MadeQuestion, text: str) -> bool:
-    """Whether the answer stands in the passage once, at its place, and neither is in the other."""
-    answer = made.answer
-    places = re.findall(rf"(?<!\w){re.escape(answer)}(?!\w)", text)
-    words = len(made.text.split())
+def is_question(made: MadeQuestion) -> bool:
+    """Whether a question has two to forty words, no link, and does not hold its answer."""
     return (
         "](" not in made.text
-        and text.startswith(answer, made.start)
-        and len(places) == 1
-        and 2 <= words <= _LONG
-        and answer.lower() not in made.text.lower()
+        and 2 <= len(made.text.split()) <= _LONG
+        and made.answer.lower() not in made.text.lower()
     )
+
+
+def _is_clear(made: MadeQuestion, text: str) -> bool:
+    """Whether the answer stands in the passage once, at its place, and neither is in the other."""
+    places = re.findall(rf"(?<!\w){re.escape(made.answer)}(?!\w)", text)
+    return text.startswith(made.answer, made.start) and len(places) == 1 and is_question(made)
 
 
 def _of_tables(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
@@ -141,9 +146,14 @@ def _of_sentences(passage: Passage, draw: random.Random) -> Iterator[MadeQuestio
         names = [
             (a, b) for a, b in _TAGGER([sentence])[0] if sentence[a:b].split()[0].lower() not in _NO_NAMES
         ]
-        spans = [(span, "date") for span in dates]
-        spans += [(span, kind) for kind, found in (("number", numbers), ("name", names)) for span in found
-                  if not any(span[0] < end and start < span[1] for start, end in dates)]  # fmt: skip
+        identifiers = [found.span() for found in _WORD.finditer(sentence) if _CODE.match(found[0])]
+        kinds = {"identifier": identifiers, "date": dates, "number": numbers, "name": names}
+        spans: list[tuple[tuple[int, int], str]] = []
+        for kind, found in kinds.items():
+            free = [
+                one for one in found if not any(one[0] < end and start < one[1] for (start, end), _ in spans)
+            ]
+            spans += [(one, kind) for one in free]
         if spans:
             (start, end), kind = spans[draw.randrange(len(spans))]
             question = _asked(sentence[:start], sentence[start:end], sentence[end:], kind)

@@ -24,18 +24,23 @@ from rag.runtime.chat import chat_frame
 from rag.runtime.fast.packing import plan_batches
 from readers.generative.marginal_decoding import Allowed, beam_search
 from readers.generative.model import Memory, Seq2Seq, cache_name
+from readers.generative.settings import Writes
 
-_INSTRUCTION = "Answer the question with a few words copied from the passage."
-_BODY = f"{_INSTRUCTION}\nQuestion: {{question}}\n{{title}}: {{text}}"
+_BODIES: dict[Writes, str] = {
+    "answers": "Answer the question with a few words copied from the passage.\n"
+    "Question: {question}\n{title}: {text}",
+    "questions": "Write the question that [[ ]] in the passage answers.\n{title}: {text}\nAnswer: {question}",
+}
 PLAIN_END = "\nAnswer:"
+_ENDS: dict[Writes, str] = {"answers": PLAIN_END, "questions": "\nQuestion:"}
 _MAX_ROWS = 32
 FRAME_TOKENS = 16  # room for the prompt's end
 
 
-def causal_layout(tokenizer: Any) -> dict[str, str]:
+def causal_layout(tokenizer: Any, writes: Writes = "answers") -> dict[str, str]:
     """`template` and `prompt_end` of `GeneratorSettings` for a model that was not trained here."""
-    before, after = chat_frame(tokenizer, PLAIN_END)
-    return {"template": before.replace("{", "{{").replace("}", "}}") + _BODY, "prompt_end": after}
+    before, after = chat_frame(tokenizer, _ENDS[writes])
+    return {"template": before.replace("{", "{{").replace("}", "}}") + _BODIES[writes], "prompt_end": after}
 
 
 class Causal(Seq2Seq):

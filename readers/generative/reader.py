@@ -24,7 +24,7 @@ from readers.generative.likelihood import read_apart
 from readers.generative.marginal import answer_log_likelihood
 from readers.generative.marginal_decoding import decode
 from readers.generative.model import Memory, Seq2Seq
-from readers.generative.settings import GeneratorSettings
+from readers.generative.settings import GeneratorSettings, Writes
 from readers.manifest import Calibration
 from readers.protocols import PassageLists, ReadResult, ScoreLists, check_request
 from readers.ranking import CandidateAnswer, Ranked, retrieval_prior
@@ -64,15 +64,33 @@ class GenerativeReader:
 
     @classmethod
     def load(
-        cls, name_or_path: str | Path, *, precision: str = "auto", device: str = "auto", **changes: Any
+        cls,
+        name_or_path: str | Path,
+        *,
+        writes: Writes = "answers",
+        precision: str = "auto",
+        device: str = "auto",
+        **changes: Any,
     ) -> GenerativeReader:
         """Load a folder of `rag train generator`, or a model of transformers; see `open_reader`.
 
         Args:
             precision: "fp32", "bf16", or "auto" for the faster of the two on this machine.
+            writes: what it must have been trained to write.
             changes: fields of `GeneratorSettings` to replace.
+
+        Raises:
+            ConfigError: it writes the other thing.
         """
         model, tokenizer, loaded = load_generator(name_or_path, **changes)
+        if loaded.settings.writes != writes:
+            hint = "`rag adapt --writer` takes such a model; readers are trained without `writes: questions`"
+            if writes == "questions":
+                hint = (
+                    "train one (`rag train generator --config question-writer`), or give a language model: "
+                )
+                hint += "its folder, or openai:BASE_URL#MODEL"
+            raise ConfigError(f"{name_or_path} writes {loaded.settings.writes}, expected {writes}", hint=hint)
         where = resolve_device(device)
         model = model.to(where, resolve_precision(precision, where))
         network = open_network(model, tokenizer, loaded.settings)

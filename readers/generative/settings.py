@@ -10,6 +10,7 @@ from readers.manifest import Manifest
 
 Marginal = Literal["sequence", "token"]
 Decoding = Literal["thorough", "fast"]
+Writes = Literal["answers", "questions"]
 FID_TEMPLATE = "question: {question} title: {title} context: {text}"
 _FIELDS = frozenset({"question", "title", "text"})
 
@@ -18,6 +19,7 @@ class GeneratorSettings(Config):
     """How passages are laid out and answers are generated.
 
     Attributes:
+        writes: "answers", or "questions": then it gets an answer in the place of the question.
         mode: "fid" encodes passages apart and decodes from all of them together; "single" answers from each
             passage alone, and the best of these answers wins; "rag-sequence" and "rag-token" read passages
             apart, and all of them together say how likely an answer is (`readers.generative.marginal`).
@@ -41,6 +43,7 @@ class GeneratorSettings(Config):
         batch_tokens: tokens that are encoded at a time.
     """
 
+    writes: Writes = "answers"
     mode: Literal["fid", "single", "rag-sequence", "rag-token"] = "fid"
     template: str = FID_TEMPLATE
     prompt_end: str = ""
