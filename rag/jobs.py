@@ -361,17 +361,17 @@ def adapt(
     training: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
-    """Adapt a reader to a corpus without labelled questions: the function of `rag adapt`.
+    """Adapt a reader or a retriever to a corpus without labelled questions: the function of `rag adapt`.
 
     Args:
         index: directory of the corpus's index.
         out: folder of the run, continued where it stopped.
-        config: settings of the reader's training, a file or preset; "reader-adapt" by default.
-        training: settings of `rag.train("reader", …)`, which override `config`.
-        **settings: fields of `AdaptConfig` (reader, questions, kinds, replay, …).
+        config: settings of the training, a file or preset; "reader-adapt" or "retriever-adapt" by default.
+        training: settings of `rag.train("reader", …)`, or of `rag.train("dpr", …)`, which override `config`.
+        **settings: fields of `AdaptConfig` (model, reader, questions, kinds, replay, …).
 
     Returns:
-        The folder of the adapted reader.
+        The folder of the adapted reader, or of the adapted encoder.
 
     Raises:
         ConfigError: a setting is unknown or does not fit.
@@ -385,8 +385,11 @@ def adapt(
 
     place = Path(out)
     checked = read_config(AdaptConfig, None, {**settings, "out": place, "index": Path(index)})
-    given = {**(training or {}), "out": str(place), "train": [str(place / "questions.json")]}
-    trained = read_config(resolve_name(RECIPES["reader"].config), config or "reader-adapt", given)
-    from rag.adaptation.adapt import adapt as run
+    from rag.adaptation.adapt import adapt_reader, adapt_retriever
 
-    return run(checked, trained)
+    reads = checked.model == "reader"
+    files = {"train" if reads else "train_files": [str(place / "questions.json")]}
+    config_type = resolve_name(RECIPES["reader" if reads else "dpr"].config)
+    given = {**(training or {}), "out": str(place), **files}
+    trained = read_config(config_type, config or f"{checked.model}-adapt", given)
+    return (adapt_reader if reads else adapt_retriever)(checked, trained)

@@ -1,9 +1,9 @@
-"""Adapt a reader to a corpus without labelled questions: make questions, keep those that agree, train."""
+"""Adapt a reader or a retriever to a corpus without labelled questions: make questions, judge them, train."""
 
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,8 @@ from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.recipe import train_reader
 from readers.manifest import READER_FILE, load_manifest
 from retrievers.negatives.blocks import BlockFolder
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import train_dpr
 
 QUESTIONS, REPORT, SETTINGS = "questions.json", "questions.report.json", "adapt.json"
 _BLOCK = 64  # questions: what a stop can lose of the search and the reading
@@ -37,7 +39,7 @@ _REPLAYED = 2.0  # questions of other sets for each made one, at most
 _log = get_logger(__name__)
 
 
-def adapt(config: AdaptConfig, training: ReaderTrainConfig) -> Path:
+def adapt_reader(config: AdaptConfig, training: ReaderTrainConfig) -> Path:
     """Make questions from an index's passages, keep those that agree, and train the reader on them.
 
     Writes into `config.out`: `adapt.json` (settings), `questions.json` (the kept questions with their
@@ -67,13 +69,40 @@ def adapt(config: AdaptConfig, training: ReaderTrainConfig) -> Path:
         )
     manifest = load_manifest(ReaderManifest, start)
     with directory_lock(config.out / "questions"):
-        counts = _make(config, start)
+        counts = _make(config, {"reader": sha256_file(start / READER_FILE)})
     made = TrainingSet(questions=config.out / QUESTIONS, name="made", positives="gold", held_out=0.0)
     replayed = [_replayed(path, counts["kept"]) for path in config.replay]
     same = ("answer_types", "skim_layer", "question_tokens", "title_tokens")
     outputs = {name: getattr(manifest.settings, name) for name in same}
     model = training.model.model_copy(update={"encoder": str(start), **outputs})
     return train_reader(training.replaced(out=config.out, train=(made, *replayed), model=model))
+
+
+def adapt_retriever(config: AdaptConfig, training: DprTrainConfig) -> Path:
+    """Make questions from an index's passages and train its encoder on all of them; see `adapt_reader`.
+
+    Without vectors in the index, the encoder that `training` names is trained.
+
+    Returns:
+        The folder of the adapted encoder, `config.out / "encoder"`.
+
+    Raises:
+        ConfigError: the index's encoder cannot be trained so.
+        DataError: the passages give no questions, or too few.
+        MismatchedArtifactError: `config.out` holds a run of other settings.
+
+    Source:
+        Ma et al. 2021, "Zero-shot Neural Passage Retrieval via Domain-targeted Synthetic Question
+        Generation", section 3.
+    """
+    with Index.open(config.index) as index:
+        stored = index.encoder_identity
+    start = config.index_encoder or (training.model.question_encoder if stored is None else stored.name)
+    with directory_lock(config.out / "questions"):
+        _make(config, {})
+    return train_dpr(
+        training.replaced(out=config.out, train_files=(config.out / QUESTIONS,), question_encoder=start)
+    )
 
 
 def report_lines(out: Path) -> list[str]:
@@ -87,11 +116,11 @@ def report_lines(out: Path) -> list[str]:
     ]
 
 
-def _make(config: AdaptConfig, start: Path) -> Counter[str]:
+def _make(config: AdaptConfig, inputs: Mapping[str, str]) -> Counter[str]:
     """Write the questions, unless an earlier run did; the counts of the report."""
     with Index.open(config.index) as index:
         settings = config.model_dump(mode="json", exclude={"out", "index", "reader", "replay"})
-        settings |= {"index": index.version, "reader": sha256_file(start / READER_FILE)}
+        settings |= {"index": index.version, **inputs}
         hint = "choose another --out, or repeat the command that started the run"
         claim(config.out / SETTINGS, json.loads(json.dumps(settings)), "an adaptation", hint=hint)
         if (config.out / QUESTIONS).exists():
@@ -106,16 +135,18 @@ def _make(config: AdaptConfig, start: Path) -> Counter[str]:
             )
     blocks = BlockFolder(config.out / "questions" / "blocks", settings)
     writer = None if config.writer is None else open_writer(config.writer)
+    reads = config.model == "reader"
     pipeline = Pipeline.open(
-        config.index, retriever=config.retriever, index_encoder=config.index_encoder, reader=config.reader
-    )
-    assert pipeline.reader is not None  # that of the package where none is given
+        config.index, retriever=config.retriever, index_encoder=config.index_encoder,
+        reader=config.reader if reads else False,
+    )  # fmt: skip
     with closing(pipeline):
         keep = partial(
             agreeing, search=pipeline.retrieve, reader=pipeline.reader, writer=writer, top_k=config.top_k,
             least_f1=config.agreement,
         )  # fmt: skip
-        blocks.fill(made, keep, total=len(made), size=_BLOCK, unit="questions", verb="search and read")
+        verb = "search and read" if reads else "search"
+        blocks.fill(made, keep, total=len(made), size=_BLOCK, unit="questions", verb=verb)
     counts = blocks.counts()
     if counts["kept"] < _LEAST:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Keep the made questions on which the index's search and the reader agree with how they were made."""
+"""Training examples of made questions: all of them, or those on which search and reader agree."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ Made = tuple[Passage, MadeQuestion]
 def agreeing(
     made: Sequence[Made],
     search: Callable[[Sequence[str], int], Sequence[RankedPassages]],
-    reader: Reader,
+    reader: Reader | None,
     writer: QuestionWriter | None = None,
     *,
     top_k: int,
@@ -30,6 +30,7 @@ def agreeing(
     Args:
         made: questions with the passages that they were made from.
         search: `Pipeline.retrieve`.
+        reader: None keeps all questions.
         writer: words the questions anew, if there is one.
         least_f1: F1 of the reader's first answer that counts as agreement.
         counts: is added to: "made", with a writer "written" (those that are questions), "retrieved", "kept",
@@ -46,23 +47,22 @@ def agreeing(
     if writer is not None:
         made = worded(made, writer)
         counts["written"] += len(made)
-    hits = search([question.text for _, question in made], top_k)
-    kept = [
-        (passage, question, pairs)
-        for (passage, question), pairs in zip(made, hits, strict=True)
-        if passage.id in [hit.passage_id for hit, _ in pairs]
-    ]
-    counts["retrieved"] += len(kept)
-    results = reader.read(
-        [question.text for _, question, _ in kept],
-        [[passage for _, passage in pairs] for _, _, pairs in kept],
-        [[hit.score for hit, _ in pairs] for _, _, pairs in kept],
-        n_best=1,
-    ) if kept else []  # fmt: skip
-    for (passage, question, pairs), result in zip(kept, results, strict=True):
-        answer = result.answers[0].text if result.answers else ""
-        if f1(answer, [question.answer]) < least_f1:
-            continue
+    hits = search([question.text for _, question in made], top_k) if made else []
+    kept = [(passage, question, pairs) for (passage, question), pairs in zip(made, hits, strict=True)]
+    found = [one for one in kept if one[0].id in [hit.passage_id for hit, _ in one[2]]]
+    counts["retrieved"] += len(found)
+    if reader is not None:
+        results = reader.read(
+            [question.text for _, question, _ in found],
+            [[passage for _, passage in pairs] for _, _, pairs in found],
+            [[hit.score for hit, _ in pairs] for _, _, pairs in found],
+            n_best=1,
+        ) if found else []  # fmt: skip
+        answers = [result.answers[0].text if result.answers else "" for result in results]
+        kept = [
+            one for one, text in zip(found, answers, strict=True) if f1(text, [one[1].answer]) >= least_f1
+        ]
+    for passage, question, pairs in kept:
         counts["kept"] += 1
         counts[f"kept {question.kind}"] += 1
         matcher = AnswerMatcher([question.answer])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -12,11 +12,13 @@ from rag.config import DEFAULT_SEED, Config
 
 
 class AdaptConfig(Config):
-    """Which questions are made of a corpus and kept, beside the configuration of the reader's training.
+    """Which questions are made of a corpus and kept, beside the configuration of the training.
 
     Attributes:
         out: folder of the run.
         index: index whose passages the questions are made from, and which is searched.
+        model: "reader", or "retriever": the index's encoder. A retriever learns from all made questions, a
+            reader from those on which search and reader agree.
         reader: folder of the reader that is adapted; None is the shipped one.
         writer: language model that words the questions, whose answers the rules choose, see
             `rag.adaptation.writers.open_writer`; None: the rules word them.
@@ -25,7 +27,8 @@ class AdaptConfig(Config):
         kinds: kinds of made questions: "table", "sentence", "definition", "list", "heading".
         questions: number of questions that are made and judged.
         per_passage: highest number of questions from one passage.
-        top_k: passages that are retrieved and read for each; its own must be among them.
+        top_k: passages that are retrieved for each. A reader's questions have their own passage among them;
+            those without the answer are hard negatives.
         agreement: F1 that the reader's answer must have with the made one.
         retriever: retriever for the index, see `retrievers.open`.
         index_encoder: folder of the index's encoder, if it was moved.
@@ -36,6 +39,7 @@ class AdaptConfig(Config):
 
     out: Path
     index: Path
+    model: Literal["reader", "retriever"] = "reader"
     reader: str | None = None
     writer: str | None = None
     replay: tuple[Path, ...] = ()

@@ -1,4 +1,4 @@
-"""`rag adapt`: train the reader further on questions made from a corpus."""
+"""`rag adapt`: train a reader or a retriever further on questions made from a corpus."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,7 @@ from rag.cli.recipe import Assignments, Out, Threads, config_source, files
 
 _MADE = "Questions"
 _SETTINGS = {
+    **options_of(AdaptConfig, "model"),
     "reader": (
         Annotated[
             str | None,
@@ -56,16 +57,17 @@ def adapt(
     ] = ",".join(AdaptConfig.model_fields["kinds"].default),
     settings: dict[str, Any],
     config: config_source(  # type: ignore[valid-type]
-        "Settings of the reader's training, a file or preset; default: reader-adapt."
+        "Settings of the training, a file or preset; default: reader-adapt or retriever-adapt."
     ) = None,
     set_: Assignments = None,
     threads: Threads = None,
     out: Out,
 ) -> None:
-    """Adapt the reader to a corpus without labelled questions.
+    """Adapt the reader or the retriever to a corpus without labelled questions.
 
-    Questions are made from the index's passages by rules, and kept where search and reader agree; then the
-    reader is trained on them. A killed run goes on where it stopped when the same command is given again.
+    Questions are made from the index's passages by rules. The retriever learns from all of them, the reader
+    from those on which search and reader agree. A killed run goes on where it stopped when the same command
+    is given again.
     """
     from rag.config import parse_overrides
     from rag.core.log import setup_logging
@@ -80,4 +82,7 @@ def adapt(
     from rag.adaptation.adapt import report_lines
 
     typer.echo("\n".join(report_lines(Path(out))))
-    typer.echo(f"reader → {finished}\nuse it: rag ask … --index {index} --reader {finished}")
+    if settings["model"] == "retriever":
+        typer.echo(f"encoder → {finished}\nuse it: rag index … --encoder {finished}")
+    else:
+        typer.echo(f"reader → {finished}\nuse it: rag ask … --index {index} --reader {finished}")
