@@ -28,6 +28,7 @@ from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.recipe import train_reader
 from readers.manifest import READER_FILE, load_manifest
 from retrievers.negatives.blocks import BlockFolder
+from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.dpr import train_dpr
 
@@ -87,7 +88,7 @@ def adapt_retriever(config: AdaptConfig, training: DprTrainConfig) -> Path:
         The folder of the adapted encoder, `config.out / "encoder"`.
 
     Raises:
-        ConfigError: the index's encoder cannot be trained so.
+        ConfigError, MismatchedArtifactError: the index's encoder cannot be trained so, see `adopt_index`.
         DataError: the passages give no questions, or too few.
         MismatchedArtifactError: `config.out` holds a run of other settings.
 
@@ -96,13 +97,13 @@ def adapt_retriever(config: AdaptConfig, training: DprTrainConfig) -> Path:
         Generation", section 3.
     """
     with Index.open(config.index) as index:
-        stored = index.encoder_identity
-    start = config.index_encoder or (training.model.question_encoder if stored is None else stored.name)
+        if index.encoder_identity is not None:
+            adopted = adopt_index(training, index)
+            most = min(training.model.passage_tokens, adopted.model.passage_tokens)
+            training = adopted.replaced(passage_tokens=most)
     with directory_lock(config.out / "questions"):
         _make(config, {})
-    return train_dpr(
-        training.replaced(out=config.out, train_files=(config.out / QUESTIONS,), question_encoder=start)
-    )
+    return train_dpr(training.replaced(out=config.out, train_files=(config.out / QUESTIONS, *config.replay)))
 
 
 def report_lines(out: Path) -> list[str]:

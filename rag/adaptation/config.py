@@ -22,8 +22,8 @@ class AdaptConfig(Config):
         reader: folder of the reader that is adapted; None is the shipped one.
         writer: language model that words the questions, whose answers the rules choose, see
             `rag.adaptation.writers.open_writer`; None: the rules word them.
-        replay: questions with passages, such as SQuAD's, that are trained on too, at most twice as many as
-            are made; with them the reader keeps more of what it knows.
+        replay: questions with passages, such as SQuAD's, that are trained on too, by a reader at most twice
+            as many as are made; with them it keeps more of what it knows.
         kinds: kinds of made questions: "table", "sentence", "definition", "list", "heading".
         questions: number of questions that are made and judged.
         per_passage: highest number of questions from one passage.

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from indexers.build import build_index
+from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.adaptation import adapt as module
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.types import Passage
+from rag.core.types import Passage, Query
 from rag.data.examples import read_examples
 from rag.jobs import adapt
 from rag.pipeline import Pipeline
@@ -21,6 +22,7 @@ from readers.extractive.training.config import ReaderModelConfig, ReaderStage, R
 from readers.extractive.training.recipe import train_reader
 from readers.extractive.training.start import kept_ranking
 from readers.manifest import load_manifest
+from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.negatives import blocks
 from tests.commands import exit_code
 from tests.tiny_reader import WORDS, tiny_encoder, tiny_squad
@@ -134,6 +136,34 @@ def test_killed_runs_end_in_the_same_questions(
 def _adapt(index: Path, out: Path, given: dict[str, Any]) -> None:
     module._BLOCK, module._LEAST = 30, FEW
     adapt(index, out, **given)
+
+
+def test_a_corpus_teaches_the_encoder_of_its_index(
+    world: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Index.open(world[0]) as numbers:
+        passages = list(numbers.passages)
+    encoder = BiEncoder.load(tiny_encoder(tmp_path / "encoder"))
+    build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=2))
+    training = ("batch_size=8", "max_steps=2", "validation_questions=8", "precision=fp32", "threads=1")
+    settings = [part for value in training for part in ("--set", value)]
+    out = tmp_path / "out"
+    command = ["adapt", "--model", "retriever", "--index", tmp_path / "index", "--out", out]
+    assert exit_code(*command, "--kinds", "sentence", *settings) == 0
+    shown = capsys.readouterr().out
+    assert "70 questions made" in shown
+    assert "70 kept" in shown
+    assert f"rag index … --encoder {out / 'encoder'}" in shown
+    for example in read_examples(out / "questions.json"):
+        assert example.answers[0] in example.positives[0].text
+        assert not any(example.answers[0] in one.passage.text for one in example.negatives)
+    before, after = (BiEncoder.load(folder) for folder in (tmp_path / "encoder", out / "encoder"))
+    assert before.dim == after.dim
+    texts = [Query(passage.text) for passage in passages[:8]]
+    moved = np.abs(before.encode_queries(texts) - after.encode_queries(texts)).max()
+    assert 0 < moved < 0.5  # trained from the index's encoder, two steps
 
 
 def test_what_cannot_work_is_refused(world: tuple[Path, Path], tmp_path: Path) -> None:
