@@ -1,4 +1,4 @@
-"""Questions made from manual pages, and sets divided by document."""
+"""Questions made from manual pages, sets divided by document, contexts as a corpus."""
 
 import gzip
 import json
@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from rag.bench.reading import corpus
 from rag.bench.reading.manuals import manual_questions
 from rag.bench.reading.prepare import _divide, _with_bars
 
@@ -69,3 +70,21 @@ def test_a_table_with_bars_keeps_its_cells() -> None:
     assert 3 <= len(barred) <= 18
     assert barred[0]["context"] == "Name | Year | Club\nn0 | 0 | c\nn1 | 1 | c\nn2 | 2 | c"
     assert barred[0]["answers"] == ["n1"]
+
+
+def test_contexts_become_a_corpus_that_does_not_know_the_answers(tmp_path: Path) -> None:
+    text = " ".join(f"word{n}" for n in range(25))
+    asked = [("a", "word3", text), ("b", "word19 word20", text), ("c", "word3", text + " more")]
+    records = [
+        {"id": id, "title": "T", "context": context, "question": f"{id}?",
+         "answers": [{"text": answer, "start": context.index(answer)}]}
+        for id, answer, context in asked
+    ]  # fmt: skip
+    (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, records)))
+    corpus.main(tmp_path / "set.jsonl", tmp_path / "out", words=10)
+    read = [list(map(json.loads, (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()))
+            for name in ("passages", "questions")]  # fmt: skip
+    joined = " ".join(one["text"] for one in read[0])
+    assert joined.split() == [*text.split(), *text.split()[20:], "more"]  # the windows of both, each once
+    assert len({one["id"] for one in read[0]}) == len(read[0]) == 4
+    assert [(one["id"], one["answers"]) for one in read[1]] == [(id, [answer]) for id, answer, _ in asked]
