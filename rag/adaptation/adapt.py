@@ -98,9 +98,9 @@ def adapt_retriever(config: AdaptConfig, training: DprTrainConfig) -> Path:
     """
     with Index.open(config.index) as index:
         if index.encoder_identity is not None:
-            adopted = adopt_index(training, index)
+            adopted = adopt_index(training.replaced(index=config.index), index)
             most = min(training.model.passage_tokens, adopted.model.passage_tokens)
-            training = adopted.replaced(passage_tokens=most)
+            training = adopted.replaced(index=training.index, passage_tokens=most)
     with directory_lock(config.out / "questions"):
         _make(config, {})
     return train_dpr(training.replaced(out=config.out, train_files=(config.out / QUESTIONS, *config.replay)))

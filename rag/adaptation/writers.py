@@ -6,9 +6,10 @@ from typing import Protocol
 
 import torch
 
+from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from readers.generative.layout import encode_rows
-from readers.generative.reader import GenerativeReader
+from readers.generative.reader import WRITERS, GenerativeReader
 from readers.llm.local import LocalModel
 from readers.llm.prompt import Completion, visible_text
 from readers.llm.reader import Completer, LanguageModelReader
@@ -48,7 +49,10 @@ def open_writer(source: str, *, precision: str = "auto", device: str = "auto") -
         ArtifactError: there is no such model.
         ConfigError: a reader that answers questions, and writes none.
     """
-    if reader_kind(source) in ("endpoint", "llm"):
+    kind = reader_kind(source)
+    if kind == "extractive":
+        raise ConfigError(f"{source} answers by spans, expected a model that writes questions", hint=WRITERS)
+    if kind in ("endpoint", "llm"):
         model = open_reader(source, precision=precision, device=device)
         assert isinstance(model, LanguageModelReader)
         return PromptedWriter(model.completer)

@@ -169,8 +169,7 @@ def main(arguments: list[str] | None = None) -> None:
     except SystemExit as stopped:
         if given[:1] and given[0] in _RESUMABLE and _is_interrupt(stopped):
             typer.echo("interrupted: the same command continues where it stopped", err=True)
-        renamed = [name for name in _RENAMED if name in given] if stopped.code == 2 else []
-        for name in renamed:
+        if (name := getattr(stopped.__context__, "option_name", None)) in _RENAMED:  # there is none such
             typer.echo(f"{name} is now {_RENAMED[name]}", err=True)
         raise
     except RagError as error:

@@ -30,6 +30,12 @@ from readers.protocols import PassageLists, ReadResult, ScoreLists, check_reques
 from readers.ranking import CandidateAnswer, Ranked, retrieval_prior
 from readers.spans import find_span
 
+WRITERS = (
+    "train one (`rag train generator --config question-writer`), or give a language model: its folder, or "
+    "openai:BASE_URL#MODEL"
+)
+"""What writes questions."""
+
 _DECODED_TOKENS = 65_536  # tokens of passages in one batch of the decoder
 
 
@@ -84,12 +90,7 @@ class GenerativeReader:
         """
         model, tokenizer, loaded = load_generator(name_or_path, **changes)
         if loaded.settings.writes != writes:
-            hint = "`rag adapt --writer` takes such a model; readers are trained without `writes: questions`"
-            if writes == "questions":
-                hint = (
-                    "train one (`rag train generator --config question-writer`), or give a language model: "
-                )
-                hint += "its folder, or openai:BASE_URL#MODEL"
+            hint = WRITERS if writes == "questions" else "`rag adapt --writer` takes such a model"
             raise ConfigError(f"{name_or_path} writes {loaded.settings.writes}, expected {writes}", hint=hint)
         where = resolve_device(device)
         model = model.to(where, resolve_precision(precision, where))

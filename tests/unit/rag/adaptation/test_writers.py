@@ -15,6 +15,7 @@ from rag.adaptation.writers import PromptedWriter, TrainedWriter, open_writer
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
 from rag.data.examples import Example
+from readers.extractive.files import SHIPPED_READER
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.data import turned
 from readers.generative.training.recipe import train_generator
@@ -86,6 +87,8 @@ def test_a_writer_is_no_reader_and_a_reader_no_writer(
     with pytest.raises(ConfigError, match="writes answers") as caught:
         open_writer(str(other))
     assert "question-writer" in str(caught.value.hint)
+    with pytest.raises(ConfigError, match="answers by spans"):
+        open_writer(str(SHIPPED_READER))
     with pytest.raises(ValueError, match="set mode to single"):
         GeneratorTrainConfig(**{**config.model_dump(), "mode": "fid"})
 
