@@ -35,14 +35,14 @@ def encode_rows(
 def marked(passage: Passage, start: int, end: int, words: int = 110) -> Passage:
     """A passage cut to its words around the characters from `start` to `end`, which are put into [[ ]].
 
-    Two thirds of the words stand before them, if there are so many.
+    Of the other words two thirds stand before them, if there are so many.
 
     Source:
         Chan & Fan 2019, "A Recurrent BERT-based Model for Question Generation", section 3.3 (marked answers).
 
     Example:
         >>> marked(Passage("1", "Numbers", "one two three four five six"), 8, 13, words=3).text
-        'one two [[three]]'
+        'two [[three]] four'
     """
     spans = [found.span() for found in re.finditer(r"\S+", passage.text)]
     inside = [number for number, (a, b) in enumerate(spans) if a < end and b > start]
