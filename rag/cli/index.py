@@ -19,6 +19,7 @@ from rag.cli.options import (
 
 _ENCODER, _UPDATES = "Encoder", "Updates"
 _UPDATES_READ = ("format", "strict", "max_bad_share")  # options of reading that may differ in an update
+_WORTH_TEACHING = 500  # passages: the fewest from which an encoder was seen to learn
 _SETTINGS = {
     **options_of(
         BuildSettings,
@@ -129,7 +130,12 @@ def index(
 
         with Index.open(place) as opened:
             typer.echo(opened.describe())
+            many = "dense" in opened.parts and len(opened.passages) >= _WORTH_TEACHING
         typer.echo(f'\nask it: rag ask "…" --index {place}')
+        if encoder is None and many:
+            typer.echo(
+                f"teach its encoder these passages: rag adapt --model retriever --index {place} --out …"
+            )
         if encoder is None and settings["retriever"] == "dense":
             typer.echo(
                 "these are vectors alone: --retriever hybrid adds BM25, which nearly always finds more"

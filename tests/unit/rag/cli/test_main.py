@@ -290,14 +290,16 @@ def test_what_the_file_system_refuses_is_named(
     assert err.startswith("error: place: not a directory\n  → check the path")
 
 
-def test_an_index_of_vectors_alone_says_what_bm25_would_add(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_an_index_of_vectors_alone_says_what_bm25_and_teaching_would_add(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rag.cli.index._WORTH_TEACHING", 1)
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "d", "text": "The Danube rises in the Black Forest."}', "utf-8")
     for kind in ("dense", "bm25"):
         _, shown, _ = _run(capsys, "index", str(corpus), "--retriever", kind, "--out", str(tmp_path / kind))
-        assert ("--retriever hybrid adds BM25" in shown) is (kind == "dense")
+        for hint in ("--retriever hybrid adds BM25", "rag adapt --model retriever"):
+            assert (hint in shown) is (kind == "dense")
 
 
 def test_exit_codes_are_told_apart() -> None:
