@@ -21,7 +21,7 @@ from rag.cli.recipe import Assignments, Out, Threads, config_source, files
 
 _MADE = "Questions"
 _SETTINGS = {
-    **options_of(AdaptConfig, "model"),
+    **options_of(AdaptConfig, "model", panel=_MADE),
     "reader": (
         Annotated[
             str | None,

@@ -90,7 +90,7 @@ class GenerativeReader:
         """
         model, tokenizer, loaded = load_generator(name_or_path, **changes)
         if loaded.settings.writes != writes:
-            hint = WRITERS if writes == "questions" else "`rag adapt --writer` takes such a model"
+            hint = WRITERS if writes == "questions" else "`rag adapt --writer DIR` takes such a model"
             raise ConfigError(f"{name_or_path} writes {loaded.settings.writes}, expected {writes}", hint=hint)
         where = resolve_device(device)
         model = model.to(where, resolve_precision(precision, where))

@@ -57,7 +57,7 @@ class GeneratorTrainConfig(TrainConfig):
         pointer: initialise the decoder to copy from where the extractive reader predicts the answer;
             only for encoders of extractive readers.
         dropout: dropout rate; None keeps the model's.
-        writes: "answers", or "questions" for `rag adapt --writer`: then a question is generated from its
+        writes: "answers", or "questions" for `rag adapt --writer DIR`: then a question is generated from its
             answer and a passage that holds it.
         mode: "fid" decodes from all passages together; "single" answers from each passage alone.
         template: format of an input, with {question}, {title} and {text} as placeholders.
