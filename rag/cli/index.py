@@ -134,7 +134,7 @@ def index(
         typer.echo(f'\nask it: rag ask "…" --index {place}')
         if encoder is None and many:
             typer.echo(
-                f"teach its encoder these passages: rag adapt --model retriever --index {place} --out …"
+                f"unlike Wikipedia? teach the encoder: rag adapt --model retriever --index {place} --out …"
             )
         if encoder is None and settings["retriever"] == "dense":
             typer.echo(
