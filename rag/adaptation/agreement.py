@@ -45,22 +45,28 @@ def agreeing(
     """
     counts["made"] += len(made)
     if writer is not None:
-        made = worded(made, writer)
+        made = reworded(made, writer)
         counts["written"] += len(made)
     hits = search([question.text for _, question in made], top_k) if made else []
     kept = [(passage, question, pairs) for (passage, question), pairs in zip(made, hits, strict=True)]
-    found = [one for one in kept if one[0].id in [hit.passage_id for hit, _ in one[2]]]
-    counts["retrieved"] += len(found)
+    retrieved = [
+        (passage, question, pairs)
+        for passage, question, pairs in kept
+        if passage.id in [hit.passage_id for hit, _ in pairs]
+    ]
+    counts["retrieved"] += len(retrieved)
     if reader is not None:
         results = reader.read(
-            [question.text for _, question, _ in found],
-            [[passage for _, passage in pairs] for _, _, pairs in found],
-            [[hit.score for hit, _ in pairs] for _, _, pairs in found],
+            [question.text for _, question, _ in retrieved],
+            [[passage for _, passage in pairs] for _, _, pairs in retrieved],
+            [[hit.score for hit, _ in pairs] for _, _, pairs in retrieved],
             n_best=1,
-        ) if found else []  # fmt: skip
-        answers = [result.answers[0].text if result.answers else "" for result in results]
+        ) if retrieved else []  # fmt: skip
+        first = [result.answers[0].text if result.answers else "" for result in results]
         kept = [
-            one for one, text in zip(found, answers, strict=True) if f1(text, [one[1].answer]) >= least_f1
+            (passage, question, pairs)
+            for (passage, question, pairs), answer in zip(retrieved, first, strict=True)
+            if f1(answer, [question.answer]) >= least_f1
         ]
     for passage, question, pairs in kept:
         counts["kept"] += 1
@@ -75,9 +81,9 @@ def agreeing(
         yield Example.labelled(name, question.text, [question.answer], [passage], others)
 
 
-def worded(made: Sequence[Made], writer: QuestionWriter) -> list[Made]:
+def reworded(made: Sequence[Made], writer: QuestionWriter) -> list[Made]:
     """The questions in a writer's words, without those that are none or give their answer away."""
     shown = [marked(passage, one.start, one.start + len(one.answer)) for passage, one in made]
     texts = writer.write(shown, [one.answer for _, one in made])
-    found = [(passage, replace(one, text=text)) for (passage, one), text in zip(made, texts, strict=True)]
-    return [pair for pair in found if is_question(pair[1])]
+    new = [(passage, replace(one, text=text)) for (passage, one), text in zip(made, texts, strict=True)]
+    return [(passage, question) for passage, question in new if is_question(question)]

@@ -146,14 +146,14 @@ def _of_sentences(passage: Passage, draw: random.Random) -> Iterator[MadeQuestio
         names = [
             (a, b) for a, b in _TAGGER([sentence])[0] if sentence[a:b].split()[0].lower() not in _NO_NAMES
         ]
-        identifiers = [found.span() for found in _WORD.finditer(sentence) if _CODE.match(found[0])]
+        identifiers = [word.span() for word in _WORD.finditer(sentence) if _CODE.match(word[0])]
         kinds = {"identifier": identifiers, "date": dates, "number": numbers, "name": names}
         spans: list[tuple[tuple[int, int], str]] = []
-        for kind, found in kinds.items():
-            free = [
-                one for one in found if not any(one[0] < end and start < one[1] for (start, end), _ in spans)
+        for kind, places in kinds.items():  # what belongs to an earlier kind is not of a later one
+            taken = [span for span, _ in spans]
+            spans += [
+                ((a, b), kind) for a, b in places if not any(a < end and start < b for start, end in taken)
             ]
-            spans += [(one, kind) for one in free]
         if spans:
             (start, end), kind = spans[draw.randrange(len(spans))]
             question = _asked(sentence[:start], sentence[start:end], sentence[end:], kind)

@@ -169,7 +169,9 @@ def main(arguments: list[str] | None = None) -> None:
     except SystemExit as stopped:
         if given[:1] and given[0] in _RESUMABLE and _is_interrupt(stopped):
             typer.echo("interrupted: the same command continues where it stopped", err=True)
-        if (name := getattr(stopped.__context__, "option_name", None)) in _RENAMED:  # there is none such
+        reason = stopped.__context__
+        name = getattr(reason, "option_name", None)  # of an option without its value, too
+        if type(reason).__name__ == "NoSuchOption" and name in _RENAMED:
             typer.echo(f"{name} is now {_RENAMED[name]}", err=True)
         raise
     except RagError as error:

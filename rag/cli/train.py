@@ -94,7 +94,10 @@ def generator(settings: Any) -> None:
     With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train generator …
     """
     finished = run_recipe("generator", settings)
-    typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
+    if settings.writes == "questions":
+        typer.echo(f"writer → {finished}\nuse it: rag adapt … --writer {finished}")
+    else:
+        typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
 
 
 for _panel, _commands in {

@@ -44,14 +44,12 @@ def marked(passage: Passage, start: int, end: int, words: int = 110) -> Passage:
         >>> marked(Passage("1", "Numbers", "one two three four five six"), 8, 13, words=3).text
         'two [[three]] four'
     """
-    spans = [found.span() for found in re.finditer(r"\S+", passage.text)]
-    inside = [number for number, (a, b) in enumerate(spans) if a < end and b > start]
-    first, last = 0, len(spans) - 1
-    if len(spans) > words and inside:
-        first = max(0, min(inside[0] - 2 * max(0, words - len(inside)) // 3, len(spans) - words))
-        last = max(inside[-1], first + words - 1)
-    text = passage.text
-    begin, stop = (spans[first][0], spans[last][1]) if spans else (0, len(text))
+    places = [word.span() for word in re.finditer(r"\S+", passage.text)]
+    inside = [number for number, (a, b) in enumerate(places) if a < end and b > start]
+    before = 2 * max(0, words - len(inside)) // 3
+    first = max(0, min(inside[0] - before, len(places) - words))
+    last = min(max(inside[-1], first + words - 1), len(places) - 1)
+    text, begin, stop = passage.text, places[first][0], places[last][1]
     return replace(passage, text=f"{text[begin:start]}[[{text[start:end]}]]{text[end:stop]}")
 
 

@@ -49,8 +49,8 @@ def merged_examples(paths: Sequence[Path]) -> list[Example]:
     return made
 
 
-def turned(examples: Iterable[Example]) -> Iterator[Example]:
-    """Questions as what is to be generated, and their answers as what is asked.
+def for_question_writing(examples: Iterable[Example]) -> Iterator[Example]:
+    """Examples turned around: the question is to be generated, from an answer and a passage that holds it.
 
     Of each question's passages the first is taken in which an answer stands literally, cut to the words
     around that answer; a question without such a passage is left out.

@@ -29,7 +29,7 @@ from readers.generative.reader import GenerativeReader
 from readers.generative.settings import FID_TEMPLATE, GeneratorManifest, GeneratorSettings
 from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.data import merged_examples, turned
+from readers.generative.training.data import for_question_writing, merged_examples
 from readers.generative.training.finish import (
     answer_scores,
     calibrate,
@@ -65,7 +65,7 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     examples = _examples(config, config.train_files)
     given = None if config.validation_file is None else _examples(config, [config.validation_file])
     examples, held_out = hold_out(
-        examples, config.validation_questions, config.run.seed, partial(_asked, config), given
+        examples, config.validation_questions, config.run.seed, partial(_question_of, config), given
     )
     if not examples:
         raise DataError(
@@ -137,7 +137,7 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     )  # fmt: skip
 
 
-def _asked(config: GeneratorTrainConfig, example: Example) -> str:
+def _question_of(config: GeneratorTrainConfig, example: Example) -> str:
     return example.question if config.writes == "answers" else example.answers[0]
 
 
@@ -146,13 +146,13 @@ def _examples(config: GeneratorTrainConfig, files: Sequence[Path]) -> list[Examp
     examples = merged_examples(files)
     if config.writes == "answers":
         return examples
-    found = list(turned(examples))
-    if not found:
+    examples = list(for_question_writing(examples))
+    if not examples:
         raise DataError(
             f"{', '.join(map(str, files))}: no question whose answer stands in one of its passages",
             hint="a writer learns from extractive questions, such as SQuAD's, with their passages",
         )
-    return found
+    return examples
 
 
 def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world: World) -> Loss:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rag.adaptation.agreement import worded
+from rag.adaptation.agreement import reworded
 from rag.adaptation.questions import MadeQuestion
 from rag.adaptation.writers import PromptedWriter, TrainedWriter, open_writer
 from rag.core.errors import ConfigError, DataError
@@ -17,7 +17,7 @@ from rag.core.types import Passage
 from rag.data.examples import Example
 from readers.extractive.files import SHIPPED_READER
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.data import turned
+from readers.generative.training.data import for_question_writing
 from readers.generative.training.recipe import train_generator
 from readers.llm.prompt import Completion
 from readers.open import open_reader
@@ -64,6 +64,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, GeneratorTr
 def test_a_trained_writer_asks_for_the_answer(trained: tuple[Path, GeneratorTrainConfig]) -> None:
     writer = open_writer(str(trained[0]), precision="fp32")
     assert isinstance(writer, TrainedWriter)
+    assert "rag adapt --index DIR --writer FOLDER" in (trained[0] / "README.md").read_text()
     passages = [
         replace(one, text=one.text.replace(thing, f"[[{thing}]]"))
         for one, (_, thing) in zip(itertools.starmap(passage_of, PAIRS), PAIRS, strict=True)
@@ -108,7 +109,7 @@ def test_only_extractive_questions_are_learnt_from(
 def test_turned_examples_ask_with_the_answer_as_it_is_spelt() -> None:
     text = "word " * 200 + "The Harbour is near. " + "word " * 200
     example = Example.labelled("1", "what is near?", ["the harbour"], [Passage("p", "Town", text)])
-    [found] = turned([example])
+    [found] = for_question_writing([example])
     assert (found.question, found.answers) == ("The Harbour", ("what is near?",))
     assert len(found.passages[0].text.split()) == 110
     assert "[[The Harbour]] is near." in found.passages[0].text
@@ -137,7 +138,7 @@ class Talker:
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_a_prompted_writer_replies_with_one_question(parallel: int) -> None:
     made = [(passage_of(*pair), MadeQuestion("sentence", "rule", pair[1], 4)) for pair in PAIRS]
-    found = worded(made, PromptedWriter(Talker(parallel)))
+    found = reworded(made, PromptedWriter(Talker(parallel)))
     assert [one.text for _, one in found] == [f"Where does the {thing[::-1]} lie?" for _, thing in PAIRS[:3]]
     assert [one.answer for _, one in found] == [
         thing for _, thing in PAIRS[:3]
