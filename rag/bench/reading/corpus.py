@@ -2,37 +2,51 @@
 
     python -m rag.bench.reading.corpus tatqa/dev-a.jsonl.gz --out tatqa
 
-Writes `passages.jsonl` for `rag index --split none` and `questions.jsonl` for `rag evaluate`.
+Writes `passages.jsonl` for `rag index --split none` and `questions.jsonl` for `rag evaluate` and `rag mine`.
 """
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 
-from rag.bench.reading.windows import Record, windows
+from rag.bench.reading.windows import Record
 from rag.data.files.record import json_records, write_json_lines
+from readers.extractive.training.data import window_bounds
 
 
-def corpus(records: list[Record], words: int) -> Iterator[Record]:
-    """The windows of all contexts, each text once; none of them knows where an answer stands."""
-    contexts = {record["context"]: record for record in records}
-    seen = set[str]()
-    for number, record in enumerate(contexts.values()):
-        for place, window in enumerate(windows({**record, "answers": []}, words)):
-            if window.text not in seen:
-                seen.add(window.text)
-                yield {"id": f"{number}-{place}", "title": window.title, "text": window.text}
+def cut(records: list[Record], words: int) -> tuple[list[Record], list[Record]]:
+    """The windows of all contexts, each text once, and the questions with the windows that hold an answer.
+
+    No border depends on where an answer stands, so that a question may have no window that holds one whole.
+    """
+    passages = dict[str, Record]()
+    bounds = dict[str, list[tuple[int, int]]]()
+    for record in records:
+        if (context := record["context"]) in bounds:
+            continue
+        bounds[context] = list(window_bounds(context, words, []))
+        for place, (begin, end) in enumerate(bounds[context]):
+            text, name = context[begin:end], f"{len(bounds) - 1}-{place}"
+            passages.setdefault(text, {"id": name, "title": record["title"], "text": text})
+    questions = []
+    for one in records:
+        spans = [(a["start"], a["start"] + len(a["text"])) for a in one["answers"]]
+        gold = [
+            passages[one["context"][begin:end]]["id"]
+            for begin, end in bounds[one["context"]]
+            if any(begin <= first and last <= end for first, last in spans)
+        ]
+        answers = [a["text"] for a in one["answers"]]
+        questions.append(
+            {"id": one["id"], "question": one["question"], "answers": answers, "gold_passage_ids": gold}
+        )
+    return list(passages.values()), questions
 
 
 def main(file: Path, out: Path, *, words: int) -> None:
     """Write both files."""
-    records = [record for _, record in json_records(file)]
+    passages, questions = cut([record for _, record in json_records(file)], words)
     out.mkdir(parents=True, exist_ok=True)
-    write_json_lines(out / "passages.jsonl", corpus(records, words))
-    questions = (
-        {"id": one["id"], "question": one["question"], "answers": [a["text"] for a in one["answers"]]}
-        for one in records
-    )
+    write_json_lines(out / "passages.jsonl", passages)
     write_json_lines(out / "questions.jsonl", questions)
 
 

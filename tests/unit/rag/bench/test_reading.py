@@ -88,3 +88,4 @@ def test_contexts_become_a_corpus_that_does_not_know_the_answers(tmp_path: Path)
     assert joined.split() == [*text.split(), *text.split()[20:], "more"]  # the windows of both, each once
     assert len({one["id"] for one in read[0]}) == len(read[0]) == 4
     assert [(one["id"], one["answers"]) for one in read[1]] == [(id, [answer]) for id, answer, _ in asked]
+    assert [one["gold_passage_ids"] for one in read[1]] == [["0-0"], [], ["0-0"]]  # a border cuts b's answer
