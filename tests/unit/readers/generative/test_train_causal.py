@@ -65,6 +65,7 @@ def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int)
     assert result.answers
     names = AutoModelForCausalLM.from_pretrained(reader).state_dict()
     assert names.keys() == tiny_causal().state_dict().keys()  # no adapter is left
+    assert "`AutoModelForCausalLM`" in (reader / "README.md").read_text()
     with pytest.raises(ConfigError, match="checkpoint_layers"):
         train_generator(GeneratorTrainConfig(**{**config, "out": tmp_path / "x", "checkpoint_layers": True}))
 
