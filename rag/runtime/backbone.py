@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.cpu_training import register_math_attention, use_fast_dropout
+from rag.runtime.low_rank import is_difference
 from rag.runtime.model_files import backbone_state, is_wrapped, read_config, weight_files
 
 POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "tokens")
@@ -100,7 +101,7 @@ def load_backbone(
     with loading(f"{folder}: transformers cannot load it"):
         if stated == "dpr":
             model: Any = BertModel(config, add_pooling_layer=False)
-        elif is_wrapped(folder):
+        elif is_wrapped(folder) or is_difference(folder):
             model = AutoModel.from_config(config)
         else:
             model = None

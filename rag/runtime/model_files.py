@@ -18,6 +18,7 @@ from rag.core.errors import (
     ResourceError,
 )
 from rag.core.files import read_json, sha256_file
+from rag.runtime.low_rank import DIFFERENCE_FILE, add_difference, check_base, is_difference, stated_base
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -135,7 +136,7 @@ def position_limit(config: dict[str, Any]) -> int:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Safetensors files of one model folder, in the order of its index.
+    """Safetensors files of one model folder, in the order of its index; of a difference the base's come first.
 
     Raises:
         ArtifactError: there are none; pickled weights are named and refused.
@@ -143,6 +144,10 @@ def weight_files(folder: Path) -> list[Path]:
     single = folder / "model.safetensors"
     if single.is_file():
         return [single]
+    if is_difference(folder):
+        base = weight_files(model_folder(stated_base(folder)[0]))
+        check_base(folder, weights_sha256(base))
+        return [*base, folder / DIFFERENCE_FILE]
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
@@ -181,7 +186,10 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
 
     Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …) and LayerNorm's old gamma and beta.
     """
-    state = {name: tensor for file in weight_files(folder) for name, tensor in read_tensors(file).items()}
+    *files, last = weight_files(folder)
+    if last.name == DIFFERENCE_FILE:
+        return add_difference(backbone_state(files[0].parent), read_tensors(last))
+    state = {name: tensor for file in (*files, last) for name, tensor in read_tensors(file).items()}
     prefix = _prefix(state)
     return {plain_name(name, prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 

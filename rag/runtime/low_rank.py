@@ -1,0 +1,151 @@
+"""A model stored as its difference from another that is installed: a few megabytes in place of ninety.
+
+    python -m rag.runtime.low_rank RUN/encoder --out DIR --rank 64
+
+Every matrix of the network is that of the base plus a product of two thin matrices, the best one of its rank;
+vectors, such as biases, are stored whole. The folder opens like any other wherever the base is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rag.core.errors import ArtifactError, MismatchedArtifactError
+from rag.core.files import atomic_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+DIFFERENCE_FILE = "difference.safetensors"
+_LEFT, _RIGHT, _WHOLE = ".left", ".right", ".whole"
+_BASE, _SHA256 = "base", "base_sha256"
+
+
+def is_difference(folder: Path) -> bool:
+    """Whether the folder's weights are a difference from another model's."""
+    return (folder / DIFFERENCE_FILE).is_file()
+
+
+def stated_base(folder: Path) -> tuple[str, str]:
+    """Name of the model that the folder's weights are a difference from, and the sha256 of its weights.
+
+    Raises:
+        ArtifactError: the file is damaged, or names no model.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    file = folder / DIFFERENCE_FILE
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            stated = tensors.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
+    if not stated.get(_BASE) or not stated.get(_SHA256):
+        raise ArtifactError(f"{file} does not state the model that it is a difference from")
+    return stated[_BASE], stated[_SHA256]
+
+
+def check_base(folder: Path, found: str) -> None:
+    """Raise if `found`, the sha256 of the base's weights, is not what the difference was made from."""
+    name, expected = stated_base(folder)
+    if found != expected:
+        raise MismatchedArtifactError(
+            f"{folder} is a difference from weights of {name} with sha256 {expected}, found {found}",
+            hint=f"install the {name} that it was made from",
+        )
+
+
+def add_difference(base: Mapping[str, Tensor], difference: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The base's weights plus the difference.
+
+    Args:
+        base: tensors by name.
+        difference: for a matrix (m, n) `NAME.left` (m, r) and `NAME.right` (r, n), whose product is added; for
+            any other tensor `NAME.whole`.
+
+    Raises:
+        ArtifactError: the base lacks a tensor of the difference.
+    """
+    state = dict(base)
+    for name, tensor in difference.items():
+        plain, _, side = name.rpartition(".")
+        if plain not in state:
+            raise ArtifactError(f"the difference names {plain!r}, which its base has not")
+        if f".{side}" == _RIGHT:
+            continue
+        change = tensor.float()
+        if f".{side}" == _LEFT:
+            change = change @ difference[plain + _RIGHT].float()
+        state[plain] = (state[plain].float() + change).to(state[plain].dtype)
+    return state
+
+
+def low_rank_difference(
+    base: Mapping[str, Tensor], changed: Mapping[str, Tensor], rank: int
+) -> dict[str, Tensor]:
+    """What `add_difference` needs to get from `base` to `changed`, in float16.
+
+    Tensors that did not change are left out.
+
+    Source: Eckart and Young 1936: the first singular vectors are the best approximation of their rank.
+    """
+    import torch
+
+    stored: dict[str, Tensor] = {}
+    for name, before in base.items():
+        change = changed[name].float() - before.float()
+        if not change.any():
+            continue
+        if change.ndim != 2 or min(change.shape) <= rank:
+            stored[name + _WHOLE] = change.half()
+            continue
+        left, values, right = torch.linalg.svd(change, full_matrices=False)
+        root = values[:rank].sqrt()
+        stored[name + _LEFT] = (left[:, :rank] * root).half().contiguous()
+        stored[name + _RIGHT] = (root[:, None] * right[:rank]).half().contiguous()
+    return stored
+
+
+def write_difference(folder: Path, out: Path, *, rank: int = 64, base: str = "all-MiniLM-L6-v2") -> Path:
+    """Write an encoder as a folder with its difference from `base`.
+
+    Args:
+        folder: the encoder, with its tokenizer and settings, which are copied.
+        out: a new folder.
+        rank: columns of the thin matrices.
+        base: name of the model that its training started from.
+
+    Raises:
+        ArtifactError: they are not networks of the same shape.
+    """
+    from safetensors.torch import save_file
+
+    from rag.runtime.model_files import backbone_state, model_folder, weight_files, weights_sha256
+
+    start = model_folder(base)
+    before, after = backbone_state(start), backbone_state(folder)
+    wanted = {name: tensor for name, tensor in before.items() if name in after}
+    if not wanted or any(after[name].shape != tensor.shape for name, tensor in wanted.items()):
+        raise ArtifactError(f"{folder} was not trained from {base}: its weights have other names or shapes")
+    shutil.copytree(folder, out, ignore=shutil.ignore_patterns("*.safetensors"))
+    stated = {_BASE: base, _SHA256: weights_sha256(weight_files(start))}
+    with atomic_path(out / DIFFERENCE_FILE) as temporary:
+        save_file(low_rank_difference(wanted, after, rank), temporary, metadata=stated)
+        temporary.chmod(0o644)
+    return out
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("encoder", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rank", type=int, default=64)
+    given = parser.parse_args()
+    print(write_difference(given.encoder, given.out, rank=given.rank))
