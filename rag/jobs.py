@@ -66,7 +66,7 @@ def index(
         corpus: files, folders, patterns, "hf:owner/name", "-" for standard input, or "sample".
         out: the index directory.
         encoder: folder, hub name, SentenceTransformer, or model of transformers and its tokenizer as a tuple;
-            None is the embedded encoder.
+            None is `minilm-qa`, "static" the static one.
         query_encoder: question encoder, if it is another model.
         precision, pooling, max_length: see `BiEncoder.load`.
         reuse: earlier indexes of this encoder; only passages that they lack are encoded.

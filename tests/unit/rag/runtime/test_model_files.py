@@ -1,4 +1,5 @@
 import hashlib
+import shutil
 
 import pytest
 import torch
@@ -9,9 +10,11 @@ from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDepen
 from rag.runtime import model_files
 from rag.runtime.model_files import (
     EMBEDDED_ENCODER_SHA256,
+    QA_ENCODER_SHA256,
     backbone_state,
     embedded_encoder_dir,
     model_folder,
+    qa_encoder_dir,
     tower_folders,
     weight_files,
     weights_sha256,
@@ -22,6 +25,20 @@ def test_the_embedded_encoder_is_found_and_checked():
     folder = embedded_encoder_dir()
     assert weights_sha256(weight_files(folder)) == EMBEDDED_ENCODER_SHA256
     assert model_folder(None) == model_folder("all-MiniLM-L6-v2") == folder
+
+
+def test_the_encoder_for_questions_is_found_and_checked(tmp_path, monkeypatch):
+    folder = qa_encoder_dir()
+    assert model_folder("minilm-qa") == folder
+    assert weight_files(folder)[0] == embedded_encoder_dir() / "model.safetensors"
+    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 6e6
+    assert QA_ENCODER_SHA256 in (folder / "README.md").read_text()
+    changed = tmp_path / "weights"
+    shutil.copytree(folder, changed)
+    (changed / "difference.safetensors").write_bytes(b"other")
+    monkeypatch.setattr(model_files, "_QA_ENCODER_DIR", changed)
+    with pytest.raises(MismatchedArtifactError, match="weights with another checksum are refused"):
+        model_folder("minilm-qa")
 
 
 def test_other_weights_under_its_name_are_refused(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from rag.core.types import Passage, Query
 from rag.runtime import hardware
 from retrievers.encoders import bi_encoder
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.open import load_like
+from retrievers.encoders.open import load_encoder, load_like
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.tokens import RetrieverTokenizer
 
@@ -252,9 +252,13 @@ def test_workers_start_again_after_close(tiny_bert, encoder):
     np.testing.assert_array_equal(encoder.encode_questions(["who"]), before)
 
 
-def test_the_embedded_encoder():
-    encoder = BiEncoder.load(precision="fp32")
-    assert (encoder.dim, encoder.identity.name, encoder.identity.max_length) == (384, "all-MiniLM-L6-v2", 256)
+@pytest.mark.parametrize(
+    ("load", "name"), [(BiEncoder.load, "all-MiniLM-L6-v2"), (load_encoder, "minilm-qa")]
+)
+def test_the_encoders_of_the_installation(load, name):
+    encoder = load(precision="fp32")
+    assert (encoder.dim, encoder.identity.name, encoder.identity.max_length) == (384, name, 256)
+    assert load_like(encoder.identity).identity == encoder.identity
     question = encoder.encode_questions(["Where does the Danube rise?"])
     passages = encoder.encode_passages(
         ["Rhine", "Danube"], ["The Rhine ends in the North Sea.", "The river rises in the Black Forest."]
