@@ -229,5 +229,5 @@ def check_passage_vectors(
     if apart.max() > _FARTHEST:
         raise MismatchedArtifactError(
             f"{encoder.identity.name} gives passages of {place} other vectors ({apart.max():.0%} apart)",
-            hint="build the index again with this encoder",
+            hint=f"name the encoder that it was made with, {embeddings.encoder.name}, or build it again",
         )

@@ -67,10 +67,11 @@ def test_title_and_text_are_told_apart(tmp_path: Path, make_encoder: Any) -> Non
 
 def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: Any) -> None:
     build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
-    with pytest.raises(MismatchedArtifactError, match="other vectors"):
+    with pytest.raises(MismatchedArtifactError, match="other vectors") as refused:
         KnownVectors(
             _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"), factor=2), [tmp_path / "old"]
         )  # search is by inner product: longer vectors are others too
+    assert f"made with, {make_encoder().identity.name}, or" in str(refused.value.hint)
     with pytest.raises(MismatchedArtifactError, match="max_length: 256 != 64"):
         KnownVectors(_restated(make_encoder(), lambda i: replace(i, max_length=64)), [tmp_path / "old"])
     # Only questions were trained: the same vectors under another name and hash.
