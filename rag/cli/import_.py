@@ -52,9 +52,10 @@ def import_(
         reader = import_rag(source, out, index)
         typer.echo(f"reader → {reader}\nuse it: rag ask … --reader {reader}")
         return
-    if str(source) == QA_ENCODER or is_difference(source):
-        _refuse_unused(f"{source}", base=base, index=index)
-        folder = write_whole(model_folder(source), out)
+    place = model_folder(source) if str(source) == QA_ENCODER else source
+    if is_difference(place):
+        _refuse_unused(str(source), base=base, index=index)
+        folder = write_whole(place, out)
         typer.echo(f"encoder → {folder}\nuse it: rag index … --encoder {folder}")
         return
     if source.is_dir():

@@ -101,7 +101,7 @@ def load_backbone(
     with loading(f"{folder}: transformers cannot load it"):
         if stated == "dpr":
             model: Any = BertModel(config, add_pooling_layer=False)
-        elif is_wrapped(folder) or is_difference(folder):
+        elif is_difference(folder) or is_wrapped(folder):
             model = AutoModel.from_config(config)
         else:
             model = None

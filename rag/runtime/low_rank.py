@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rag.core.errors import ArtifactError, MismatchedArtifactError
+from rag.core.errors import ArtifactError
 from rag.core.files import check_target, replaced_folder
 
 if TYPE_CHECKING:
@@ -49,16 +49,6 @@ def stated_base(folder: Path) -> tuple[str, str]:
     if not stated.get(_BASE) or not stated.get(_SHA256):
         raise ArtifactError(f"{file} does not state the model that it is a difference from")
     return stated[_BASE], stated[_SHA256]
-
-
-def check_base(folder: Path, found: str) -> None:
-    """Raise if `found`, the sha256 of the base's weights, is not what the difference was made from."""
-    name, expected = stated_base(folder)
-    if found != expected:
-        raise MismatchedArtifactError(
-            f"{folder} is a difference from weights of {name} with sha256 {expected}, found {found}",
-            hint=f"install the {name} that it was made from",
-        )
 
 
 def add_difference(base: Mapping[str, Tensor], difference: Mapping[str, Tensor]) -> dict[str, Tensor]:

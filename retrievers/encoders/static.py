@@ -24,11 +24,17 @@ from scipy.sparse import csr_matrix
 
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32, Int32, Int64
-from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
+from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.files import read_json, replaced_folder
 from rag.core.log import get_logger
 from rag.core.types import Query
-from rag.runtime.model_files import model_folder, open_tokenizer, weight_files, weights_sha256
+from rag.runtime.model_files import (
+    check_packaged,
+    model_folder,
+    open_tokenizer,
+    weight_files,
+    weights_sha256,
+)
 from retrievers.encoders.layout import PassageLayout, passage_prompt, render_queries
 from retrievers.encoders.word_cache import WordCache
 
@@ -207,13 +213,7 @@ def shipped_folder() -> Path:
     Raises:
         MismatchedArtifactError: its weights are missing or were changed.
     """
-    file = _SHIPPED / "model.safetensors"
-    found = weights_sha256([file]) if file.is_file() else "no file"
-    if found != STATIC_SHA256:
-        raise MismatchedArtifactError(
-            f"{file} has sha256 {found}, expected {STATIC_SHA256}",
-            hint="install the package again; weights with another checksum are refused",
-        )
+    check_packaged(_SHIPPED / "model.safetensors", STATIC_SHA256)
     return _SHIPPED
 
 

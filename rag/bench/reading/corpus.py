@@ -8,7 +8,7 @@ Writes `passages.jsonl` for `rag index --split none` and `questions.jsonl` for `
 import argparse
 from pathlib import Path
 
-from rag.bench.reading.windows import Record
+from rag.bench.reading.windows import Record, answer_spans
 from rag.data.files.record import json_records, write_json_lines
 from readers.extractive.training.data import window_bounds
 
@@ -29,7 +29,7 @@ def cut(records: list[Record], words: int) -> tuple[list[Record], list[Record]]:
             passages.setdefault(text, {"id": name, "title": record["title"], "text": text})
     questions = []
     for one in records:
-        spans = [(a["start"], a["start"] + len(a["text"])) for a in one["answers"]]
+        spans = answer_spans(one)
         gold = [
             passages[one["context"][begin:end]]["id"]
             for begin, end in bounds[one["context"]]

@@ -32,9 +32,14 @@ _FIGURES = ("em", "f1", "f1 shown")
 _CHUNK, _EMPTIED = 21, 3
 
 
+def answer_spans(record: Record) -> list[tuple[int, int]]:
+    """First character of each answer in the context, and one past its last."""
+    return [(a["start"], a["start"] + len(a["text"])) for a in record["answers"]]
+
+
 def windows(record: Record, words: int, *, emptied: bool = False) -> list[Passage]:
     """The context in windows, none of which cuts an answer; `emptied`: without those that hold an answer."""
-    spans = [(a["start"], a["start"] + len(a["text"])) for a in record["answers"]]
+    spans = answer_spans(record)
     matcher = AnswerMatcher([a["text"] for a in record["answers"]])
     texts = [record["context"][begin:end] for begin, end in window_bounds(record["context"], words, spans)]
     return [
