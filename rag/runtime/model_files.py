@@ -61,6 +61,15 @@ def embedded_encoder_dir() -> Path:
     return folder
 
 
+def embedded_word_embeddings() -> Tensor:
+    """The word embeddings (30522, 384) of all-MiniLM-L6-v2, float32; errors as of `embedded_encoder_dir`."""
+    from safetensors import safe_open
+
+    with safe_open(embedded_encoder_dir() / "model.safetensors", framework="pt") as tensors:
+        found: Tensor = tensors.get_tensor("embeddings.word_embeddings.weight")
+    return found
+
+
 def qa_encoder_dir() -> Path:
     """Folder of `minilm-qa`, the encoder of indexes for which none is named.
 

@@ -47,6 +47,10 @@ class OptimConfig(Config):
         precision: "bf16", "fp32", or "auto": bf16 where the hardware computes it faster.
         ema: decay of an exponential moving average of the weights, which is then validated and exported; 0
             is off.
+        start_share: share of the weights that training starts from in those that are validated and exported,
+            the trained ones have the rest: less is forgotten, and what is learnt is often of more use
+            elsewhere (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models"). New layers, which
+            start with random weights, are averaged with these too.
     """
 
     learning_rate: Rate = 2e-5
@@ -61,6 +65,7 @@ class OptimConfig(Config):
     max_steps: int | None = Field(default=None, ge=1)
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     ema: float = Field(default=0.0, ge=0, lt=1)
+    start_share: float = Field(default=0.0, ge=0, lt=1)
 
     @property
     def max_batches(self) -> int | None:

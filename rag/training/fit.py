@@ -129,7 +129,8 @@ class FitResult:
 
     Attributes:
         loss: mean of the last reported steps.
-        weights: fp32, by parameter name: the best, the average, or the last ones, as the settings say.
+        weights: fp32, by parameter name: the best, the moving average or the last ones, and the share of the
+            start in them, as the settings say.
         best_step: step of the selected weights; None if nothing was selected.
     """
 
@@ -190,11 +191,15 @@ def fit(
     world.broadcast_(master.master)  # all start from the same numbers
     master.write_back()
     average = MovingAverage(master, optim.ema) if optim.ema else None
+    start = {name: tensor.clone() for name, tensor in master.state().items()} if optim.start_share else {}
     select_by = "" if run.select_by == "last" else run.select_by
     selection = Selection(
         out / "best.safetensors", select_by, lowest=select_by in run.lowest, patience=run.early_stop
     )
-    state = _State(model, master, optimizer, average, selection, hooks, world, out / "checkpoints")
+    state = _State(
+        model, master, optimizer, average, start, optim.start_share, selection, hooks, world,
+        out / "checkpoints",
+    )  # fmt: skip
     resumed = state.resume(total_steps)
     step = 0 if resumed is None else resumed["step"]
     saved = time.monotonic()
@@ -285,6 +290,8 @@ class _State:
     master: MasterWeights
     optimizer: torch.optim.Optimizer
     average: MovingAverage | None
+    start: dict[str, torch.Tensor]
+    start_share: float
     selection: Selection
     hooks: FitHooks
     world: World
@@ -292,8 +299,11 @@ class _State:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """The weights that are scored and returned: the average, if there is one."""
-        return self.master.state() if self.average is None else self.average.tensors
+        """The weights that are scored and returned: the moving average, if there is one; with the start."""
+        trained = self.master.state() if self.average is None else self.average.tensors
+        if not self.start_share:
+            return trained
+        return {name: trained[name].lerp(begun, self.start_share) for name, begun in self.start.items()}
 
     def resume(self, total_steps: int) -> dict[str, Any] | None:
         """Restore the newest checkpoint; its JSON state, or None if there is no checkpoint."""
@@ -333,10 +343,11 @@ class _State:
         """Scores of `weights`, from the main process to all."""
         scores: dict[str, float] = {}
         if self.world.is_main:
-            if self.average is not None:
-                self.master.show(self.average.tensors)
+            is_mixed = self.average is not None or self.start_share > 0
+            if is_mixed:
+                self.master.show(self.weights)
             scores = {name: float(value) for name, value in evaluate().items()}
-            if self.average is not None:
+            if is_mixed:
                 self.master.write_back()
         self.model.train()
         shared: dict[str, float] = self.world.broadcast_object(scores)

@@ -13,13 +13,14 @@ from transformers import AutoConfig, AutoTokenizer
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path, check_target, replaced_folder, sha256_file
 from rag.runtime.backbone import loading
-from rag.runtime.model_files import position_limit, read_tensors
+from rag.runtime.model_files import embedded_word_embeddings, position_limit, read_tensors
 from readers.extractive.model import LogitsModel, SpanModel, SpanWeights, load_dpr, load_question_answering
-from readers.extractive.quantized import load_int8
+from readers.extractive.quantized import load_int8, rounded
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import READER_FILE, Calibration, load_manifest
 
 SHIPPED_READER = Path(__file__).parents[1] / "weights"
+WORD_EMBEDDINGS = "encoder.embeddings.word_embeddings.weight"
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,10 @@ def _load_own(folder: Path) -> ReaderParts:
         path = _checked(folder, manifest.ranges_file, manifest.ranges_sha256)
         ranges = read_tensors(path)
     config = AutoConfig.from_pretrained(folder)
-    loaded = SpanWeights(config, load_int8(weights), manifest.settings.skim_layer)
+    state = load_int8(weights)
+    if manifest.word_embeddings is not None:
+        state[WORD_EMBEDDINGS] = rounded(embedded_word_embeddings())
+    loaded = SpanWeights(config, state, manifest.settings.skim_layer)
     tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
     check_tokenizer(folder, tokenizer, config)
     return ReaderParts(loaded, tokenizer, manifest.settings, manifest.calibration, manifest.name, ranges)

@@ -28,9 +28,20 @@ def quantize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         >>> codes.tolist()
         [[127, -64, 0]]
     """
-    scale = matrix.float().abs().amax(dim=1).clamp_min(1e-12) / 127.0
+    scale = _scale(matrix)
     codes = (matrix.float() / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
     return codes, scale
+
+
+def _scale(matrix: torch.Tensor) -> torch.Tensor:
+    least, most = matrix.float().aminmax(dim=1)
+    return torch.maximum(-least, most).clamp_min(1e-12) / 127.0
+
+
+def rounded(matrix: torch.Tensor) -> torch.Tensor:
+    """A float32 matrix as `load_int8` gives it after `save_int8`."""
+    scale = _scale(matrix)[:, None]
+    return (matrix / scale).round_().mul_(scale)
 
 
 def save_int8(state: Mapping[str, torch.Tensor], path: Path, *, keep: Collection[str] = ()) -> None:

@@ -126,8 +126,9 @@ class ReaderManifest(Manifest):
     """The content of `reader.json`.
 
     `ranges_file` holds the ranges of activations that int8 inference needs; a reader without one computes in
-    bf16 or fp32. `retriever` is what a reader that counts the search's scores in was trained with:
-    {"kind", "encoder"}, see `retrievers.open` and `EncoderIdentity`.
+    bf16 or fp32. `word_embeddings` names the installed model that these are taken from, if the weights file
+    has none. `retriever` is what a reader that counts the search's scores in was trained with: {"kind",
+    "encoder"}, see `retrievers.open` and `EncoderIdentity`.
     """
 
     kind: Literal["extractive"] = "extractive"
@@ -135,5 +136,6 @@ class ReaderManifest(Manifest):
     weights_sha256: str
     ranges_file: str | None = None
     ranges_sha256: str | None = None
+    word_embeddings: Literal["all-MiniLM-L6-v2"] | None = None
     settings: ReaderSettings = ReaderSettings()
     retriever: dict[str, Any] | None = None

@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from rag.core.files import atomic_path, atomic_write_json, read_json, sha256_file
 from rag.data.examples import Example
 from rag.runtime.fast.int8_bert import RangeRecorder
-from rag.runtime.model_files import save_tokenizer
+from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
 from readers.extractive.fast import FastSpanModel
-from readers.extractive.files import load_parts
+from readers.extractive.files import WORD_EMBEDDINGS, load_parts
 from readers.extractive.model import SpanModel
-from readers.extractive.quantized import save_int8
+from readers.extractive.quantized import quantize, save_int8
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import Calibration, load_manifest
@@ -64,22 +64,36 @@ def export_int8(
     calibration: Calibration,
     retriever: dict[str, Any] | None = None,
 ) -> ReaderManifest:
-    """Write the reader that ships: int8 weights, tokenizer, configuration, `reader.json` last."""
+    """Write the reader that ships: int8 weights, tokenizer, configuration, `reader.json` last.
+
+    Word embeddings that are still those of the embedded encoder are left out: half of the file.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / WEIGHTS_FILE
     keep = [key for key in weights if any(part in key for part in _KEPT)]
-    save_int8(weights, path, keep=keep)
+    left_out = WORD_EMBEDDINGS if _has_embedded_words(weights) else None
+    save_int8({name: weights[name] for name in weights if name != left_out}, path, keep=keep)
     _describe(folder, model, tokenizer)
     manifest = ReaderManifest(
         name=name,
         weights_file=WEIGHTS_FILE,
         weights_sha256=sha256_file(path),
+        word_embeddings="all-MiniLM-L6-v2" if left_out else None,
         settings=settings,
         calibration=calibration,
         retriever=retriever,
     )
     manifest.save(folder)
     return manifest
+
+
+def _has_embedded_words(weights: Mapping[str, torch.Tensor]) -> bool:
+    """Whether the word embeddings are the embedded encoder's, up to the rounding of int8."""
+    own = weights.get(WORD_EMBEDDINGS)
+    if own is None or own.shape != (embedded := embedded_word_embeddings()).shape:
+        return False
+    step = quantize(embedded)[1][:, None]
+    return bool(((own.cpu().float() - embedded).abs() <= 0.6 * step).all())
 
 
 def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:

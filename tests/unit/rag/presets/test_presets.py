@@ -87,6 +87,7 @@ def test_every_preset_names_its_recipe() -> None:
     assert sorted(name for names in by_recipe.values() for name in names) == preset_names()
     assert set(by_recipe["dpr"]) == {
         "dpr-nq", "dpr-nq-round2", "dpr-small", "dpr-hard-small", "dpr-round2-small", "retriever-adapt",
+        "retriever-domains",
     }  # fmt: skip
 
 

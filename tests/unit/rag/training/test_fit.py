@@ -151,6 +151,25 @@ def test_the_average_is_scored_and_returned(tmp_path: Path) -> None:
     assert torch.equal(again.weights["weight"], averaged.weights["weight"])
 
 
+def test_a_share_of_the_start_is_scored_and_returned_and_survives_a_resume(tmp_path: Path) -> None:
+    seen: list[torch.Tensor] = []
+
+    def evaluate(module: torch.nn.Module) -> dict[str, float]:
+        seen.append(module.weight.detach().clone())  # type: ignore[operator,union-attr]
+        return {"score": 0.0}
+
+    begun = linear().weight.detach().clone()
+    last = run(tmp_path / "last").weights["weight"]
+    for _ in range(2):  # the second resumes at the end of the first
+        mixed = run(tmp_path / "mixed", start_share=0.25, evaluate=evaluate).weights["weight"]
+        torch.testing.assert_close(mixed, 0.25 * begun + 0.75 * last)
+    assert len(seen) == 1
+    assert torch.equal(seen[0], mixed)
+    average = run(tmp_path / "average", ema=0.5).weights["weight"]
+    both = run(tmp_path / "both", ema=0.5, start_share=0.25).weights["weight"]
+    torch.testing.assert_close(both, 0.25 * begun + 0.75 * average)
+
+
 def test_the_best_weights_are_returned_and_the_run_stops_early(tmp_path: Path) -> None:
     shown = iter([0.1, 0.5, 0.4, math.nan, 0.45, 0.9])
     at: list[torch.Tensor] = []

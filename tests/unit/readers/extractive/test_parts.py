@@ -18,9 +18,10 @@ from rag.core.errors import (
 from rag.runtime.hardware import has_int8
 from readers.calibration import fit_calibration
 from readers.confidence import confidences
+from readers.extractive.files import WORD_EMBEDDINGS, load_parts
 from readers.extractive.layout import RowLayout, pair_template
 from readers.extractive.model import SpanModel
-from readers.extractive.quantized import load_int8, quantize, save_int8
+from readers.extractive.quantized import load_int8, quantize, rounded, save_int8
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.tokens import tokenize_texts
@@ -113,6 +114,7 @@ def test_int8_error_is_at_most_half_a_step(tmp_path: Path) -> None:
     assert torch.equal(loaded["c"], state["c"])
     step = quantize(state["a"])[1][:, None]
     assert ((loaded["a"] - state["a"]).abs() <= step / 2 + 1e-7).all()
+    assert torch.equal(rounded(state["a"]), loaded["a"])
 
 
 def test_a_damaged_weights_file_is_refused(tmp_path: Path) -> None:
@@ -175,6 +177,36 @@ def test_export_loads_back_and_refuses_damage(tmp_path: Path, encoder_folder: Pa
         file.write(b"\x55")
     with pytest.raises(MismatchedArtifactError, match="sha256"):
         ExtractiveReader.load(tmp_path)
+
+
+def test_word_embeddings_that_are_installed_are_not_stored_again(
+    tmp_path: Path, encoder_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = SpanModel.from_encoder(encoder_folder, seed=1)
+    weights = dict(model.state_dict())
+    words = weights[WORD_EMBEDDINGS].clone()
+    for module in ("readers.extractive.files", "readers.extractive.training.export"):
+        monkeypatch.setattr(f"{module}.embedded_word_embeddings", words.clone)
+
+    def exported(name: str, changed: torch.Tensor) -> tuple[torch.Tensor, ReaderManifest]:
+        given = {**weights, WORD_EMBEDDINGS: changed}
+        export_int8(
+            tmp_path / name, model, given, tiny_tokenizer(),
+            name=name, settings=ReaderSettings(), calibration=Calibration(),
+        )  # fmt: skip
+        found = load_parts(tmp_path / name).model.state_dict()[WORD_EMBEDDINGS]
+        return found, load_manifest(ReaderManifest, tmp_path / name)
+
+    step = quantize(words)[1][:, None]
+    found, manifest = exported("same", words + 0.3 * step)  # such as the mean of two readers
+    assert manifest.word_embeddings == "all-MiniLM-L6-v2"
+    assert WORD_EMBEDDINGS not in load_int8(tmp_path / "same" / manifest.weights_file)
+    assert torch.equal(found, rounded(words))
+    trained = words.clone()
+    trained[7, 3] += step[7, 0]
+    found, manifest = exported("trained", trained)
+    assert manifest.word_embeddings is None
+    assert torch.equal(found, rounded(trained))
 
 
 def test_int8_inference_needs_ranges_which_are_checked(tmp_path: Path, encoder_folder: Path) -> None:
