@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from readers.extractive.layout import Row
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import TokenizedTexts
 from readers.protocols import ReadAnswer, ReadResult, ScoreLists
+from readers.table_match import TableMatch
 
 _NEAR = 15  # words on each side of an answer
 _ONLY_SIGNS = ("", "date", "step")  # forms that change no order
@@ -129,8 +130,8 @@ def rank(scored: ScoredPassages, retrieval: ScoreLists, settings: ReaderSettings
 
     Args:
         retrieval: for each question the retrieval scores of its passages.
-        settings: `select`, `answer_types`, `retrieval_weight`, `score_weight`, `form_weight`, `merge`, `null`
-            and `candidates` are read.
+        settings: `select`, `answer_types`, `retrieval_weight`, `score_weight`, `form_weight`, `table_weight`,
+            `merge`, `null` and `candidates` are read.
     """
     mine: list[list[int]] = [[] for _ in range(scored.questions)]
     for index, row in enumerate(scored.rows):
@@ -143,7 +144,8 @@ def rank(scored: ScoredPassages, retrieval: ScoreLists, settings: ReaderSettings
             results.append(Ranked([], None))
             continue
         worded = settings.answer_types and bool(scored.polar[question])
-        candidates = _candidates(scored, chosen, place, retrieval[question], settings, worded)
+        tables = _tables(scored, question) if settings.table_weight else None
+        candidates = _candidates(scored, chosen, place, retrieval[question], settings, worded, tables)
         candidates = _by_form(candidates, scored.forms[question], settings.form_weight)
         null = _null(scored, chosen, place, settings, candidates)
         read = np.unique(place)
@@ -175,6 +177,13 @@ def _around(answer: CandidateAnswer, passage: Passage, content: frozenset[str]) 
     return len(content & near) / max(1, len(content)), len(passage.title.split()) + len(text.split())
 
 
+def _tables(scored: ScoredPassages, question: int) -> TableMatch | None:
+    """The tables in the passages of a question, if they hold any of its words."""
+    own = {n: scored.unique[u].text for q, n, u in scored.pairs if q == question}
+    match = TableMatch(scored.contents[question], [own.get(n, "") for n in range(max(own) + 1)])
+    return match if match else None
+
+
 def _candidates(
     scored: ScoredPassages,
     chosen: Int64,
@@ -182,6 +191,7 @@ def _candidates(
     retrieval: Sequence[float],
     settings: ReaderSettings,
     worded: bool,
+    tables: TableMatch | None,
 ) -> list[CandidateAnswer]:
     """`chosen` rows of one question; `place` tells which of its passages each row belongs to.
 
@@ -225,7 +235,26 @@ def _candidates(
         answer = answer.strip()
         return CandidateAnswer(int(place[at]), start, start + len(answer), answer, 0.0)
 
-    return distinct([(float(flat[i]), int(row_of[i]), int(rank_of[i])) for i in order], resolve, settings)
+    found = [replace(resolve(int(row_of[i]), int(rank_of[i])), score=float(flat[i])) for i in order]
+    return distinct(found, settings) if tables is None else _by_table(found, tables, settings)
+
+
+def _by_table(
+    found: Sequence[CandidateAnswer], tables: TableMatch, settings: ReaderSettings
+) -> list[CandidateAnswer]:
+    """`distinct` answers in an order in which cells of fitting rows and columns score more.
+
+    In the end all scores are lowered by what the first gained: how likely it is does not grow by that.
+    """
+
+    def gain(answer: CandidateAnswer) -> float:
+        if answer.start is None or answer.end is None:
+            return 0.0
+        return settings.table_weight * tables(answer.passage_index, answer.start, answer.end)
+
+    gained = [replace(answer, score=answer.score + gain(answer)) for answer in found]
+    kept = distinct(sorted(gained, key=lambda answer: -answer.score), settings)
+    return [replace(answer, score=answer.score - gain(kept[0])) for answer in kept]
 
 
 def _by_form(candidates: list[CandidateAnswer], form: str, weight: float) -> list[CandidateAnswer]:
@@ -280,26 +309,20 @@ def retrieval_prior(scores: Sequence[float], weight: float) -> Float64:
     return np.asarray(-weight * np.log1p(ranks), np.float64)
 
 
-def distinct(
-    ordered: Sequence[tuple[float, int, int]],
-    resolve: Callable[[int, int], CandidateAnswer],
-    settings: ReaderSettings,
-) -> list[CandidateAnswer]:
+def distinct(ordered: Sequence[CandidateAnswer], settings: ReaderSettings) -> list[CandidateAnswer]:
     """Different answers, best first, from spans that come best first.
 
     A span is dropped if it has the normalised text of a better one (under merge="sum" its score is added
     to the better one's, once per passage), overlaps a better one in the same passage, or is empty.
 
     Args:
-        ordered: (score, row, rank in row), by descending score.
-        resolve: turns row and rank into a `CandidateAnswer` (its score is replaced).
+        ordered: spans by descending score.
         settings: gives `candidates` and `merge`.
     """
     kept: list[CandidateAnswer] = []
     by_text: dict[str, int] = {}
     counted: set[tuple[str, int]] = set()
-    for score, row, rank in ordered:
-        candidate = replace(resolve(row, rank), score=score)
+    for candidate in ordered:
         key = normalize_answer(candidate.text) or candidate.text
         if not key:
             continue
@@ -307,7 +330,7 @@ def distinct(
         if at is not None:
             if settings.merge == "sum" and (key, candidate.passage_index) not in counted:
                 counted.add((key, candidate.passage_index))
-                kept[at] = replace(kept[at], score=float(np.logaddexp(kept[at].score, score)))
+                kept[at] = replace(kept[at], score=float(np.logaddexp(kept[at].score, candidate.score)))
             continue
         if any(_overlap(candidate, other) for other in kept):
             continue

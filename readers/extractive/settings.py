@@ -57,6 +57,8 @@ class ReaderSettings(Config):
             with their retriever.
         form_weight: penalty on the score of an answer without the form that the question asks for: a number,
             a person, an option, see `readers.answer_forms`.
+        table_weight: what an answer in a table's cell gains if its row fits the question, as much if its
+            column does, and as much again if both do, see `readers.table_match`.
         merge: the score of an answer that occurs in several passages: the best one ("max") or the "sum".
         null: how the passages' "no answer here" scores become one: their "max", "mean" or "min", or that of
             the passage with the best answer ("best").
@@ -88,6 +90,7 @@ class ReaderSettings(Config):
     path_weight: float = Field(default=6.0, ge=0)
     score_weight: float = Field(default=0.0, ge=0)
     form_weight: float = Field(default=0.0, ge=0)
+    table_weight: float = Field(default=0.0, ge=0)
     merge: Literal["max", "sum"] = "max"
     null: Literal["max", "mean", "min", "best"] = "max"
     select: bool = False

@@ -25,7 +25,7 @@ from readers.manifest import Calibration
 from readers.ranking import Ranked, ScoredPassages, rank
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
-_FORM_WEIGHTS = (0.0, 1.0, 2.0, 3.0)
+_RULE_WEIGHTS = (0.0, 1.0, 2.0, 3.0)
 _DEPTHS = (2, 5, 10)  # passages read: confidences must also hold for partial readings
 _EMPTY = 0.2  # share of a set's weight that questions without an answer in their passages get
 _PRESENTED = 0.33  # the same share, when fitting whether to present "no answer"; see the note on readers
@@ -74,8 +74,8 @@ def tune(
     effort_sets: Sequence[str] = (),
     effort: str = "full",
 ) -> Tuned:
-    """Choose retrieval weight, merging and form weight by exact match, then the null rule and calibration by
-    likelihood.
+    """Choose retrieval weight, merging and the weights of rules by exact match, then the null rule and
+    calibration by likelihood.
 
     The network reads each question once, with all its passages. Its scores also serve as cases in which only
     the best few passages are read. Every fourth question gives one more case without the passages that hold
@@ -94,7 +94,8 @@ def tune(
     reading = _Reading(reader, sets)
     merged = [{"merge": merge, "retrieval_weight": w} for merge in ("max", "sum") for w in _WEIGHTS]
     best = reading.most_right(reader.settings, merged)
-    best = reading.most_right(best, [{"form_weight": weight} for weight in _FORM_WEIGHTS])
+    for name in ("form_weight", "table_weight"):
+        best = reading.most_right(best, [{name: weight} for weight in _RULE_WEIGHTS])
 
     outcomes: list[tuple[ReaderSettings, float, Calibration, dict[str, float]]] = []
     for null in ("max", "mean", "min", "best"):

@@ -36,7 +36,7 @@ from tests.tiny_reader import tiny_squad, tiny_tokenizer
 def pick(*found: tuple[int, int, int, str, float], merge: str = "max") -> list[CandidateAnswer]:
     candidates = [CandidateAnswer(*entry) for entry in found]
     settings = ReaderSettings(merge=merge)  # type: ignore[arg-type]
-    return distinct([(c.score, n, 0) for n, c in enumerate(candidates)], lambda n, _: candidates[n], settings)
+    return distinct(candidates, settings)
 
 
 def test_equal_texts_and_overlaps_are_dropped() -> None:

@@ -1,0 +1,68 @@
+"""How well the cells of tables fit a question, by the words of their rows and columns.
+
+A reader trained on prose does not see that a value belongs to what stands left of it and above it. Cells
+whose row and column hold the question's words therefore rank higher.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+
+from rag.data.table_text import TextCell, TextRow, table_rows
+from readers.answer_forms import content_words
+
+
+class TableMatch:
+    """The tables in the passages of one question.
+
+    Args:
+        content: the question's content words, see `content_words`.
+        texts: the passages.
+    """
+
+    def __init__(self, content: frozenset[str], texts: Sequence[str]) -> None:
+        self._content = content
+        self._rows = [list(table_rows(text)) for text in texts]
+        self._starts = [[row.start for row in rows] for rows in self._rows]
+        lines = [content & content_words(row.line) for rows in self._rows for row in rows]
+        counts = Counter(word for line in lines for word in line)
+        self._weights = {word: math.log((len(lines) + 1) / (count + 0.5)) for word, count in counts.items()}
+
+    def __bool__(self) -> bool:
+        """Whether a question's word stands in a table."""
+        return bool(self._weights)
+
+    def __call__(self, place: int, start: int, end: int) -> float:
+        """How well the cell fits that characters `start` to `end` of a passage's text are in, from 0 to 3.
+
+        r + c + r·c, where r is the share of the question's words that the row holds outside of the cell, rare
+        words weighing more, and c the share of the words of the column's name that the question holds. 0
+        outside of tables.
+
+        Example:
+            >>> text = " | 2019 | 2018\\nSales | 5 | 4\\nCosts | 3 | 2"
+            >>> match = TableMatch(content_words("What were the sales in 2018?"), [text])
+            >>> [round(match(0, at, at + 1), 1) for at in map(text.rindex, "5432")]
+            [1.0, 3.0, 0.0, 1.0]
+        """
+        number = bisect_right(self._starts[place], start) - 1
+        if number < 0:
+            return 0.0
+        row = self._rows[place][number]
+        cell = next((cell for cell in row.cells if cell.start <= start < end <= cell.end), None)
+        if cell is None:
+            return 0.0
+        of_row, of_column = self._row_match(row, cell), self._column_match(cell)
+        return of_row + of_column + of_row * of_column
+
+    def _row_match(self, row: TextRow, cell: TextCell) -> float:
+        before, after = row.line[: cell.start - row.start], row.line[cell.end - row.start :]
+        found = self._content & content_words(f"{before} {after}")
+        return sum(self._weights[word] for word in found) / (sum(self._weights.values()) or 1.0)
+
+    def _column_match(self, cell: TextCell) -> float:
+        names = content_words(cell.column)
+        return len(self._content & names) / max(1, len(names))

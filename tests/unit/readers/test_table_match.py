@@ -1,0 +1,74 @@
+"""Cells of tables: which of them fit a question, and what that does to an answer's rank and score."""
+
+import pytest
+
+from rag.core.types import Passage
+from rag.data.table_text import table_rows
+from readers.answer_forms import content_words
+from readers.extractive.reader import ExtractiveReader
+from readers.manifest import with_overrides
+from readers.table_match import TableMatch
+
+NAMED = "Team: Ajax; Points: 61; Coach: Ten Hag\nTeam: PSV; Points: 58; Coach: Schmidt"
+BARS = "Team | Points | Coach\nAjax | 61 | Ten Hag\nPSV | 58 | Schmidt"
+MARKED = "| Team | Points | Coach |\n| --- | --- | --- |\n| Ajax | 61 | Ten Hag |\n| PSV | 58 | Schmidt |"
+LABELLED = "Ajax: Points: 61; Coach: Ten Hag\nPSV: Points: 58; Coach: Schmidt"
+
+
+def best(question: str, text: str) -> str:
+    match = TableMatch(content_words(question), ["No table here: none at all; none.", text])
+    cells = [cell for row in table_rows(text) for cell in row.cells]
+    return max(cells, key=lambda cell: match(1, cell.start, cell.end)).value
+
+
+@pytest.mark.parametrize("text", [NAMED, BARS, MARKED, LABELLED])
+def test_the_cell_of_the_row_and_column_asked_for_fits_best(text: str) -> None:
+    assert best("How many points does PSV have?", text) == "58"
+    assert best("Who is the coach of Ajax?", text) == "Ten Hag"
+
+
+@pytest.mark.parametrize("text", [NAMED, BARS, MARKED])
+def test_the_first_column_can_be_asked_for(text: str) -> None:
+    assert best("Which team has 61 points?", text) == "Ajax"
+
+
+def test_what_is_no_cell_fits_nothing() -> None:
+    text = f"The team was strong.\n\n{NAMED}\n\nPoints are what a team wins."
+    match = TableMatch(content_words("How many points has the team PSV?"), [text])
+    for words in ("strong", "wins", "Points: 58", "58; Coach: Schmidt\n\nPoints"):
+        at = text.rindex(words)
+        assert match(0, at, at + len(words)) == 0.0, words
+    assert not TableMatch(content_words("How many points has PSV?"), ["Prose without a table: none."])
+    assert not TableMatch(content_words("Why?"), [text])
+
+
+def test_rows_that_begin_inside_a_cell_keep_their_other_cells() -> None:
+    [row] = table_rows("Hag; Points: 61; Coach: Ten Hag")
+    assert [(cell.column, cell.value) for cell in row.cells] == [
+        ("", "Hag"), ("Points", "61"), ("Coach", "Ten Hag"),
+    ]  # fmt: skip
+    assert list(table_rows("He said: yes; then he left; she stayed")) == []
+    [row] = table_rows("Ajax | 61 | 3")  # under no header
+    assert [cell.column for cell in row.cells] == ["", "", ""]
+
+
+def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
+    table = Passage("t", "", "tower: meters: 324; built: 1889\nbridge: meters: 51; built: 1901")
+    prose = Passage("p", "", "A river bridge was built near the city in 1907.")
+    everything = with_overrides(reader.settings, {"spans_per_window": 60, "candidates": 200})
+    reader = ExtractiveReader(reader.model, reader.tokenizer, everything)
+    weighted = ExtractiveReader(
+        reader.model, reader.tokenizer, with_overrides(everything, {"table_weight": 50.0})
+    )
+    question, passages = "how many meters is the bridge?", [[prose, table]]
+    [plain] = reader.read([question], passages, [[1.0, 1.0]], n_best=200)
+    [found] = weighted.read([question], passages, [[1.0, 1.0]], n_best=200)
+    first = found.answers[0]
+    assert (first.text, first.passage_index) == ("51", 1)
+    assert plain.answers[0].text != "51"
+    assert first.score < plain.answers[0].score  # its own, without what it gained
+    of_prose = [{a.text: a.score for a in r.answers if a.passage_index == 0} for r in (plain, found)]
+    for text, score in of_prose[1].items():
+        assert score == pytest.approx(of_prose[0][text] - 50.0 * 3, abs=1e-3)
+    [without] = weighted.read([question], [[prose]], [[1.0]])
+    assert without == reader.read([question], [[prose]], [[1.0]])[0]
