@@ -79,7 +79,7 @@ def _chance(fitted: Sequence[float], signs: Float64) -> float:
 
 
 def answer_signs(found: Ranked, p: Float64, none: float) -> Float64:
-    """Features (16,) that predict whether the first answer is right, and whether there is one.
+    """Features (17,) that predict whether the first answer is right, and whether there is one.
 
     0, 1: ln(p_1 / Σ of the other answers), ln(p_1 / p_0). 2, 3, 4: logarithms of the number of passages read,
     of the rank of its passage by retrieval score, and of the answer's length in characters plus 1. 5: the
@@ -100,7 +100,7 @@ def answer_signs(found: Ranked, p: Float64, none: float) -> Float64:
     shares = np.maximum([*p, none], 1e-12)
     entropy = -float((shares * np.log(shares)).sum())
     length, has_digit = np.log1p(len(text.split())), any(map(str.isdigit, text))
-    near = found.lead, found.rival, found.fit, found.near, np.log1p(found.words), has_digit
+    near = found.lead, found.rival, found.fit, found.near, np.log1p(found.words), has_digit, found.cell
     sizes = found.relevance, margin, np.log(found.question_tokens)
     return np.array([*odds, *seen, *sizes, entropy, length, *near], np.float64)
 

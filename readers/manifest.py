@@ -23,7 +23,7 @@ class Calibration(Config):
     first: tuple[float, ...] | None = Field(
         default=None,
         min_length=2,
-        max_length=17,
+        max_length=18,
         description="bias and slopes of `answer_signs`: how likely the first answer is",
     )
     none: tuple[float, ...] | None = Field(
@@ -35,7 +35,7 @@ class Calibration(Config):
     empty: tuple[float, ...] | None = Field(
         default=None,
         min_length=2,
-        max_length=17,
+        max_length=18,
         description="likewise: how likely the passages hold no answer; used in place of `none`",
     )
     questions: int = Field(default=0, ge=0, description="held-out questions it was fitted on; 0 = not fitted")

@@ -18,6 +18,7 @@ from readers.extractive.tokens import TokenizedTexts
 from readers.protocols import ReadAnswer, ReadResult, ScoreLists
 from readers.table_match import TableMatch
 
+_USUAL_MATCH = 1.3  # of the cells of first answers, on WikiTableQuestions
 _NEAR = 15  # words on each side of an answer
 _ONLY_SIGNS = ("", "date", "step")  # forms that change no order
 
@@ -95,6 +96,8 @@ class Ranked:
         fit: whether the first answer has the form that is asked for, see `fit_of_form`.
         near: share of the question's content words in the answer and 15 words on both sides; 0 if none.
         words: number of words of its passage.
+        cell: how well its cell of a table fits the question, less what first answers' cells do on average; 0
+            outside of tables.
     """
 
     candidates: list[CandidateAnswer]
@@ -108,6 +111,7 @@ class Ranked:
     fit: int = 0
     near: float = 0.0
     words: int = 0
+    cell: float = 0.0
 
     @property
     def scores(self) -> Float64:
@@ -156,11 +160,13 @@ def rank(scored: ScoredPassages, retrieval: ScoreLists, settings: ReaderSettings
         question_tokens = scored.rows[indices[0]].types_from
         leads = (scored.scores.spans[chosen, 0] - scored.scores.nulls[chosen]).astype(np.float64)
         seen = float(leads[place == first].max()), float(max(leads[place != first], default=-10.0))
-        signs: tuple[int, float, int] = (0, 0.0, 0)
+        signs: tuple[int, float, int, float] = (0, 0.0, 0, 0.0)
         if candidates:
             passage = next(u for q, n, u in scored.pairs if q == question and n == first)
             fit = fit_of_form(candidates[0].text, scored.forms[question])
-            signs = fit, *_around(candidates[0], scored.unique[passage], scored.contents[question])
+            around = _around(candidates[0], scored.unique[passage], scored.contents[question])
+            cell = _match(candidates[0], tables)
+            signs = fit, *around, cell - _USUAL_MATCH if cell else 0.0
         signed = seen[0], max(seen[1], -10.0), *signs
         results.append(Ranked(candidates, null, len(read), ahead, relevance, question_tokens, *signed))
     return results
@@ -198,7 +204,10 @@ def _candidates(
     Args:
         worded: whether "yes" and "no" are candidates.
     """
+    usual = settings.spans_per_window
     values = scored.scores.spans[chosen].astype(np.float64)  # (r, K)
+    if tables is None:
+        values = values[:, :usual]
     if settings.select:
         # the best span of each passage scores its selection logit, its other spans less by what they lack
         relevance = np.full(int(place.max()) + 1, -np.inf)
@@ -236,25 +245,38 @@ def _candidates(
         return CandidateAnswer(int(place[at]), start, start + len(answer), answer, 0.0)
 
     found = [replace(resolve(int(row_of[i]), int(rank_of[i])), score=float(flat[i])) for i in order]
-    return distinct(found, settings) if tables is None else _by_table(found, tables, settings)
+    if tables is None:
+        return distinct(found, settings)
+    is_further = ((usual <= rank_of) & (rank_of < n_spans))[order]
+    return _by_table(found, is_further, tables, settings)
 
 
 def _by_table(
-    found: Sequence[CandidateAnswer], tables: TableMatch, settings: ReaderSettings
+    found: Sequence[CandidateAnswer], is_further: Bool, tables: TableMatch, settings: ReaderSettings
 ) -> list[CandidateAnswer]:
     """`distinct` answers in an order in which cells of fitting rows and columns score more.
 
     In the end all scores are lowered by what the first gained: how likely it is does not grow by that.
+
+    Args:
+        is_further: spans that count only in such cells.
     """
 
-    def gain(answer: CandidateAnswer) -> float:
-        if answer.start is None or answer.end is None:
-            return 0.0
-        return settings.table_weight * tables(answer.passage_index, answer.start, answer.end)
-
-    gained = [replace(answer, score=answer.score + gain(answer)) for answer in found]
+    gains = [settings.table_weight * _match(answer, tables) for answer in found]
+    gained = [
+        replace(answer, score=answer.score + gain)
+        for answer, gain, further in zip(found, gains, is_further, strict=True)
+        if gain or not further
+    ]
     kept = distinct(sorted(gained, key=lambda answer: -answer.score), settings)
-    return [replace(answer, score=answer.score - gain(kept[0])) for answer in kept]
+    of_first = settings.table_weight * _match(kept[0], tables) if kept else 0.0
+    return [replace(answer, score=answer.score - of_first) for answer in kept]
+
+
+def _match(answer: CandidateAnswer, tables: TableMatch | None) -> float:
+    if tables is None or answer.start is None or answer.end is None:
+        return 0.0
+    return tables(answer.passage_index, answer.start, answer.end)
 
 
 def _by_form(candidates: list[CandidateAnswer], form: str, weight: float) -> list[CandidateAnswer]:

@@ -29,6 +29,7 @@ class TableMatch:
         self._starts = [[row.start for row in rows] for rows in self._rows]
         lines = [content & content_words(row.line) for rows in self._rows for row in rows]
         counts = Counter(word for line in lines for word in line)
+        self._known: dict[tuple[int, int], float] = {}
         self._weights = {word: math.log((len(lines) + 1) / (count + 0.5)) for word, count in counts.items()}
 
     def __bool__(self) -> bool:
@@ -55,8 +56,10 @@ class TableMatch:
         cell = next((cell for cell in row.cells if cell.start <= start < end <= cell.end), None)
         if cell is None:
             return 0.0
-        of_row, of_column = self._row_match(row, cell), self._column_match(cell)
-        return of_row + of_column + of_row * of_column
+        if (place, cell.start) not in self._known:
+            of_row, of_column = self._row_match(row, cell), self._column_match(cell)
+            self._known[place, cell.start] = of_row + of_column + of_row * of_column
+        return self._known[place, cell.start]
 
     def _row_match(self, row: TextRow, cell: TextCell) -> float:
         before, after = row.line[: cell.start - row.start], row.line[cell.end - row.start :]

@@ -64,7 +64,9 @@ def score_rows(
         continues: (V,) bool, tokens that continue a word; if given, spans consist of whole words.
         floors: (R,) lowest score by the early head; rows below it are dropped and have no spans.
     """
-    count, longest, most = len(rows), layout.settings.max_answer_tokens, layout.settings.spans_per_window
+    settings = layout.settings
+    most = max(settings.spans_per_window, settings.table_spans if settings.table_weight else 0)
+    count, longest = len(rows), settings.max_answer_tokens
     spans = np.full((count, most), -np.inf, np.float32)
     starts, ends = np.zeros((2, count, most), np.int64)
     nulls, relevances, skims = np.zeros((3, count), np.float32)

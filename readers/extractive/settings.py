@@ -49,6 +49,7 @@ class ReaderSettings(Config):
         question_tokens, title_tokens: lengths to which questions and titles are truncated.
         max_answer_tokens: maximum answer length.
         spans_per_window: candidates taken from each window.
+        table_spans: candidates taken from each window for the cells of tables, if more.
         candidates: different answers kept per question; confidences are relative to these.
         retrieval_weight: w in score = span score − w·ln(1 + rank of the passage by retrieval score).
         path_weight: w for passages of a multi-hop retriever's paths, whose order, that of
@@ -85,6 +86,7 @@ class ReaderSettings(Config):
     title_tokens: int = Field(default=16, ge=0)
     max_answer_tokens: int = Field(default=30, ge=1)
     spans_per_window: int = Field(default=8, ge=1)
+    table_spans: int = Field(default=0, ge=0)
     candidates: int = Field(default=20, ge=1)
     retrieval_weight: float = Field(default=0.0, ge=0)
     path_weight: float = Field(default=6.0, ge=0)

@@ -7,6 +7,7 @@ from rag.data.table_text import table_rows
 from readers.answer_forms import content_words
 from readers.extractive.reader import ExtractiveReader
 from readers.manifest import with_overrides
+from readers.ranking import rank
 from readers.table_match import TableMatch
 
 NAMED = "Team: Ajax; Points: 61; Coach: Ten Hag\nTeam: PSV; Points: 58; Coach: Schmidt"
@@ -67,8 +68,33 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
     assert (first.text, first.passage_index) == ("51", 1)
     assert plain.answers[0].text != "51"
     assert first.score < plain.answers[0].score  # its own, without what it gained
+    [ranked] = rank(weighted.score([question], passages), [[1.0, 1.0]], weighted.settings)
+    assert ranked.cell == pytest.approx(3.0 - 1.3)  # a sign of being right
+    [ranked] = rank(weighted.score([question], [[prose]]), [[1.0]], weighted.settings)
+    assert ranked.cell == 0.0
     of_prose = [{a.text: a.score for a in r.answers if a.passage_index == 0} for r in (plain, found)]
     for text, score in of_prose[1].items():
         assert score == pytest.approx(of_prose[0][text] - 50.0 * 3, abs=1e-3)
     [without] = weighted.read([question], [[prose]], [[1.0]])
     assert without == reader.read([question], [[prose]], [[1.0]])[0]
+
+
+def test_further_spans_count_in_cells_alone(reader: ExtractiveReader) -> None:
+    table = Passage("t", "", "tower: meters: 324; built: 1889\nbridge: meters: 51; built: 1901")
+    prose = Passage("p", "", "A river bridge was built near the city in 1907.")
+    few = {"spans_per_window": 1, "candidates": 200}
+
+    def answers(passages: list[Passage], **changes: float) -> set[tuple[str, int]]:
+        changed = ExtractiveReader(
+            reader.model, reader.tokenizer, with_overrides(reader.settings, {**few, **changes})
+        )
+        [found] = changed.read(["how many meters is the bridge?"], [passages], [[1.0] * len(passages)], 200)
+        return {(answer.text, answer.passage_index) for answer in found.answers}
+
+    plain = answers([prose, table])
+    assert len(plain) == 2
+    assert answers([prose, table], table_spans=60) == plain  # without a weight nothing is asked of tables
+    more = answers([prose, table], table_spans=60, table_weight=1.0) - plain
+    assert {("51", 1), ("324", 1)} <= more | plain
+    assert {place for _, place in more} == {1}
+    assert answers([prose], table_spans=60, table_weight=1.0) == answers([prose])

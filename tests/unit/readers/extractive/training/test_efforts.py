@@ -93,6 +93,7 @@ def test_the_chances_of_the_first_answer_and_of_none_are_found_and_the_others_sh
         -1,
         0.75,
         99,
+        1.2,
     )
     plain, none = confidences(found.scores, found.null, Calibration())
     signs = answer_signs(found, plain, none)
@@ -102,7 +103,7 @@ def test_the_chances_of_the_first_answer_and_of_none_are_found_and_the_others_sh
         signs,
         [
             *np.log([*odds, 7, 4, 5]), -0.5, np.log(plain[0] / plain[1]), np.log(12),
-            entropy, np.log(2), 2.5, -3.0, -1, 0.75, np.log(100), 0,
+            entropy, np.log(2), 2.5, -3.0, -1, 0.75, np.log(100), 0, 1.2,
         ],
     )  # fmt: skip
     first = (0.5, 0.3, 0.8, -0.1, -0.2, -0.3)
