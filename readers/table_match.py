@@ -27,14 +27,17 @@ class TableMatch:
         self._content = content
         self._rows = [list(table_rows(text)) for text in texts]
         self._starts = [[row.start for row in rows] for rows in self._rows]
-        lines = [content & content_words(row.line) for rows in self._rows for row in rows]
+        rows = [row for rows in self._rows for row in rows]
+        lines = [content & content_words(row.line) for row in rows]
+        columns = " ".join({cell.column for row in rows for cell in row.cells})
         counts = Counter(word for line in lines for word in line)
         self._known: dict[tuple[int, int], float] = {}
+        self._is_empty = not counts and content.isdisjoint(content_words(columns))
         self._weights = {word: math.log((len(lines) + 1) / (count + 0.5)) for word, count in counts.items()}
 
     def __bool__(self) -> bool:
         """Whether a question's word stands in a table."""
-        return bool(self._weights)
+        return not self._is_empty
 
     def __call__(self, place: int, start: int, end: int) -> float:
         """How well the cell fits that characters `start` to `end` of a passage's text are in, from 0 to 3.

@@ -65,7 +65,7 @@ def score_rows(
         floors: (R,) lowest score by the early head; rows below it are dropped and have no spans.
     """
     settings = layout.settings
-    most = max(settings.spans_per_window, settings.table_spans if settings.table_weight else 0)
+    most = max(settings.spans_per_window, settings.table_spans)
     count, longest = len(rows), settings.max_answer_tokens
     spans = np.full((count, most), -np.inf, np.float32)
     starts, ends = np.zeros((2, count, most), np.int64)

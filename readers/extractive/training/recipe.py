@@ -28,6 +28,8 @@ from readers.extractive.training.losses import fact_loss, selection_loss, skim_l
 from readers.extractive.training.start import averaged, kept_ranking, other_readers, start_model
 from readers.manifest import Calibration
 
+_TABLE_SPANS = 24  # the best eight spans of a table are often variants of one cell
+
 
 def train_reader(config: ReaderTrainConfig) -> Path:
     """Train a reader as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
@@ -78,6 +80,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         select=config.objective.normalisation == "passage",
         answer_types=config.model.answer_types,
         skim_layer=model.skim_layer,
+        table_spans=_TABLE_SPANS,
         paths=model.fact_head is not None,
     )
     calibration = Calibration()

@@ -29,6 +29,14 @@ def test_the_cell_of_the_row_and_column_asked_for_fits_best(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [NAMED, BARS, MARKED])
+def test_a_column_alone_can_be_asked_for(text: str) -> None:
+    match = TableMatch(content_words("Which points?"), [text])
+    assert match
+    assert match(0, text.index("61"), text.index("61") + 2) == 1.0 + 2.0 * (text is NAMED)
+    assert match(0, text.index("Ajax"), text.index("Ajax") + 4) == 1.0 * (text is NAMED)
+
+
+@pytest.mark.parametrize("text", [NAMED, BARS, MARKED])
 def test_the_first_column_can_be_asked_for(text: str) -> None:
     assert best("Which team has 61 points?", text) == "Ajax"
 
