@@ -80,6 +80,8 @@ def check(shown: Shown) -> None:
         command, recipe = subcommands[sub], sub if name == "train" else ""
     given = _parsed(command, words, is_whole=shown.is_whole)
     recipe = str(given.get("recipe") or recipe)
+    if name == "adapt":
+        recipe = "dpr" if given.get("model") == "retriever" else "reader"
     source = given.get("config")
     if source and source not in preset_names(recipe) and Path(source).suffix not in (".yaml", ".json"):
         raise ValueError(f"no preset {source!r} for {recipe!r}")
