@@ -19,6 +19,7 @@ from readers.protocols import ReadAnswer, ReadResult, ScoreLists
 from readers.table_match import TableMatch
 
 _USUAL_MATCH = 1.3  # of the cells of first answers, on WikiTableQuestions
+_LONGEST_CELL = 8  # words
 _NEAR = 15  # words on each side of an answer
 _ONLY_SIGNS = ("", "date", "step")  # forms that change no order
 
@@ -148,9 +149,10 @@ def rank(scored: ScoredPassages, retrieval: ScoreLists, settings: ReaderSettings
             results.append(Ranked([], None))
             continue
         worded = settings.answer_types and bool(scored.polar[question])
-        tables = _tables(scored, question) if settings.table_weight else None
-        candidates = _candidates(scored, chosen, place, retrieval[question], settings, worded, tables)
-        candidates = _by_form(candidates, scored.forms[question], settings.form_weight)
+        tables = _tables(scored, question, place) if settings.table_weight else None
+        form = scored.forms[question]
+        candidates = _candidates(scored, chosen, place, retrieval[question], settings, worded, form, tables)
+        candidates = _by_form(candidates, form, settings.form_weight)
         null = _null(scored, chosen, place, settings, candidates)
         read = np.unique(place)
         scores = np.asarray(retrieval[question], np.float64)[read]
@@ -183,10 +185,14 @@ def _around(answer: CandidateAnswer, passage: Passage, content: frozenset[str]) 
     return len(content & near) / max(1, len(content)), len(passage.title.split()) + len(text.split())
 
 
-def _tables(scored: ScoredPassages, question: int) -> TableMatch | None:
-    """The tables in the passages of a question, if they hold any of its words."""
-    own = {n: scored.unique[u].text for q, n, u in scored.pairs if q == question}
-    match = TableMatch(scored.contents[question], [own.get(n, "") for n in range(max(own) + 1)])
+def _tables(scored: ScoredPassages, question: int, place: Int64) -> TableMatch | None:
+    """The tables in the passages of a question that were read, if they hold any of its words."""
+    texts = [""] * (int(place.max()) + 1)
+    read = set(place.tolist())
+    for owner, number, unique in scored.pairs:
+        if owner == question and number in read:
+            texts[number] = scored.unique[unique].text
+    match = TableMatch(scored.contents[question], texts)
     return match if match else None
 
 
@@ -197,12 +203,16 @@ def _candidates(
     retrieval: Sequence[float],
     settings: ReaderSettings,
     worded: bool,
+    form: str,
     tables: TableMatch | None,
 ) -> list[CandidateAnswer]:
     """`chosen` rows of one question; `place` tells which of its passages each row belongs to.
 
+    The only cell of all tables that fits the question wholly comes first, with the score of the best span.
+
     Args:
         worded: whether "yes" and "no" are candidates.
+        form: of the answers, see `expected_form`.
     """
     usual = settings.spans_per_window
     values = scored.scores.spans[chosen].astype(np.float64)  # (r, K)
@@ -247,12 +257,18 @@ def _candidates(
     found = [replace(resolve(int(row_of[i]), int(rank_of[i])), score=float(flat[i])) for i in order]
     if tables is None:
         return distinct(found, settings)
-    is_further = ((usual <= rank_of) & (rank_of < n_spans))[order]
+    is_further = ((usual <= rank_of) & (rank_of < n_spans))[order].tolist()
+    only = tables.only_cell()
+    if only is not None and found and len(only[1].value.split()) <= _LONGEST_CELL:
+        place_of, cell = only
+        if fit_of_form(cell.value, form) >= 0:
+            answer = CandidateAnswer(place_of, cell.start, cell.end, cell.value, found[0].score)
+            found, is_further = [answer, *found], [False, *is_further]
     return _by_table(found, is_further, tables, settings)
 
 
 def _by_table(
-    found: Sequence[CandidateAnswer], is_further: Bool, tables: TableMatch, settings: ReaderSettings
+    found: Sequence[CandidateAnswer], is_further: Sequence[bool], tables: TableMatch, settings: ReaderSettings
 ) -> list[CandidateAnswer]:
     """`distinct` answers in an order in which cells of fitting rows and columns score more.
 
@@ -261,7 +277,6 @@ def _by_table(
     Args:
         is_further: spans that count only in such cells.
     """
-
     gains = [settings.table_weight * _match(answer, tables) for answer in found]
     gained = [
         replace(answer, score=answer.score + gain)

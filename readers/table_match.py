@@ -14,6 +14,14 @@ from collections.abc import Sequence
 from rag.data.table_text import TextCell, TextRow, table_rows
 from readers.answer_forms import content_words
 
+_FULL = 2.999
+_OPERATIONS = content_words(
+    """most least highest lowest largest smallest biggest longest shortest oldest youngest earliest latest
+    fastest slowest best worst more less fewer greater higher lower larger smaller before after next previous
+    prior first last total sum combined average difference times consecutive besides except both only same
+    another else above below"""
+)
+
 
 class TableMatch:
     """The tables in the passages of one question.
@@ -31,9 +39,35 @@ class TableMatch:
         lines = [content & content_words(row.line) for row in rows]
         columns = " ".join({cell.column for row in rows for cell in row.cells})
         counts = Counter(word for line in lines for word in line)
+        self._full = [line == counts.keys() for line in lines]
         self._known: dict[tuple[int, int], float] = {}
         self._is_empty = not counts and content.isdisjoint(content_words(columns))
         self._weights = {word: math.log((len(lines) + 1) / (count + 0.5)) for word, count in counts.items()}
+
+    def only_cell(self) -> tuple[int, TextCell] | None:
+        """The one cell whose row holds all of the question's words that the tables hold, outside of it, and
+        whose column's name is in the question, with the place of its passage.
+
+        None if several do, or if the question compares or counts, which no single cell answers.
+
+        Example:
+            >>> text = "Plan: Team; Users: 25\\nPlan: Business; Users: 200"
+            >>> questions = "How many users has the Business plan?", "How many more users has Business?"
+            >>> found = [TableMatch(content_words(question), [text]).only_cell() for question in questions]
+            >>> found[0][1].value, found[1]
+            ('200', None)
+        """
+        full, found = iter(self._full), []
+        for place, rows in enumerate(self._rows):
+            for row in rows:
+                if next(full):
+                    found += [
+                        (place, c) for c in row.cells if c.value and self(place, c.start, c.end) > _FULL
+                    ]
+        if len(found) != 1:
+            return None
+        known = self._weights.keys() | content_words(found[0][1].column)
+        return None if (self._content & _OPERATIONS) - known else found[0]
 
     def __bool__(self) -> bool:
         """Whether a question's word stands in a table."""

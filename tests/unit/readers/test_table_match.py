@@ -75,7 +75,7 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
     first = found.answers[0]
     assert (first.text, first.passage_index) == ("51", 1)
     assert plain.answers[0].text != "51"
-    assert first.score < plain.answers[0].score  # its own, without what it gained
+    assert first.score == plain.answers[0].score  # what it gained does not count
     [ranked] = rank(weighted.score([question], passages), [[1.0, 1.0]], weighted.settings)
     assert ranked.cell == pytest.approx(3.0 - 1.3)  # a sign of being right
     [ranked] = rank(weighted.score([question], [[prose]]), [[1.0]], weighted.settings)
@@ -106,3 +106,32 @@ def test_further_spans_count_in_cells_alone(reader: ExtractiveReader) -> None:
     assert {("51", 1), ("324", 1)} <= more | plain
     assert {place for _, place in more} == {1}
     assert answers([prose], table_spans=60, table_weight=1.0) == answers([prose])
+
+
+@pytest.mark.parametrize("text", [NAMED, BARS, MARKED, LABELLED])
+def test_the_only_cell_that_fits_wholly_is_found(text: str) -> None:
+    def found(question: str, *texts: str) -> str | None:
+        only = TableMatch(content_words(question), texts).only_cell()
+        return only[1].value if only else None
+
+    asked = "How many points does PSV have?"
+    assert found(asked, "Prose.", text) == "58"
+    assert found(asked, text, text) is None  # two do
+    assert found("How many points does Feyenoord have?", text) is None  # several do: no row is named
+    assert found("How many more points does PSV have?", text) is None
+    assert found("How many points does the PSV of Schmidt have?", text) == "58"
+
+
+def test_the_only_cell_is_the_answer_even_if_no_span_is_in_it(reader: ExtractiveReader) -> None:
+    passage = Passage("t", "", NAMED)
+    changed = with_overrides(reader.settings, {"spans_per_window": 1, "table_weight": 3.0})
+    weighted = ExtractiveReader(reader.model, reader.tokenizer, changed)
+    question = "How many points has PSV?"
+    [plain] = reader.read([question], [[passage]], [[1.0]])
+    [found] = weighted.read([question], [[passage]], [[1.0]])
+    first = found.answers[0]
+    assert plain.answers[0].text != "58"
+    assert (first.text, passage.text[first.start : first.end]) == ("58", "58")
+    assert first.score == pytest.approx(plain.answers[0].score)
+    [asks_name] = weighted.read(["Who are the points of PSV?"], [[passage]], [[1.0]])
+    assert asks_name.answers[0].text != "58"  # no person
