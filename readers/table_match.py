@@ -48,7 +48,8 @@ class TableMatch:
         """The one cell whose row holds all of the question's words that the tables hold, outside of it, and
         whose column's name is in the question, with the place of its passage.
 
-        None if several do, or if the question compares or counts, which no single cell answers.
+        None if several do, if that is one word of several, or if the question compares or counts, which no
+        single cell answers.
 
         Example:
             >>> text = "Plan: Team; Users: 25\\nPlan: Business; Users: 200"
@@ -66,8 +67,9 @@ class TableMatch:
                     ]
         if len(found) != 1:
             return None
-        known = self._weights.keys() | content_words(found[0][1].column)
-        return None if (self._content & _OPERATIONS) - known else found[0]
+        known = self._content & (self._weights.keys() | content_words(found[0][1].column))
+        is_chance = len(known) < 2 and known != self._content
+        return None if is_chance or (self._content & _OPERATIONS) - known else found[0]
 
     def __bool__(self) -> bool:
         """Whether a question's word stands in a table."""

@@ -119,6 +119,8 @@ def test_the_only_cell_that_fits_wholly_is_found(text: str) -> None:
     assert found(asked, text, text) is None  # two do
     assert found("How many points does Feyenoord have?", text) is None  # several do: no row is named
     assert found("How many more points does PSV have?", text) is None
+    assert found("What does a score file do?", "Score: =1000") is None
+    assert found("What is the score?", "Score: =1000") == "=1000"
     assert found("How many points does the PSV of Schmidt have?", text) == "58"
 
 
