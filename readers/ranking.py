@@ -149,8 +149,10 @@ def rank(scored: ScoredPassages, retrieval: ScoreLists, settings: ReaderSettings
             results.append(Ranked([], None))
             continue
         worded = settings.answer_types and bool(scored.polar[question])
-        tables = _tables(scored, question, place) if settings.table_weight else None
-        form = scored.forms[question]
+        pairs = (scored.pairs[scored.rows[i].group] for i in indices)
+        passages = {number: scored.unique[unique] for _, number, unique in pairs}  # those that were read
+        content, form = scored.contents[question], scored.forms[question]
+        tables = _tables(content, passages) if settings.table_weight else None
         candidates = _candidates(scored, chosen, place, retrieval[question], settings, worded, form, tables)
         candidates = _by_form(candidates, form, settings.form_weight)
         null = _null(scored, chosen, place, settings, candidates)
@@ -164,9 +166,8 @@ def rank(scored: ScoredPassages, retrieval: ScoreLists, settings: ReaderSettings
         seen = float(leads[place == first].max()), float(max(leads[place != first], default=-10.0))
         signs: tuple[int, float, int, float] = (0, 0.0, 0, 0.0)
         if candidates:
-            passage = next(u for q, n, u in scored.pairs if q == question and n == first)
-            fit = fit_of_form(candidates[0].text, scored.forms[question])
-            around = _around(candidates[0], scored.unique[passage], scored.contents[question])
+            fit = fit_of_form(candidates[0].text, form)
+            around = _around(candidates[0], passages[int(first)], content)
             cell = _match(candidates[0], tables)
             signs = fit, *around, cell - _USUAL_MATCH if cell else 0.0
         signed = seen[0], max(seen[1], -10.0), *signs
@@ -185,14 +186,12 @@ def _around(answer: CandidateAnswer, passage: Passage, content: frozenset[str]) 
     return len(content & near) / max(1, len(content)), len(passage.title.split()) + len(text.split())
 
 
-def _tables(scored: ScoredPassages, question: int, place: Int64) -> TableMatch | None:
-    """The tables in the passages of a question that were read, if they hold any of its words."""
-    texts = [""] * (int(place.max()) + 1)
-    read = set(place.tolist())
-    for owner, number, unique in scored.pairs:
-        if owner == question and number in read:
-            texts[number] = scored.unique[unique].text
-    match = TableMatch(scored.contents[question], texts)
+def _tables(content: frozenset[str], passages: Mapping[int, Passage]) -> TableMatch | None:
+    """The tables in passages, if they hold any of the question's content words."""
+    texts = [""] * (max(passages) + 1)
+    for number, passage in passages.items():
+        texts[number] = passage.text
+    match = TableMatch(content, texts)
     return match if match else None
 
 
@@ -207,8 +206,6 @@ def _candidates(
     tables: TableMatch | None,
 ) -> list[CandidateAnswer]:
     """`chosen` rows of one question; `place` tells which of its passages each row belongs to.
-
-    The only cell of all tables that fits the question wholly comes first, with the score of the best span.
 
     Args:
         worded: whether "yes" and "no" are candidates.
@@ -257,24 +254,24 @@ def _candidates(
     found = [replace(resolve(int(row_of[i]), int(rank_of[i])), score=float(flat[i])) for i in order]
     if tables is None:
         return distinct(found, settings)
-    is_further = ((usual <= rank_of) & (rank_of < n_spans))[order].tolist()
-    only = tables.only_cell()
-    if only is not None and found and len(only[1].value.split()) <= _LONGEST_CELL:
-        place_of, cell = only
-        if fit_of_form(cell.value, form) >= 0:
-            answer = CandidateAnswer(place_of, cell.start, cell.end, cell.value, found[0].score)
-            found, is_further = [answer, *found], [False, *is_further]
-    return _by_table(found, is_further, tables, settings)
+    is_further = ((usual <= rank_of) & (rank_of < n_spans))[order]
+    return _by_table(found, is_further, form, tables, settings)
 
 
 def _by_table(
-    found: Sequence[CandidateAnswer], is_further: Sequence[bool], tables: TableMatch, settings: ReaderSettings
+    found: Sequence[CandidateAnswer],
+    is_further: Bool,
+    form: str,
+    tables: TableMatch,
+    settings: ReaderSettings,
 ) -> list[CandidateAnswer]:
     """`distinct` answers in an order in which cells of fitting rows and columns score more.
 
-    In the end all scores are lowered by what the first gained: how likely it is does not grow by that.
+    The only cell of all tables that fits the question wholly comes first, with the score of the best span. In
+    the end all scores are lowered by what the first gained: how likely it is does not grow by that.
 
     Args:
+        found: spans by descending score.
         is_further: spans that count only in such cells.
     """
     gains = [settings.table_weight * _match(answer, tables) for answer in found]
@@ -283,9 +280,18 @@ def _by_table(
         for answer, gain, further in zip(found, gains, is_further, strict=True)
         if gain or not further
     ]
+    if found and (only := tables.only_cell()) is not None and _can_answer(only[1].value, form):
+        place, cell = only
+        answer = CandidateAnswer(place, cell.start, cell.end, cell.value, found[0].score)
+        gain = settings.table_weight * _match(answer, tables)
+        gained.insert(0, replace(answer, score=answer.score + gain))
     kept = distinct(sorted(gained, key=lambda answer: -answer.score), settings)
     of_first = settings.table_weight * _match(kept[0], tables) if kept else 0.0
     return [replace(answer, score=answer.score - of_first) for answer in kept]
+
+
+def _can_answer(value: str, form: str) -> bool:
+    return len(value.split()) <= _LONGEST_CELL and fit_of_form(value, form) >= 0
 
 
 def _match(answer: CandidateAnswer, tables: TableMatch | None) -> float:

@@ -35,14 +35,15 @@ class TableMatch:
         self._content = content
         self._rows = [list(table_rows(text)) for text in texts]
         self._starts = [[row.start for row in rows] for rows in self._rows]
-        rows = [row for rows in self._rows for row in rows]
-        lines = [content & content_words(row.line) for row in rows]
-        columns = " ".join({cell.column for row in rows for cell in row.cells})
+        rows = [(place, row) for place, found in enumerate(self._rows) for row in found]
+        lines = [content & content_words(row.line) for _, row in rows]
+        columns = " ".join({cell.column for _, row in rows for cell in row.cells})
         counts = Counter(word for line in lines for word in line)
-        self._full = [line == counts.keys() for line in lines]
+        self._full = [row for row, line in zip(rows, lines, strict=True) if line == counts.keys()]
         self._known: dict[tuple[int, int], float] = {}
         self._is_empty = not counts and content.isdisjoint(content_words(columns))
         self._weights = {word: math.log((len(lines) + 1) / (count + 0.5)) for word, count in counts.items()}
+        self._whole = math.fsum(self._weights.values()) or 1.0
 
     def only_cell(self) -> tuple[int, TextCell] | None:
         """The one cell whose row holds all of the question's words that the tables hold, outside of it, and
@@ -58,13 +59,8 @@ class TableMatch:
             >>> found[0][1].value, found[1]
             ('200', None)
         """
-        full, found = iter(self._full), []
-        for place, rows in enumerate(self._rows):
-            for row in rows:
-                if next(full):
-                    found += [
-                        (place, c) for c in row.cells if c.value and self(place, c.start, c.end) > _FULL
-                    ]
+        cells = ((place, cell) for place, row in self._full for cell in row.cells if cell.value)
+        found = [(place, cell) for place, cell in cells if self(place, cell.start, cell.end) > _FULL]
         if len(found) != 1:
             return None
         known = self._content & (self._weights.keys() | content_words(found[0][1].column))
@@ -103,7 +99,7 @@ class TableMatch:
     def _row_match(self, row: TextRow, cell: TextCell) -> float:
         before, after = row.line[: cell.start - row.start], row.line[cell.end - row.start :]
         found = self._content & content_words(f"{before} {after}")
-        return sum(self._weights[word] for word in found) / (sum(self._weights.values()) or 1.0)
+        return math.fsum(self._weights[word] for word in found) / self._whole  # in whatever order
 
     def _column_match(self, cell: TextCell) -> float:
         names = content_words(cell.column)

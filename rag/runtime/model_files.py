@@ -63,11 +63,7 @@ def embedded_encoder_dir() -> Path:
 
 def embedded_word_embeddings() -> Tensor:
     """The word embeddings (30522, 384) of all-MiniLM-L6-v2, float32; errors as of `embedded_encoder_dir`."""
-    from safetensors import safe_open
-
-    with safe_open(embedded_encoder_dir() / "model.safetensors", framework="pt") as tensors:
-        found: Tensor = tensors.get_tensor("embeddings.word_embeddings.weight")
-    return found
+    return read_weight(embedded_encoder_dir(), "embeddings.word_embeddings.weight")
 
 
 def qa_encoder_dir() -> Path:
@@ -242,6 +238,22 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         return load_file(file)
     except (SafetensorError, OSError) as error:
         raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
+
+
+def read_weight(folder: Path, name: str) -> Tensor:
+    """One tensor of a model folder, in fp32.
+
+    Raises:
+        ArtifactError: there is none of that name.
+    """
+    from safetensors import safe_open
+
+    for file in weight_files(folder):
+        with safe_open(file, framework="pt") as tensors:
+            if name in tensors.keys():  # noqa: SIM118 - not a dict
+                found: Tensor = tensors.get_tensor(name).float()
+                return found
+    raise ArtifactError(f"{folder} has no {name}", hint="copy or download it again")
 
 
 def open_tokenizer(file: Path) -> Any:

@@ -28,19 +28,20 @@ def quantize(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         >>> codes.tolist()
         [[127, -64, 0]]
     """
-    scale = _scale(matrix)
+    scale = row_scale(matrix)
     codes = (matrix.float() / scale[:, None]).round().clamp(-127, 127).to(torch.int8)
     return codes, scale
 
 
-def _scale(matrix: torch.Tensor) -> torch.Tensor:
+def row_scale(matrix: torch.Tensor) -> torch.Tensor:
+    """The int8 step of each row of a (R, C) matrix, (R,) float32: max|row| / 127."""
     least, most = matrix.float().aminmax(dim=1)
     return torch.maximum(-least, most).clamp_min(1e-12) / 127.0
 
 
 def rounded(matrix: torch.Tensor) -> torch.Tensor:
     """A float32 matrix as `load_int8` gives it after `save_int8`."""
-    scale = _scale(matrix)[:, None]
+    scale = row_scale(matrix)[:, None]
     return (matrix / scale).round_().mul_(scale)
 
 

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from rag.core.errors import ArtifactError
 from rag.runtime.backbone import pool
-from rag.runtime.model_files import weight_files
+from rag.runtime.model_files import read_weight, weight_files
 from retrievers.encoders.vectors import Vectors
 
 if TYPE_CHECKING:
@@ -164,22 +164,6 @@ def _filled(layer: LayerT, weight: Tensor, bias: Tensor | None) -> LayerT:
         if bias is not None:
             layer.bias.copy_(bias)
     return layer
-
-
-def read_weight(folder: Path, name: str) -> Tensor:
-    """One tensor of a model folder, in fp32.
-
-    Raises:
-        ArtifactError: there is none of that name.
-    """
-    from safetensors import safe_open
-
-    for file in weight_files(folder):
-        with safe_open(file, framework="pt") as tensors:
-            if name in tensors.keys():  # noqa: SIM118 - not a dict
-                found: Tensor = tensors.get_tensor(name).float()
-                return found
-    raise ArtifactError(f"{folder} has no {name}", hint="copy or download it again")
 
 
 def weight_shape(layer: HeadLayer) -> tuple[int, ...]:

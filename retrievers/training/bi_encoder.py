@@ -20,9 +20,9 @@ from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.runtime.backbone import reset_layers
 from rag.runtime.fast.packing import plan_batches
-from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, read_config, tower_folders
+from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, read_config, read_weight, tower_folders
 from retrievers.encoders.export import TowerWeights, write_encoder
-from retrievers.encoders.head import find_weight, read_weight
+from retrievers.encoders.head import find_weight
 from retrievers.encoders.open import load_like
 from retrievers.encoders.settings import EncoderForm, EncoderSettings, read_settings
 from retrievers.encoders.static import POOLING as STATIC

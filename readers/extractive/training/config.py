@@ -123,10 +123,9 @@ class ReaderModelConfig(Config):
         answer_types: the network can also answer "yes" and "no", without a span.
         skim_layer: number of the layer with an early head that predicts which passages may hold the answer; 0
             for no such head.
-        average: readers (name or folder) to average the trained weights with, and the share of each; the
-            trained weights have the rest. Averaging with the reader that training starts from reduces
-            forgetting (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models"); averaging with others
-            makes "model soups".
+        average: other readers (name or folder) to average the trained weights with, and the share of each;
+            the trained weights have the rest (Wortsman et al. 2022, "Model soups"). For the reader that
+            training starts from there is `start_share` of `optim`.
         dropout: dropout of hidden states and attention weights.
         freeze_word_embeddings: leave the word embedding matrix as it is.
         question_tokens, title_tokens: lengths that questions and titles are truncated to, in the finished

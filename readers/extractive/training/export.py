@@ -15,7 +15,7 @@ from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import WORD_EMBEDDINGS, load_parts
 from readers.extractive.model import SpanModel
-from readers.extractive.quantized import quantize, save_int8
+from readers.extractive.quantized import row_scale, save_int8
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.manifest import Calibration, load_manifest
@@ -92,7 +92,7 @@ def _has_embedded_words(weights: Mapping[str, torch.Tensor]) -> bool:
     own = weights.get(WORD_EMBEDDINGS)
     if own is None or own.shape != (embedded := embedded_word_embeddings()).shape:
         return False
-    step = quantize(embedded)[1][:, None]
+    step = row_scale(embedded)[:, None]
     return bool(((own.cpu().float() - embedded).abs() <= 0.6 * step).all())
 
 

@@ -1,5 +1,4 @@
 import hashlib
-import shutil
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from rag.runtime.model_files import (
     weight_files,
     weights_sha256,
 )
+from tests.packaged import check_packaged_weights
 
 
 def test_the_embedded_encoder_is_found_and_checked():
@@ -31,14 +31,11 @@ def test_the_encoder_for_questions_is_found_and_checked(tmp_path, monkeypatch):
     folder = qa_encoder_dir()
     assert model_folder("minilm-qa") == folder
     assert weight_files(folder)[0] == embedded_encoder_dir() / "model.safetensors"
-    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 6e6
-    assert QA_ENCODER_SHA256 in (folder / "README.md").read_text()
-    changed = tmp_path / "weights"
-    shutil.copytree(folder, changed)
-    (changed / "difference.safetensors").write_bytes(b"other")
-    monkeypatch.setattr(model_files, "_QA_ENCODER_DIR", changed)
-    with pytest.raises(MismatchedArtifactError, match="weights with another checksum are refused"):
-        model_folder("minilm-qa")
+    monkeypatch.setattr(model_files, "_QA_ENCODER_DIR", copy := tmp_path / "weights")
+    check_packaged_weights(
+        folder, "difference.safetensors", QA_ENCODER_SHA256,
+        most=6e6, copy=copy, load=lambda: model_folder("minilm-qa"),
+    )  # fmt: skip
 
 
 def test_other_weights_under_its_name_are_refused(tmp_path, monkeypatch):

@@ -1,5 +1,4 @@
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from indexers.build import BuildSettings, build_index
 from indexers.index import Index
-from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
+from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage, Query
 from rag.pipeline import Pipeline
 from retrievers.encoders import static
@@ -24,6 +23,7 @@ from retrievers.encoders.static import StaticEncoder, is_static, shipped_folder,
 from retrievers.open import open_retriever
 from retrievers.training.adore import train_adore
 from retrievers.training.config import AdoreTrainConfig
+from tests.packaged import check_packaged_weights
 
 WORDS = ["[UNK]", "danube", "rhine", "river", "black", "forest", "sea", "##s", "rises", "the", "in"]
 TEXTS = ["The Danube rises in the Black Forest", "rivers", "", "unknown words and the sea"]
@@ -105,14 +105,11 @@ def test_the_shipped_encoder_loads_by_name_and_is_small(tmp_path: Path, monkeypa
     question = encoder.encode_questions(["Where is the source of the river Danube?"])[0]
     assert question @ near > question @ far
     folder = shipped_folder()
-    assert sum(file.stat().st_size for file in folder.iterdir()) < 16e6
-    assert static.STATIC_SHA256 in (folder / "README.md").read_text()
-    changed = tmp_path / "weights"
-    shutil.copytree(folder, changed)
-    (changed / "model.safetensors").write_bytes(b"other")
-    monkeypatch.setattr(static, "_SHIPPED", changed)
-    with pytest.raises(MismatchedArtifactError, match="weights with another checksum are refused"):
-        load_encoder("static")
+    monkeypatch.setattr(static, "_SHIPPED", copy := tmp_path / "weights")
+    check_packaged_weights(
+        folder, "model.safetensors", static.STATIC_SHA256,
+        most=16e6, copy=copy, load=lambda: load_encoder("static"),
+    )  # fmt: skip
 
 
 def test_mapping_and_weights_of_model2vec(tmp_path: Path, vectors: np.ndarray) -> None:
