@@ -3,6 +3,7 @@
 # make test-avx2   the numerical tests as a processor without AVX-512 runs them
 # make test-cluster   nodes and processes of a Ray cluster are killed: takes minutes, on a quiet machine
 # make test-lowest   models and Python API with the lowest torch that is allowed, in an environment of its own
+# make site    guides, results and reference of public names as a static site, in site/
 # make check   what CI runs: ruff, mypy, import-linter, tests, test-avx2
 PYTHON ?= python3
 VENV   ?= .venv
@@ -14,7 +15,7 @@ NUMERICAL := tests/unit/rag/runtime tests/unit/readers/extractive tests/unit/ret
              tests/unit/retrievers/training/test_model.py tests/unit/rag/bench/test_encode.py \
              tests/parity/test_encoders.py tests/parity/test_reader_parity.py tests/parity/test_training_model.py
 
-.PHONY: demo serve test test-avx2 test-cluster test-lowest check lint types layers clean
+.PHONY: demo serve site test test-avx2 test-cluster test-lowest check lint types layers clean
 export TOKENIZERS_PARALLELISM = true
 export HF_HUB_OFFLINE ?= 1
 
@@ -52,6 +53,9 @@ test-lowest:
 	$(VENV)-lowest/bin/python -m pip install --quiet -c $(VENV)-lowest/constraints.txt torch==2.6.0 -e '.[dev]'
 	$(VENV)-lowest/bin/python -m pytest tests/unit/rag/test_pipeline.py tests/unit/rag/test_pipeline_models.py \
 	    tests/unit/rag/joint tests/unit/retrievers/encoders tests/unit/retrievers/training tests/parity/test_encoders.py
+
+site: $(VENV)/.installed-dev
+	$(BIN)/properdocs build -f .ci/site.yml
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -35,7 +35,7 @@ _COMMANDS = {  # name → panel of the help, summary
     "compare": ("Measure", "Compare evaluated systems on the same questions, with significance tests."),
     "bench": ("Measure", "Measure this system beside its peers on this machine."),
     "doctor": ("Measure", "Check versions, hardware, Java, and what is missing."),
-    "docs": ("Learn", "List the guides, print one of them, or build them into a site."),
+    "docs": ("Learn", "List the guides, or print one of them."),
 }
 
 
@@ -138,6 +138,7 @@ _RENAMED = {
     "--model": "--index-encoder of `rag mine`, --from of `rag train generator`",
     "--depth": "--ranks of `rag mine`, --read of `rag score`",
     "--rounds": "`rag rounds`",
+    "--build": "`make site`, in a clone of the project",
     "--tune-facts": "`rag tune facts`",
     "--tune-fusion": "`rag tune fusion`",
 }

@@ -1,1 +1,1 @@
-"""The guides: Markdown pages that ship with the package, and the generator of the page of settings."""
+"""The guides: Markdown pages that ship with the package."""

@@ -10,10 +10,9 @@ from tomllib import loads
 
 import pytest
 
+import rag
 from rag.cli.main import main
-from rag.config import Config, explained
 from rag.docs.pages import START, page_titles
-from rag.docs.reference import PAGE, models, settings_page
 
 ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / "rag" / "docs"
@@ -68,18 +67,14 @@ def test_pictures_are_small_and_shown() -> None:
     assert [path.name for path in pictures if path.stat().st_size > MOST_BYTES] == []
 
 
-def test_the_page_of_settings_says_what_the_models_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == settings_page(), "run: python -m rag.docs.reference"
-
-
-def test_every_setting_is_explained() -> None:
-    silent = [
-        f"{kind.__name__}.{name}"
-        for kind in models()
-        for name, text in explained(kind).items()
-        if not text and not (issubclass(kind, Config) and name in kind.groups())
-    ]
-    assert not silent
+@pytest.mark.slow
+def test_the_site_builds_with_guides_and_public_names(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "properdocs", "build", "-q", "-f", ".ci/site.yml", "-d", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {path.stem for path in PAGES} <= {path.stem for path in (tmp_path / "docs").glob("*.html")}
+    reference = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "docs" / "api").glob("*.html"))
+    assert not [name for name in rag.__all__ if f".{name}\"" not in reference and name != "__version__"]
 
 
 def test_the_command_lists_and_prints_pages(capsys: pytest.CaptureFixture[str]) -> None:
