@@ -11,10 +11,10 @@ CEILINGS = {
     "rag/*.py": (1723, 1425),
     "rag/adaptation": (863, 400),
     "rag/bench": (3968, 1300),
-    "rag/cli": (3006, 1300),
+    "rag/cli": (2997, 1300),
     "rag/core": (1793, 900),
     "rag/data": (9534, 5000),
-    "rag/docs": (431, 80),
+    "rag/docs": (80, 80),
     "rag/eval": (3635, 1900),
     "rag/integrations": (518, 350),
     "rag/joint": (2981, 2100),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (10631, 6600),
     "retrievers": (12142, 6600),
     "serve": (4320, 2600),
-    "tests": (40500, 24000),
+    "tests": (40427, 24000),
 }
 
 
