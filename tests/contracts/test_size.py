@@ -42,7 +42,9 @@ def count_lines(folder: str) -> int:
 def test_folder_is_at_most_its_ceiling(folder: str) -> None:
     ceiling, target = CEILINGS[folder]
     lines = count_lines(folder)
-    assert lines <= max(ceiling, target), f"{folder} has {lines} lines; its ceiling is {ceiling}, its target {target}"
+    assert lines <= max(ceiling, target), (
+        f"{folder} has {lines} lines; its ceiling is {ceiling}, its target {target}"
+    )
 
 
 def test_every_folder_with_code_has_a_ceiling() -> None:
