@@ -73,9 +73,8 @@ def test_the_site_builds_with_guides_and_public_names(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert {path.stem for path in PAGES} <= {path.stem for path in (tmp_path / "docs").glob("*.html")}
-    reference = "".join(
-        path.read_text(encoding="utf-8") for path in (tmp_path / "docs" / "api").glob("*.html")
-    )
+    pages = (tmp_path / "docs" / "api").glob("*.html")
+    reference = "".join(path.read_text(encoding="utf-8") for path in pages)
     assert not [name for name in rag.__all__ if f'.{name}"' not in reference and name != "__version__"]
 
 

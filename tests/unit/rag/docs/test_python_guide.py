@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from rag.docs.pages import START
-
 PAGE = Path(__file__).parents[4] / "rag" / "docs" / "python.md"
 
 
@@ -41,7 +39,3 @@ def test_the_examples_run(
     assert trained[0].optim.learning_rate == 2e-5
     assert trained[1].rounds == 2
     assert shared["before"].figures["top1"].value == 1.0
-
-
-def test_the_page_is_linked() -> None:
-    assert "(python.md)" in (PAGE.parent / f"{START}.md").read_text(encoding="utf-8")
