@@ -204,7 +204,7 @@ def _describe(
             except OSError:  # one may not read it: reading says so, and goes on with the others
                 entry["sha256"] = ""
         files.append(entry)
-    left_out = {"shown_problems", "cache", "strict"}  # which change no passage
+    left_out = {"shown_problems", "strict"}  # which change no passage
     if all(entry["format"] != DOCUMENTS for entry in files):  # no sections, whose size an encoder decides
         left_out.add("max_tokens")
     if not read.metadata:  # earlier versions kept none

@@ -23,7 +23,6 @@ from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPassages
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter
-from rag.data.languages import LanguageNotices
 from rag.data.question_checks import check_questions
 from rag.opening import Opening, describe, keep_encoder, save
 from readers.answer_kinds import answers_wanted, in_parts, in_whole, with_kind
@@ -65,7 +64,6 @@ class Pipeline:
         self._lock = threading.RLock()
         self.reads_at_once = int(getattr(reader, "reads_at_once", 0))
         self._reading: AbstractContextManager[object] = nullcontext() if self.reads_at_once else self._lock
-        self._notice = LanguageNotices({"encoder": retriever, "reader": reader})
         self._opening: Opening | None = None
         self._holder: tempfile.TemporaryDirectory[str] | None = None
         self._is_closed = False
@@ -356,7 +354,7 @@ class Pipeline:
         common: dict[str, Any] = {"timings_ms": timer.timings_ms, "partial": tuple(timer.missing)}
         whole = in_whole(batch, parts, shown)
         none = "no passage meets the filter" if selects_none else ""
-        results = [replace(one, notice=none or self._notice(one.question), **common) for one in whole]
+        results = [replace(one, notice=none, **common) for one in whole]
         return results[0] if isinstance(questions, str) else results
 
     @overload

@@ -19,7 +19,6 @@ _COMMANDS = {  # name → panel of the help, summary
     "plan": ("Build", "State RAM, disk and time for an index before it is built."),
     "inspect": ("Build", "Show what is in an index; --verify checks every checksum."),
     "import": ("Build", "Bring a published checkpoint over, without running what is in it."),
-    "convert": ("Build", "Convert between the field's file formats."),
     "ask": ("Ask", "Ask a question; prints answers with their evidence."),
     "retrieve": ("Ask", "Search for many questions; writes DPR's results JSON or a TREC run."),
     "serve": ("Ask", "Answer over HTTP, with a web page."),
@@ -39,6 +38,12 @@ _COMMANDS = {  # name → panel of the help, summary
 }
 
 
+_FELLED = {
+    "convert": "every command reads the field's formats as they are; `rag retrieve` writes DPR's results and "
+    "TREC runs, `rag mine` DPR's training examples",
+}
+
+
 class _LazyGroup(TyperGroup):
     """Imports a command's module when the command is used, so that `rag --help` stays fast."""
 
@@ -50,7 +55,9 @@ class _LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in _COMMANDS and not args[0].startswith("-"):
-            hint = did_you_mean(args[0], _COMMANDS, f"commands: {', '.join(_COMMANDS)}")
+            hint = _FELLED.get(args[0]) or did_you_mean(
+                args[0], _COMMANDS, f"commands: {', '.join(_COMMANDS)}"
+            )
             raise ConfigError(f"there is no command {args[0]!r}", hint=hint)
         name, placeholder, rest = super().resolve_command(ctx, args)
         if name not in _COMMANDS:

@@ -76,12 +76,11 @@ class _Updater:
     ) -> None:
         from indexers.index import Index
         from indexers.provenance import read_options_of_index
-        from rag.data.documents.worker import cache_folder
 
         with Index.open(place, verify="none") as index:
             identity = index.encoder_identity
         usual = {name: given[name] for name in ("strict", "max_bad_share")}
-        self.reading = replace(read_options_of_index(place), **usual, cache=cache_folder())
+        self.reading = replace(read_options_of_index(place), **usual)
         self.identity = identity
         self.corpus, self.place, self.format = corpus, place, given["format"]
         self.encoder, self.precision, self.max_deleted_share = encoder, precision, max_deleted_share

@@ -349,7 +349,7 @@ class AnswerSet:
         timings_ms: wall time of each stage in milliseconds.
         reading: counts of the reader: "passages" read, of these "dropped" before the end, "token_layers".
         failure: why the passages could not be read; "" if they were.
-        notice: a reason to doubt every answer, such as a language that the models do not know; "" if none.
+        notice: a reason to doubt every answer, such as a filter that no passage meets; "" if none.
         partial: parts of the index that did not answer in time: their passages were not searched.
         kind: "answer"; "list" where the first answer is a whole list, one entry a line; "passage" where the
             question asks for yes or no and the reader cannot tell: then each `text` is no answer, but a

@@ -16,7 +16,4 @@ SPLIT_MODES: tuple[SplitMode, ...] = get_args(SplitMode)
 PassageIds = Literal["document", "integer"]
 PASSAGE_IDS: tuple[PassageIds, ...] = get_args(PassageIds)
 
-WrittenFormat = Literal["dpr-results", "dpr-train", "fid", "nq-open", "trec-run", "trec-qrels", "beir"]
-FileFormat = Literal[WrittenFormat, "pyserini", "colbert", "kilt", "hotpot", "squad", "questions"]
-
 FILTER_FIELDS = ("path", "document")  # what filters name without metadata: a file's path, a document's id

@@ -5,7 +5,6 @@ from typing import Any
 
 from rag.core.arguments import fitting, types_of
 from rag.data.documents.limits import Limits
-from rag.data.documents.worker import cache_folder
 from rag.data.files.sources import ReadOptions
 from rag.data.split import SplitOptions
 
@@ -33,5 +32,5 @@ def read_and_split(given: Mapping[str, Any], **split: Any) -> tuple[ReadOptions,
     limits, reading, cutting = (
         {field: fitted[name] for name, field in names.items() if name in fitted} for _, names in homes
     )
-    options = ReadOptions(**reading, limits=Limits(**limits), cache=cache_folder())
+    options = ReadOptions(**reading, limits=Limits(**limits))
     return options, SplitOptions(**{**cutting, **split})

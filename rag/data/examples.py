@@ -342,6 +342,16 @@ def candidate_to_json(candidate: Candidate, id_name: str = "passage_id") -> dict
     return {**fields, **candidate.extra}
 
 
+def write_results(path: str | Path, examples: Iterable[Example]) -> int:
+    """Write DPR's retrieval results, a JSON list with one question per line; returns their number."""
+    return write_json_list(Path(path), map(_results_json, examples))
+
+
+def _results_json(example: Example) -> dict[str, Any]:
+    contexts = [candidate_to_json(candidate, "id") for candidate in example.candidates]
+    return with_meta({**head_to_json(example), "ctxs": contexts}, example)
+
+
 def _listed(record: dict[str, Any], name: str) -> Sequence[Any]:
     values = record.pop(name, None) or ()
     if not isinstance(values, list | tuple):

@@ -8,7 +8,7 @@ from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.core.types import Passage, Paths, Question, RankedPassages
 from rag.data.examples import Candidate, Example
-from rag.data.files import dpr_family
+from rag.data.examples import write_results as write_dpr_results
 from rag.data.files.results import write_paths
 from rag.data.files.tables import write_run
 from rag.data.filters import Filter
@@ -82,7 +82,7 @@ def write_results(
         write_paths(out, ((question, list(map(_as_path, paths))) for question, _, paths in results()))
     else:
         examples = (_as_example(question, found, regex) for question, found, _ in results())
-        (dpr_family.write_results if suffix == "json" else write_run)(out, examples)
+        (write_dpr_results if suffix == "json" else write_run)(out, examples)
 
 
 def _as_path(steps: RankedPassages) -> tuple[float, list[Passage]]:

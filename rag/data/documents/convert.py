@@ -23,8 +23,6 @@ from rag.data.documents.blocks import Converted, Piece, Unreadable, assemble, cl
 from rag.data.documents.kinds import kind_by_name, kind_of
 from rag.data.documents.limits import Limits
 
-VERSION = 12  # raised when a converter gives something else: cached conversions of older ones are not used
-
 
 def convert(data: bytes, name: str, limits: Limits | None = None, encoding: str = "utf-8") -> Converted:
     r"""Convert a document.

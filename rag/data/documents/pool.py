@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rag.core.errors import MissingDependencyError, ResourceError
@@ -31,24 +30,18 @@ def convert_files(
     limits: Limits,
     *,
     encoding: str = "utf-8",
-    cache: Path | None = None,
     processes: int | None = None,
 ) -> Iterator[tuple[str, Converted | Unreadable]]:
     """Convert files, in the order given; for a file that cannot be read, the result is the reason.
 
     Args:
-        cache: folder of earlier conversions; see `convert_file`.
         processes: number of documents at a time; default: one per core, eight at most.
 
     Raises:
         MissingDependencyError: a converter needs a package that is not installed.
     """
     n_processes = processes or min(os.cpu_count() or 1, 8)
-    request = {
-        "limits": asdict(limits),
-        "encoding": encoding,
-        "cache": str(cache.absolute()) if cache else "",
-    }
+    request = {"limits": asdict(limits), "encoding": encoding}
     local = threading.local()
     workers: list[_Worker] = []
 

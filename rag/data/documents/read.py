@@ -60,4 +60,4 @@ def _converted(
             yield STDIN, error
     else:
         paths = [source.path for source in sources]
-        yield from convert_files(paths, options.limits, encoding=options.encoding, cache=options.cache)
+        yield from convert_files(paths, options.limits, encoding=options.encoding)

@@ -48,7 +48,6 @@ class ReadOptions:
         shown_problems: number of bad records that are kept for display.
         squad_unit: whether a SQuAD file gives one document per "paragraph" or per "article".
         limits: limits on the resources that converting one file may use.
-        cache: folder that caches converted files by their content; None disables the cache.
         strict: whether a file that cannot be read stops the reading.
         metadata: fields of records that passages keep, so that filters can name them; a field may also stand
             in an object `metadata`, as in BEIR.
@@ -66,7 +65,6 @@ class ReadOptions:
     shown_problems: int = 10
     squad_unit: str = "paragraph"
     limits: Limits = field(default_factory=Limits)
-    cache: Path | None = None
     strict: bool = False
     metadata: tuple[str, ...] = ()
 

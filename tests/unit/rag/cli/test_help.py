@@ -10,8 +10,6 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from rag.cli.main import _COMMANDS, load_command
-from rag.data.choices import FileFormat, WrittenFormat
-from rag.data.files.convert import FORMATS
 from rag.data.text import PROFILES
 from rag.recipes import RECIPES
 from retrievers.kinds import KIND_NAMES
@@ -70,8 +68,6 @@ def test_every_command_has_help_in_panels(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_choices_are_those_of_the_settings() -> None:
-    assert set(get_args(FileFormat)) == set(FORMATS)
-    assert set(get_args(WrittenFormat)) == {name for name, known in FORMATS.items() if known.write}
     assert set(KIND_NAMES) == {"auto", *KINDS}
     for name, command in _all_commands():
         group, _, recipe = name.partition(" ")
@@ -93,7 +89,6 @@ def test_help_names_formats_and_rules(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    assert set(FORMATS) <= _words(_run(capsys, "convert", "--help")[1])
     assert set(PROFILES) <= _words(_run(capsys, "evaluate", "--help")[1])
 
 

@@ -57,7 +57,3 @@ def test_a_rule_to_stop_and_a_report_are_refused_too(world: Path, capsys: pytest
     for option in ("--report", "--markdown"):
         assert exit_code("compare", "a", "b", option, world / "folder.json") == 2
         assert "folder.json is a folder, expected a file" in capsys.readouterr().err
-    source = world / "questions.jsonl"
-    for target in (world / "folder.json", source):
-        assert exit_code("convert", source, target, "--to", "nq-open") == 2
-    assert "the source would be overwritten" in capsys.readouterr().err

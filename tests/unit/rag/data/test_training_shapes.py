@@ -1,4 +1,4 @@
-"""Training files of other libraries are read for training, for evaluation and by `rag convert`."""
+"""Training files of other libraries are read for training and for evaluation."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,6 @@ import pytest
 
 from rag.core.errors import DataError
 from rag.data.examples import read_examples
-from rag.data.files.convert import convert, guess_format
 from rag.data.questions import question_files, read_questions
 
 ASKED, RIGHT, WRONG = (
@@ -155,28 +154,3 @@ def test_judgements_of_other_questions_are_refused(tmp_path: Path, rows: str, fo
     write(tmp_path, "qrels.tsv", f"query-id\tcorpus-id\tscore\n{rows}")
     with pytest.raises(DataError, match=f"judges none of the questions of .*{found}"):
         list(read_questions(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
-        ("a.jsonl", FILES["tevatron.jsonl"], "dpr-train"),
-        ("a.json", '[{"question": "q", "ctxs": []}]', "dpr-results"),
-        ("a.json", '{"7": {"question": "q", "contexts": []}}', "pyserini"),
-        ("a.run", "q1 Q0 d1 1 2.5 tag\n", "trec-run"),
-        ("a.txt", "q1 0 d1 1\n", "trec-qrels"),
-        ("a.tsv", "query-id\tcorpus-id\tscore\nq\td\t1\n", "trec-qrels"),
-        ("a.csv", "question,answer\nwho,x\n", "questions"),
-    ],
-)
-def test_formats_are_guessed(tmp_path: Path, name: str, text: str, expected: str) -> None:
-    assert guess_format(write(tmp_path, name, text)) == expected
-
-
-def test_converting_without_a_format(tmp_path: Path) -> None:
-    source = write(tmp_path, "a.jsonl", FILES["tevatron.jsonl"])
-    convert(source, "auto", tmp_path / "b.json", "dpr-train")
-    [example] = read_examples(tmp_path / "b.json")
-    assert example.positives[0].id == "d1"
-    with pytest.raises(DataError, match="neither a BEIR folder"):
-        guess_format(tmp_path)

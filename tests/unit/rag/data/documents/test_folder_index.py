@@ -20,7 +20,6 @@ from tests import document_makers as make
 def test_an_index_of_files_answers_with_file_page_and_heading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     make.mixed_folder(tmp_path / "in")
     (tmp_path / "q.jsonl").write_text('{"id": "q", "question": "Which text?", "answers": ["some text"]}\n')
 
@@ -49,7 +48,6 @@ def test_an_index_in_the_folder_is_no_part_of_its_corpus(
 ) -> None:
     (tmp_path / "a.md").write_text("The gate opens at nine.")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / ".cache"))
     for command in (["--out", "my-index", "--retriever", "bm25"], ["--update", "my-index"]):
         with pytest.raises(SystemExit) as caught:
             main(["index", ".", *command])
@@ -66,7 +64,6 @@ def test_a_name_that_is_not_utf_8_is_indexed(tmp_path: Path, monkeypatch: pytest
     folder.mkdir()
     Path(os.fsdecode(bytes(folder) + b"/caf\xe9.txt")).write_text("Pia is queen.")
     (folder / "a.txt").write_text("The gate opens at nine.")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for command in (["--out", "index", "--retriever", "bm25"], ["--update", "index"]):
         with pytest.raises(SystemExit) as caught:
             main(["index", str(folder), command[0], str(tmp_path / command[1]), *command[2:]])
@@ -81,7 +78,6 @@ def test_a_folder_that_may_not_be_read_is_told_and_no_reason_to_delete(
     for name in ("a.md", "secret/b.md", "more/c.md"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"Text of {name}.")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     scanned = os.scandir
 
     def refuse(place: Any = ".") -> Any:

@@ -13,7 +13,6 @@ import pytest
 from rag.cli.main import main
 from rag.core.errors import ConfigError, DataError, MissingDependencyError
 from rag.data.corpus import read_documents
-from rag.data.documents import worker
 from rag.data.documents.blocks import Converted, Unreadable
 from rag.data.documents.convert import convert
 from rag.data.documents.limits import Limits
@@ -84,8 +83,7 @@ def test_a_short_text_is_no_reason_to_guess_but_western_text_is_read() -> None:
 def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     make.mixed_folder(tmp_path / "in")
     report = ReadReport()
-    options = ReadOptions(cache=tmp_path / "cache")
-    documents = list(read_documents(tmp_path / "in", options=options, report=report))
+    documents = list(read_documents(tmp_path / "in", report=report))
     assert [(d.id, d.path, d.title) for d in documents] == [
         ("README", "README", "README"), ("my%20notes.md", "my notes.md", "Notes"),
         ("rooms.csv", "rooms.csv", "rooms"), ("sub/100%25%20plan.pdf", "sub/100% plan.pdf", "The Plan"),
@@ -101,8 +99,6 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     place = passages["sub/100%25%20plan.pdf-0"].location
     assert place is not None
     assert str(place) == "sub/100% plan.pdf, page 1"
-    # converted once: what is in the cache is what the reading gives
-    assert list(read_documents(tmp_path / "in", options=options)) == documents
     with pytest.raises(DataError, match=r"empty\.txt: empty"):
         list(read_documents(tmp_path / "in", options=ReadOptions(strict=True)))
 
@@ -142,7 +138,6 @@ def test_a_file_that_nobody_may_read_stops_nothing(
 
     monkeypatch.setattr("builtins.open", refuse)
     monkeypatch.setattr("io.open", refuse)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(SystemExit) as caught:
         main(["index", str(folder), "--out", str(tmp_path / "index"), "--retriever", "bm25"])
     assert caught.value.code == 0
@@ -173,30 +168,6 @@ def test_a_single_file_and_no_readable_file(tmp_path: Path) -> None:
         Limits(max_pages=0)
 
 
-def test_a_damaged_cache_is_made_again(tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("# A\n\nText.")
-    cache = tmp_path / "cache"
-    first = worker.convert_file(str(tmp_path / "a.md"), Limits(), cache=cache)
-    (entry,) = (path for path in cache.rglob("*") if path.is_file())
-    good = entry.read_bytes()
-    for damaged in (b"", good[:-5], b"\0" * 50):
-        entry.write_bytes(damaged)
-        assert worker.convert_file(str(tmp_path / "a.md"), Limits(), cache=cache) == first
-    assert entry.read_bytes() == good
-
-
-def test_a_cache_forgets_what_was_not_used_for_longest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entries = [tmp_path / name for name in ("oldest", "older", "new")]
-    for number, entry in enumerate(entries):
-        entry.write_bytes(b"x" * 100)
-        os.utime(entry, (number, number))
-    monkeypatch.setattr(worker, "MAX_CACHE_BYTES", 200 * 256)
-    worker._trim(tmp_path, entries[0])
-    assert [entry.exists() for entry in entries] == [True, False, True]
-
-
 def test_links_lead_to_documents_within_the_folder_alone(tmp_path: Path) -> None:
     inside, outside = tmp_path / "docs" / "a.md", tmp_path / "secret.md"
     inside.parent.mkdir()
@@ -208,12 +179,6 @@ def test_links_lead_to_documents_within_the_folder_alone(tmp_path: Path) -> None
     read = [document.id for document in read_documents(tmp_path / "docs", report=report)]
     assert read == ["a.md", "again.md"]
     assert report.ignored == [str(tmp_path / "docs" / "other.md")]
-
-
-def test_a_cache_that_cannot_be_written_costs_no_document(tmp_path: Path) -> None:
-    path = tmp_path / "a.md"
-    path.write_text("# A\n\nText.")
-    assert worker.convert_file(str(path), Limits(), cache=path / "cache").text == "A\n\nText."
 
 
 def test_a_document_that_takes_too_long_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
