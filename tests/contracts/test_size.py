@@ -8,12 +8,12 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1723, 1425),
+    "rag/*.py": (1721, 1425),
     "rag/adaptation": (863, 400),
     "rag/bench": (3968, 1300),
-    "rag/cli": (2997, 1300),
+    "rag/cli": (2960, 1300),
     "rag/core": (1793, 900),
-    "rag/data": (9534, 5000),
+    "rag/data": (8770, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (3635, 1900),
     "rag/integrations": (518, 350),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (10631, 6600),
     "retrievers": (12142, 6600),
     "serve": (4320, 2600),
-    "tests": (40424, 24000),
+    "tests": (39756, 24000),
 }
 
 
