@@ -46,13 +46,6 @@ _MASKS = {
         Literal["salient", "random", "span"] | None,
         option(help="Kind of words that are masked; salient: names and dates.", panel=TRAINING),
     ],
-    "tagger": Annotated[
-        str | None,
-        option(
-            help="What finds names: a token classification model, or spacy:FOLDER; default: capital letters.",
-            panel=TRAINING,
-        ),
-    ],
 }
 
 

@@ -221,20 +221,16 @@ class MaskedTrainConfig(TrainConfig):
     """Settings of recipes that predict masked words.
 
     Attributes:
-        masks: what is masked: "salient" (names and dates), "random" words or a random "span".
-        tagger: finds names: a token classification model, or `spacy:FOLDER`, a pipeline of spaCy; None finds
-            them by capital letters and by the titles of the corpus.
+        masks: what is masked: "salient" (dates, and names by capital letters and by titles of the corpus),
+            "random" words or a random "span".
         mlm: settings of the masked language model.
     """
 
     masks: Masks = "salient"
-    tagger: str | None = None
     mlm: MlmConfig = MlmConfig()
 
     @model_validator(mode="after")
     def _cross_check_masks(self) -> MaskedTrainConfig:
-        if self.tagger is not None and self.masks != "salient":
-            raise ValueError(f"a tagger has no use with masks={self.masks}")
         if self.masks == "random" and self.mlm.fills == "span":
             raise ValueError("mlm.fills=span copies one run of words: use masks=salient or masks=span")
         return self
@@ -266,9 +262,6 @@ class RealmTrainConfig(CorpusTrainConfig, MaskedTrainConfig):
         marginal: "sequence" or "token".
         documents: K, number of passages per sentence, including the null document.
         null_document: whether the null document is one of the passages; if not, its effect is still measured.
-            "auto" measures before training what passages that do not help cost the reader, and leaves the
-            null document out where that is more than 0.1 nats per masked word: the retriever would learn to
-            prefer it to every passage.
         answered_within: train only on sentences whose masked words all stand in one of this many first
             passages for the masked sentence, other than its own; 0 trains on every sentence, as the paper
             does. Four sentences are then drawn for each place in a batch.
@@ -283,7 +276,7 @@ class RealmTrainConfig(CorpusTrainConfig, MaskedTrainConfig):
     train_files: tuple[Path, ...] = ()
     marginal: Marginal = "sequence"
     documents: int = Field(default=8, ge=2)
-    null_document: bool | Literal["auto"] = True
+    null_document: bool = True
     answered_within: int = Field(default=0, ge=0, le=100)
     document_side: Literal["reencode", "frozen"] = "reencode"
     train_reader: bool = True

@@ -18,11 +18,11 @@ from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from rag.data.salient import CharSpans, find_dates
+from rag.data.salient import CapitalTagger, CharSpans, find_dates
 from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
 from rag.joint.config import Masks, MlmConfig
-from rag.joint.salient import Tagger, choose_spans
+from rag.joint.salient import choose_spans
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
 from rag.runtime.model_files import (
@@ -118,7 +118,7 @@ class SentenceBatches:
         tokenizer: Any,
         *,
         masks: Masks,
-        tagger: Tagger | None,
+        tagger: CapitalTagger | None,
         sentence_tokens: int,
         min_words: int,
         examples: Epochs,
@@ -135,7 +135,7 @@ class SentenceBatches:
         usable = len(self._draw(sample, generator(seed, 53)))
         self.usable = check_usable(
             usable, len(sample), f"passages have a sentence with anything to mask ({masks})", few=_FEW,
-            hint="give a tagger that knows the corpus's language, or mask spans: masks=span",
+            hint="mask spans: masks=span",
         )  # fmt: skip
 
     def _any(self, count: int, draw: np.random.Generator) -> Int64:

@@ -19,7 +19,7 @@ import torch
 
 from rag.joint.config import MlmTrainConfig
 from rag.joint.masked import Filled, Filler, MaskedSentence, SentenceBatches
-from rag.joint.salient import open_tagger
+from rag.joint.salient import title_tagger
 from rag.joint.span_filler import open_filler
 from rag.training.card import Card
 from rag.training.claim import input_checksums
@@ -60,7 +60,7 @@ def _method(config: MlmTrainConfig, run: Run) -> Method:
     store, key = open_corpus(
         config.train_files, run.out / "data", config.data.split, input_checksums(run.out)
     )
-    tagger = open_tagger(config.masks, config.tagger, store, run.out / "data", run.device, key=key)
+    tagger = title_tagger(store, run.out / "data", key=key) if config.masks == "salient" else None
     held_rows = held_out_rows(config.data, len(store), config.run.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     draw = partial(

@@ -27,13 +27,11 @@ from indexers.embeddings import encode_corpus
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from rag.core.arrays import Int64
-from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.joint.config import RealmTrainConfig
 from rag.joint.live_index import LiveIndex, index_exchange
 from rag.joint.masked import Filler, MaskedSentence, SentenceBatches
-from rag.joint.mlm import held_out_figures
-from rag.joint.salient import open_tagger
+from rag.joint.salient import title_tagger
 from rag.joint.span_filler import open_filler
 from rag.training.claim import input_checksums
 from rag.training.distributed import World
@@ -57,12 +55,8 @@ from retrievers.training.bi_encoder import (
 from retrievers.training.frozen import FrozenIndex, listed_scores
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 
-log = get_logger(__name__)
-
 _SPARE = 8  # further passages to retrieve, in place of those that are excluded
 _DRAWN = 4  # sentences drawn for each that is trained on, where only sentences that can be filled in are
-_HARM_SAMPLE = 200  # sentences on which the reader's harm is measured
-_MOST_HARM = 0.1  # nats per masked word: with a larger harm, the null document is the best one to retrieve
 
 
 def realm_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor, lengths: Tensor) -> Tensor:
@@ -117,22 +111,17 @@ def _method(
     store, _ = open_corpus(
         config.train_files or (config.index,), run.out / "data", config.data.split, input_checksums(run.out)
     )
-    tagger = open_tagger(
-        config.masks, config.tagger, index.passages, run.out / "data", run.device,
-        key=index.manifest["passages"]["sha256"],
-    )  # fmt: skip
+    key = index.manifest["passages"]["sha256"]
+    tagger = title_tagger(index.passages, run.out / "data", key=key) if config.masks == "salient" else None
     drawn = config.data.batch_size * (_DRAWN if config.answered_within else 1)
     batches = SentenceBatches(
         store, reader.tokenizer, masks=config.masks, tagger=tagger, min_words=config.data.min_words,
         sentence_tokens=config.mlm.sentence_tokens, examples=Epochs.of(config, len(store), drawn),
         mask_token=mask_token(retriever.settings.question.weights_dir),
     )  # fmt: skip
-    null_document = config.null_document
-    if null_document == "auto":
-        null_document = _does_little_harm(reader, batches)
     live_index = LiveIndex(index)
     task = RealmTask(
-        config, retriever, reader, live_index, run.world, null_document=null_document,
+        config, retriever, reader, live_index, run.world,
         vectors=index.embeddings if frozen else None,
     )  # fmt: skip
     hooks: FitHooks = FrozenIndex(index.version)
@@ -158,7 +147,7 @@ def _method(
             "of them with something to mask, in percent": round(100 * batches.usable, 1),
             "passages of the index": len(index.passages),
             "index": "never made anew" if frozen else f"made anew {config.refresh}",
-            "null document": "among the passages" if null_document else "left out",
+            "null document": "among the passages" if config.null_document else "left out",
         },
     )  # fmt: skip
 
@@ -179,11 +168,10 @@ class RealmTask:
         live_index: LiveIndex,
         world: World,
         *,
-        null_document: bool = True,
         vectors: EmbeddingShards | None = None,
     ) -> None:
         self.config, self.retriever, self.reader, self._vectors = config, retriever, reader, vectors
-        self.live_index, self.world, self.null_document = live_index, world, null_document
+        self.live_index, self.world = live_index, world
 
     def loss(self, batch: Sequence[MaskedSentence]) -> Loss:
         """Loss and figures of this process's share of the batch."""
@@ -263,7 +251,7 @@ class RealmTask:
             for slot, key in enumerate(listed, 1):
                 rows[number, slot] = places.setdefault(key, len(places))
             empty[number, 1 + len(listed) :] = True
-            empty[number, 0] = not self.null_document and bool(listed)
+            empty[number, 0] = not self.config.null_document and bool(listed)
         passages = list(places)
         encoded = passages if self._vectors is None else passages[:1]
         vectors = model.read([Passage("", title, text) for title, text in encoded])  # (U, D)
@@ -282,23 +270,6 @@ def _holding(sentences: Sequence[MaskedSentence], rows: Int64, passages: Sequenc
             for sentence, listed in zip(sentences, rows.tolist(), strict=True)
         ]
     )
-
-
-def _does_little_harm(reader: Filler, batches: SentenceBatches) -> bool:
-    """Whether the null document can be used: see `RealmTrainConfig.null_document`."""
-    sentences: list[MaskedSentence] = []
-    for number in range(len(batches)):
-        sentences += batches[number]
-        if len(sentences) >= _HARM_SAMPLE:
-            break
-    figures = held_out_figures(reader, sentences[:_HARM_SAMPLE])
-    log.info(
-        "on %d sentences the reader gains %.2f nats per masked word from the rest of the passage, and loses "
-        "%.2f to a passage that does not help: the null document is %s",
-        *(min(len(sentences), _HARM_SAMPLE), figures["utility"], -figures["utility_after"]),
-        "used" if -figures["utility_after"] <= _MOST_HARM else "left out",
-    )
-    return -figures["utility_after"] <= _MOST_HARM
 
 
 _FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold", "entropy", "distinct")

@@ -6,7 +6,6 @@ checkpoints/step-00001200/
     weights.safetensors     fp32 master weights of the trained parameters
     optimizer.safetensors   AdamW's moments and step counts, keyed by parameter name
     buffers.safetensors     the model's buffers, if it has any that are part of its state
-    average.safetensors     moving average of the weights, if there is one
     hooks.safetensors       tensors of the recipe's hooks, if there are any
     generators.safetensors  states of torch's random generators, one row per process
     best.safetensors        the best weights so far, if there are any (a hard link where that is possible)
@@ -133,7 +132,6 @@ def load_checkpoint(
     model: torch.nn.Module,
     master: MasterWeights,
     optimizer: torch.optim.Optimizer,
-    average: Tensors | None = None,
 ) -> None:
     """Restore weights, buffers and optimiser moments exactly.
 
@@ -141,8 +139,9 @@ def load_checkpoint(
         IncompleteArtifactError: if a file is missing.
         MismatchedArtifactError: if it belongs to another model.
     """
-    needed = ["weights", "optimizer", *(["average"] if average is not None else [])]
-    missing = [name for name in needed if not (checkpoint.path / f"{name}.safetensors").exists()]
+    missing = [
+        name for name in ("weights", "optimizer") if not (checkpoint.path / f"{name}.safetensors").exists()
+    ]
     if missing:
         raise IncompleteArtifactError(
             f"{checkpoint.path}: {missing[0]}.safetensors of this checkpoint is missing",
@@ -162,9 +161,6 @@ def load_checkpoint(
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(buffers[name])
-        averaged = checkpoint.tensors("average") if average is not None else {}
-        for name, tensor in (average or {}).items():
-            tensor.copy_(averaged[name])
     for name, tensor in zip(master.names, master.master, strict=True):
         prefix = f"{name}//"
         entries = {k[len(prefix) :]: v for k, v in moments.items() if k.startswith(prefix)}

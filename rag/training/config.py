@@ -10,7 +10,6 @@ A recipe adds its groups and defaults:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
@@ -22,9 +21,8 @@ from rag.core.errors import ConfigError
 from rag.training.refresh.schedule import RefreshSchedule
 
 Rate = Annotated[float, Field(gt=0)]
-ScheduleName = Literal["linear", "constant", "cosine", "wsd"]
+ScheduleName = Literal["linear", "constant"]
 LOG_EVERY_STEPS = 20  # where a run does not say
-_WSD_DECAY = 0.2
 
 
 class OptimConfig(Config):
@@ -45,8 +43,6 @@ class OptimConfig(Config):
         max_steps: maximum number of steps of the run and its schedule; a warning is logged if `epochs` ends
             the run earlier.
         precision: "bf16", "fp32", or "auto": bf16 where the hardware computes it faster.
-        ema: decay of an exponential moving average of the weights, which is then validated and exported; 0
-            is off.
         start_share: share of the weights that training starts from in those that are validated and exported,
             the trained ones have the rest: less is forgotten, and what is learnt is often of more use
             elsewhere (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models"). New layers, which
@@ -64,7 +60,6 @@ class OptimConfig(Config):
     epochs: float = Field(default=1.0, gt=0)
     max_steps: int | None = Field(default=None, ge=1)
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    ema: float = Field(default=0.0, ge=0, lt=1)
     start_share: float = Field(default=0.0, ge=0, lt=1)
 
     @property
@@ -83,12 +78,11 @@ class RunConfig(Config):
         log_every_steps: number of steps between log lines, and between records in metrics.jsonl; None means
             20, and a tenth of the steps of a shorter run.
         save_every_s: seconds between checkpoints; 0 saves after every step.
-        tensorboard: write event files too (needs the extra `tensorboard`).
         threads: number of CPU threads; None uses all cores.
         seed: random seed.
     """
 
-    free: ClassVar[frozenset[str]] = frozenset({"threads", "save_every_s", "log_every_steps", "tensorboard"})
+    free: ClassVar[frozenset[str]] = frozenset({"threads", "save_every_s", "log_every_steps"})
     lowest: ClassVar[frozenset[str]] = frozenset({"nll", "average_rank"})  # figures that are best when small
 
     validate_every_steps: int = Field(default=0, ge=0)
@@ -96,7 +90,6 @@ class RunConfig(Config):
     early_stop: int = Field(default=0, ge=0)
     log_every_steps: int | None = Field(default=None, ge=1)
     save_every_s: float = Field(default=300.0, ge=0)
-    tensorboard: bool = False
     threads: int | None = Field(default=None, ge=1)
     seed: int = Field(default=DEFAULT_SEED, ge=0)
 
@@ -183,27 +176,19 @@ def schedule_factor(
     """Factor on the peak learning rate: a linear warm-up, then the schedule `name`.
 
     Args:
-        name: "linear" falls to 0, "cosine" falls to 0 along half a cosine, "constant" stays, "wsd" (warm-up,
-            stable, decay) stays for four fifths of the run and falls to 0 linearly.
+        name: "linear" falls to 0, "constant" stays.
         step: number of the next step, from 0.
         total_steps: number of steps of the run.
         warmup_fraction: fraction of the steps that are warm-up.
         warmup_steps: number of warm-up steps; if given, it replaces `warmup_fraction`.
 
     Example:
-        >>> [round(schedule_factor("wsd", s, 10, warmup_steps=2), 2) for s in (0, 1, 5, 8, 9)]
-        [0.5, 1.0, 1.0, 1.0, 0.5]
-        >>> [round(schedule_factor("cosine", s, 10, warmup_steps=0), 2) for s in (0, 5, 9)]
-        [1.0, 0.5, 0.02]
+        >>> [schedule_factor("linear", step, 10, warmup_steps=2) for step in (0, 1, 2, 6)]
+        [0.5, 1.0, 1.0, 0.5]
     """
     warmup = max(1, round(total_steps * warmup_fraction)) if warmup_steps is None else warmup_steps
     if step < warmup:
         return (step + 1) / warmup
-    left = max(0.0, (total_steps - step) / max(1, total_steps - warmup))  # 1 … 0
     if name == "constant":
         return 1.0
-    if name == "cosine":
-        return 0.5 - 0.5 * math.cos(math.pi * min(1.0, left))
-    if name == "wsd":
-        return min(1.0, (total_steps - step) / max(1, round(total_steps * _WSD_DECAY)))
-    return min(1.0, left)
+    return min(1.0, max(0.0, (total_steps - step) / max(1, total_steps - warmup)))

@@ -7,7 +7,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -31,7 +31,7 @@ from rag.training.checkpoints import (
 from rag.training.config import LOG_EVERY_STEPS, OptimConfig, RunConfig, schedule_factor
 from rag.training.distributed import World
 from rag.training.interrupt import Interrupt
-from rag.training.precision import MasterWeights, MovingAverage
+from rag.training.precision import MasterWeights
 from rag.training.run_log import RunLog
 
 BatchT = TypeVar("BatchT")
@@ -129,8 +129,7 @@ class FitResult:
 
     Attributes:
         loss: mean of the last reported steps.
-        weights: fp32, by parameter name: the best, the moving average or the last ones, and the share of the
-            start in them, as the settings say.
+        weights: fp32, by parameter name: the best or the last ones, mixed with the start.
         best_step: step of the selected weights; None if nothing was selected.
     """
 
@@ -169,7 +168,7 @@ def fit(
         master: fp32 copies of those parameters, which the optimiser updates.
         batches: the whole run's batches by number; step s takes the next `accumulate` of them.
         compute_loss: forward pass of `model` for one batch.
-        out: folder for `metrics.jsonl`, `curves.svg`, `checkpoints/` and `best.safetensors`.
+        out: folder for `metrics.jsonl`, `checkpoints/` and `best.safetensors`.
         evaluate: scores `model` every `validate_every_steps` steps and at the end; in the main process.
 
     Raises:
@@ -190,14 +189,13 @@ def fit(
     optimizer = master.optimizer(optim.learning_rate, optim.weight_decay, optim.learning_rates)
     world.broadcast_(master.master)  # all start from the same numbers
     master.write_back()
-    average = MovingAverage(master, optim.ema) if optim.ema else None
     start = {name: tensor.clone() for name, tensor in master.state().items()} if optim.start_share else {}
     select_by = "" if run.select_by == "last" else run.select_by
     selection = Selection(
         out / "best.safetensors", select_by, lowest=select_by in run.lowest, patience=run.early_stop
     )
     state = _State(
-        model, master, optimizer, average, start, optim.start_share, selection, hooks, world,
+        model, master, optimizer, start, optim.start_share, selection, hooks, world,
         out / "checkpoints",
     )  # fmt: skip
     resumed = state.resume(total_steps)
@@ -207,10 +205,10 @@ def fit(
     run_log = RunLog(
         out, step=step, total_steps=total_steps, state=resumed,
         every=run.log_every_steps or min(LOG_EVERY_STEPS, max(1, total_steps // 10)),
-        tensorboard=run.tensorboard, writes=world.is_main,
+        writes=world.is_main,
     )  # fmt: skip
     steps = Progress(total_steps, "steps", "train", initial=step) if world.is_main else nullcontext()
-    with closing(run_log), steps as progress, Interrupt() as interrupt:
+    with steps as progress, Interrupt() as interrupt:
         while step < total_steps and not selection.stopped:
             hooks.before_step(step)
             factor = schedule_factor(
@@ -247,8 +245,6 @@ def fit(
             optimizer.step()
             master.write_back()
             step += 1
-            if average is not None:
-                average.update(master, step)
             hooks.after_step(step)
             if progress is not None:
                 progress.update()
@@ -289,7 +285,6 @@ class _State:
     model: torch.nn.Module
     master: MasterWeights
     optimizer: torch.optim.Optimizer
-    average: MovingAverage | None
     start: dict[str, torch.Tensor]
     start_share: float
     selection: Selection
@@ -299,8 +294,8 @@ class _State:
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:
-        """The weights that are scored and returned: the moving average, if there is one; with the start."""
-        trained = self.master.state() if self.average is None else self.average.tensors
+        """The weights that are scored and returned: the trained ones, mixed with the start."""
+        trained = self.master.state()
         if not self.start_share:
             return trained
         return {name: trained[name].lerp(begun, self.start_share) for name, begun in self.start.items()}
@@ -310,8 +305,7 @@ class _State:
         checkpoint = _newest_checkpoint(self.folder, self.world)
         if checkpoint is None:
             return None
-        average = None if self.average is None else self.average.tensors
-        load_checkpoint(checkpoint, self.model, self.master, self.optimizer, average)
+        load_checkpoint(checkpoint, self.model, self.master, self.optimizer)
         self.selection.load_state(checkpoint.state["selection"])
         self.hooks.load_extra_state(checkpoint.state["hooks"])
         self.hooks.load_extra_tensors(checkpoint.tensors("hooks"))
@@ -329,7 +323,6 @@ class _State:
             return
         values = {"selection": self.selection.state(), "hooks": self.hooks.extra_state()}
         tensors = {
-            "average": {} if self.average is None else self.average.tensors,
             "hooks": self.hooks.extra_tensors(),
             "generators": generators,
         }
@@ -343,11 +336,10 @@ class _State:
         """Scores of `weights`, from the main process to all."""
         scores: dict[str, float] = {}
         if self.world.is_main:
-            is_mixed = self.average is not None or self.start_share > 0
-            if is_mixed:
+            if self.start_share:
                 self.master.show(self.weights)
             scores = {name: float(value) for name, value in evaluate().items()}
-            if is_mixed:
+            if self.start_share:
                 self.master.write_back()
         self.model.train()
         shared: dict[str, float] = self.world.broadcast_object(scores)

@@ -1,4 +1,4 @@
-"""Training in bf16 with fp32 master weights, and a moving average of them.
+"""Training in bf16 with fp32 master weights.
 
 The model itself holds bf16 weights, so forward and backward run wholly in bf16 kernels without casting
 weights at every step; the optimiser works on fp32 copies and writes them back rounded. Small updates are
@@ -176,21 +176,3 @@ def part(weights: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Tens
     """
     begin = f"{name}."
     return {n.removeprefix(begin): tensor for n, tensor in weights.items() if n.startswith(begin)}
-
-
-class MovingAverage:
-    """avg ← d·avg + (1 − d)·weights after every step, in fp32: often better than the last step's weights.
-
-    The decay d is `decay`, but at most (1 + n)/(10 + n) after n steps, so that the first weights soon lose
-    their influence.
-    """
-
-    def __init__(self, master: MasterWeights, decay: float) -> None:
-        self.decay = decay
-        self.tensors = {name: tensor.clone() for name, tensor in master.state().items()}
-
-    @torch.no_grad()
-    def update(self, master: MasterWeights, step: int) -> None:
-        """Add the weights after `step` (from 1) to the average."""
-        weight = 1.0 - min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.tensors.values()), list(master.state().values()), weight)

@@ -105,7 +105,7 @@ def train(
 
     Under torchrun every process calls this; a batch is shared among them.
 
-    Writes into `config.out`: `config.json`, `inputs.json`, `metrics.jsonl`, `curves.svg`, `checkpoints/`,
+    Writes into `config.out`: `config.json`, `inputs.json`, `metrics.jsonl`, `checkpoints/`,
     `figures.json`, what the recipe exports, and a model card for it.
 
     Args:

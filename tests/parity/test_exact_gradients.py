@@ -285,7 +285,7 @@ def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None
         return contrastive_step(model, batch, world, chunk)
 
     settings = (
-        OptimConfig(learning_rate=0.001, accumulate=2, clip_norm=0.5, schedule="constant", ema=0.5),
+        OptimConfig(learning_rate=0.001, accumulate=2, clip_norm=0.5, schedule="constant"),
         RunConfig(log_every_steps=1),
     )
     result = fit(model, MasterWeights(model), Batches(), loss, *settings, out, world=world)
@@ -293,7 +293,7 @@ def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None
 
 
 def test_a_run_of_two_processes_is_a_run_of_one(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    """Accumulation, clipping (which sees the scale of gradients), optimiser and average included."""
+    """Accumulation, clipping (which sees the scale of gradients), and the optimiser included."""
     one = train(World.single("cpu"), folders, tmp_path / "one", None)
     both = run_world(2, tmp_path / "ranks", train, folders, tmp_path / "two", 3)
     for name, value in both[0].items():

@@ -130,8 +130,6 @@ def test_it_learns_to_read(world: Path, tmp_path: Path, caplog: pytest.LogCaptur
 def test_there_are_no_settings_that_nothing_reads(tmp_path: Path, unread: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=rf"{next(iter(unread))}\s+Extra inputs"):
         settings(tmp_path, tmp_path, **unread)
-    with pytest.raises(ValidationError, match="tagger has no use"):
-        settings(tmp_path, tmp_path, masks="span", tagger="x")
 
 
 def test_what_cannot_work_is_refused(world: Path, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
             assert loss.parts[name] == pytest.approx(wanted, abs=1e-4)
         assert loss.parts["found"] == 1
         assert task.loss([replace(one, words=("black", "river"))]).parts["found"] == 0
-        task.null_document = False
+        task.config = task.config.replaced(null_document=False)
         assert task.retrieve([one])[0][0, 0] == float("-inf")
         assert torch.isfinite(task.loss([one]).value)
         everywhere = replace(one, text="e f")  # it stands in every passage that is close enough to be read
@@ -313,18 +313,6 @@ def test_sentences_that_no_passage_fills_in_can_be_left_out(world: Path, tmp_pat
     assert float(filtered.value) == pytest.approx(float(plain.value))
 
 
-@pytest.mark.parametrize("harm", [0.05, 0.2])
-def test_a_reader_that_is_harmed_by_passages_gets_no_null_document(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: float
-) -> None:
-    monkeypatch.setattr(realm, "held_out_figures", lambda *_: {"utility": 1.0, "utility_after": -harm})
-    out = tmp_path / "run"
-    finished = train_realm(settings(world, out=out, null_document="auto", max_steps=2))
-    nulls = [record["null"] for record in read_metrics(out / "metrics.jsonl") if "null" in record]
-    assert (min(nulls) > 0) == (harm < 0.1)
-    assert ("left out" in (finished / "README.md").read_text()) == (harm > 0.1)
-
-
 def test_what_cannot_work_is_refused(world: Path, tiny: TinyModels, tmp_path: Path) -> None:
     plain = write_corpus(tmp_path / "plain.jsonl", ["nothing here has any name at all"] * 3)
     with pytest.raises(DataError, match="of a sample of 3, 0 passages have a sentence with anything to mask"):
@@ -339,8 +327,6 @@ def test_what_cannot_work_is_refused(world: Path, tiny: TinyModels, tmp_path: Pa
     )  # fmt: skip
     with pytest.raises(ConfigError, match="different weights, and shared is true"):
         train_realm(settings(world, out=tmp_path / "c", index=tmp_path / "index"))
-    with pytest.raises(ValidationError, match="tagger has no use"):
-        settings(world, masks="span", tagger="x")
 
 
 @pytest.mark.parametrize(

@@ -165,13 +165,13 @@ def _begin(run: Path) -> None:
 
 
 def test_a_run_from_before_a_setting_was_there_goes_on(tmp_path: Path) -> None:
-    config = _Claimed(ema=0.5)  # type: ignore[call-arg]
+    config = _Claimed(start_share=0.5)  # type: ignore[call-arg]
     claim_run(config, tmp_path)
     _begin(tmp_path)
     said = read_json(tmp_path / "config.json")
-    del said["learning_rates"], said["ema"]
+    del said["learning_rates"], said["start_share"]
     (tmp_path / "config.json").write_text(json.dumps(said))
-    claim_run(config.replaced(ema=0.0), tmp_path)
+    claim_run(config.replaced(start_share=0.0), tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(said))
-    with pytest.raises(MismatchedArtifactError, match="whose ema"):
+    with pytest.raises(MismatchedArtifactError, match="whose start_share"):
         claim_run(config, tmp_path)

@@ -8,19 +8,17 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 import torch
 
-from rag.core.errors import ConfigError, IncompleteArtifactError, MissingDependencyError, RagError
+from rag.core.errors import ConfigError, IncompleteArtifactError, RagError
 from rag.runtime.seeds import generator
 from rag.training import fit as module
 from rag.training.checkpoints import Selection, latest_checkpoint
 from rag.training.config import OptimConfig, RunConfig
 from rag.training.fit import FitHooks, FitResult, Loss, fit
 from rag.training.precision import MasterWeights
-from rag.training.run_log import draw_curves
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -122,35 +120,6 @@ def test_gradients_of_many_passes_add_up_in_fp32(tmp_path: Path) -> None:
     assert float(gradient) == 1000.0  # bf16 would have stopped at 256
 
 
-def test_the_average_is_scored_and_returned(tmp_path: Path) -> None:
-    seen: list[torch.Tensor] = []
-
-    def evaluate(module: torch.nn.Module) -> dict[str, float]:
-        seen.append(module.weight.detach().clone())  # type: ignore[operator,union-attr]
-        return {"score": 0.0}
-
-    class Trail(FitHooks):
-        """Follows the weights of a plain run and averages them by the formula."""
-
-        def __init__(self, model: torch.nn.Linear) -> None:
-            self.model, self.mean = model, model.weight.detach().clone()
-
-        def log_fields(self, step: int) -> Mapping[str, Any]:
-            decay = min(0.5, (1 + step) / (10 + step))
-            self.mean = decay * self.mean + (1 - decay) * self.model.weight.detach()
-            return {}
-
-    model = linear()
-    trail = Trail(model)
-    last = run(tmp_path / "last", model=model, hooks=trail)
-    averaged = run(tmp_path / "average", ema=0.5, evaluate=evaluate)
-    assert not torch.equal(last.weights["weight"], averaged.weights["weight"])
-    torch.testing.assert_close(averaged.weights["weight"], trail.mean)
-    assert torch.equal(seen[-1], averaged.weights["weight"])
-    again = run(tmp_path / "average", ema=0.5, evaluate=evaluate)  # resumed at its end
-    assert torch.equal(again.weights["weight"], averaged.weights["weight"])
-
-
 def test_a_share_of_the_start_is_scored_and_returned_and_survives_a_resume(tmp_path: Path) -> None:
     seen: list[torch.Tensor] = []
 
@@ -165,9 +134,6 @@ def test_a_share_of_the_start_is_scored_and_returned_and_survives_a_resume(tmp_p
         torch.testing.assert_close(mixed, 0.25 * begun + 0.75 * last)
     assert len(seen) == 1
     assert torch.equal(seen[0], mixed)
-    average = run(tmp_path / "average", ema=0.5).weights["weight"]
-    both = run(tmp_path / "both", ema=0.5, start_share=0.25).weights["weight"]
-    torch.testing.assert_close(both, 0.25 * begun + 0.75 * average)
 
 
 def test_the_best_weights_are_returned_and_the_run_stops_early(tmp_path: Path) -> None:
@@ -295,27 +261,6 @@ def test_a_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
         model.weight.fill_(math.inf)
     with pytest.raises(RagError, match=r"step 0: loss .* is not finite"):
         run(tmp_path, model=model)
-
-
-def test_curves_are_an_svg_of_every_quantity(tmp_path: Path) -> None:
-    run(tmp_path, evaluate=lambda _: {"mrr<&": 0.25}, validate_every_steps=2)
-    root = ElementTree.fromstring((tmp_path / "curves.svg").read_text())
-    titles = [node.text for node in root.iter() if node.get("class") == "title"]
-    assert titles == ["training loss", "learning rate", "gradient norm", "mrr<&"]
-    empty = ElementTree.fromstring(draw_curves([]))
-    assert not list(empty.iter("{http://www.w3.org/2000/svg}polyline"))
-    draw_curves([{"step": 3, "loss": 1.0, "eval/nll": math.nan, "index_version": "a"}])
-
-
-def test_tensorboard_is_optional(tmp_path: Path) -> None:
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        with pytest.raises(MissingDependencyError, match=r"openqa-rag\[tensorboard\]"):
-            run(tmp_path, tensorboard=True)
-        return
-    run(tmp_path, tensorboard=True)
-    assert list((tmp_path / "tensorboard").glob("events.out.*"))
 
 
 @pytest.fixture
