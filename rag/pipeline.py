@@ -26,7 +26,6 @@ from rag.data.filters import Filter
 from rag.data.question_checks import check_questions
 from rag.opening import Opening, describe, keep_encoder, save
 from readers.answer_kinds import answers_wanted, in_parts, in_whole, with_kind
-from readers.follow_up import Turn, rephrase
 from readers.paths import read_answers, with_paths
 from readers.protocols import Reader, check_lengths
 from retrievers.encoders.open import load_encoder
@@ -382,11 +381,6 @@ class Pipeline:
             if side == "query":
                 return encoder.encode_queries([Query(text) for text in texts])
             return encoder.encode_passages([""] * len(texts), texts)
-
-    def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
-        """A follow-up question as one that needs no conversation; see `readers.follow_up`."""
-        with self._reading:
-            return rephrase(self.reader, question, turns)
 
     def close(self) -> None:
         """Release what the index holds open once running questions are answered; delete a temporary index."""

@@ -77,6 +77,14 @@ _YES_NO = regex.compile(
     r"(?!.*\bor\b)",
     regex.IGNORECASE | regex.DOTALL,
 )
+AUXILIARY = r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|may|might|must)"
+_OPEN = regex.compile(
+    r"\W*(?:(?:and|but|or|so|then|ok(?:ay)?|well)\b,? *)*(?:(?:what|how) about )?"
+    r"(?:(?:in|on|at|of|for|from|to|into|by|with|during|after|before|since|under|near|about|between) )?"
+    r"(?:who|whom|whose|what|which|when|where|why|how)(?:'s)?\b",
+    regex.IGNORECASE,
+)
+_SECOND_CLAUSE = regex.compile(rf",\s*{AUXILIARY}(?:n't)?\b", regex.IGNORECASE)
 _ONE = (
     r"(?:is|was|do|does|did|has|series|species|basis|process|address|class|status|business|news|language)\b"
 )
@@ -250,6 +258,16 @@ def asks_yes_no(question: str) -> bool:
         [True, False, False, False]
     """
     return _YES_NO.match(question) is not None
+
+
+def can_be_polar(question: str) -> bool:
+    """Whether "yes" or "no" can answer a question: not if it asks who, where, when, why, how, what or which.
+
+    Example:
+        >>> [can_be_polar(q) for q in ("Is Oslo in Norway?", "Who was first?", "When it rains, is it wet?")]
+        [True, False, True]
+    """
+    return _OPEN.match(question) is None or _SECOND_CLAUSE.search(question) is not None
 
 
 def asks_several(question: str) -> bool:

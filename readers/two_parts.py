@@ -6,7 +6,7 @@ as before; one that is split wrongly gets none.
 
 import re
 
-from readers.follow_up import AUXILIARY, Turn, standalone_question
+from readers.answer_forms import AUXILIARY
 
 _PREPOSITION = r"(?:in|on|at|of|for|from|to|by|with|since|until)"
 _MEASURE = r"how (?:many|much|long|old|far|tall|high|big|large|heavy|often|fast|deep|wide)"
@@ -35,11 +35,7 @@ _EMBEDDED = re.compile(
     re.IGNORECASE,
 )
 _VAGUE = re.compile(r"\b(?:this|that|these|those|so)\b", re.IGNORECASE)
-_PERSONAL = re.compile(r"\b(?:he|him|his|she|her)\b", re.IGNORECASE)
-_PLURAL_PRONOUN = re.compile(r"\b(?:they|them|their)\b", re.IGNORECASE)
-_LAST_PARTICIPLE = re.compile(
-    r"(?P<before>\b(?:is|are|was|were) .*\w) (?:[a-z]+ed|born|made|built|written|found)(?=\?)", re.IGNORECASE
-)
+_PRONOUN = re.compile(r"\b(?:he|him|his|she|her|it|its|they|them|their|there)\b", re.IGNORECASE)
 _PLURAL_END = re.compile(r"[^uis]s$")
 _NAME = r"(?:[Tt]he )?[A-Z0-9\"“][\w.'’”\"-]*(?: (?:(?:of|de|la|the|for|in) )*[A-Z0-9\"“][\w.'’”\"-]*)*"
 _BOTH = re.compile(
@@ -71,7 +67,7 @@ def two_parts(question: str) -> tuple[str, str] | None:
         >>> two_parts("When were Intel and IBM founded?")
         ('When was Intel founded?', 'When was IBM founded?')
         >>> two_parts("Who invented the telephone, and when was it patented?")
-        ('Who invented the telephone?', 'When was the telephone patented?')
+        ('Who invented the telephone?', 'Who invented the telephone? When was it patented?')
         >>> two_parts("What is the difference between when and where?")
     """
     text = " ".join(question.split()).rstrip(" ?.!")
@@ -105,13 +101,7 @@ def two_parts(question: str) -> tuple[str, str] | None:
         first, second = _as_question(clauses["one"]), _as_question(clauses["two"])
         if len(clauses["one"].split()) < 3 or not _is_clause(clauses["one"]) or _VAGUE.search(clauses["two"]):
             return None
-        if _PLURAL_PRONOUN.search(second) or (
-            _PERSONAL.search(second) and (first.startswith("Who") or not re.search(r"\s[A-Z]", first))
-        ):  # the pronoun may stand for the first part's answer
-            return first, f"{first} {second}"
-        shorter = _LAST_PARTICIPLE.sub(r"\g<before>", first)  # a subject ends before "located"
-        resolved = standalone_question(second, Turn(shorter, ""))
-        return first, f"{first} {second}" if resolved.startswith(shorter) else resolved
+        return first, f"{first} {second}" if _PRONOUN.search(second) else second
     return None
 
 

@@ -4,7 +4,6 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator
-from itertools import pairwise
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -15,7 +14,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from rag.core.types import certainty
 from rag.core.unicode import as_unicode
 from rag.data.text import simple_tokenize
-from readers.follow_up import Turn
 from serve.engine import Engine
 from serve.errors import ApiError, invalid_request
 from serve.jobs import Job
@@ -29,9 +27,12 @@ _PERHAPS = "Perhaps: "
 _TWO = "This asks two things:"
 _BEARS = "This asks for yes or no, which the reader cannot tell. The passage that bears on it"
 _UNDERSTOOD = "Question as understood: "
-_MAX_TURNS = 4  # earlier turns that a follow-up question may refer to
-_MAX_ANSWER_CHARS = 200  # a longer first line is another model's text, not an answer of ours
-_MARKS = re.compile(r"(?:\s*\[\d+\])+$")
+_FOLLOWS_UP = re.compile(
+    r"^\W*(?:and|but|so|then|(?:what|how) about)\b"
+    r"|\b(?:it|its|he|him|his|she|her|they|them|their|there|that|this|those|these)\b",
+    re.IGNORECASE,
+)
+_LEAST_WORDS = 3  # a question of fewer words, such as "The population?", needs the one before it
 
 router = APIRouter()
 
@@ -99,7 +100,7 @@ class Source(BaseModel):
 class ChatOut(BaseModel):
     """A chat completion; `question`, `sources` and the confidences are this server's additions.
 
-    `question` is the question as it was understood, rewritten if it followed up on earlier ones. `usage`
+    `question` is the question as it was asked, after the one before it if it followed up on that. `usage`
     counts words and punctuation marks: the readers have no common tokens.
     """
 
@@ -163,13 +164,15 @@ def index_of(model: str, engine: Engine) -> str:
 async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Response:
     """The answer with marks [n] and footnotes, or plainly that none was found; errors are in OpenAI's shape.
 
-    A question that needs the conversation ("and its population?") is rewritten first; the reply shows how.
+    A question that follows up ("and its population?") is asked together with the one before it; the reply
+    shows both.
     """
     index, chosen = index_of(body.model, engine), checked_filter(body.filter)
-    given, turns = _conversation(body.messages, engine.settings.max_question_chars)
+    given, previous = _last_questions(body.messages)
     given = checked_question("the last user message", given, engine.settings)
-    job = Job("ask", index, engine.settings.read_top_k, engine.settings.n_best, turns, chosen)
-    result = (await run_job(request, engine, job, [given]))[0]
+    question = in_context(given, previous, engine.settings.max_question_chars)
+    job = Job("ask", index, engine.settings.read_top_k, engine.settings.n_best, chosen)
+    result = (await run_job(request, engine, job, [question]))[0]
     answers = result["answers"]
     prefix = quote(request.headers.get("x-forwarded-prefix", "").strip("/"))  # of a proxy
     base_url = f"{request.base_url}{prefix}/" if prefix else str(request.base_url)
@@ -218,30 +221,32 @@ async def _events(
     yield "data: [DONE]\n\n"
 
 
-def _conversation(messages: list[ChatMessage], max_chars: int) -> tuple[str, tuple[Turn, ...]]:
-    """The last user message, and the questions before it with their answers, cut at `max_chars`."""
-    last = max((place for place, message in enumerate(messages) if message.role == "user"), default=None)
-    if last is None:
+def _last_questions(messages: list[ChatMessage]) -> tuple[str, str]:
+    """The last user message, and the one before it as it was understood, "" if there is none."""
+    places = [place for place, message in enumerate(messages) if message.role == "user"]
+    if not places:
         raise invalid_request("there is no message of the user", "end with the question")
-    turns = [
-        _turn(
-            as_unicode(message.text[:max_chars]), as_unicode(reply.text) if reply.role == "assistant" else ""
-        )
-        for message, reply in pairwise(messages[: last + 1])
-        if message.role == "user" and message.text.strip()
-    ]
-    return messages[last].text, tuple(turns[-_MAX_TURNS:])
+    last = messages[places[-1]].text
+    if len(places) == 1:
+        return last, ""
+    previous = as_unicode(messages[places[-2]].text).strip()
+    reply = "\n".join(message.text for message in messages[places[-2] + 1 : places[-1]])
+    understood = (line for line in as_unicode(reply).splitlines() if line.startswith(_UNDERSTOOD))
+    return last, next(understood, previous).removeprefix(_UNDERSTOOD)
 
 
-def _turn(question: str, reply: str) -> Turn:
-    """A question, as it was understood, with the answer in the first line of the reply to it."""
-    first, *others = reply.strip().splitlines() or [""]
-    understood = next((line for line in others if line.startswith(_UNDERSTOOD)), None)
-    answer = _MARKS.sub("", first.strip().removeprefix(_PERHAPS))
-    is_none = answer.startswith((_NO_ANSWER, _BEARS, _TWO)) or len(answer) > _MAX_ANSWER_CHARS
-    return Turn(
-        question if understood is None else understood.removeprefix(_UNDERSTOOD), "" if is_none else answer
-    )
+def in_context(question: str, previous: str, max_chars: int) -> str:
+    """A question that follows up on another, behind that one; others, and those too long together, alone.
+
+    Example:
+        >>> in_context("And its population?", "What is the capital of France?", 1000)
+        'What is the capital of France? And its population?'
+        >>> in_context("Who wrote Faust?", "What is the capital of France?", 1000)
+        'Who wrote Faust?'
+    """
+    follows_up = _FOLLOWS_UP.search(question) is not None or len(question.split()) < _LEAST_WORDS
+    both = f"{previous} {question}"
+    return both if previous and follows_up and len(both) <= max_chars else question
 
 
 def _sources(answers: list[dict[str, Any]], base_url: str, query: str) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ class Engine:
 
     def _batcher(self, max_size: int, workers: int) -> _Batcher:
         return MicroBatcher(
-            JobRunner(self.holders, self.metrics, self.settings.max_question_chars),
+            JobRunner(self.holders, self.metrics),
             max_size=max_size,
             max_wait_s=self.settings.batch_max_wait_ms / 1000.0,
             queue_size=self.settings.queue_size,

@@ -11,7 +11,6 @@ from rag.core.errors import ReaderError
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet
 from rag.data.filters import Filter
-from readers.follow_up import Turn
 from serve.metrics import ServerMetrics
 from serve.schemas import hit_json, passage_json
 from serve.service import AnswerService, ServiceHolder
@@ -23,15 +22,13 @@ Outcome = dict[str, Any] | BaseException
 class Job:
     """The task for a question, or for a text to encode; only questions with equal jobs share a batch.
 
-    `index` is the name of one of the server's indexes; `turns` are the earlier questions and answers of a
-    conversation, which the question to answer may follow up on; `side` is the encoder's for texts.
+    `index` is the name of one of the server's indexes; `side` is the encoder's for texts.
     """
 
     kind: Literal["ask", "retrieve", "embed"]
     index: str
     top_k: int = 0
     n_best: int = 0
-    turns: tuple[Turn, ...] = ()
     filter: Filter | None = None
     side: Literal["query", "passage"] = "query"
 
@@ -41,13 +38,10 @@ class JobRunner:
 
     Args:
         holders: the services by the name of their index.
-        max_question_chars: length beyond which a rewritten question is not asked.
     """
 
-    def __init__(
-        self, holders: Mapping[str, ServiceHolder], metrics: ServerMetrics, max_question_chars: int
-    ) -> None:
-        self.holders, self.metrics, self.max_question_chars = holders, metrics, max_question_chars
+    def __init__(self, holders: Mapping[str, ServiceHolder], metrics: ServerMetrics) -> None:
+        self.holders, self.metrics = holders, metrics
 
     def __call__(self, key: Hashable, questions: list[str]) -> list[Outcome]:
         """Run one batch; a question that failed has an error as its result."""
@@ -66,8 +60,6 @@ class JobRunner:
             return [{**one, **shared} for one in found]
 
     def _ask(self, service: AnswerService, key: Job, questions: list[str]) -> list[Outcome]:
-        if key.turns:
-            questions = [self._rephrased(service, text, key.turns) for text in questions]
         answer_sets = service.ask(questions, top_k=key.top_k, n_best=key.n_best, filter=key.filter)
         self._count_answers(answer_sets, key.index)
         return [ReaderError(one.failure) if one.failure else one.to_json() for one in answer_sets]
@@ -87,11 +79,6 @@ class JobRunner:
     ) -> list[dict[str, Any]]:
         with timer("encode"):
             return [{"vector": vector} for vector in service.embed(questions, key.side)]
-
-    def _rephrased(self, service: AnswerService, question: str, turns: tuple[Turn, ...]) -> str:
-        """The question without need of the conversation; as it is where that would be too long to ask."""
-        rephrased = service.rephrase(question, turns)
-        return rephrased if 0 < len(rephrased) <= self.max_question_chars else question
 
     def _count_answers(self, answer_sets: Sequence[AnswerSet], index: str) -> None:
         self.metrics.questions.labels("ask", index).inc(len(answer_sets))

@@ -12,7 +12,6 @@ from rag.core.log import get_logger
 from rag.core.progress import StageTimer
 from rag.core.types import AnswerSet, Passage, RankedPassages
 from rag.data.filters import Filter
-from readers.follow_up import Turn
 from serve.settings import ServeSettings
 
 log = get_logger(__name__)
@@ -22,9 +21,9 @@ log = get_logger(__name__)
 class AnswerService(Protocol):
     """Answers questions and retrieves passages; `rag.pipeline.Pipeline` is one.
 
-    `retrieve` and `embed` are called from one thread at a time, and so are `ask` and `rephrase`, but from
-    `reads_at_once` others if that is not 0; `passage` and the properties from any thread. `close` is called
-    once, after the last call has returned.
+    `retrieve` and `embed` are called from one thread at a time, and so is `ask`, but from `reads_at_once`
+    others if that is not 0; `passage` and the properties from any thread. `close` is called once, after the
+    last call has returned.
     """
 
     @property
@@ -64,9 +63,6 @@ class AnswerService(Protocol):
         Raises:
             ConfigError: the index has no such vectors.
         """
-
-    def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
-        """A follow-up question as one that needs no conversation."""
 
     def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, or None."""

@@ -13,7 +13,7 @@ from rag.core.arrays import Float32
 from rag.core.types import Passage
 from rag.data.sentences import Spans
 from rag.runtime.hardware import resolve_device, resolve_precision
-from readers.answer_forms import content_words, expected_form
+from readers.answer_forms import can_be_polar, content_words, expected_form
 from readers.confidence import likelihoods
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
@@ -23,7 +23,6 @@ from readers.extractive.model import Logits, LogitsModel
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import check_offsets, continuations, tokenize_texts
 from readers.extractive.waves import read_waves
-from readers.follow_up import can_be_polar
 from readers.manifest import Calibration, with_overrides
 from readers.protocols import PassageLists, ReadResult, ScoreLists, check_request
 from readers.ranking import Pair, PassageRows, ScoredPassages, rank

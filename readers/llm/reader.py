@@ -12,7 +12,6 @@ from rag.config import Config
 from rag.core.errors import ReaderError
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from readers.follow_up import Turn, rephrase_messages
 from readers.llm.prompt import (
     Completion,
     MalformedReply,
@@ -20,15 +19,12 @@ from readers.llm.prompt import (
     parse_reply,
     quoting_messages,
     to_result,
-    visible_text,
     without_question,
 )
 from readers.protocols import PassageLists, ReadAnswer, ReadResult, ScoreLists, check_request
 
 log = get_logger(__name__)
 _SHOWN_FAILURES = 3
-_REPHRASE_TOKENS = 128
-_MAX_ADDED_CHARS = 300  # a longer reply is talk about the question, not the question
 
 
 class LanguageModelSettings(Config):
@@ -113,19 +109,6 @@ class LanguageModelReader:
             with ThreadPoolExecutor(workers) as pool:
                 read = list(pool.map(lambda job: self._one(*job), jobs))
         return as_results(read, n_best)
-
-    def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
-        """The question of a conversation as one that stands alone.
-
-        Raises:
-            ReaderError: there is no reply, or it is too long for a question.
-        """
-        messages = rephrase_messages(question, turns)
-        reply = self.completer.complete(messages, _REPHRASE_TOKENS, timeout_s=self.settings.timeout_s)
-        text = visible_text(reply.text).removeprefix("Question:").strip('"“” ')
-        if not 0 < len(text) <= len(question) + _MAX_ADDED_CHARS:
-            raise ReaderError(f"{self.name}: expected one question, got a reply of {len(text)} characters")
-        return text
 
     def _one(
         self, question: str, passages: Sequence[Passage], order: Sequence[int]

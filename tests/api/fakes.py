@@ -18,7 +18,6 @@ from rag.core.errors import ConfigError
 from rag.core.progress import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from readers.answer_kinds import of_parts
-from readers.follow_up import Turn, standalone_question
 from serve.app import create_app
 from serve.run import bind
 from serve.service import AnswerService
@@ -166,9 +165,6 @@ class FakeService:
         if side == "passage" and self.n_sides == 1:
             raise ConfigError("/srv/reader encodes questions alone")
         return np.array([[len(text), float(side == "query"), 0.1] for text in texts], np.float32)
-
-    def rephrase(self, question: str, turns: Sequence[Turn]) -> str:
-        return standalone_question(question, turns[-1])
 
     def passage(self, passage_id: str) -> Passage | None:
         assert self.n_closed == 0, "used after it was closed"

@@ -23,7 +23,11 @@ SPLIT = [
         "How many do I need?",
         "How many do I need? What does it cost?",
     ),
-    ("When was Gaddafi born, and when did he die?", "When was Gaddafi born?", "When did Gaddafi die?"),
+    (
+        "When was Gaddafi born, and when did he die?",
+        "When was Gaddafi born?",
+        "When was Gaddafi born? When did he die?",
+    ),
     (
         "Who was the first president and how tall was he?",
         "Who was the first president?",
@@ -32,7 +36,7 @@ SPLIT = [
     (
         "Where is the gland located and what does it do?",
         "Where is the gland located?",
-        "What does the gland do?",
+        "Where is the gland located? What does it do?",
     ),
 ]
 WHOLE = [

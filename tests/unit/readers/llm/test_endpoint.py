@@ -17,7 +17,6 @@ from rag.core.errors import ConfigError, ReaderError
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
 from rag.rounds.signals import Judge, to_judge
-from readers.follow_up import Rephrases, Turn
 from readers.open import open_reader, reader_kind
 
 PASSAGES = [
@@ -263,22 +262,6 @@ def test_a_source_that_cannot_be_is_refused_before_any_question(source: str) -> 
 def test_unknown_settings_are_refused(server: Server) -> None:
     with pytest.raises(ConfigError, match="did you mean 'timeout_s'"):
         open_reader(server.source, timeout=3)
-
-
-def test_a_follow_up_question_is_reworded_from_the_conversation(server: Server) -> None:
-    turns = [Turn("What is the capital of France?", "Paris"), Turn("Who is its mayor?", "")]
-    server.replies = [chat("<think>Paris?</think>Question: What is the population of Paris?")]
-    reader = open_reader(server.source)
-    assert isinstance(reader, Rephrases)
-    assert reader.rephrase("And its population?", turns) == "What is the population of Paris?"
-    shown = server.asked[0]["messages"][-1]["content"]
-    assert "Answer: Paris" in shown
-    assert "Answer: not known" in shown
-    assert shown.endswith("Last question: And its population?")
-    for reply in ("", "word " * 100):
-        server.replies = [chat(reply or "<think>nothing")]
-        with pytest.raises(ReaderError, match="expected one question"):
-            reader.rephrase("And its population?", turns)
 
 
 def test_log_probabilities_of_a_prompt_become_a_signal(server: Server) -> None:
