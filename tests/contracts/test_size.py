@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1721, 1425),
+    "rag/*.py": (1715, 1425),
     "rag/adaptation": (863, 400),
     "rag/bench": (3968, 1300),
     "rag/cli": (2953, 1300),
@@ -25,10 +25,10 @@ CEILINGS = {
     "rag/scale": (753, 450),
     "rag/training": (3037, 1400),
     "indexers": (6447, 4400),
-    "readers": (10631, 6600),
+    "readers": (10360, 6600),
     "retrievers": (12142, 6600),
-    "serve": (4320, 2600),
-    "tests": (39614, 24000),
+    "serve": (4308, 2600),
+    "tests": (39498, 24000),
 }
 
 
