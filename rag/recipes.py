@@ -95,7 +95,6 @@ RECIPES = {
     "emdr2": Recipe("rag.joint.config:EmdrTrainConfig", "rag.joint.emdr2:train_emdr2"),
     "dpr": Recipe("retrievers.training.config:DprTrainConfig", "retrievers.training.dpr:train_dpr"),
     "ance": Recipe("retrievers.training.config:AnceTrainConfig", "retrievers.training.ance:train_ance"),
-    "adore": Recipe("retrievers.training.config:AdoreTrainConfig", "retrievers.training.adore:train_adore"),
     "distill": Recipe(
         "retrievers.training.recipe_configs:DistillTrainConfig", "retrievers.training.distill:train_distill"
     ),

@@ -8,76 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path as FilePath
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 
 from indexers.selected import Selection
 from rag.config import Config
-from rag.core.arrays import Bool, Float32
-from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
-from rag.core.files import atomic_write_json, read_json
+from rag.core.arrays import Float32
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Path, Query
 from retrievers.dense import DenseRetriever, stage
 from retrievers.protocols import Passages, Retriever
-
-STOP_FILE = "stop.json"
-
-
-class LearnedStop:
-    """A rule that a question is complete after hop t if w_t·E(q) + b_t is above 0.
-
-    Made by `rag tune stop`. After a hop beyond its last, no question is complete. It decides before the next
-    hop is searched, so that a question of one hop costs no more than single-hop search.
-
-    Args:
-        encoder: weight hash of the encoder whose question vectors it classifies.
-        weights: (T, D), one row per hop.
-        biases: (T,).
-
-    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval": the
-        classifier of their unified model, for any number of hops.
-    """
-
-    def __init__(self, encoder: str, weights: Float32, biases: Float32) -> None:
-        self.encoder, self.weights, self.biases = encoder, weights, biases
-
-    @classmethod
-    def load(cls, path: str | FilePath, encoder: str) -> LearnedStop:
-        """Read a rule and check that it was learned on vectors of the encoder with this weight hash.
-
-        Raises:
-            ArtifactError: there is no such file, or it is not a stop rule.
-            MismatchedArtifactError: it was fitted for another encoder.
-        """
-        try:
-            value = read_json(path)
-            rule = cls(
-                str(value["encoder"]), *(np.array(value[key], np.float32) for key in ("weights", "biases"))
-            )
-        except (DataError, KeyError, TypeError, ValueError) as error:
-            raise ArtifactError(
-                f"{path} is not a stop rule: {error}", hint="`rag tune stop` makes one"
-            ) from error
-        if rule.encoder != encoder:
-            raise MismatchedArtifactError(
-                f"{path} was learned on another encoder's vectors", hint="run `rag tune stop` on this index"
-            )
-        return rule
-
-    def save(self, path: str | FilePath) -> None:
-        """Write the file that `load` reads."""
-        value = {"encoder": self.encoder, "weights": self.weights.tolist(), "biases": self.biases.tolist()}
-        atomic_write_json(path, value)
-
-    def __call__(self, questions: Float32, hop: int) -> Bool:
-        """Mask (B,) bool of the questions (B, D) that need no further passage after hop `hop`."""
-        if hop > len(self.biases):
-            return np.zeros(len(questions), bool)
-        return np.asarray(questions @ self.weights[hop - 1] + self.biases[hop - 1] > 0)
 
 
 class HopOptions(Config):
@@ -87,14 +28,11 @@ class HopOptions(Config):
         hops: largest number of passages in a path.
         beam: paths that are kept and continued after each hop.
         first: retriever of the first passage: dense, BM25, or both.
-        stop: rule by which a path may have fewer than `hops` passages: a file of `rag tune stop`, "never",
-            or "auto" for the file `stop.json` in the encoder's folder, if there is one.
     """
 
     hops: int = Field(default=2, ge=1, le=8)
     beam: int = Field(default=5, ge=1, le=1000)
     first: Literal["dense", "bm25", "hybrid"] = "dense"
-    stop: str = "auto"
 
 
 class MultiHopRetriever:
@@ -105,7 +43,6 @@ class MultiHopRetriever:
         first: retriever of the first passages; None: `dense`. Its n-th hit gets the score of the n-th hit of
             `dense`, because scores of different kinds cannot be added.
         hops, beam: see `HopOptions`.
-        stop: rule that ends a question's paths earlier; None: no rule.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval".
 
@@ -122,10 +59,9 @@ class MultiHopRetriever:
         first: Retriever | None = None,
         hops: int = 2,
         beam: int = 5,
-        stop: LearnedStop | None = None,
     ) -> None:
         self.dense, self.passages, self.first = dense, passages, first
-        self.hops, self.beam, self.stop = hops, beam, stop
+        self.hops, self.beam = hops, beam
 
     def search(
         self,
@@ -158,21 +94,21 @@ class MultiHopRetriever:
         if not questions:
             return [], []
         width = max(top_k, self.beam)
-        queries, first = self._first_hop(questions, width, timer, selected)
-        paths = self._continue(questions, queries, first, width, timer, selected)
+        first = self._first_hop(questions, width, timer, selected)
+        paths = self._continue(questions, first, width, timer, selected)
         hits = [hits_of_paths(found, rest, top_k) for found, rest in zip(paths, first, strict=True)]
         return hits, [found[:top_k] for found in paths]
 
     def _first_hop(
         self, questions: Sequence[str], width: int, timer: StageTimer | None, selected: Selection | None
-    ) -> tuple[Float32, list[list[Hit]]]:
-        """Vectors (B, D) of the questions and their first passages."""
+    ) -> list[list[Hit]]:
+        """The first passages of the questions."""
         with stage(timer, "hop_1"):
             queries = self.dense.encoder.encode_queries([Query(question) for question in questions])
             found = self.dense.search_vectors(queries, width, selected, timer=timer)
             if self.first is None:
-                return queries, found
-            return queries, [
+                return found
+            return [
                 [replace(hit, score=dense.score) for hit, dense in zip(hits, by_vector, strict=False)]
                 for hits, by_vector in zip(
                     self.first.search(questions, width, selected=selected), found, strict=True
@@ -182,7 +118,6 @@ class MultiHopRetriever:
     def _continue(
         self,
         questions: Sequence[str],
-        vectors: Float32,
         first: Sequence[Sequence[Hit]],
         width: int,
         timer: StageTimer | None,
@@ -192,9 +127,6 @@ class MultiHopRetriever:
         paths = [[Path((hit,), hit.score) for hit in hits] for hits in first]
         going = [number for number, found in enumerate(paths) if found]
         for hop in range(1, self.hops):
-            if self.stop is not None:
-                stopped = self.stop(vectors, hop)
-                going = [number for number in going if not stopped[number]]
             if not going:
                 break
             with stage(timer, f"hop_{hop + 1}"):

@@ -19,13 +19,12 @@ from retrievers.fusion import Fusion
 from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever, default_fusion
 from retrievers.kinds import KIND_NAMES
 from retrievers.late_interaction import LateInteractionRetriever, TokenSearchOptions
-from retrievers.multihop import STOP_FILE, HopOptions, LearnedStop, MultiHopRetriever
+from retrievers.multihop import HopOptions, MultiHopRetriever
 from retrievers.protocols import Retriever, TextEncoder
 from retrievers.sparse import SparseRetriever
 
 if TYPE_CHECKING:
     from indexers.index import Index
-    from indexers.protocols import EncoderIdentity
     from retrievers.encoders.bi_encoder import BiEncoder
     from retrievers.encoders.static import StaticEncoder
 
@@ -126,16 +125,8 @@ class _Builder:
         loaded = replace(self, encoder=cast("BiEncoder", dense.encoder))
         first = {"dense": lambda: None, "bm25": loaded.bm25, "hybrid": loaded.hybrid}[options.first]()
         return MultiHopRetriever(
-            dense, self.index.passages, first=first, hops=options.hops, beam=options.beam,
-            stop=self._stop_rule(options.stop, dense.encoder.identity),
-        )  # fmt: skip
-
-    def _stop_rule(self, given: str, identity: EncoderIdentity) -> LearnedStop | None:
-        named = self.encoder if isinstance(self.encoder, str | Path) else identity.name
-        beside = Path(named) / STOP_FILE
-        if given == "never" or (given == "auto" and not beside.is_file()):
-            return None
-        return LearnedStop.load(beside if given == "auto" else given, identity.weights_sha256)
+            dense, self.index.passages, first=first, hops=options.hops, beam=options.beam
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ def generator(settings: Any) -> None:
 
 for _panel, _commands in {
     "Retrievers": (
-        *(retrievers.dpr, retrievers.ance, retrievers.adore, retrievers.mdr, retrievers.ict),
+        *(retrievers.dpr, retrievers.ance, retrievers.mdr, retrievers.ict),
         *(retrievers.distill, retrievers.static, retrievers.colbert, retrievers.reranker),
     ),
     "Retriever and reader together": (orqa, realm, mlm, rag, emdr2),

@@ -1,4 +1,4 @@
-"""`rag train` dpr, ance, adore, ict, mdr, distill, static, colbert and reranker: recipes for retrievers."""
+"""`rag train` dpr, ance, ict, mdr, distill, static, colbert and reranker: recipes for retrievers."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -39,17 +39,6 @@ def ance(
             typer.echo(f"negatives → {refresh_negatives(settings, **encoding)}")
         else:
             say_encoder(train_ance(settings, role=role, **encoding))
-
-
-@training_command()
-def adore(settings: Any) -> None:
-    """Train the question encoder alone, against the fixed vectors of an index (ADORE).
-
-    Afterwards OUT/index is that index for the trained encoder: nothing has to be encoded again.
-    """
-    finished = run_recipe("adore", settings)
-    typer.echo(f"encoder → {finished}\nindex → {settings.out / 'index'}")
-    typer.echo(f"use them: rag ask … --index {settings.out / 'index'}")
 
 
 @training_command(

@@ -9,7 +9,6 @@ from rag.cli.evaluate import Facts, Sentences, Split
 from rag.cli.options import (
     DATA,
     OPENING,
-    SEARCH,
     IndexDir,
     QuestionFile,
     QuestionFormat,
@@ -19,7 +18,6 @@ from rag.cli.options import (
     options_of,
     out_option,
 )
-from rag.config import DEFAULT_SEED
 from rag.eval.settings import EvaluationSettings
 
 app = typer.Typer(
@@ -145,38 +143,3 @@ def confidence(
     if tuning.after.ece > tuning.before.ece:
         typer.echo("the fit makes the confidence no better: keep the reader as it is, or give more questions")
     typer.echo(f"reader → {out}\nuse it: --reader {out}")
-
-
-@app.command()
-def stop(
-    train: Annotated[
-        list[Path],
-        option(help="Question sets of one and of more hops; may be given several times.", panel=DATA),
-    ],
-    index_encoder: Annotated[
-        str, option(help="Folder of the index's encoder, whose question vectors are judged.", panel=SEARCH)
-    ],
-    out: Annotated[Path, out_option("File of the rule, for multihop:stop=FILE.")],
-    hops: Annotated[
-        int, option(min=2, help="Maximum hops of the search that the rule is for.", panel=SEARCH)
-    ] = 2,
-    lost: Annotated[
-        float,
-        option(
-            min=0, max=1, help="Tolerated share of questions that need more and are stopped.", panel=SEARCH
-        ),
-    ] = 0.05,
-    limit: Annotated[int, option(min=1, help="Maximum number of questions per set.", panel=DATA)] = 1000,
-    seed: Annotated[
-        int, option(min=0, help="Seed of the random draw of questions.", panel=DATA)
-    ] = DEFAULT_SEED,
-) -> None:
-    """Learn which questions need no further hop, so that one-hop questions stay one-hop."""
-    from rag.core.files import check_target
-    from retrievers.training.stop import learn_stop
-
-    check_target(out)
-    rule, figures = learn_stop(train, index_encoder, hops=hops, lost=lost, most=limit, seed=seed)
-    rule.save(out)
-    typer.echo("\n".join(map(str, figures)))
-    typer.echo(f"rule → {out}\nuse it: --retriever multihop:hops={hops},stop={out}")

@@ -100,8 +100,8 @@ def full_loss(retrieval: Tensor, start: Tensor, end: Tensor, text: Tensor, right
 def train_orqa(config: OrqaTrainConfig) -> Path:
     """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
-    Writes what `train_adore` writes, `index/` for the trained encoder among it, and `reader/`, which adds the
-    retrieval score to a span's as in training: `rag evaluate --index OUT/index --reader OUT/reader`.
+    Writes `index/`, the index for the trained encoder, and `reader/`, which adds the retrieval score to a
+    span's as in training: `rag evaluate --index OUT/index --reader OUT/reader`.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`.

@@ -1,4 +1,4 @@
-"""Configurations of retriever training: the groups that all recipes share; DPR, ANCE and ADORE."""
+"""Configurations of retriever training: the groups that all recipes share; DPR and ANCE."""
 
 from __future__ import annotations
 
@@ -329,32 +329,4 @@ class AnceTrainConfig(ContrastiveTrainConfig, MinedConfig, CorpusTrainConfig):
     @model_validator(mode="after")
     def _cross_check_ance(self) -> AnceTrainConfig:
         self._check_drawn(self.data.hard_negatives)
-        return self
-
-
-class AdoreTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
-    """The whole configuration of `train_adore`, which trains only the question encoder on a fixed index.
-
-    Attributes:
-        index: built index with vectors; `question_encoder` None takes the encoder it was built with.
-        depth: number of passages that each step retrieves for a question with the current question encoder.
-    """
-
-    recipe: ClassVar[str] = "adore"
-    measured: ClassVar[tuple[str, ...]] = SEARCHED
-
-    index: Path
-    data: ExamplesConfig = ExamplesConfig()
-    model: ModelConfig = ModelConfig(shared=False)
-    depth: int = Field(default=200, ge=2)
-
-    @model_validator(mode="after")
-    def _cross_check_adore(self) -> AdoreTrainConfig:
-        usual, model = ModelConfig(shared=False).flat(), self.model.flat()
-        names = (
-            *("shared", "passage_encoder", "projection_dim", "pooling", "normalize", "layout"),
-            *("query_prefix", "passage_prefix"),
-        )
-        if given := [f"{name}={model[name]}" for name in names if model[name] != usual[name]]:
-            raise ValueError(f"{', '.join(given)}: the index decides this, and only questions are encoded")
         return self

@@ -22,7 +22,7 @@ from retrievers.late_interaction import LateInteractionRetriever
 from retrievers.open import open_retriever
 from retrievers.rerank import LateInteraction, RerankingRetriever, reranked
 from retrievers.training.bi_encoder import adopt_index
-from retrievers.training.config import AdoreTrainConfig
+from retrievers.training.config import DprTrainConfig
 
 WORDS = ["danube", "forest", "river", "black", "title", "text", "wrote", "who", "rises", "the"]
 
@@ -72,7 +72,7 @@ def test_kinds_of_an_index_of_tokens(built: Path) -> None:
             open_retriever(index, "colbert:nprobes=3")
         with pytest.raises(ConfigError, match="has no vectors"):  # one of each passage
             index.require_dense()
-        config = AdoreTrainConfig(out=built / "run", train_files=(built,), index=built)
+        config = DprTrainConfig(out=built / "run", train_files=(built,), index=built)
         with pytest.raises(ConfigError, match="has no vectors"):
             adopt_index(config, index)
 

@@ -7,13 +7,13 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
-from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.core.errors import ConfigError
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage, Query
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.fusion import Fusion
-from retrievers.multihop import LearnedStop, MultiHopRetriever
+from retrievers.multihop import MultiHopRetriever
 from retrievers.open import open_retriever
 from retrievers.protocols import Retriever
 
@@ -138,17 +138,6 @@ def test_a_corpus_of_one_passage_has_paths_of_one_passage():
     assert [len(path.hits) for path in retriever(rows=1, hops=4).search_paths(["who"], 5)[0]] == [1]
 
 
-def test_a_stopped_question_has_exactly_the_hits_of_one_hop():
-    def stop(questions, hop):
-        return np.arange(len(questions)) < (hop == 1)
-
-    searcher = retriever(hops=3, beam=2, stop=stop)
-    short, long = searcher.search_paths(["one", "two"], 5)
-    assert {len(path.hits) for path in short} == {1}
-    assert {len(path.hits) for path in long} == {3}
-    assert searcher.search(["one"], 6) == [retriever(hops=1).search(["one"], 6)[0]]
-
-
 def test_first_hits_of_another_retriever_take_the_scores_of_the_dense_list():
     class Words:
         def search(self, questions, top_k, *, timer=None, selected=None):
@@ -164,21 +153,6 @@ def test_first_hits_of_another_retriever_take_the_scores_of_the_dense_list():
     assert retriever(hops=2, first=Words()).search(["nothing"], 5) == [[]]
 
 
-def test_a_learned_rule_decides_by_the_questions_vector(tmp_path):
-    rule = LearnedStop("ab", np.array([[1.0, 0.0]], np.float32), np.array([-1.0], np.float32))
-    rule.save(tmp_path / "stop.json")
-    read = LearnedStop.load(tmp_path / "stop.json", "ab")
-    questions = np.array([[3.0, 9.0], [0.5, 4.0]], np.float32)
-    assert read(questions, 1).tolist() == [True, False]
-    assert read(questions, 2).tolist() == [False, False]
-    with pytest.raises(MismatchedArtifactError, match="another encoder"):
-        LearnedStop.load(tmp_path / "stop.json", "cd")
-    (tmp_path / "other.json").write_text("[1]")
-    for name in ("other.json", "nothing.json"):
-        with pytest.raises(ArtifactError, match="not a stop rule"):
-            LearnedStop.load(tmp_path / name, "ab")
-
-
 def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
     passages = [
         Passage("danube", "Danube", "The Danube rises in the Black Forest of Germany."),
@@ -190,7 +164,7 @@ def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
     )
     with Index.open(place) as index:
         for first in ("dense", "bm25", "hybrid"):
-            searcher = open_retriever(index, f"multihop:beam=3,first={first},stop=never")
+            searcher = open_retriever(index, f"multihop:beam=3,first={first}")
             paths = searcher.search_paths(["What is the capital of the country where the Danube rises?"], 9)[
                 0
             ]
@@ -198,5 +172,3 @@ def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
             assert all(len({hit.row for hit in path.hits}) == 2 for path in paths)
         with pytest.raises(ConfigError, match="first=dense has one list"):
             open_retriever(index, "multihop", fusion=Fusion())
-        with pytest.raises(ArtifactError, match="not a stop rule"):
-            open_retriever(index, "multihop:stop=nowhere.json")

@@ -110,8 +110,7 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
         (
             "train rag --train q -i i -o x",
             2,
-            "--generator is not given\n  → --config gives what else is needed; presets: rag-end2end-squad, "
-            "rag-sequence-nq",
+            "--generator is not given\n  → --config gives what else is needed; presets: rag-end2end-squad, ",
         ),
         (
             "index sample --out x --index-type plaid --retriever bm25",

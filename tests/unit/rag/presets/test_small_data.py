@@ -38,7 +38,7 @@ _MODELS: dict[str, dict[str, Any]] = {  # recipe or preset → settings that sta
     },
     "causal-small": {"model": "causal"},
 }
-_OWN_INDEX = ("ance", "adore", "mdr", "orqa", "realm", "rag", "emdr2", "static")
+_OWN_INDEX = ("ance", "mdr", "orqa", "realm", "rag", "emdr2", "static")
 _CORPUS = ("ict", "mlm", "realm")
 _SMALL = [(r, name) for r in RECIPES for name in preset_names(r) if name.endswith("-small")]
 

@@ -21,8 +21,8 @@ from retrievers.encoders import static
 from retrievers.encoders.open import load_encoder, load_like
 from retrievers.encoders.static import StaticEncoder, is_static, shipped_folder, write_static
 from retrievers.open import open_retriever
-from retrievers.training.adore import train_adore
-from retrievers.training.config import AdoreTrainConfig
+from retrievers.training.mdr import train_mdr
+from retrievers.training.recipe_configs import MdrTrainConfig
 from tests.packaged import check_packaged_weights
 
 WORDS = ["[UNK]", "danube", "rhine", "river", "black", "forest", "sea", "##s", "rises", "the", "in"]
@@ -201,6 +201,9 @@ def test_no_training_starts_over_its_vectors(tmp_path: Path, vectors: np.ndarray
     encoder = load_encoder(as_model2vec(tmp_path / "encoder", vectors, tokenizer()))
     passages = [Passage("d", "Danube", "rises in the Black Forest"), Passage("r", "", "rhine sea")]
     place = build_index(passages, tmp_path / "index", encoder=encoder, settings=BuildSettings(probes=2))
-    config = AdoreTrainConfig(out=tmp_path / "run", train_files=(tmp_path / "train.json",), index=place)
+    config = MdrTrainConfig(
+        out=tmp_path / "run", train_files=(tmp_path / "train.json",), index=place, negatives="index",
+        shared=False,
+    )  # fmt: skip
     with pytest.raises(ConfigError, match="a static encoder, which is not trained here"):
-        train_adore(config)
+        train_mdr(config)

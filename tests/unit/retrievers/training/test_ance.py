@@ -170,7 +170,7 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message
         load_config(AnceTrainConfig, overrides=overrides)
 
 
-@pytest.mark.parametrize("recipe", ["dpr", "ance", "adore"])
+@pytest.mark.parametrize("recipe", ["dpr", "ance"])
 def test_the_commands_refuse_to_choose_on_a_test_set(
     recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

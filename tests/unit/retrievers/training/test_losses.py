@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rag.core.errors import DataError
-from retrievers.training.losses import in_batch_loss, pairwise_loss, ranknet_loss
+from retrievers.training.losses import in_batch_loss, pairwise_loss
 
 
 def scores_of(rows: int, columns: int, seed: int) -> torch.Tensor:
@@ -56,42 +56,3 @@ def test_pairwise_loss_is_a_softmax_of_two() -> None:
     assert float(pairwise_loss(torch.from_numpy(good), torch.from_numpy(bad))) == pytest.approx(expected)
     extreme = pairwise_loss(torch.tensor([-1e4]), torch.tensor([1e4]))
     assert float(extreme) == 2e4  # no overflow
-
-
-def test_ranknet_loss_is_the_double_sum() -> None:
-    scores = scores_of(3, 9, 4)
-    relevant = np.random.default_rng(5).random((3, 9)) < 0.3
-    relevant[2] = False  # a question without a relevant passage
-    values = scores.detach().numpy()
-    total, pairs = 0.0, 0
-    for b in range(3):
-        ranks = {int(j): r for r, j in enumerate(np.argsort(-values[b]), start=1)}
-        gains = {j: 1 / r for j, r in ranks.items()}
-        for i in np.flatnonzero(relevant[b]):
-            for j in np.flatnonzero(~relevant[b]):
-                weight = abs(gains[int(i)] - gains[int(j)])
-                total += weight * math.log1p(math.exp(-(values[b, i] - values[b, j])))
-                pairs += 1
-    loss = ranknet_loss(scores, torch.from_numpy(relevant))
-    assert float(loss.detach()) == pytest.approx(total / pairs, rel=1e-12)
-
-
-def test_ranknet_loss_leaves_empty_places_out() -> None:
-    full = torch.tensor([[2.0, 1.0, 3.0]], requires_grad=True)
-    padded = torch.tensor([[2.0, 1.0, 3.0, -torch.inf]], requires_grad=True)
-    relevant = torch.tensor([[False, True, False]])
-    wide = torch.tensor([[False, True, False, False]])
-    losses = ranknet_loss(full, relevant), ranknet_loss(padded, wide)
-    assert torch.equal(*losses)
-    losses[1].backward()
-    assert padded.grad is not None
-    assert torch.isfinite(padded.grad).all()
-
-
-def test_ranknet_loss_without_pairs_is_zero_with_gradients() -> None:
-    scores = torch.tensor([[1.0, -torch.inf]], requires_grad=True)
-    loss = ranknet_loss(scores, torch.tensor([[True, False]]))
-    loss.backward()
-    assert float(loss.detach()) == 0.0
-    assert scores.grad is not None
-    assert not scores.grad.any()

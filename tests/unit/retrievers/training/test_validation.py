@@ -141,10 +141,9 @@ def test_held_out_queries_bring_their_passages() -> None:
 def test_the_published_recipes_pool_as_many_questions_as_the_published_rule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("dpr-nq", "dpr-nq-round2"):
-        given = {"out": "run", "train_files": ["train.json"], "validation_file": "dev.json"}
-        config = load_config(DprTrainConfig, name, overrides=given)
-        assert config.data.validation_questions == POOL_QUESTIONS == 10_000
+    given = {"out": "run", "train_files": ["train.json"], "validation_file": "dev.json"}
+    config = load_config(DprTrainConfig, "dpr-nq", overrides=given)
+    assert config.data.validation_questions == POOL_QUESTIONS == 10_000
     corpus = _corpus(100)
     examples = _examples(corpus, 12)
     monkeypatch.setattr(validation, "POOL_QUESTIONS", 5)
