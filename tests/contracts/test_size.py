@@ -8,10 +8,10 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1715, 1425),
+    "rag/*.py": (1714, 1425),
     "rag/adaptation": (863, 400),
     "rag/bench": (3968, 1300),
-    "rag/cli": (2953, 1300),
+    "rag/cli": (2905, 1300),
     "rag/core": (1793, 900),
     "rag/data": (8770, 5000),
     "rag/docs": (80, 80),
@@ -26,9 +26,9 @@ CEILINGS = {
     "rag/training": (3037, 1400),
     "indexers": (6447, 4400),
     "readers": (10360, 6600),
-    "retrievers": (12142, 6600),
+    "retrievers": (11735, 6600),
     "serve": (4308, 2600),
-    "tests": (39498, 24000),
+    "tests": (39165, 24000),
 }
 
 
