@@ -12,10 +12,7 @@ from rag import bench
 from rag.cli.options import command_with, parameters_of
 from rag.config import documented, parse_numbers
 
-_BENCHMARKS = (
-    *("encode", "search", "update", "tokens", "serve", "train", "read", "scale"),
-    *("corpus", "build", "filter"),
-)
+_BENCHMARKS = ("encode", "search", "serve", "train", "read")
 _SHORT = {"index": "-i", "questions": "-q"}
 _Json = Annotated[Path | None, typer.Option(help="Also write the figures here.")]
 

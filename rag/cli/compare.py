@@ -1,7 +1,8 @@
 """`rag compare`: evaluated systems on the same questions."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,15 +29,23 @@ def compare(
     markdown: Annotated[Path | None, option(help="Write the tables as Markdown.", panel=OUTPUT)] = None,
 ) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses."""
-    from rag.core.views import text_table
     from rag.eval.api import compare as run
-    from rag.eval.report_labels import NATS
 
     chosen = [name.strip() for name in figures.split(",")] if figures else None
     share = None if margin is None else margin / 100
     compared = run(results, chosen, all_pairs=all_pairs, margin=share, report=report, markdown=markdown)
+    typer.echo(comparison_table(compared))
+    for written in filter(None, (report, markdown)):
+        typer.echo(f"written: {written}")
+
+
+def comparison_table(compared: Sequence[Any]) -> str:
+    """The comparisons as a table for the terminal."""
+    from rag.core.views import text_table
+    from rag.eval.report_labels import NATS
+
     columns = ["figure", "A", "B", "A", "B", "B-A", "p", "p Holm", "won/tied/lost"]
-    columns += [] if margin is None else ["p worse", "95 % of B-A"]
+    columns += [] if all(row.p_worse is None for row in compared) else ["p worse", "95 % of B-A"]
     rows = []
     for row in compared:
         test = row.result
@@ -48,9 +57,7 @@ def compare(
             low, high = unit * test.difference.low, unit * test.difference.high
             cells += [_p(row.p_worse), f"[{low:+.2f}, {high:+.2f}]"]
         rows.append(cells)
-    typer.echo("\n".join(text_table(columns, rows)))
-    for written in filter(None, (report, markdown)):
-        typer.echo(f"written: {written}")
+    return "\n".join(text_table(columns, rows))
 
 
 def _p(value: float) -> str:

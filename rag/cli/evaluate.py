@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from rag.cli.compare import comparison_table
 from rag.cli.options import (
     DATA,
     OPENING,
     READING,
+    SEARCH,
     QuestionFile,
     QuestionFormat,
     adds_options,
@@ -27,14 +29,17 @@ Split = Annotated[
         help="Split of the data set (train, dev, test), if the file name does not contain it.", panel=DATA
     ),
 ]
-Facts = Annotated[str, option(help="auto, off, or a file of `rag tune facts`.", panel=FACTS)]
+Facts = Annotated[str, option(help="auto, off, or a file of settings.", panel=FACTS)]
 Sentences = Annotated[
     str | None,
     option(help="Corpus the index was built from, for exact sentence numbers.", panel=FACTS),
 ]
 
 
-@adds_options("opening", OPENING)
+_OPENING = {name: setting for name, setting in OPENING.items() if name != "fusion"}
+
+
+@adds_options("opening", _OPENING)
 @adds_options(
     "figures", options_of(EvaluationSettings, "profile", "pages", "seed", "batch_size", panel="Figures")
 )
@@ -54,6 +59,13 @@ def evaluate(
         str | None, option(help="Training questions, to report figures by overlap with them.", panel=DATA)
     ] = None,
     opening: dict[str, Any],
+    fusion: Annotated[
+        list[str] | None,
+        option(
+            help='Of hybrid retrieval: "std:1,0.6", "rrf60:1,1", …; several are compared.',
+            panel=SEARCH,
+        ),
+    ] = None,
     read: Annotated[
         int, option(min=0, help="Passages the reader sees; 0 evaluates retrieval only.", panel=READING)
     ] = 20,
@@ -72,14 +84,24 @@ def evaluate(
     from rag.config import parse_numbers
     from rag.eval import api
 
-    settings = {**drawn, **reading, **figures, "ks": parse_numbers(ks, "--ks"), "read": max(read, 1)}
+    settings: dict[str, Any] = {
+        **drawn,
+        **reading,
+        **figures,
+        "ks": parse_numbers(ks, "--ks"),
+        "read": max(read, 1),
+    }
     settings["by"] = tuple(name for part in (by or "").split(",") if (name := part.strip()))
     if read == 0:
         opening["reads"] = False
     command = shlex.join(["rag", *sys.argv[1:]])
-    made = api.evaluate(
-        index, questions, out, format=format, split=split, train=train, facts=facts, sentences=sentences,
-        command=command, **opening, **settings,
-    )  # fmt: skip
-    typer.echo(str(made))
+    settings |= {"format": format, "split": split, "train": train, "facts": facts, "sentences": sentences}
+    settings |= {**opening, "command": command}
+    if fusion and len(fusion) > 1:
+        evaluations, compared = api.evaluate_fusions(index, questions, out, fusion, **settings)
+        for evaluation in evaluations:
+            typer.echo(f"{evaluation.name}\n{evaluation}\n")
+        typer.echo(comparison_table(compared))
+    else:
+        typer.echo(str(api.evaluate(index, questions, out, fusion=(fusion or [None])[0], **settings)))
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")

@@ -29,7 +29,7 @@ _COMMANDS = {  # name → panel of the help, summary
     "train": ("Train", "Train a retriever or a reader."),
     "adapt": ("Train", "Adapt the reader to a corpus without labelled questions."),
     "rounds": ("Train", "Teach a retriever in rounds, from questions and answers alone."),
-    "tune": ("Train", "Choose settings of a search or a reader on training questions."),
+    "tune": ("Train", "Fit the reader's confidence to a corpus."),
     "evaluate": ("Measure", "Evaluate an index and a reader on a question set."),
     "compare": ("Measure", "Compare evaluated systems on the same questions, with significance tests."),
     "bench": ("Measure", "Measure this system beside its peers on this machine."),
@@ -146,8 +146,6 @@ _RENAMED = {
     "--depth": "--ranks of `rag mine`, --read of `rag score`",
     "--rounds": "`rag rounds`",
     "--build": "`make site`, in a clone of the project",
-    "--tune-facts": "`rag tune facts`",
-    "--tune-fusion": "`rag tune fusion`",
 }
 
 

@@ -5,18 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import DATA, OPENING, OUTPUT, adds_options, option
+from rag.cli.options import OPENING, OUTPUT, IndexDir, adds_options, option
 
 
 @adds_options("opening", OPENING)
 def mcp(
-    index: Annotated[
-        str, option("--index", "-i", help="Folder of an index, or address of a running server.", panel=DATA)
-    ],
+    index: IndexDir,
     opening: dict[str, Any],
-    api_key: Annotated[
-        str | None, option(envvar="RAG_API_KEY", help="Key of that server, if it needs one.", panel=DATA)
-    ] = None,
     top_k: Annotated[int, option(min=1, max=100, help="Results of a search.", panel=OUTPUT)] = 10,
     http: Annotated[
         bool,
@@ -36,13 +31,9 @@ def mcp(
 
     require("mcp.server.mcpserver", extra="mcp")  # before models are loaded
     from rag.integrations.mcp import create_mcp_server
-    from rag.integrations.source import open_source
+    from rag.pipeline import Pipeline
 
-    given = {name: value for name, value in opening.items() if value != OPENING[name][1]}
-    if api_key is not None:
-        given["api_key"] = api_key
-    source = open_source(index, reads=True, **given)
-    server = create_mcp_server(source, top_k=top_k)
+    server = create_mcp_server(Pipeline.open(index, **opening), top_k=top_k)
     if not http:
         typer.echo("serving MCP over standard input and output; an MCP client starts this command", err=True)
         server.run("stdio")

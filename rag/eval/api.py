@@ -1,5 +1,6 @@
-"""Evaluate, compare, or choose settings with one function call each: the Python side of the commands."""
+"""Evaluate, compare, or fit a confidence with one function call each: the Python side of the commands."""
 
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,9 +21,7 @@ from rag.eval import runner
 from rag.eval.breakdown import TrainingOverlap
 from rag.eval.compare import Comparison, compare_evaluations, compare_pooled, markdown_tables
 from rag.eval.confidence_tuning import ConfidenceTuning, tune_confidence
-from rag.eval.fact_tuning import FactTuning, collect_examples, tune_facts, write_tuning
 from rag.eval.facts import BOUNDARIES, FactFinder, open_finder
-from rag.eval.fusion_tuning import FusionTuning, tune_fusion
 from rag.eval.gold import GoldResolver
 from rag.eval.guard import check_selection_split
 from rag.eval.report import write_report
@@ -35,8 +34,6 @@ from rag.pipeline import Pipeline
 from readers.extractive.files import check_calibrated, save_calibrated
 from readers.extractive.reader import ExtractiveReader
 from readers.open import open_reader
-from retrievers.hybrid import HybridRetriever
-from retrievers.rerank import RerankingRetriever
 
 REPORT_NAME = "report.html"
 Questions = Any  # a file, or what `questions_from` takes
@@ -158,6 +155,23 @@ def evaluate(
     return replace(found, notes=tuple(notes), holder=holder)
 
 
+def evaluate_fusions(
+    index: str | Path, questions: Questions, out: str | Path, fusions: Sequence[str], **options: Any
+) -> tuple[list[Evaluation], list[Comparison]]:
+    """Evaluate fusions of hybrid retrieval, each in a folder of `out`, and compare them with the first.
+
+    Args:
+        fusions: settings as `Pipeline.open` takes them, such as "std:1,0.6".
+        options: further arguments of `evaluate`.
+    """
+    places = [Path(out) / re.sub(r"[^\w.,-]+", "-", fusion) for fusion in fusions]
+    evaluations = [
+        evaluate(index, questions, place, fusion=fusion, **options)
+        for place, fusion in zip(places, fusions, strict=True)
+    ]
+    return evaluations, compare(evaluations)
+
+
 @checked
 def compare(
     results: Sequence[str | Path | Evaluation],
@@ -208,69 +222,6 @@ def compare(
     if markdown is not None:
         atomic_write_text(markdown, markdown_tables(evaluations, compared))
     return compared
-
-
-def choose_facts(
-    index: str | Path,
-    questions: str,
-    out: str | Path,
-    *,
-    facts: str = "auto",
-    sentences: str | Path | None = None,
-    format: str = "auto",
-    split: str | None = None,
-    settings: EvaluationSettings,
-    **opening: Any,
-) -> tuple[FactTuning, Path]:
-    """Choose the settings of supporting facts on training questions and write them into `out`.
-
-    Raises:
-        ConfigError: the questions are a test set, facts are off, or `out` is no folder.
-    """
-    check_target(out, folder=True)
-    finder = open_finder(facts, sentences, read=settings.read)
-    if finder is None or opening.get("reader") is False or not opening.get("reads", True):
-        raise ConfigError("tuning needs a reader and facts", hint="leave out facts=off and reader=False")
-    source = QuestionSource.of_file(questions, split=split, format=format)
-    check_selection_split(source.path, source.split)
-    pipeline = Pipeline.open(index, **opening)
-    examples = collect_examples(pipeline, read_questions(questions, format=format), finder, settings)
-    tuning = tune_facts(examples, finder.settings, seed=settings.seed)
-    return tuning, write_tuning(tuning, out, source, _identity(pipeline, finder))
-
-
-def choose_fusion(
-    index: str | Path,
-    questions: str,
-    out: str | Path,
-    *,
-    format: str = "auto",
-    split: str | None = None,
-    settings: EvaluationSettings,
-    **opening: Any,
-) -> FusionTuning:
-    """Compare fusion settings on training questions and write `fusion.json` into `out`.
-
-    Raises:
-        ConfigError: the questions are a test set, the retriever neither fuses nor re-ranks, or `out` is no
-            folder.
-    """
-    check_target(out, folder=True)
-    source = QuestionSource.of_file(questions, split=split, format=format)
-    check_selection_split(source.path, source.split)
-    pipeline = Pipeline.open(index, **{**opening, "reader": False})
-    if not isinstance(pipeline.retriever, HybridRetriever | RerankingRetriever):
-        raise ConfigError(
-            "only hybrid retrieval and re-ranking fuse lists",
-            hint="build the index with `--retriever hybrid`, or give --rerank",
-        )
-    resolver = GoldResolver(pipeline.index.passages)
-    resolved = [resolver(question) for question in _drawn(questions, format, settings)]
-    tuning = tune_fusion(pipeline.retriever, pipeline.index.passages, resolved, ks=settings.ks)
-    place = Path(out)
-    place.mkdir(parents=True, exist_ok=True)
-    tuning.write(place / "fusion.json")
-    return tuning
 
 
 def fit_confidence(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
@@ -18,7 +19,8 @@ from rag import __version__
 from rag.core.errors import RagError
 from rag.core.optional import require
 from rag.core.types import Certainty, Passage, certainty
-from rag.integrations.source import Source, metadata_of
+from rag.integrations import passage_metadata
+from rag.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -81,11 +83,11 @@ def _shown(part: dict[str, Any]) -> str:
     return str(first["text"]) if first and is_shown else ""
 
 
-def create_mcp_server(source: Source, *, top_k: int = 10, snippet_chars: int = 300) -> MCPServer:
+def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int = 300) -> MCPServer:
     """An MCP server that is not running yet.
 
     Args:
-        source: an index or a server; it must be able to read for `ask`.
+        pipeline: opened with a reader, for `ask`.
         top_k: results of `search`.
         snippet_chars: length of the text shown in each result of `search`.
 
@@ -120,33 +122,35 @@ def create_mcp_server(source: Source, *, top_k: int = 10, snippet_chars: int = 3
         return wrapped
 
     def link(passage: Passage) -> str:
-        return source.link(passage) or _SCHEME + quote(passage.id, safe="")
+        """The web address that a passage comes from, or its address as a resource."""
+        path = passage.location.path if passage.location else ""
+        return path if path.startswith(("http://", "https://")) else _SCHEME + quote(passage.id, safe="")
 
     def document(passage: Passage) -> Document:
         title = passage.title or passage.id
         return Document(
-            id=passage.id, title=title, text=passage.text, url=link(passage), metadata=metadata_of(passage)
+            id=passage.id,
+            title=title,
+            text=passage.text,
+            url=link(passage),
+            metadata=passage_metadata(passage),
         )
 
     @server.tool(annotations=only_reads)
     @explained
     def search(query: str) -> SearchResults:
         """Find passages for a question or a few words, best first; `fetch` returns one in full."""
-        found = source.retrieve(query, top_k)
-        return SearchResults(
-            results=[
-                SearchResult(
-                    id=one.id, title=one.title or one.id, url=link(one), text=one.text[:snippet_chars]
-                )
-                for one, _ in found
-            ]
-        )
+        results = [
+            SearchResult(id=hit.id, title=hit.title or hit.id, url=link(hit), text=hit.text[:snippet_chars])
+            for _, hit in pipeline.retrieve(query, top_k)
+        ]
+        return SearchResults(results=results)
 
     @server.tool(annotations=only_reads)
     @explained
     def fetch(id: str) -> Document:
         """One passage in full, by its id from `search`."""
-        passage = source.passage(id)
+        passage = pipeline.passage(id)
         if passage is None:
             raise ToolError(f"no passage has the id {id[:100]!r}; ids come from `search`")
         return document(passage)
@@ -155,15 +159,15 @@ def create_mcp_server(source: Source, *, top_k: int = 10, snippet_chars: int = 3
     @explained
     def ask(question: str) -> Answered:
         """Answer a question in a few words from the passages, with evidence and confidence."""
-        result = source.ask(question)
+        result = pipeline.ask(question).to_json()
         answers, nothing = result["answers"], result["no_answer_confidence"]
         best = answers[0] if answers else None
-        passage = source.passage(best["evidence"]["passage_id"]) if best else None
+        passage = pipeline.passage(best["evidence"]["passage_id"]) if best else None
         bears = result.get("kind") == "passage"
         notes = [_BEARS if bears else "", best.get("note") if best else "", result.get("notice")]
         text = guess = best["text"] if best and not bears else None
         if parts := result.get("parts"):
-            best = min(answers, key=lambda one: one["confidence"], default=None)  # the least certain one
+            best = min(answers, key=itemgetter("confidence"), default=None)  # the least certain
             replies = [f"{part['question']} {_shown(part) or 'no answer found'}" for part in parts]
             text, guess, notes = " ".join(replies), None, [result.get("notice")]
         level = certainty(best["confidence"] if best else 0.0, nothing)
@@ -183,9 +187,9 @@ def create_mcp_server(source: Source, *, top_k: int = 10, snippet_chars: int = 3
     @server.resource(f"{_SCHEME}{{passage_id}}", mime_type="text/plain", security=anything)
     def passage(passage_id: str) -> str:
         """Title and text of a passage, by its id."""
-        found = source.passage(passage_id)
-        if found is None:
+        content = pipeline.passage(passage_id)
+        if content is None:
             raise ResourceNotFoundError(f"no passage has the id {passage_id[:100]!r}")
-        return f"{found.title}\n\n{found.text}" if found.title else found.text
+        return f"{content.title}\n\n{content.text}" if content.title else content.text
 
     return server

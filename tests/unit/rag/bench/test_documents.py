@@ -4,15 +4,14 @@ import gzip
 import hashlib
 import json
 import re
-import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from rag.bench.documents import beside, fetch
-from rag.core.errors import ConfigError, DataError
+from rag.bench.documents import fetch
+from rag.core.errors import DataError
 from rag.data.questions import read_questions
 
 FOLDER = fetch.SOURCES.parent
@@ -122,47 +121,3 @@ def test_a_version_that_debian_has_no_longer_is_replaced_by_todays(
     (row,) = json.loads(sources.read_text())
     sources.write_text(json.dumps([row | {"registry": "deb"}]))
     assert fetch.fetch(tmp_path / "out", sources) == 1
-
-
-def test_conversion_is_compared_by_time_and_by_what_is_left_of_the_answers(tmp_path, monkeypatch):
-    """The other converter is the test's own: it gives each file's first line, and fails on one."""
-    modules = tmp_path / "modules"
-    modules.mkdir()
-    (modules / "markitdown.py").write_text(
-        "import pathlib, types\n"
-        "class MarkItDown:\n"
-        "    def convert(self, path):\n"
-        "        head = pathlib.Path(path).read_text().split('\\n')[0]\n"
-        "        if head == 'broken':\n"
-        "            raise ValueError('broken')\n"
-        "        return types.SimpleNamespace(text_content='# Title\\n\\n' + head)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(modules))
-    documents = tmp_path / "documents"
-    for name, text in {
-        "a.txt": "The rent is 900.\n\nIt rises in May.",
-        "b.txt": "broken\n\nIt is red.",
-    }.items():
-        (documents / "text").mkdir(parents=True, exist_ok=True)
-        (documents / "text" / name).write_text(text)
-    asked = [
-        ("How high is the rent?", "900", "a"),
-        ("When does it rise?", "May", "a"),
-        ("Colour?", "red", "b"),
-    ]
-    rows = [
-        {"id": str(n), "question": question, "answers": [answer], "document": f"text/{name}.txt"}
-        for n, (question, answer, name) in enumerate(asked)
-    ]
-    questions = tmp_path / "questions.jsonl"
-    questions.write_text("\n".join(map(json.dumps, rows)))
-    monkeypatch.setattr(beside, "QUESTIONS", questions)
-    times, quality = beside.compare(documents, sys.executable, ["markitdown"]).tables
-    assert [row[:2] for row in times.rows] == [["text", "2"], ["all", "2"]]
-    found = {row[0]: (row[1], row[3].split()[0], row[5].split()[0]) for row in quality.rows}
-    assert found == {"openqa-rag": ("0", "1.000", "1.000"), "markitdown": ("1", "0.333", "0.333")}
-    with pytest.raises(ConfigError, match="kreuzberg does not run"):
-        beside.compare(documents, sys.executable, ["kreuzberg"])
-    (documents / "text" / "b.txt").unlink()
-    with pytest.raises(DataError, match=r"lacks text/b\.txt"):
-        beside.compare(documents, sys.executable, ["markitdown"])

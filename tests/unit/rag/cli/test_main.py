@@ -161,7 +161,6 @@ def test_wrong_input_is_one_message_without_traceback(
         ("train dpr --out x --encoder y", "--encoder is now --from"),
         ("mine -i x -q q -o o --depth 1:50", "--depth is now --ranks"),
         ("mine -i x -q q -o o --model m", "--model is now --index-encoder"),
-        ("evaluate -q q -i i -o o --tune-fusion", "--tune-fusion is now `rag tune fusion`"),
         ("ask Who", "Missing option '--index'"),
         ("serve --index a -i b", "needs a name beside others"),
         ("ask who? --index a --index b", "given 2 times"),

@@ -29,9 +29,6 @@ def _no_work(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("command", "out"),
     [
-        (("tune", "facts", "--facts", "auto"), "file"),
-        (("tune", "fusion"), "file"),
-        (("tune", "fusion"), "file/below"),
         (("tune", "confidence"), "file"),
         (("mine", "--source", "bm25"), "folder.json"),
         (("retrieve",), "folder.json"),
@@ -50,10 +47,7 @@ def test_a_result_that_could_not_be_written_is_refused_before_the_search(
     assert not list(world.glob("*.mining"))
 
 
-def test_a_rule_to_stop_and_a_report_are_refused_too(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stop = ("tune", "stop", "--train", world / "questions.jsonl", "--index-encoder", "none")
-    assert exit_code(*stop, "--out", world / "folder.json") == 2
-    assert "folder.json is a folder, expected a file" in capsys.readouterr().err
+def test_a_report_is_refused_too(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--report", "--markdown"):
         assert exit_code("compare", "a", "b", option, world / "folder.json") == 2
         assert "folder.json is a folder, expected a file" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Evaluating and comparing in one call."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,18 @@ def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
     assert {row.figure for row in rows} == {"top1", "mrr"}
     assert all(row.result.difference.value == 0 for row in rows)
     assert "<html" in (tmp_path / "page.html").read_text()
+
+
+def test_fusions_are_evaluated_and_compared_by_one_command(tmp_path: Path) -> None:
+    asked, index = tmp_path / "q.jsonl", tmp_path / "index"
+    rag.Pipeline.from_texts(PASSAGES, out=index, retriever="hybrid", reader=False).close()
+    rows = [{"question": one.text, "answers": list(one.answers)} for one in QUESTIONS]
+    asked.write_text("\n".join(map(json.dumps, rows)))
+    words = ["evaluate", "-i", str(index), "-q", str(asked), "-o", str(tmp_path / "out"), "--read", "0"]
+    shown = CliRunner().invoke(app, [*words, "--fusion", "std:1,0.6", "--fusion", "rrf60:1,1"])
+    assert shown.exit_code == 0, shown.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["rrf60-1,1", "std-1,0.6"]
+    assert "rrf60-1,1" in shown.stdout.splitlines()[-2]
 
 
 def test_questions_that_nothing_is_known_of_are_told(
@@ -179,9 +192,6 @@ def test_what_does_not_fit_is_refused(index: Path, tmp_path: Path) -> None:
     path = tmp_path / "test.jsonl"
     path.write_text("")
     common = ["-q", str(path), "-o", str(tmp_path / "out"), "-i", str(index)]
-    result = CliRunner().invoke(app, ["tune", "fusion", *common])
+    result = CliRunner().invoke(app, ["tune", "confidence", *common])
     assert isinstance(result.exception, ConfigError)
     assert "test set" in str(result.exception)
-    path = path.rename(tmp_path / "train.jsonl")
-    result = CliRunner().invoke(app, ["tune", "fusion", "-q", str(path), *common[2:]])
-    assert "only hybrid retrieval" in str(result.exception)

@@ -12,7 +12,6 @@ from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
 from rag.data.corpus import read_documents
 from rag.data.files.question_fields import question_from_mapping
 from rag.data.sentences import align_sentences
-from rag.eval.fact_tuning import FactExample, collect_examples, tune_facts, write_tuning
 from rag.eval.facts import FactFinder, SentenceTable, open_finder
 from rag.eval.report import render_report, report_environment
 from rag.eval.results import load_evaluation
@@ -20,7 +19,7 @@ from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.metrics.kilt import evidence_sets, page_of
-from readers.facts import FactPassage, FactSettings, find_signs
+from readers.facts import FactSettings
 
 # The boundary after "no. 5" is one that a rule would not find, and sentence 1 is blank.
 SENTENCES = {
@@ -178,30 +177,6 @@ def test_a_card_shows_right_wrong_and_missed_facts() -> None:
     card = report_environment([]).get_template("macros.html").module.card(record)
     assert 'A, sentence 1<span class="better"> ✓</span> · B, sentence 2<span class="worse"> ✗</span>' in card
     assert "<dt>facts missed</dt><dd>C, sentence 3</dd>" in card
-
-
-def test_tuning_finds_better_settings(tmp_path: Path, corpus: Path, retrieved: Any) -> None:
-    finder = FactFinder(FactSettings(threshold=0.0), SentenceTable(read_documents(corpus)))
-    unanswerable = Question("n", "No facts?")
-    questions = [replace(QUESTION, id=f"h{n}", answers=()) for n in range(4)]
-    system = Reads(retrieved)
-    examples = collect_examples(
-        system, [unanswerable, *questions], finder, EvaluationSettings(profile="hotpot")
-    )
-    assert len(examples) == 4
-    tuning = tune_facts(examples, finder.settings, steps=60)
-    assert tuning.before[0] == 0.0  # every sentence is taken
-    assert tuning.after == tuning.held_out == (1.0, 1.0)
-    assert tune_facts(examples, finder.settings, steps=60) == tuning
-    path = write_tuning(tuning, tmp_path / "tuned", QuestionSource("toy", split="train"), {"index": "v"})
-    found = open_finder(str(path), None, read=2)
-    assert found is not None
-    assert found.settings == tuning.settings
-    assert json.loads((tmp_path / "tuned" / "tuning.json").read_text())["figures"]["n"] == 4
-    with pytest.raises(DataError, match="no question has supporting facts"):
-        collect_examples(system, [unanswerable], finder, EvaluationSettings())
-    with pytest.raises(DataError, match="expected a few hundred"):
-        tune_facts([FactExample(find_signs("q", [FactPassage("t", ["s"], 1.0)]), frozenset())])
 
 
 def test_pages_of_kilt() -> None:

@@ -5,8 +5,6 @@ import pytest
 
 import rag
 from rag.core.types import Location, Passage
-from serve.app import create_app
-from tests.api.fakes import listening, settings
 
 PASSAGES = (
     Passage("rivers/1", "Danube", "The Danube rises in the Black Forest of Germany."),
@@ -35,10 +33,3 @@ def pipeline(folder: Path) -> Iterator[rag.Pipeline]:
     opened = rag.Pipeline.open(folder)
     yield opened
     opened.close()
-
-
-@pytest.fixture(scope="session")
-def address(pipeline: rag.Pipeline) -> Iterator[str]:
-    """A server over the same index."""
-    with listening(create_app(settings(), pipeline)) as url:
-        yield url

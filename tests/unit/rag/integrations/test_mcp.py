@@ -12,17 +12,11 @@ from mcp import Client, MCPError, StdioServerParameters, stdio_client
 import rag
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.integrations.mcp import create_mcp_server
-from rag.integrations.source import Source, open_source
 from readers.answer_kinds import of_parts
 from tests.api.fakes import listening
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
-
-
-@pytest.fixture
-def source(address: str) -> Source:
-    return open_source(address)
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -50,10 +44,8 @@ async def check(client: Client) -> None:
     assert (answered["certainty"] == "none") is is_none
 
 
-async def test_tools_and_resources_over_a_server(
-    source: Source, address: str, pipeline: rag.Pipeline
-) -> None:
-    async with Client(create_mcp_server(source, top_k=3)) as client:
+async def test_tools_and_resources(pipeline: rag.Pipeline) -> None:
+    async with Client(create_mcp_server(pipeline, top_k=3)) as client:
         tools = (await client.list_tools()).tools
         assert [tool.name for tool in tools] == ["search", "fetch", "ask"]
         assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
@@ -63,7 +55,7 @@ async def test_tools_and_resources_over_a_server(
         expected = pipeline.retrieve(QUESTION, 3)
         assert [one["id"] for one in results] == [passage.id for _, passage in expected]
         urls = {one["id"]: (one["url"], one["title"]) for one in results}
-        assert urls["rivers/1"] == (f"{address}/v1/passages/rivers/1", "Danube")
+        assert urls["rivers/1"] == ("passage://rivers%2F1", "Danube")
         assert urls["web#3"] == ("https://example.org/kenya", "web#3")
         assert (await call(client, "fetch", id="web#3"))["metadata"]["path"] == "https://example.org/kenya"
         (template,) = (await client.list_resource_templates()).resource_templates
@@ -72,8 +64,8 @@ async def test_tools_and_resources_over_a_server(
         assert content.text.startswith("Rhine\n\nThe Rhine begins")
 
 
-async def test_wrong_requests_are_explained(source: Source) -> None:
-    async with Client(create_mcp_server(source)) as client:
+async def test_wrong_requests_are_explained(pipeline: rag.Pipeline) -> None:
+    async with Client(create_mcp_server(pipeline)) as client:
         for tool, arguments, words in (
             ("fetch", {"id": "nothing"}, "no passage has the id 'nothing'; ids come from `search`"),
             ("search", {"query": " "}, "question is empty"),
@@ -86,8 +78,8 @@ async def test_wrong_requests_are_explained(source: Source) -> None:
             await client.read_resource("passage://a%2Fb")
 
 
-async def test_over_http(folder: Path) -> None:
-    server = create_mcp_server(open_source(folder, reads=True))
+async def test_over_http(pipeline: rag.Pipeline) -> None:
+    server = create_mcp_server(pipeline)
     with listening(server.streamable_http_app(host="127.0.0.1")) as url:
         async with Client(f"{url}/mcp") as client:
             await check(client)
@@ -111,8 +103,8 @@ async def test_a_question_of_two_parts_has_both_answers_in_one_line() -> None:
     passage = Passage("1", "Ada", "Born in 1815.")
     born = Answer("1815", 1.0, 0.9, Evidence("1", "Ada", passage.text, 8, 12, 1.0))
     parts = [AnswerSet("When?", (born,), 0.0, "v", {}), AnswerSet("Where?", (), 0.9, "v", {})]
-    result = of_parts("When and where?", parts).to_json()
-    source = SimpleNamespace(ask=lambda question: result, passage=lambda name: passage, link=lambda one: None)
+    result = of_parts("When and where?", parts)
+    source = SimpleNamespace(ask=lambda question: result, passage=lambda name: passage)
     async with Client(create_mcp_server(source)) as client:  # type: ignore[arg-type]
         answered = await call(client, "ask", question="When and where?")
     assert answered["answer"] == "When? 1815 Where? no answer found"
