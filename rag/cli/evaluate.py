@@ -103,5 +103,5 @@ def evaluate(
             typer.echo(f"{evaluation.name}\n{evaluation}\n")
         typer.echo(comparison_table(compared))
     else:
-        typer.echo(str(api.evaluate(index, questions, out, fusion=(fusion or [None])[0], **settings)))
+        typer.echo(str(api.evaluate(index, questions, out, fusion=fusion[0] if fusion else None, **settings)))
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")

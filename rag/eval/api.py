@@ -156,7 +156,7 @@ def evaluate(
 
 
 def evaluate_fusions(
-    index: str | Path, questions: Questions, out: str | Path, fusions: Sequence[str], **options: Any
+    index: str | Path | None, questions: Questions, out: str | Path, fusions: Sequence[str], **options: Any
 ) -> tuple[list[Evaluation], list[Comparison]]:
     """Evaluate fusions of hybrid retrieval, each in a folder of `out`, and compare them with the first.
 
