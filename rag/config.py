@@ -221,24 +221,6 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     return nested
 
 
-def parse_numbers(text: str, option: str) -> tuple[int, ...]:
-    """Positive numbers separated by commas, ascending and distinct.
-
-    Raises:
-        ConfigError: something else was given.
-
-    Example:
-        >>> parse_numbers("20,1,5", "--top-k")
-        (1, 5, 20)
-    """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ConfigError(
-            f"{option} {text!r}: expected positive numbers separated by commas", hint="for example 1,5,20"
-        )
-    return tuple(sorted({int(part) for part in parts}))
-
-
 def _scalar(text: str) -> Any:
     """A YAML value; lists and maps need their brackets, and `100:50` is text, not a number to base 60."""
     try:

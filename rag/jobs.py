@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -104,8 +105,11 @@ def index(
     if is_sample and of_documents.get("split", "auto") == "auto":
         of_documents["split"] = "none"
     budget = encoder if is_source(encoder) else None  # a model in memory is measured by the embedded one
-    if ray is not None:
-        _check_ray(checked, reuse, is_source(encoder))
+    if ray is not None and (reuse or not checked.has_dense or not is_source(encoder)):
+        raise ConfigError(
+            "--ray encodes one vector per passage by an encoder that every node can load, and reuses none",
+            hint="name a folder on a shared disk, without --reuse; BM25 and token vectors are built here",
+        )
     max_tokens, count_tokens = passage_budget(budget, max_length)
     read_options, split_options = read_and_split(of_documents, max_tokens=max_tokens)
     read = read_documents(inputs, format=format, options=read_options, report=report)
@@ -147,31 +151,10 @@ def _known_vectors(
     from indexers.reuse import KnownVectors
 
     if encoder is None or not settings.has_dense:
-        raise ConfigError(
-            "--reuse takes over one vector per passage, and this build makes none",
-            hint="leave it out: BM25 and token vectors are built again in any case",
-        )
-    paths = [Path(path) for path in reuse]
-    if out.resolve() in [path.resolve() for path in paths]:
-        raise ConfigError(
-            f"--reuse and --out are both {out}", hint="build into a new directory, then switch to it"
-        )
-    return KnownVectors(encoder, paths, settings.stored_dtype)
-
-
-def _check_ray(settings: BuildSettings, reuse: Sequence[str | Path], is_named: bool) -> None:
-    if not settings.has_dense:
-        raise ConfigError(
-            "--ray encodes one vector per passage, and this build makes none",
-            hint="leave it out: BM25 and token vectors are built on this machine",
-        )
-    if reuse:
-        raise ConfigError("--ray and --reuse cannot be combined", hint="leave out one of them")
-    if not is_named:
-        raise ConfigError(
-            "--ray needs an encoder that every node can load, this one is in memory",
-            hint="save it to a folder on a shared disk, and give that",
-        )
+        raise ConfigError("--reuse takes over one vector per passage, and this build makes none")
+    if out.resolve() in [Path(path).resolve() for path in reuse]:
+        raise ConfigError(f"--reuse and --out are both {out}", hint="build into a new directory")
+    return KnownVectors(encoder, reuse, settings.stored_dtype)
 
 
 def _cut(
@@ -199,16 +182,13 @@ def _describe(
         entry = {"name": source.path, "format": source.format}
         if path.is_file():
             entry["name"] = source.name if source.format == DOCUMENTS else path.name
-            try:
+            entry["sha256"] = ""
+            with suppress(OSError):  # one may not read it: reading says so, and goes on with the others
                 entry["sha256"] = sha256_file(path)
-            except OSError:  # one may not read it: reading says so, and goes on with the others
-                entry["sha256"] = ""
         files.append(entry)
     left_out = {"shown_problems", "strict"}  # which change no passage
     if all(entry["format"] != DOCUMENTS for entry in files):  # no sections, whose size an encoder decides
         left_out.add("max_tokens")
-    if not read.metadata:  # earlier versions kept none
-        left_out.add("metadata")
     kept = [{k: v for k, v in asdict(one).items() if k not in left_out} for one in (split, read)]
     described: dict[str, Any] = json.loads(json.dumps({"files": files, "split": kept[0], "read": kept[1]}))
     return described
@@ -279,7 +259,7 @@ def retrieve(
         limit: number of questions, from the beginning of the file; None means all.
         regex: answers are regular expressions (CuratedTREC).
         filter: which passages may be returned, see `Filter.parse`.
-        **opening: arguments of `Pipeline.open` (retriever, fusion, rerank, reader, …).
+        **opening: fields of `OpenSettings` (retriever, fusion, rerank, reader, …).
 
     Returns:
         The number of questions.
@@ -291,11 +271,8 @@ def retrieve(
     from rag.eval.runs import extension_of, write_results
     from rag.pipeline import Pipeline
 
-    for name, value in (("batch_size", batch_size), ("limit", 1 if limit is None else limit)):
-        if value < 1:
-            raise ConfigError(f"{name} is {value}, expected at least 1")
-    if "reads" in opening:
-        raise ConfigError("retrieve reads nothing", hint="leave reads out")
+    if batch_size < 1 or (limit is not None and limit < 1):
+        raise ConfigError(f"batch_size is {batch_size} and limit is {limit}, expected at least 1")
     target = Path(out)
     extension_of(target)  # refused before anything is opened
     check_target(target)

@@ -6,9 +6,9 @@ the models in `encoder/` and `reader/`, unless they come with the package or fro
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from rag.core.errors import ConfigError
 from rag.core.files import TEMPORARY_MARK, atomic_write_json, check_target, read_json, replaced_folder
 from rag.core.log import get_logger
 from rag.core.manifest import read_manifest
+from rag.open_settings import OpenSettings
 from rag.runtime.live_models import describe_model, is_source, load_live, write_model
 from rag.runtime.model_files import TOWER_NAMES, TOWER_SEPARATOR, tower_folders
 from readers.paths import counts_scores
@@ -34,85 +35,75 @@ SETTINGS_FILE, READER_DIR = "pipeline.json", "reader"  # in the directory of a s
 _OWN = "its own question encoder"
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """The arguments of `Pipeline.open` that choose retriever and reader."""
+def with_saved(settings: OpenSettings, directory: Path) -> OpenSettings:
+    """The settings, and for defaults what `Pipeline.save` wrote into the directory of an index.
 
-    retriever: str = "auto"
-    index_encoder: Any = None
-    reader: Any = None
-    reads: bool = True
-    precision: str = "auto"
-    fusion: str | Fusion | None = None
-    rerank: str | Path | None = None
-    effort: str | None = None
+    A saved fusion belongs to hybrid retrieval, and a reader that brings its own question encoder needs no
+    saved one.
+    """
+    path = directory / SETTINGS_FILE
+    saved: dict[str, Any] = read_json(path) if path.is_file() else {}
+    if (directory / READER_DIR).is_dir():
+        saved["reader"] = str(directory / READER_DIR)
+    chosen = {name: getattr(settings, name) for name in OpenSettings.model_fields}
+    own = {name: value for name, value in chosen.items() if value not in (None, "auto")}
+    if settings.retriever not in ("auto", saved.get("retriever")) and "hybrid" not in str(settings.retriever):
+        saved.pop("fusion", None)
+    merged = {**chosen, **saved, **own}
+    if merged["retriever"] in ("auto", "dense") and _bound_of(_reader_file(merged["reader"])):
+        merged |= {name: chosen[name] for name in ("index_encoder", "fusion")}
+    return OpenSettings(**merged)
 
-    def completed(self, directory: Path) -> Opening:
-        """A copy in which arguments that were not given come from the saved pipeline in the directory.
 
-        A saved fusion belongs to hybrid retrieval, and a reader that brings its own question encoder needs no
-        saved one.
-        """
-        path = directory / SETTINGS_FILE
-        saved: dict[str, Any] = read_json(path) if path.is_file() else {}
-        if (directory / READER_DIR).is_dir():
-            saved["reader"] = str(directory / READER_DIR)
-        defaults = Opening()
-        chosen = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        missing = {name: value for name, value in saved.items() if chosen[name] == getattr(defaults, name)}
-        if self.retriever not in ("auto", saved.get("retriever")) and "hybrid" not in str(self.retriever):
-            missing.pop("fusion", None)
-        merged = {**chosen, **missing}
-        if merged["retriever"] in ("auto", "dense") and _bound_of(_reader_file(merged["reader"])):
-            merged |= {name: chosen[name] for name in ("index_encoder", "fusion")}
-        return Opening(**merged)
+def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[Retriever, Reader | None]:
+    """Open retriever and reader; the reader is None if none is wanted.
 
-    def open(self, index: Index) -> tuple[Retriever, Reader | None]:
-        """Open retriever and reader; the reader is None if none is wanted.
+    Raises:
+        ArtifactError: the index belongs to another encoder, or there is no such model.
+        ConfigError: a setting does not fit the index.
+    """
+    from retrievers.open import named_kind, open_retriever
 
-        Raises:
-            ArtifactError: the index belongs to another encoder, or there is no such model.
-            ConfigError: a setting is not known, or does not fit the index.
-        """
-        from retrievers.open import named_kind, open_retriever
-
-        reader, retriever, precision = self.reader, self.retriever, self.precision
-        if not isinstance(retriever, str):
-            raise ConfigError(f"retriever is {retriever!r:.40}, expected a name", hint="for example hybrid")
-        rerank = None if self.rerank is None else str(self.rerank)
-        fused = Fusion.parse(self.fusion) if isinstance(self.fusion, str) else self.fusion
-        file = _reader_file(reader)
-        known, bound = file.get("retriever") or {}, _bound_of(file)
-        if reader and bound is None and not self.reads:
+    reader, retriever, precision = settings.reader, settings.retriever, settings.precision
+    fusion = None if settings.fusion is None else Fusion.parse(settings.fusion)
+    file = _reader_file(reader)
+    trained_with, bound = file.get("retriever") or {}, _bound_of(file)
+    if reader and bound is None and not reads:
+        raise ConfigError(
+            f"{reader} is to search and not to read, but there is no question encoder in it",
+            hint="leave the reader out, or give the folder that `rag train rag` or `emdr2` wrote",
+        )
+    if retriever not in ("auto", "dense"):
+        bound = None
+    if not isinstance(retriever, str):
+        searcher: Retriever = retriever
+        if given := [name for name in ("index_encoder", "fusion") if getattr(settings, name) is not None]:
             raise ConfigError(
-                f"{reader} is to search and not to read, but there is no question encoder in it",
-                hint="leave the reader out, or give the folder that `rag train rag` or `emdr2` wrote",
+                f"{given[0]} belongs to a retriever that is opened by name", hint="leave it out"
             )
-        if retriever not in ("auto", "dense"):
-            bound = None
-        if bound is None:
-            searcher = open_retriever(
-                index, retriever, encoder=self.index_encoder, precision=precision, fusion=fused
+    elif bound is None:
+        searcher = open_retriever(
+            index, retriever, encoder=settings.index_encoder, precision=precision, fusion=fusion
+        )
+    else:
+        from retrievers.bound import open_bound
+
+        if settings.index_encoder is not None or fusion is not None:
+            raise ConfigError(
+                f"{reader} brings its own question encoder: index_encoder and fusion cannot be given",
+                hint="leave them out, or choose another --retriever",
             )
-        else:
-            from retrievers.bound import open_bound
+        searcher = open_bound(index, Path(str(reader)), bound, precision=precision)
+    opened = _open_reader(reader if reads else False, precision, settings.effort)
+    if settings.rerank is not None:
+        from retrievers.rerank import reranked
 
-            if self.index_encoder is not None or fused is not None:
-                raise ConfigError(
-                    f"{reader} brings its own question encoder: index_encoder and fusion cannot be given",
-                    hint="leave them out, or choose another --retriever",
-                )
-            searcher = open_bound(index, Path(str(reader)), bound, precision=precision)
-        opened = _open_reader(reader if self.reads else False, precision, self.effort)
-        if rerank is not None:
-            from retrievers.rerank import reranked
-
-            judge = partial(_relevance_of, opened or reader or None, precision)
-            searcher = reranked(searcher, index, rerank, precision=precision, reader=judge)
-        if known and counts_scores(opened):
-            searched = _OWN if bound else named_kind(retriever, index)
-            _check_scores(str(reader), known, searched, index)
-        return searcher, opened
+        judge = partial(_relevance_of, opened or reader or None, precision)
+        searcher = reranked(searcher, index, settings.rerank, precision=precision, reader=judge)
+    if trained_with and isinstance(retriever, str) and counts_scores(opened):
+        searched = _OWN if bound else named_kind(retriever, index)
+        _check_scores(str(reader), trained_with, searched, index)
+    return searcher, opened
 
 
 def describe(index: Index, retriever: Retriever, reader: Reader | None) -> dict[str, Any]:
@@ -142,7 +133,7 @@ def keep_encoder(encoder: Any, directory: Path) -> None:
         write_model(encoder, directory / ENCODER_DIR)
 
 
-def save(index: Index, opening: Opening, place: Path, *, overwrite: bool) -> None:
+def save(index: Index, opened: OpenSettings, place: Path, *, overwrite: bool) -> None:
     """Write an index with the models and settings that it was opened with; see `Pipeline.save`."""
     if place.exists() and place.resolve() == index.directory.resolve():
         raise ConfigError(f"{place} is the pipeline's own directory", hint="choose another one")
@@ -151,6 +142,8 @@ def save(index: Index, opening: Opening, place: Path, *, overwrite: bool) -> Non
         if not overwrite:
             raise ConfigError(f"{place} is not empty", hint="choose another directory, or add --overwrite")
         read_manifest(place, kind=INDEX_KIND)  # what is no index is never deleted
+    if not isinstance(opened.retriever, str):
+        raise ConfigError(f"a {type(opened.retriever).__name__} cannot be saved", hint="open it by its kind")
     own = (ENCODER_DIR, READER_DIR, SETTINGS_FILE, ".lock")
     with replaced_folder(place) as temporary:
         shutil.copytree(
@@ -159,34 +152,25 @@ def save(index: Index, opening: Opening, place: Path, *, overwrite: bool) -> Non
             ignore=shutil.ignore_patterns(*own, f".*{TEMPORARY_MARK}*"),
             dirs_exist_ok=True,
         )
-        given = {"retriever": opening.retriever, "fusion": opening.fusion, "effort": opening.effort}
-        settings = {name: str(value) for name, value in given.items() if value not in (None, "auto")}
-        if opening.rerank is not None:
-            settings["rerank"] = _found_from_anywhere(str(opening.rerank))
+        named = {name: getattr(opened, name) for name in ("retriever", "fusion", "effort")}
+        settings = {name: value for name, value in named.items() if value not in (None, "auto")}
+        if opened.rerank is not None:
+            settings["rerank"] = _with_absolute_paths(opened.rerank)
         if index.encoder_identity is not None:
-            kept = (index.directory / ENCODER_DIR).is_dir() or opening.index_encoder is None
-            source = index.encoder_identity.name if kept else opening.index_encoder
+            kept = (index.directory / ENCODER_DIR).is_dir() or opened.index_encoder is None
+            source = index.encoder_identity.name if kept else opened.index_encoder
             if name := _write(getattr(source, "identity", source), temporary / ENCODER_DIR):
                 settings["index_encoder"] = name
-        if opening.reader not in (None, False) and (name := _write(opening.reader, temporary / READER_DIR)):
+        if opened.reader not in (None, False) and (name := _write(opened.reader, temporary / READER_DIR)):
             settings["reader"] = name
         if settings:
             atomic_write_json(temporary / SETTINGS_FILE, settings)
 
 
-def _found_from_anywhere(rerank: str) -> str:
-    """A re-ranker whose folder and index of token vectors are named by absolute paths.
-
-    Example:
-        >>> _found_from_anywhere("colbert:owner/name,depth=50,tokens=/indexes/tokens")
-        'colbert:owner/name,depth=50,tokens=/indexes/tokens'
-    """
-    folder, *given = rerank.split(",")
-    kind, colon, named = ("", "", folder) if Path(folder).is_dir() else folder.rpartition(":")
-    known = str(Path(named).resolve()) if Path(named).is_dir() else named
-    parts = (part.partition("=") for part in given)
-    options = [f"tokens={Path(it[2]).resolve()}" if it[0] == "tokens" else "".join(it) for it in parts]
-    return ",".join([kind + colon + known, *options])
+def _with_absolute_paths(rerank: str) -> str:
+    """A re-ranker whose folder and index of token vectors are named by absolute paths."""
+    parts = re.split(r"(,|^\w+:|tokens=)", rerank)
+    return "".join(str(Path(part).resolve()) if part and Path(part).is_dir() else part for part in parts)
 
 
 def _write(source: Any, folder: Path) -> str:
@@ -258,6 +242,7 @@ def _relevance_of(reader: Any, precision: str, folder: str) -> ReaderRelevance:
 
 
 def _open_reader(reader: Any, precision: str, effort: str | None) -> Reader | None:
+
     if reader is False:
         return None
     if isinstance(reader, Reader):

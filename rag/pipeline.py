@@ -24,12 +24,12 @@ from rag.core.types import AnswerSet, Hit, Passage, Path, Paths, Query, RankedPa
 from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.question_checks import check_questions
-from rag.opening import Opening, describe, keep_encoder, save
+from rag.open_settings import OpenSettings
+from rag.opening import describe, keep_encoder, open_models, save, with_saved
 from readers.answer_kinds import answers_wanted, in_parts, in_whole, with_kind
 from readers.paths import read_answers, with_paths
 from readers.protocols import Reader, check_lengths
 from retrievers.encoders.open import load_encoder
-from retrievers.fusion import Fusion
 from retrievers.open import encoder_of
 from retrievers.protocols import PathRetriever, Retriever
 
@@ -63,7 +63,7 @@ class Pipeline:
         self._lock = threading.RLock()
         self.reads_at_once = int(getattr(reader, "reads_at_once", 0))
         self._reading: AbstractContextManager[object] = nullcontext() if self.reads_at_once else self._lock
-        self._opening: Opening | None = None
+        self._settings: OpenSettings | None = None
         self._holder: tempfile.TemporaryDirectory[str] | None = None
         self._is_closed = False
 
@@ -71,49 +71,35 @@ class Pipeline:
     @checked
     def open(
         cls,
-        index_dir: str | FilePath | Index,
+        index: str | FilePath | Index,
+        settings: OpenSettings | None = None,
         *,
-        retriever: str = "auto",
-        index_encoder: Any = None,
-        reader: Any = None,
         reads: bool = True,
-        precision: str = "auto",
-        fusion: str | Fusion | None = None,
-        rerank: str | None = None,
-        effort: str | None = None,
         verify: Literal["none", "size", "deep"] = "size",
-    ) -> Pipeline:  # fmt: skip
+        **options: Any,
+    ) -> Pipeline:
         """Open an index directory; nothing else is needed.
 
         Args:
-            index_dir: a directory written by `rag index` or `save`, or an open index, which the pipeline then
+            index: a directory written by `rag index` or `save`, or an open index, which the pipeline then
                 owns. The models and settings that `save` kept stand in for those that are not given here.
-            retriever: a kind of `retrievers.open`, such as "hybrid" or "hybrid:depth=500"; "auto" takes the
-                best the index has, or the question encoder that the reader brings with it.
-            index_encoder: the index's encoder from another place: a folder or hub name, a
-                SentenceTransformer, or a model of transformers and its tokenizer as a tuple. Its weights must
-                have the checksum that the index names.
-            reader: folder or hub name of a reader, a model of transformers and its tokenizer as a tuple, or
-                any object with the methods of `readers.protocols.Reader`; None for the one in the package,
-                False for none.
+            settings: retriever, reader, encoder and how they are used; None takes them from `options`.
             reads: False only searches, if need be with the question encoder that the reader brings with it.
-            precision: "auto", "fp32" or "bf16".
-            effort: how much the reader reads: "full" or another of its efforts; None for its default.
-            fusion: how hybrid retrieval fuses its two lists, as `Fusion.parse` reads it.
-            rerank: "reader", or the folder of a ColBERT model or a cross-encoder, to re-rank the first hits;
-                with options, as `retrievers.rerank.parse_rerank` reads them.
             verify: how thoroughly files are checked before use.
+            **options: fields of `OpenSettings` (retriever, fusion, rerank, index_encoder, reader, effort,
+                precision); `reader=False` opens none.
 
         Raises:
             ArtifactError: the index is unfinished, damaged, or belongs to another encoder.
             ConfigError: a setting is not known, or does not fit the index.
         """
-        index = index_dir if isinstance(index_dir, Index) else Index.open(index_dir, verify=verify)
-        opening = Opening(
-            retriever, index_encoder, reader, reads, precision, fusion, rerank, effort
-        ).completed(index.directory)
-        pipeline = cls(index, *opening.open(index))
-        pipeline._opening = opening
+        chosen = settings or load_config(OpenSettings, overrides=options)
+        if settings is not None and options:
+            raise ConfigError(f"{', '.join(options)} given beside settings", hint="put all into the settings")
+        opened = index if isinstance(index, Index) else Index.open(index, verify=verify)
+        chosen = with_saved(chosen, opened.directory)
+        pipeline = cls(opened, *open_models(opened, chosen, reads=reads))
+        pipeline._settings = chosen
         return pipeline
 
     @classmethod
@@ -181,9 +167,9 @@ class Pipeline:
             ConfigError: `directory` holds something, or the reader cannot be written.
         """
         self._require_open()
-        if self._opening is None:
+        if self._settings is None:
             raise ConfigError("only a pipeline from `Pipeline.open` or `from_texts` can be saved")
-        save(self.index, self._opening, FilePath(directory), overwrite=overwrite)
+        save(self.index, self._settings, FilePath(directory), overwrite=overwrite)
         return FilePath(directory)
 
     def __enter__(self) -> Pipeline:
@@ -356,14 +342,9 @@ class Pipeline:
         results = [replace(one, notice=none, **common) for one in whole]
         return results[0] if isinstance(questions, str) else results
 
-    @overload
-    async def aask(self, questions: str, **options: Any) -> AnswerSet: ...
-    @overload
-    async def aask(self, questions: Sequence[str], **options: Any) -> list[AnswerSet]: ...
-
-    async def aask(self, questions: str | Sequence[str], **options: Any) -> AnswerSet | list[AnswerSet]:
+    async def aask(self, questions: str | Sequence[str], **options: Any) -> Any:
         """Run `ask` in another thread, so that the event loop is not blocked."""
-        ask: Callable[..., AnswerSet | list[AnswerSet]] = self.ask
+        ask: Callable[..., Any] = self.ask
         return await asyncio.to_thread(ask, questions, **options)
 
     def embed(self, texts: Sequence[str], side: Literal["query", "passage"]) -> Float32:

@@ -12,10 +12,8 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rag.core.errors import ConfigError, did_you_mean
+from rag.open_settings import OpenSettings
 from rag.scale.cluster import parse_cluster
-from retrievers.fusion import Fusion
-from retrievers.open import parse_kind
-from retrievers.rerank import parse_rerank
 
 _PREFIX = "RAG_SERVE_"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -34,7 +32,7 @@ def hash_api_key(key: str | bytes) -> str:
     return hashlib.sha256(key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class ServeSettings(BaseSettings):
+class ServeSettings(BaseSettings, OpenSettings):
     """Settings of one server process; each can come from `RAG_SERVE_<NAME>` in the environment.
 
     Lists in the environment are separated by commas (`example_questions` by `|`).
@@ -56,25 +54,6 @@ class ServeSettings(BaseSettings):
         description="folder that was indexed, whose files the server then shows to those who may ask it; of "
         "several indexes, each as NAME=DIR",
     )
-    retriever: str = Field(
-        "auto", description="kind of retriever, with options after a colon, such as hybrid:depth=500"
-    )
-    fusion: str | None = Field(
-        None, description='how hybrid retrieval fuses its lists, such as "minmax:0.7,0.3" (dense, BM25)'
-    )
-    rerank: str | None = Field(
-        None,
-        description='what re-ranks the first hits: "reader", or the folder of a ColBERT or cross-encoder, '
-        "such as DIR,depth=50",
-    )
-    index_encoder: str | None = Field(
-        None, description="folder or hub name of the index's encoder, if it has moved"
-    )
-    reader: str | None = Field(
-        None, description="folder or hub name of a reader; the one in the package by default"
-    )
-    effort: str | None = Field(None, description="how much is read: full, or another effort of the reader")
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="arithmetic of encoder and reader")
     ray: str | None = Field(
         None,
         description="Ray cluster that searches the vectors, such as HOST:PORT,shards=4,replicas=2,deadline=5",
@@ -187,17 +166,11 @@ class ServeSettings(BaseSettings):
         """These settings with one of the indexes alone."""
         return self.model_copy(update={"index": (f"{name}={self.indexes[name]}",)})
 
-    @field_validator("retriever", "fusion", "rerank", "ray")
+    @field_validator("ray")
     @classmethod
-    def _are_understood(cls, value: str | None, info: ValidationInfo) -> str | None:
-        try:
-            if value is not None and info.field_name == "fusion":
-                return str(Fusion.parse(value))
-            if value is not None:
-                check = {"rerank": parse_rerank, "retriever": parse_kind, "ray": parse_cluster}
-                check[str(info.field_name)](value)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
+    def _check_cluster(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_cluster(value)
         return value
 
     @field_validator("api_keys", "cors_origins", "example_questions", mode="before")

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from rag import bench
-from rag.cli.options import command_with, parameters_of
-from rag.config import documented, parse_numbers
+from rag.cli.options import command_with, parameters_of, parse_numbers
+from rag.config import documented
 
 _BENCHMARKS = ("encode", "search", "serve", "train", "read")
 _SHORT = {"index": "-i", "questions": "-q"}

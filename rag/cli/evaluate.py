@@ -81,7 +81,7 @@ def evaluate(
     out: Annotated[Path, out_option("Result folder; an unfinished one is continued.")],
 ) -> None:
     """Evaluate an index and a reader on a question set."""
-    from rag.config import parse_numbers
+    from rag.cli.options import parse_numbers
     from rag.eval import api
 
     settings: dict[str, Any] = {

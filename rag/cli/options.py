@@ -9,7 +9,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rag.config import explained
+from rag.core.errors import ConfigError
 from rag.data import choices
+from rag.open_settings import OpenSettings
 from retrievers.kinds import KIND_NAMES
 
 REQUIRED = inspect.Parameter.empty
@@ -26,37 +28,20 @@ def out_option(help: str) -> Any:
     return option("--out", "-o", help=help, panel=OUTPUT)
 
 
-RetrieverSpec = Annotated[
-    str,
-    option(
-        help=f"{', '.join(KIND_NAMES)}; options follow a colon, as in hybrid:depth=500.",
-        panel=SEARCH,
-        autocompletion=lambda: list(KIND_NAMES),
-    ),
-]
-FusionSpec = Annotated[
-    str | None,
-    option(help='Of hybrid retrieval: "std:DENSE,BM25", "minmax:…", "raw:…" or "rrf60:…".', panel=SEARCH),
-]
-RerankSpec = Annotated[
-    str | None,
-    option(
-        help='Re-ranker: "reader", or a ColBERT or cross-encoder folder; FOLDER,depth=100,fusion=std:1,0.5.',
-        panel=SEARCH,
-    ),
-]
-IndexEncoder = Annotated[str | None, option(help="Folder of the index's encoder, if it moved.", panel=SEARCH)]
-ReaderSpec = Annotated[
-    str | None, option(help="Folder or hub name of a reader; default: the shipped one.", panel=READING)
-]
-EffortSpec = Annotated[
-    str | None,
-    option(help="How much the reader reads: full, or another effort that its folder defines.", panel=READING),
-]
+def opening_option(name: str) -> Any:
+    """The option for a field of `OpenSettings`, explained as there."""
+    field = OpenSettings.model_fields[name]
+    panel = {"reader": READING, "effort": READING, "precision": "Models"}.get(name, SEARCH)
+    complete = (lambda: list(KIND_NAMES)) if name == "retriever" else None
+    help = str(field.description)
+    return option(help=f"{help[0].upper()}{help[1:]}.", panel=panel, autocompletion=complete)
+
+
+RetrieverSpec = Annotated[str, opening_option("retriever")]
+IndexEncoder = Annotated[str | None, opening_option("index_encoder")]
+ReaderSpec = Annotated[str | None, opening_option("reader")]
+Precision = Annotated[Literal["auto", "fp32", "bf16"], opening_option("precision")]
 Read = Annotated[int, option(min=1, help="Passages to read for each question.", panel=READING)]
-Precision = Annotated[
-    Literal["auto", "fp32", "bf16"], option(help="Number format in which the models compute.", panel="Models")
-]
 RayAddress = Annotated[
     str | None,
     option(help="Encode on the Ray cluster at this address (HOST:PORT, or auto).", panel="Cluster"),
@@ -91,15 +76,32 @@ FilterSpec = Annotated[
     ),
 ]
 
+
+def parse_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Positive numbers separated by commas, ascending and distinct.
+
+    Raises:
+        ConfigError: something else was given.
+
+    Example:
+        >>> parse_numbers("20,1,5", "--top-k")
+        (1, 5, 20)
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ConfigError(
+            f"{option} {text!r}: expected positive numbers separated by commas", hint="for example 1,5,20"
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
 Options = Mapping[str, tuple[Any, Any]]  # name → (annotation, default)
-OPENING: Options = {  # arguments of `Pipeline.open`
-    "retriever": (RetrieverSpec, "auto"),
-    "fusion": (FusionSpec, None),
-    "rerank": (RerankSpec, None),
-    "index_encoder": (IndexEncoder, None),
-    "reader": (ReaderSpec, None),
-    "effort": (EffortSpec, None),
-    "precision": (Precision, "auto"),
+OPENING: Options = {  # fields of `OpenSettings`, which `Pipeline.open` takes
+    name: (
+        Precision if name == "precision" else Annotated[str | None, opening_option(name)],
+        field.default,
+    )
+    for name, field in OpenSettings.model_fields.items()
 }
 
 

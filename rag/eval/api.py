@@ -5,10 +5,9 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from inspect import signature
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rag.config import load_config
 from rag.core.arguments import checked
@@ -30,6 +29,7 @@ from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import GoldReader
+from rag.open_settings import OpenSettings
 from rag.pipeline import Pipeline
 from readers.extractive.files import check_calibrated, save_calibrated
 from readers.extractive.reader import ExtractiveReader
@@ -48,7 +48,8 @@ def evaluate(
     questions: Questions = (),
     out: str | Path | None = None,
     *,
-    reader: str | Literal[False] | None = None,
+    reader: Any = None,
+    reads: bool = True,
     format: str = "auto",
     split: str | None = None,
     train: str | Path | None = None,
@@ -65,14 +66,14 @@ def evaluate(
             mappings with the fields of a file, or a DataFrame of such rows.
         out: result folder, continued if an earlier run stopped in it; by default one that is deleted with the
             object returned.
-        reader: as in `Pipeline.open`; False, or `reads=False`, retrieves only.
+        reader, reads: as in `Pipeline.open`; without reading, only retrieval is scored.
         format: format of the question file.
         split: "train", "dev" or "test", if the file name does not say.
         train: training questions, to report figures by overlap with them.
         facts: supporting facts (profile "hotpot"): "auto", "off", or a file of settings.
         sentences: corpus the index was built from, for exact sentence numbers.
         command: the command line, for the report.
-        **options: further arguments of `Pipeline.open` (retriever, fusion, index_encoder, …), and fields of
+        **options: further fields of `OpenSettings` (retriever, fusion, index_encoder, …), and fields of
             `EvaluationSettings` (profile, limit, sample, ks, read, gold, oracle, …).
 
     Returns:
@@ -85,28 +86,28 @@ def evaluate(
     Example:
         `print(rag.evaluate(index="my-index", questions="dev.jsonl", limit=200).figures["em"])`
     """
-    opening = {name: options.pop(name) for name in signature(Pipeline.open).parameters if name in options}
+    opening = {name: options.pop(name) for name in OpenSettings.model_fields if name in options}
     chosen = load_config(EvaluationSettings, overrides=options)
     if not isinstance(questions, str | Path):
         questions = questions_from(questions)
-    finder, reads = None, reader is not False and opening.get("reads", True)
-    if chosen.profile == "hotpot" and reads:
+    finder, answers = None, reads and reader is not False
+    if chosen.profile == "hotpot" and answers:
         finder = open_finder(facts, sentences, read=chosen.read)
     source = _source(questions, format, split)
     unread: Counter[str] = Counter()
     asked: Iterable[Question]
     if isinstance(questions, str | Path):
-        stream = _warned(read_questions(questions, format=format), chosen.by, reads=reads)
+        stream = _warned(read_questions(questions, format=format), chosen.by, reads=answers)
         asked = _counting(stream, unread, chosen.by)
     else:
-        asked = _warned(questions, reads=reads)
+        asked = _warned(questions, reads=answers)
     system: Pipeline | GoldReader
     lookup = resolver = None
     if index is not None:
-        system = Pipeline.open(index, reader=reader, **opening)
+        system = Pipeline.open(index, reader=reader, reads=reads, **opening)
         resolver = GoldResolver(system.index.passages)
         asked, lookup = map(resolver, asked), system.passage
-    elif chosen.gold and reads:
+    elif chosen.gold and answers:
         given = {name: value for name in _OF_READER if (value := opening.get(name))}
         system = GoldReader(open_reader(reader or None, **given))
     else:
@@ -140,7 +141,7 @@ def evaluate(
     judged = {name: figure.n for name, figure in found.figures.items()}
     if finder is not None and (unmarked := judged.get("em", 0) - judged.get("sp_f1", 0)):
         notes += [f"{unmarked:,} questions mark no sentences: figures of supporting facts leave them out"]
-    if reads and (failures := [failure for one in found.records() if (failure := one.get("failure"))]):
+    if answers and (failures := [failure for one in found.records() if (failure := one.get("failure"))]):
         notes += [f"{len(failures):,} questions could not be read and count as unanswered: {failures[0]}"]
     if unread:
         listed = [f"{name} ({count:,} questions)" for name, count in unread.most_common(_SHOWN_FIELDS)]

@@ -15,8 +15,10 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, BertForQuestionAnswering
 
+from indexers.protocols import EncoderIdentity
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from rag.core.types import Answer, AnswerSet, Evidence, Passage
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Query
+from rag.open_settings import OpenSettings
 from rag.pipeline import Pipeline
 from readers.extractive.files import SHIPPED_READER
 from retrievers.encoders.open import load_encoder
@@ -50,6 +52,53 @@ def test_a_sentence_transformer_indexes_as_it_encodes(transformer: Any, tmp_path
         assert again.retrieve("danube river") == first
     with Pipeline.open(tmp_path / "index", reader=False, index_encoder=transformer) as again:
         assert again.retrieve("danube river") == first
+
+
+class _RetrieverOfMine:
+    """A researcher's own search: every passage, in the order of the index."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        self.ids = ids
+
+    def search(self, questions: Sequence[str], top_k: int, **_: Any) -> list[list[Hit]]:
+        return [[Hit(row, name, -row) for row, name in enumerate(self.ids)][:top_k] for _ in questions]
+
+
+class _EncoderOfMine:
+    """A researcher's own encoder: letters of a text, counted."""
+
+    dim, identity = 26, EncoderIdentity("mine", "0" * 64, dim=26)
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Any:
+        counts = [[text.count(chr(97 + n)) for n in range(26)] for text in texts]
+        return np.array(counts, np.float32)
+
+    def encode_queries(self, queries: Sequence[Query]) -> Any:
+        return self.encode_passages([], [query.question for query in queries])
+
+
+def test_own_objects_that_meet_a_protocol_are_taken(tmp_path: Path) -> None:
+    encoder, reader = _EncoderOfMine(), _CountingReader()
+    with Pipeline.from_texts(TEXTS, out=tmp_path / "i", encoder=encoder, reader=reader) as pipeline:
+        assert pipeline.retrieve("title title text", 1)[0][1].text == TEXTS[2]
+        ids = [hit.passage_id for hit, _ in pipeline.retrieve("x", 3)]
+    with Pipeline.open(tmp_path / "i", retriever=_RetrieverOfMine(sorted(ids)), reader=reader) as own:
+        assert [hit.passage_id for hit, _ in own.retrieve("x", 3)] == sorted(ids)
+        assert own.ask("who wrote it").answers[0].text == "who"
+        with pytest.raises(ConfigError, match="cannot be saved"):
+            own.save(tmp_path / "saved")
+    settings = OpenSettings(retriever="dense", index_encoder=encoder, reader=False)
+    with Pipeline.open(tmp_path / "i", settings) as again:
+        assert again.retrieve("title title text", 1)[0][1].text == TEXTS[2]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"retriever": 5}, {"retriever": "sparse"}, {"fusion": "max"}, {"rerank": "reader,deep=2"}, {"read": 5}],
+)
+def test_wrong_settings_are_refused_before_anything_is_opened(setting: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(setting))):
+        Pipeline.open("nowhere", **setting)
 
 
 def test_other_weights_in_memory_are_refused(transformer: Any, tiny_bert: Path, tmp_path: Path) -> None:

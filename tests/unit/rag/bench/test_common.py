@@ -2,7 +2,7 @@ import pytest
 
 from rag.bench.common import ratio, time_interleaved
 from rag.bench.report import Goal, Report, Table
-from rag.config import parse_numbers
+from rag.cli.options import parse_numbers
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import read_json
 from rag.metrics.significance import Interval

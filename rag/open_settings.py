@@ -1,0 +1,75 @@
+"""What opens a pipeline: quick to import, so that a command's help can show it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from rag.core.errors import ConfigError
+
+
+class OpenSettings(BaseModel):
+    """What opens a pipeline, declared once for `Pipeline.open`, the commands and the server.
+
+    `retriever`, `index_encoder` and `reader` also take objects: a `retrievers.protocols.Retriever`, a
+    `TextEncoder` (or a SentenceTransformer, or a model of transformers and its tokenizer as a tuple) and a
+    `readers.protocols.Reader` (or such a tuple). The encoder must have the weights that the index names.
+
+    Raises:
+        ConfigError: there is no such retriever, fusion or re-ranker.
+
+    Example:
+        >>> OpenSettings(retriever="hybrid:depth=500", fusion="minmax:0.7,0.3").reader is None
+        True
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    retriever: Any = Field(
+        "auto",
+        description="auto, dense, colbert, bm25, hybrid or multihop; options follow a colon, as in "
+        "hybrid:depth=500",
+    )
+    fusion: str | None = Field(
+        None,
+        description='how hybrid retrieval fuses its lists: "std:DENSE,BM25", "minmax:…", "raw:…", "rrf60:…"',
+    )
+    rerank: str | None = Field(
+        None,
+        description='what re-ranks the first hits: "reader", or a ColBERT or cross-encoder folder; '
+        "FOLDER,depth=100,fusion=std:1,0.5",
+    )
+    index_encoder: Any = Field(None, description="folder or hub name of the index's encoder, if it has moved")
+    reader: Any = Field(None, description="folder or hub name of a reader; the one in the package by default")
+    effort: str | None = Field(
+        None, description="how much the reader reads: full, or another effort that its folder defines"
+    )
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="number format in which the models compute"
+    )
+
+    @field_validator("retriever", "fusion", "rerank", mode="before")
+    @classmethod
+    def _check_spec(cls, value: Any, info: Any) -> Any:
+        if info.field_name == "retriever":
+            from retrievers.open import parse_kind
+            from retrievers.protocols import Retriever
+
+            if isinstance(value, str):
+                parse_kind(value)
+            elif not isinstance(value, Retriever):
+                raise ConfigError(
+                    f"retriever is {value!r:.40}, expected a name or a Retriever", hint="for example hybrid"
+                )
+            return value
+        if value is None:
+            return None
+        if info.field_name == "fusion":
+            from retrievers.fusion import Fusion
+
+            return str(Fusion.parse(value) if isinstance(value, str) else value)
+        from retrievers.rerank import parse_rerank
+
+        parse_rerank(str(value))
+        return str(value)
