@@ -12,7 +12,6 @@ from rag.config import explained
 from rag.core.errors import ConfigError
 from rag.data import choices
 from rag.open_settings import OpenSettings
-from retrievers.kinds import KIND_NAMES
 
 REQUIRED = inspect.Parameter.empty
 DATA, SEARCH, READING, TRAINING, OUTPUT = "Data", "Search", "Reading", "Training", "Output"  # help's panels
@@ -32,9 +31,8 @@ def opening_option(name: str) -> Any:
     """The option for a field of `OpenSettings`, explained as there."""
     field = OpenSettings.model_fields[name]
     panel = {"reader": READING, "effort": READING, "precision": "Models"}.get(name, SEARCH)
-    complete = (lambda: list(KIND_NAMES)) if name == "retriever" else None
     help = str(field.description)
-    return option(help=f"{help[0].upper()}{help[1:]}.", panel=panel, autocompletion=complete)
+    return option(help=f"{help[0].upper()}{help[1:]}.", panel=panel)
 
 
 RetrieverSpec = Annotated[str, opening_option("retriever")]
@@ -89,9 +87,7 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ConfigError(
-            f"{option} {text!r}: expected positive numbers separated by commas", hint="for example 1,5,20"
-        )
+        raise ConfigError(f"{option} {text!r}: expected positive numbers separated by commas, as 1,5,20")
     return tuple(sorted({int(part) for part in parts}))
 
 
