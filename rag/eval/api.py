@@ -37,7 +37,6 @@ from readers.open import open_reader
 
 REPORT_NAME = "report.html"
 Questions = Any  # a file, or what `questions_from` takes
-_OF_READER = ("precision", "effort")
 _log = get_logger(__name__)
 _SHOWN_FIELDS = 6
 
@@ -108,7 +107,7 @@ def evaluate(
         resolver = GoldResolver(system.index.passages)
         asked, lookup = map(resolver, asked), system.passage
     elif chosen.gold and answers:
-        given = {name: value for name in _OF_READER if (value := opening.get(name))}
+        given = {name: value for name in ("precision", "effort") if (value := opening.get(name))}
         system = GoldReader(open_reader(reader or None, **given))
     else:
         raise ConfigError(
