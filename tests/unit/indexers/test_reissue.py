@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from indexers.build import build_index
-from indexers.changes import Change, Known, Put, Unchanged
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.reissue import reissue_index
 from indexers.settings import BuildSettings
-from indexers.update import update_index
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
 
@@ -55,37 +53,6 @@ def test_the_vectors_stay_and_the_statement_changes(tmp_path: Path, kind: str) -
     assert (tmp_path / "old" / shard).stat().st_ino == (tmp_path / "new" / shard).stat().st_ino
     # it is an index like any other: a later build goes on from it
     build_index(PASSAGES, tmp_path / "new", encoder=Encoder("new"), settings=settings)
-
-
-@pytest.mark.parametrize("is_merged", [False, True])
-def test_what_was_updated_stays_updated(tmp_path: Path, is_merged: bool) -> None:
-    settings = BuildSettings(index_type="sq8", shard_rows=11, probes=4)
-    build_index(PASSAGES, tmp_path / "old", encoder=Encoder("old"), settings=settings)
-    added = Put("new", "", [Passage("new", "t", "text of it")])
-
-    def changes(known: Known) -> list[Change]:
-        return [*map(Unchanged, list(known)[15 if is_merged else 2 :]), added]
-
-    update_index(tmp_path / "old", changes, lambda identity: Encoder("old"))
-    reissue_index(tmp_path / "old", tmp_path / "new", Encoder("new"))
-    query = np.random.default_rng(3).normal(size=(2, 8)).astype(np.float32)
-    with (
-        Index.open(tmp_path / "old", verify="deep") as old,
-        Index.open(tmp_path / "new", verify="deep") as new,
-    ):
-        assert ("." in old.manifest["folders"]["segments"]) is not is_merged
-        assert list(new.passages) == list(old.passages)
-        new.check_encoder(Encoder("new").identity)
-        assert old.dense is not None
-        assert new.dense is not None
-        for a, b in zip(old.dense.search(query, 5), new.dense.search(query, 5), strict=True):
-            assert np.array_equal(a, b)
-    more = Put("more", "", [Passage("more", "t", "text of more")])
-    update_index(
-        tmp_path / "new", lambda known: [*map(Unchanged, known), more], lambda identity: Encoder("new")
-    )
-    with Index.open(tmp_path / "new", verify="deep") as new:
-        assert [passage.id for passage in new.passages][-2:] == ["new", "more"]
 
 
 def test_another_passage_encoder_is_refused(tmp_path: Path) -> None:

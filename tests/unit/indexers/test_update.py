@@ -242,24 +242,6 @@ def test_a_passage_with_the_id_of_another_document_s_is_refused(tmp_path: Path, 
         assert [passage.text for passage in index.passages] == ["tulip 1", "tulip 2", "danube"]
 
 
-def test_lossy_types_find_the_same_after_updates(tmp_path: Path, make_encoder: Any) -> None:
-    """Their recall is measured again."""
-    draw = random.Random(5)
-    documents = {f"d{n:03}": Document(f"d{n:03}", "t", text(draw)) for n in range(120)}
-    settings = BuildSettings(index_type="sq8", shard_rows=64, probes=16)
-    build(tmp_path / "i", documents.values(), make_encoder(), settings)
-    for n in range(0, 120, 9):
-        documents[f"d{n:03}"] = Document(f"d{n:03}", "t", text(draw))
-    update_index(tmp_path / "i", corpus_of(documents), lambda identity: make_encoder())
-    build(tmp_path / "fresh", documents.values(), make_encoder(), settings)
-    with Index.open(tmp_path / "i") as updated, Index.open(tmp_path / "fresh") as fresh:
-        assert updated.manifest["dense"]["recall"]["10"] >= 0.98
-        assert updated.embeddings is not None
-        assert fresh.embeddings is not None
-        rows = np.arange(len(fresh.passages))
-        np.testing.assert_array_equal(updated.embeddings.rows(rows), fresh.embeddings.rows(rows))
-
-
 def test_a_folder_is_followed(tmp_path: Path, make_encoder: Any) -> None:
     """New, changed, shrunk, renamed and broken files; files that did not change are not read."""
     pytest.importorskip("markdown_it")
