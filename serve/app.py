@@ -1,12 +1,15 @@
 """Assemble the application: middleware, routes, page and life span."""
 
+from __future__ import annotations
+
 import asyncio
 import functools
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
@@ -20,54 +23,51 @@ from serve import chat, documents, embeddings, feedback
 from serve import files as served_files
 from serve.engine import Engine
 from serve.errors import add_error_handlers, is_openai_path
+from serve.holder import OpenPipeline, open_pipeline
 from serve.middleware import RequestContext
 from serve.routes import TAGS, router
 from serve.schemas import add_limits
 from serve.security import ApiKeys, BodyLimit
-from serve.service import AnswerService, OpenService, open_pipeline
 from serve.settings import ServeSettings
-from serve.siblings import Siblings
 
+if TYPE_CHECKING:
+    from rag.pipeline import Pipeline
+
+RUN_PREFIX = "rag-serve-"  # of temporary folders of servers
 _WEB = Path(__file__).parent / "web"
-_PAGE_FILES = {
-    "/": ("index.html", "text/html"),
-    "/docs": ("docs.html", "text/html"),
-    "/static/style.css": ("style.css", "text/css"),
-    "/static/app.js": ("app.js", "text/javascript"),
-    "/static/text.js": ("text.js", "text/javascript"),
-    "/static/docs.js": ("docs.js", "text/javascript"),
-    "/static/icon.svg": ("icon.svg", "image/svg+xml"),
-    "/static/swagger-ui.css": ("swagger-ui.css", "text/css"),
-    "/static/swagger-ui-bundle.js": ("swagger-ui-bundle.js", "text/javascript"),
-}
+_SWAGGER = ("swagger-ui.css", "swagger-ui-bundle.js")
+_STATIC = ("style.css", "app.js", "text.js", "docs.js", "icon.svg", *_SWAGGER)
+_PAGE_FILES = {"/": "index.html", "/docs": "docs.html", **{f"/static/{name}": name for name in _STATIC}}
+_MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _ROUTERS = (router, chat.router, embeddings.router, feedback.router, documents.router, served_files.router)
 
 
 def create_app(
     settings: ServeSettings,
-    service: AnswerService | None = None,
+    pipeline: Pipeline | None = None,
     *,
-    open_service: OpenService = open_pipeline,
+    open_pipeline: OpenPipeline = open_pipeline,
     on_load_error: Callable[[Exception], None] | None = None,
-    siblings: Siblings | None = None,
     opens_first: bool = False,
+    folder: Path | None = None,
 ) -> FastAPI:
     """The server as an ASGI application; its life span can be run once.
 
     Args:
-        service: an open service of the default index; without it that is opened on a thread at start, as the
-            others are, and `/readyz` answers 503 until that is done.
-        open_service: opens one index of those in the settings, at start and at each reload.
-        on_load_error: called on the event loop if the index cannot be opened at start.
-        siblings: the server's other processes.
-        opens_first: whether no connection is accepted before the index is open.
+        pipeline: an open pipeline of the default index; without it that is opened on a thread at start, as
+            the others are, and `/readyz` answers 503 until that is done.
+        open_pipeline: opens one index of those in the settings, at start and at each reload.
+        on_load_error: called on the event loop if an index cannot be opened at start.
+        opens_first: whether no connection is accepted before the indexes are open.
+        folder: what all workers of the server share; a temporary one by default.
 
     Example:
         >>> app = create_app(ServeSettings())
         >>> "/v1/ask" in app.openapi()["paths"]
         True
     """
-    engine = Engine(settings, open_service, service, siblings)
+    own = None if folder is not None else tempfile.TemporaryDirectory(prefix=RUN_PREFIX)
+    engine = Engine(settings, open_pipeline, pipeline, folder or Path(own.name))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -82,15 +82,14 @@ def create_app(
         tasks.append(asyncio.create_task(engine.follow_updates(), name="rag-follow-updates"))
         if opens_first:
             await tasks[0]
-        control = await engine.listen_to_siblings()
         try:
             yield
         finally:
-            if control is not None:
-                control.close()
             for task in tasks:
                 task.cancel()
             await engine.close()
+            if own is not None:
+                own.cleanup()
 
     app = FastAPI(
         title="Open-domain question answering",
@@ -103,8 +102,8 @@ def create_app(
         middleware=_layers(settings, engine),
     )
     app.state.engine = engine
-    for one in _ROUTERS:
-        app.include_router(one)
+    for part in _ROUTERS:
+        app.include_router(part)
     app.router.routes.extend(_page_routes(settings))
     add_error_handlers(app)
     app.openapi = lambda: _openapi(app, settings)  # type: ignore[method-assign]
@@ -124,7 +123,7 @@ def _layers(settings: ServeSettings, engine: Engine) -> list[Middleware]:
         Middleware(
             RequestContext,
             metrics=engine.metrics,
-            routes=[route for one in _ROUTERS for route in one.routes],
+            routes=[route for part in _ROUTERS for route in part.routes],
             inner=cors if settings.cors_origins else None,
         ),
         Middleware(ApiKeys, key_hashes=settings.api_keys, metrics=engine.metrics),
@@ -143,13 +142,13 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
     swagger = files("fastapi_offline") / "static"  # Swagger UI without its content delivery network
 
     async def page_file(request: Request) -> Response:
-        name, media_type = _PAGE_FILES[request.url.path]
-        folder = Path(str(swagger)) if name.startswith("swagger") else _WEB
-        return FileResponse(folder / name, media_type=media_type, headers={"Cache-Control": "no-cache"})
+        name = _PAGE_FILES[request.url.path]
+        path = (Path(str(swagger)) if name in _SWAGGER else _WEB) / name
+        return FileResponse(path, media_type=_MEDIA_TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
 
     async def page_settings(request: Request) -> Response:
         engine: Engine = request.app.state.engine
-        services = {name: holder.current for name, holder in engine.holders.items()}
+        pipelines = {name: holder.current for name, holder in engine.holders.items()}
         return JSONResponse(
             {
                 "examples": settings.example_questions,
@@ -159,12 +158,13 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
                 "indexes": [
                     {
                         "name": name,
-                        "n_passages": service.n_passages if service is not None else None,
+                        "n_passages": pipeline.n_passages if pipeline is not None else None,
                         "files": settings.folder_of_files(name) is not None,
                         # names of files are for those with a key
-                        "folders": service.folders if service is not None and not settings.api_keys else [],
+                        "folders": pipeline.folders if pipeline is not None and not settings.api_keys else [],
+                        **({"read_only": reason} if (reason := engine.read_only(name)) else {}),
                     }
-                    for name, service in services.items()
+                    for name, pipeline in pipelines.items()
                 ],
             }
         )
@@ -180,6 +180,8 @@ def _openapi(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
         add_limits(schema, settings)
+        for model, field in (("AnswerSet", "failure"), ("Location", "pages")):  # which no JSON has
+            del schema["components"]["schemas"][model]["properties"][field]
         schema["servers"] = [{"url": "./"}]  # beside this description, also behind a proxy
         for path, operations in schema["paths"].items():
             if is_openai_path(path):  # an invalid request is answered with 400 there

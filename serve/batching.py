@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -65,6 +65,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         run: `run(key, items) -> results`, one result or error per item; called on a worker thread.
         max_wait_s: longest time a free worker waits for a batch to fill up.
         workers: number of batches that run at a time.
+        on_wait: called with the number of items that begin to wait, negative for those that end to.
         on_batch: called after every batch, on the event loop's thread, with its size, its seconds, and the
             seconds that each of its items had waited.
     """
@@ -77,9 +78,10 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         max_wait_s: float,
         queue_size: int,
         workers: int = 1,
+        on_wait: Callable[[int], None] = lambda change: None,
         on_batch: Callable[[int, float, Sequence[float]], None] = lambda size, duration_s, waits_s: None,
     ) -> None:
-        self._run, self._on_batch = run, on_batch
+        self._run, self._on_wait, self._on_batch = run, on_wait, on_batch
         self.max_size, self.max_wait_s, self.queue_size = max_size, max_wait_s, queue_size
         self._queue: deque[_Entry[ItemT, ResultT]] = deque()
         self._changed = asyncio.Event()
@@ -124,7 +126,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
             _Entry[ItemT, ResultT](key, number, item, loop.create_future())
             for number, item in enumerate(items)
         ]
-        self._queue.extend(entries)
+        self._set_queue([*self._queue, *entries])
         self._changed.set()
         try:
             return list(await asyncio.gather(*(entry.future for entry in entries)))
@@ -133,7 +135,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
             for entry in unread:
                 entry.future.cancel()
             if unread:
-                self._queue = deque(entry for entry in self._queue if entry not in unread)
+                self._set_queue(entry for entry in self._queue if entry not in unread)
 
     async def close(self, timeout_s: float) -> bool:
         """Accept nothing new and finish what was accepted; True if all of it was finished in time.
@@ -152,7 +154,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         for entry in (*self._running, *self._queue):
             if not entry.future.done():
                 entry.future.set_exception(BatcherClosed())
-        self._queue.clear()
+        self._set_queue(())
         self._threads.shutdown(wait=is_drained, cancel_futures=True)
         return is_drained
 
@@ -196,8 +198,12 @@ class MicroBatcher(Generic[ItemT, ResultT]):
                 batch.append(entry)
             else:
                 rest.append(entry)
-        self._queue = rest
+        self._set_queue(rest)
         return batch
+
+    def _set_queue(self, entries: Iterable[_Entry[ItemT, ResultT]]) -> None:
+        before, self._queue = len(self._queue), deque(entries)
+        self._on_wait(len(self._queue) - before)
 
     async def _run_batch(self, batch: list[_Entry[ItemT, ResultT]]) -> None:
         started = time.monotonic()

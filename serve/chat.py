@@ -14,11 +14,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from rag.core.types import certainty
 from rag.core.unicode import as_unicode
 from rag.data.text import simple_tokenize
-from serve.engine import Engine
+from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request
-from serve.jobs import Job
-from serve.routes import AppEngine, error_models, run_job
-from serve.schemas import ChatErrorOut, checked_filter, checked_question
+from serve.routes import AppEngine, error_models
+from serve.schemas import checked_filter, checked_question
 from serve.settings import ONLY_INDEX
 
 MODEL = ONLY_INDEX  # with several indexes, the default one
@@ -27,6 +26,12 @@ _PERHAPS = "Perhaps: "
 _TWO = "This asks two things:"
 _BEARS = "This asks for yes or no, which the reader cannot tell. The passage that bears on it"
 _UNDERSTOOD = "Question as understood: "
+_GREETED = "Ask a question, and the passages that answer it are searched."
+_GREETING = re.compile(
+    r"\W*(?:(?:hello|hi|hey|good (?:morning|afternoon|evening|day)|thanks|thank you|bye|goodbye|ok|okay)"
+    r"(?: there| again| very much| so much)?\W*)+",
+    re.IGNORECASE,
+)
 _FOLLOWS_UP = re.compile(
     r"^\W*(?:and|but|so|then|(?:what|how) about)\b"
     r"|\b(?:it|its|he|him|his|she|her|they|them|their|there|that|this|those|these)\b",
@@ -83,44 +88,11 @@ class ChatRequest(BaseModel):
     filter: dict[str, Any] | None = Field(None, description="as in /v1/ask; not of OpenAI's protocol")
 
 
-class Source(BaseModel):
-    """A cited passage: `number` is its mark in the answer; `page` and `link` as in the footnote."""
-
-    number: int
-    passage_id: str
-    title: str
-    text: str
-    page: str
-    link: str
-    start: int | None
-    end: int | None
-    score: float
-
-
-class ChatOut(BaseModel):
-    """A chat completion; `question`, `sources` and the confidences are this server's additions.
-
-    `question` is the question as it was asked, after the one before it if it followed up on that. `usage`
-    counts words and punctuation marks: the readers have no common tokens.
-    """
-
-    id: str
-    object: str
-    created: int
-    model: str
-    choices: list[dict[str, Any]]
-    usage: dict[str, int]
-    question: str
-    sources: list[Source]
-    confidence: float | None
-    no_answer_confidence: float
-
-
 @router.get(
     "/v1/models",
     tags=["chat"],
     summary="The models to name in a chat",
-    responses=error_models(401, 422, model=ChatErrorOut),
+    responses=error_models(401, 422),
 )
 async def models(engine: AppEngine) -> Response:
     """One model per index that is served, the default first."""
@@ -131,7 +103,7 @@ async def models(engine: AppEngine) -> Response:
     "/v1/models/{model}",
     tags=["chat"],
     summary="One model",
-    responses=error_models(401, 404, 422, model=ChatErrorOut),
+    responses=error_models(401, 404, 422),
 )
 async def model(model: str, engine: AppEngine) -> Response:
     """The model of this name."""
@@ -158,27 +130,32 @@ def index_of(model: str, engine: Engine) -> str:
     "/v1/chat/completions",
     tags=["chat"],
     summary="Answer the last question of a conversation",
-    response_model=ChatOut,
-    responses=error_models(400, 401, 404, 408, 413, 415, 422, 429, 500, 502, 503, 504, model=ChatErrorOut),
+    responses=error_models(400, 401, 404, 408, 413, 415, 422, 429, 500, 502, 503, 504),
 )
 async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Response:
     """The answer with marks [n] and footnotes, or plainly that none was found; errors are in OpenAI's shape.
 
     A question that follows up ("and its population?") is asked together with the one before it; the reply
-    shows both.
+    shows both. A greeting is no question.
+
+    Beside OpenAI's fields, the reply has `question` as it was asked, `sources` (the passages, numbered as the
+    marks, with page and link as in the footnotes), `confidence` and `no_answer_confidence`. `usage` counts
+    words and punctuation marks: the readers have no common tokens.
     """
-    index, chosen = index_of(body.model, engine), checked_filter(body.filter)
-    given, previous = _last_questions(body.messages)
-    given = checked_question("the last user message", given, engine.settings)
-    question = in_context(given, previous, engine.settings.max_question_chars)
-    job = Job("ask", index, engine.settings.read_top_k, engine.settings.n_best, chosen)
-    result = (await run_job(request, engine, job, [question]))[0]
+    index, conditions = index_of(body.model, engine), checked_filter(body.filter)
+    message, previous = _last_questions(body.messages)
+    message = checked_question("the last user message", message, engine.settings)
+    if _GREETING.fullmatch(message):
+        engine.require_ready(index)
+        result: dict[str, Any] = {"question": message, "answers": [], "no_answer_confidence": 1.0}
+        sources, content = list[dict[str, Any]](), _GREETED
+    else:
+        question = in_context(message, previous, engine.settings.max_question_chars)
+        job = Job("ask", index, engine.settings.read_top_k, engine.settings.n_best, conditions)
+        (result,) = await engine.run(request, job, [question])
+        sources = _sources(result, *_links(request, engine, index))
+        content = _content(result, message, sources)
     answers = result["answers"]
-    prefix = quote(request.headers.get("x-forwarded-prefix", "").strip("/"))  # of a proxy
-    base_url = f"{request.base_url}{prefix}/" if prefix else str(request.base_url)
-    query = "" if index == engine.default else f"?index={index}"
-    sources = _sources(answers if result.get("parts") else answers[:1], base_url, query)
-    content = _content(result, given, sources)
     n_prompt = sum(len(simple_tokenize(message.text)) for message in body.messages)
     n_reply = len(simple_tokenize(content))
     usage = {"prompt_tokens": n_prompt, "completion_tokens": n_reply, "total_tokens": n_prompt + n_reply}
@@ -195,8 +172,8 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         "no_answer_confidence": result["no_answer_confidence"],
     }
     if not body.stream:
-        message = {"role": "assistant", "content": content}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+        reply = {"role": "assistant", "content": content}
+        choice = {"index": 0, "message": reply, "logprobs": None, "finish_reason": "stop"}
         return JSONResponse({**head, "choices": [choice], "usage": usage, **extra})
     shows_usage = body.stream_options is not None and body.stream_options.include_usage
     events = _events(head, content, extra, usage if shows_usage else None)
@@ -230,6 +207,8 @@ def _last_questions(messages: list[ChatMessage]) -> tuple[str, str]:
     if len(places) == 1:
         return last, ""
     previous = as_unicode(messages[places[-2]].text).strip()
+    if _GREETING.fullmatch(previous):
+        return last, ""
     reply = "\n".join(message.text for message in messages[places[-2] + 1 : places[-1]])
     understood = (line for line in as_unicode(reply).splitlines() if line.startswith(_UNDERSTOOD))
     return last, next(understood, previous).removeprefix(_UNDERSTOOD)
@@ -249,11 +228,23 @@ def in_context(question: str, previous: str, max_chars: int) -> str:
     return both if previous and follows_up and len(both) <= max_chars else question
 
 
-def _sources(answers: list[dict[str, Any]], base_url: str, query: str) -> list[dict[str, Any]]:
-    """The passages behind answers: those they cite, or their paths, or their evidence."""
-    cited = [one for a in answers for one in (a.get("citations") or a.get("path") or [a["evidence"]])]
-    passages = {one["passage_id"]: one for one in (*(a["evidence"] for a in answers), *cited)}
-    in_order = list(dict.fromkeys([*(passage["passage_id"] for passage in cited), *passages]))
+def _links(request: Request, engine: Engine, index: str) -> tuple[str, str]:
+    """Beginning and end of the addresses of passages."""
+    prefix = quote(request.headers.get("x-forwarded-prefix", "").strip("/"))  # of a proxy
+    base_url = f"{request.base_url}{prefix}/" if prefix else str(request.base_url)
+    return base_url, "" if index == engine.default else f"?index={index}"
+
+
+def _sources(result: dict[str, Any], base_url: str, query: str) -> list[dict[str, Any]]:
+    """The passages behind the answers: those they cite, or their paths, or their evidence."""
+    answers = result["answers"] if result.get("parts") else result["answers"][:1]
+    cited = [
+        passage
+        for answer in answers
+        for passage in (answer.get("citations") or answer.get("path") or [answer["evidence"]])
+    ]
+    passages = {each["passage_id"]: each for each in (*(answer["evidence"] for answer in answers), *cited)}
+    in_order = dict.fromkeys([*(passage["passage_id"] for passage in cited), *passages])
     return [_source(number, passages[name], base_url, query) for number, name in enumerate(in_order, start=1)]
 
 
@@ -262,11 +253,11 @@ def _source(number: int, passage: dict[str, Any], base_url: str, query: str) -> 
     path = location.get("path", "")
     is_web = path.startswith(("https://", "http://"))
     link = path if is_web else f"{base_url}v1/passages/{quote(passage['passage_id'])}{query}"
-    kept = {name: passage[name] for name in ("passage_id", "title", "text", "start", "end", "score")}
-    return {"number": number, **kept, "page": location.get("page", ""), "link": link}
+    shown = {name: passage[name] for name in ("passage_id", "title", "text", "start", "end", "score")}
+    return {"number": number, **shown, "page": location.get("page", ""), "link": link}
 
 
-def _content(result: dict[str, Any], given: str, sources: list[dict[str, Any]]) -> str:
+def _content(result: dict[str, Any], message: str, sources: list[dict[str, Any]]) -> str:
     """The reply in Markdown: the answer in the first line, then what was understood, then the footnotes."""
     answers, nothing = result["answers"], result["no_answer_confidence"]
     marks = " " + "".join(f"[{source['number']}]" for source in sources)
@@ -288,7 +279,7 @@ def _content(result: dict[str, Any], given: str, sources: list[dict[str, Any]]) 
         parts.append(f"Note: {answers[0]['note']}.")
     if result.get("notice"):
         parts.append(f"Note: {result['notice']}.")
-    if result["question"] != given:
+    if result["question"] != message:
         parts.append(_UNDERSTOOD + result["question"])
     if sources:
         parts.append("  \n".join(_footnote(source) for source in sources))

@@ -1,8 +1,14 @@
-"""Documents over HTTP: send, delete, list. Each answer comes when the change is on disk and in use."""
+"""Documents over HTTP: send, delete, list. Each answer comes when the change is on disk and in use.
 
+One change of an index is made at a time; while another process writes it, changes wait for its lock.
+"""
+
+import asyncio
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,60 +17,31 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.responses import JSONResponse, Response
 
+from indexers.changes import Known, Put, sent_changes
+from indexers.documents import record_digest
 from indexers.index import Index
-from indexers.provenance import documents_of_index
-from rag.core.errors import ArtifactError
+from indexers.protocols import EncoderIdentity, PassageEncoder
+from indexers.provenance import documents_of_index, split_of_index
+from indexers.update import update_index
+from rag.core.errors import ArtifactError, ConfigError, DataError, RagError, ResourceError
+from rag.core.log import get_logger
 from rag.core.types import Metadata
 from rag.data.corpus import IdSet, fault_of
 from rag.data.files.fields import METADATA_HINT, metadata_of_fields
 from rag.data.files.sources import ReadOptions
 from rag.data.records import Document
-from serve.document_writer import DocumentWriter
+from rag.data.split import split_documents
+from readers.protocols import check_lengths
 from serve.engine import Engine
-from serve.errors import ApiError, invalid_request, unreadable
+from serve.errors import ApiError, invalid_request
 from serve.routes import AppEngine, error_models
-from serve.uploads import documents_of_uploads
+from serve.settings import ServeSettings
 
+log = get_logger(__name__)
 router = APIRouter()
+_LOCK_WAIT_S, _RETRY_S = 30.0, 0.5
 _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
-_TEXT = {"type": "string"}
-_VALUES = [{"type": kind} for kind in ("string", "number", "boolean")]
-_METADATA = {
-    "type": "object",
-    "description": "fields that filters can name; in a form, for all of its files",
-    "additionalProperties": {"anyOf": [*_VALUES, {"type": "array", "items": {"anyOf": _VALUES}}]},
-    "example": {"year": 2020, "tags": ["guide", "linux"]},
-}
-_BODIES = {  # the two forms of a request that sends documents
-    "application/json": {
-        "schema": {
-            "type": "object",
-            "required": ["documents"],
-            "properties": {
-                "index": _TEXT,
-                "documents": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["id", "text"],
-                        "properties": {"id": _TEXT, "title": _TEXT, "text": _TEXT, "metadata": _METADATA},
-                    },
-                },
-            },
-        }
-    },
-    "multipart/form-data": {
-        "schema": {
-            "type": "object",
-            "properties": {
-                "file": {"type": "string", "format": "binary"},
-                "index": _TEXT,
-                "metadata": _METADATA,
-            },
-        }
-    },
-}
 
 
 class DocumentIn(BaseModel):
@@ -75,7 +52,9 @@ class DocumentIn(BaseModel):
     id: StrictStr
     title: StrictStr = ""
     text: StrictStr
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(
+        {}, description="fields that filters can name", examples=[{"year": 2020, "tags": ["guide", "linux"]}]
+    )
 
 
 class DocumentsRequest(BaseModel):
@@ -85,6 +64,22 @@ class DocumentsRequest(BaseModel):
 
     documents: list[DocumentIn] = Field(min_length=1, max_length=1000)
     index: StrictStr | None = None
+
+
+_JSON = DocumentsRequest.model_json_schema()
+_JSON["properties"]["documents"]["items"] = _JSON.pop("$defs")["DocumentIn"]
+_FORM = {
+    "type": "object",
+    "properties": {
+        "file": {"type": "string", "format": "binary"},
+        "index": {"type": "string"},
+        "metadata": {"type": "object", "description": "as of a document, for all files of the form"},
+    },
+}
+_BODIES = {  # the two forms of a request that sends documents
+    "application/json": {"schema": _JSON},
+    "multipart/form-data": {"schema": _FORM},
+}
 
 
 class DocumentOut(BaseModel):
@@ -115,8 +110,8 @@ class DeletedOut(BaseModel):
     index_version: str
 
 
-def _writer(engine: Engine, index: str | None) -> DocumentWriter:
-    """The writer of an index, on a server with API keys."""
+def _index_of(engine: Engine, index: str | None, *, changes: bool = True) -> str:
+    """The name of the index to read or to change, on a server with API keys."""
     if not engine.settings.api_keys:
         raise ApiError(
             403,
@@ -126,8 +121,11 @@ def _writer(engine: Engine, index: str | None) -> DocumentWriter:
         )
     name = engine.index_name(index)
     engine.require_ready(name)
-    writers: dict[str, DocumentWriter] = engine.writers
-    return writers.setdefault(name, DocumentWriter(engine, name))
+    if changes and (reason := engine.read_only(name)):
+        raise ApiError(
+            409, "index_read_only", f"the index cannot be changed: {reason}", hint="nothing was changed"
+        )
+    return name
 
 
 @router.post(
@@ -146,16 +144,18 @@ async def send(request: Request, engine: AppEngine) -> Response:
     JSON object, for all of its files. The answer comes when the documents are on disk and searched. Sending
     the same again changes nothing.
     """
-    _writer(engine, None)  # refused before anything is read
+    _index_of(engine, None, changes=False)  # refused before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         index, documents = await _uploaded(request, engine)
     else:
         index, documents = await _listed(request)
-    writer = _writer(engine, index)
+    name = _index_of(engine, index)
     if problem := _problem(documents):
         raise invalid_request(problem, "nothing was changed")
-    version, _ = await writer.write(documents, [])
-    return JSONResponse(await _stored_response(writer, version, [one.id for one in documents]))
+    version, _ = await _change(engine, name, documents, ())
+    entries, _, total = await engine.in_thread(_entries, engine.settings.indexes[name])
+    shown = [entries[document.id] for document in documents if document.id in entries]
+    return JSONResponse({"documents": shown, "index_version": version, "total": total, "next": None})
 
 
 def _problem(documents: Sequence[Document]) -> str:
@@ -184,18 +184,18 @@ async def _listed(request: Request) -> tuple[str | None, list[Document]]:
         raise invalid_request(f"{where}: {first['msg']}") from None
     return body.index, [
         Document(
-            one.id, one.title, one.text, metadata=_metadata(one.metadata, f"documents.{number}.metadata")
+            sent.id, sent.title, sent.text, metadata=_metadata(sent.metadata, f"documents.{number}.metadata")
         )
-        for number, one in enumerate(body.documents)
+        for number, sent in enumerate(body.documents)
     ]
 
 
-def _metadata(given: Any, where: str) -> Metadata:
+def _metadata(value: Any, where: str) -> Metadata:
     """The metadata of a document, from the value of this field of the request."""
-    if not isinstance(given, dict):
+    if not isinstance(value, dict):
         raise invalid_request(f"{where}: not a JSON object", METADATA_HINT)
     try:
-        metadata = metadata_of_fields(given)
+        metadata = metadata_of_fields(value)
     except ValueError as error:
         raise invalid_request(f"{where}: {error}", METADATA_HINT) from None
     if (size := len(json.dumps(dict(metadata), ensure_ascii=False))) > _MOST_METADATA:
@@ -220,9 +220,11 @@ async def _uploaded(request: Request, engine: Engine) -> tuple[str | None, list[
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile) and value.filename]
         if not files:
             raise invalid_request("the form has no file", "curl -F file=@guide.pdf")
-        contents = [(Path(str(one.filename)).name, await one.read()) for one in files]
-    found = await engine.in_thread(documents_of_uploads, contents)
-    return named.get("index"), [replace(one, metadata=metadata) for one in found]
+        contents = [(Path(str(file.filename).replace("%22", '"')).name, await file.read()) for file in files]
+    name = _index_of(engine, named.get("index"))
+    converting = engine.conversions.convert(request.state.api_key, contents)
+    documents = await engine.while_connected(request, converting, limit_s=None)
+    return name, [replace(document, metadata=metadata) for document in documents]
 
 
 def _json_or_none(text: str) -> Any:
@@ -232,17 +234,104 @@ def _json_or_none(text: str) -> Any:
         return None
 
 
-async def _stored_response(writer: DocumentWriter, version: str, ids: Sequence[str]) -> dict[str, Any]:
-    documents, _, total = await writer.engine.in_thread(_entries, writer.place)
-    shown = [documents[id] for id in ids if id in documents]
-    return {"documents": shown, "index_version": version, "total": total, "next": None}
+async def _change(
+    engine: Engine, name: str, documents: Sequence[Document], deleted: Sequence[str]
+) -> tuple[str, set[str]]:
+    """The version of the index with these changes, now in use, and which of the ids it had before.
+
+    Raises:
+        ApiError: the change cannot be made, or another process writes for too long.
+    """
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    try:
+        async with engine.write_locks[name]:
+            while True:
+                try:
+                    settings = engine.settings.only(name)
+                    changed = await engine.in_background(_update, settings, documents, deleted)
+                    break
+                except ResourceError:
+                    if time.monotonic() > deadline:
+                        raise
+                await asyncio.sleep(_RETRY_S)
+            await engine.refresh(name)
+            return changed
+    except RagError as error:
+        raise _refusal(error) from None
+
+
+def _update(
+    settings: ServeSettings, documents: Sequence[Document], deleted: Sequence[str]
+) -> tuple[str, set[str]]:
+    (place,) = settings.indexes.values()
+    puts, present = _cut(settings, place, documents), set[str]()
+
+    def changes(known: Known) -> Any:
+        present.update(set(known) & {*deleted, *(put.id for put in puts)})
+        return sent_changes(puts, deleted, known)
+
+    def open_encoder(identity: EncoderIdentity) -> PassageEncoder:
+        return _encoder(identity, settings.index_encoder, settings.precision)
+
+    return update_index(place, changes, open_encoder).version, present
+
+
+def _cut(settings: ServeSettings, place: Path, documents: Sequence[Document]) -> list[Put]:
+    """The documents as the index that is in place now cuts them."""
+    with Index.open(place, verify="none") as index:
+        identity = index.encoder_identity
+    name, length = (identity.name, identity.max_length) if identity else (None, None)
+    max_tokens, count_tokens = _budget(settings.index_encoder or name, length)
+    split = split_of_index(place, max_tokens)
+    puts = [
+        Put(each.id, record_digest(each), list(split_documents([each], split, count_tokens)), sent=True)
+        for each in documents
+    ]
+    try:
+        check_lengths(passage for put in puts for passage in put.passages)
+    except DataError as error:
+        hint = "split the document; this index keeps each as one passage. Nothing was changed"
+        raise invalid_request(error.message, hint) from None
+    return puts
+
+
+@lru_cache(4)
+def _budget(encoder: str | None, max_length: int | None) -> tuple[int, Callable[[str], int]]:
+    from retrievers.encoders.open import passage_budget
+
+    return passage_budget(encoder, max_length)
+
+
+@lru_cache(4)
+def _encoder(identity: EncoderIdentity, folder: str | None, precision: str) -> PassageEncoder:
+    """An encoder for passages alone: that of the questions works on another thread."""
+    from retrievers.encoders.open import load_like
+
+    return load_like(identity, folder, precision=precision)
+
+
+def _refusal(error: RagError) -> ApiError:
+    """The answer for a change that cannot be made."""
+    if isinstance(error, DataError | ConfigError):
+        return ApiError(409, "not_possible", error.message, hint="nothing was changed")
+    log.error("documents could not be written: %s", error)
+    if isinstance(error, ResourceError):
+        return ApiError(
+            503, "index_busy", "the index is being written by another process, or the disk is full",
+            hint="try again in a moment; nothing was changed", headers={"Retry-After": "10"},
+        )  # fmt: skip
+    return ApiError(
+        500, "index_unusable", "the index cannot be updated", hint="the server's log has the reason"
+    )
 
 
 def _entries(place: Path) -> tuple[dict[str, dict[str, Any]], str, int]:
     """The documents of an index by id, its version, their number."""
     with Index.open(place, verify="none") as index:
-        entries = documents_of_index(index).entries.values()
-        shown = {one.id: {"id": one.id, "passages": one.passages, "sent": one.sent} for one in entries}
+        shown = {
+            entry.id: {"id": entry.id, "passages": entry.passages, "sent": entry.sent}
+            for entry in documents_of_index(index).entries.values()
+        }
         return shown, index.version, len(shown)
 
 
@@ -260,9 +349,9 @@ async def listing(
     index: str | None = None,
 ) -> Response:
     """Ids and numbers of passages, in the order of the index, `limit` of them after the document `after`."""
-    writer = _writer(engine, index)
+    name = _index_of(engine, index, changes=False)
     try:
-        documents, version, total = await engine.in_thread(_entries, writer.place)
+        documents, version, total = await engine.in_thread(_entries, engine.settings.indexes[name])
     except ArtifactError as error:
         raise unreadable(error) from None
     ids = list(documents)
@@ -284,5 +373,11 @@ async def listing(
 )
 async def delete(document_id: str, engine: AppEngine, index: str | None = None) -> Response:
     """Delete a document's passages from the index; if there is no such document, `deleted` is false."""
-    version, known = await _writer(engine, index).write([], [document_id])
-    return JSONResponse({"id": document_id, "deleted": document_id in known, "index_version": version})
+    version, present = await _change(engine, _index_of(engine, index), (), [document_id])
+    return JSONResponse({"id": document_id, "deleted": document_id in present, "index_version": version})
+
+
+def unreadable(error: ArtifactError) -> ApiError:
+    """The answer where an index on the disk cannot be read; the log gets the reason."""
+    log.error("the documents cannot be listed: %s", error)
+    return ApiError(500, "index_unusable", "the index cannot be read", hint="the server's log has the reason")

@@ -13,10 +13,9 @@ from rag.core.arrays import Float32
 from rag.core.unicode import is_unicode
 from rag.data.text import simple_tokenize
 from serve.chat import MODEL, index_of
+from serve.engine import Job
 from serve.errors import ApiError, invalid_request
-from serve.jobs import Job
-from serve.routes import AppEngine, error_models, run_job
-from serve.schemas import ChatErrorOut
+from serve.routes import AppEngine, error_models
 
 router = APIRouter()
 _MOST_TEXTS = 2048  # as OpenAI's
@@ -46,48 +45,33 @@ class EmbeddingsRequest(BaseModel):
     @field_validator("input", mode="before")
     @classmethod
     def _is_text(cls, value: object) -> object:
-        if isinstance(value, list) and any(isinstance(one, int | list) for one in value):
+        if isinstance(value, list) and any(isinstance(item, int | list) for item in value):
             raise ValueError(
                 "token ids, expected texts (OpenAIEmbeddings of LangChain: check_embedding_ctx_length=False)"
             )
         return value
 
 
-class EmbeddingOut(BaseModel):
-    """The vector of one text: numbers, or their bytes in base64."""
-
-    object: str
-    index: int
-    embedding: list[float] | str
-
-
-class EmbeddingsOut(BaseModel):
-    """A vector for each text, in their order. `usage` counts words and punctuation marks, as in chats."""
-
-    object: str
-    data: list[EmbeddingOut]
-    model: str
-    usage: dict[str, int]
-
-
 @router.post(
     "/v1/embeddings",
     tags=["chat"],
     summary="Vectors of texts",
-    response_model=EmbeddingsOut,
-    responses=error_models(400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504, model=ChatErrorOut),
+    responses=error_models(400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504),
 )
 async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngine) -> Response:
-    """The vectors that the index's encoder makes; their inner product with those of passages is the score."""
+    """The vectors that the index's encoder makes; their inner product with those of passages is the score.
+
+    `usage` counts words and punctuation marks, as in chats.
+    """
     index = index_of(body.model, engine)
     texts = _checked([body.input] if isinstance(body.input, str) else body.input)
-    found = await run_job(request, engine, Job("embed", index, side=body.input_type), texts)
-    if len({one["index_version"] for one in found}) > 1:  # perhaps with another encoder
+    encoded = await engine.run(request, Job("embed", index, side=body.input_type), texts)
+    if len({result["index_version"] for result in encoded}) > 1:  # perhaps with another encoder
         raise ApiError(
             503, "index_changed", "the index was replaced while its encoder was used", hint="try again",
             headers={"Retry-After": "1"},
         )  # fmt: skip
-    vectors = np.stack([one["vector"] for one in found])  # (n, D)
+    vectors = np.stack([result["vector"] for result in encoded])  # (n, D)
     if body.dimensions not in (None, vectors.shape[1]):
         raise invalid_request(
             f"dimensions is {body.dimensions}, the vectors have {vectors.shape[1]}", "leave it out"
@@ -114,9 +98,7 @@ def _response(body: EmbeddingsRequest, texts: Sequence[str], vectors: Float32) -
     return JSONResponse(
         {
             "object": "list",
-            "data": [
-                {"object": "embedding", "index": number, "embedding": one} for number, one in enumerate(shown)
-            ],
+            "data": [{"object": "embedding", "index": n, "embedding": each} for n, each in enumerate(shown)],
             "model": body.model,
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
         }

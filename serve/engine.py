@@ -1,30 +1,45 @@
 """The engine accepts questions, has them answered in batches, and tracks whether the server is ready."""
 
-import asyncio
-import math
-import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from __future__ import annotations
 
-from rag.core.errors import ConfigError, RagError, ReaderError, RetrievalError
+import asyncio
+import ctypes
+import gc
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Coroutine, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from starlette.requests import Request
+
+from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger
-from rag.core.manifest import MANIFEST_NAME, read_manifest, version_of
-from rag.data.filters import FilterError
+from rag.core.manifest import read_manifest, version_of
+from rag.core.progress import StageTimer
+from rag.data.filters import Filter, FilterError
 from serve.batching import BatcherClosed, Finished, ItemFailed, MicroBatcher, QueueFull
+from serve.conversions import Conversions
 from serve.errors import ApiError, invalid_request, shutting_down
-from serve.jobs import Job, JobRunner, look_up, release_memory
+from serve.holder import OpenPipeline, PipelineHolder, open_newer
 from serve.metrics import ServerMetrics
 from serve.rates import KeyRates
-from serve.service import AnswerService, OpenService, ServiceHolder, reopened
+from serve.schemas import hit_json, passage_json
 from serve.settings import ServeSettings
-from serve.siblings import Siblings, after
+
+if TYPE_CHECKING:
+    from rag.pipeline import Pipeline
 
 log = get_logger(__name__)
 State = Literal["loading", "ready", "failed", "stopping"]
-Made = TypeVar("Made")
+Result = TypeVar("Result")
+_CLOSE_S = 5.0  # for what no request waits for any more
 _Batcher = MicroBatcher[str, dict[str, Any]]
 _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
     (ReaderError, (502, "reader_failed", "the model that reads the passages did not give an answer")),
@@ -33,62 +48,68 @@ _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The task for a question, or for a text to encode; only questions with equal jobs share a batch.
+
+    `index` is the name of one of the server's indexes; `side` is the encoder's for texts.
+    """
+
+    kind: Literal["ask", "retrieve", "embed"]
+    index: str
+    top_k: int = 0
+    n_best: int = 0
+    filter: Filter | None = None
+    side: Literal["query", "passage"] = "query"
+
+
 class Engine:
-    """State of a running application: the service of each index, the queue, and readiness.
+    """State of a running application: the pipeline of each index, the queue, and readiness.
 
     Args:
-        open_service: opens an index at start and at each reload; runs on a thread.
-        service: an open service for the default index.
-        siblings: the server's other processes, if there are any.
+        open_pipeline: opens an index at start and at each reload; runs on a thread.
+        pipeline: an open pipeline for the default index.
+        folder: of this run, for files that all workers of the server share.
     """
 
     def __init__(
-        self,
-        settings: ServeSettings,
-        open_service: OpenService,
-        service: AnswerService | None,
-        siblings: Siblings | None = None,
+        self, settings: ServeSettings, open_pipeline: OpenPipeline, pipeline: Pipeline | None, folder: Path
     ) -> None:
-        self.settings, self._open_service, self._siblings = settings, open_service, siblings
-        self.holders = {name: ServiceHolder() for name in settings.indexes}
+        self.settings, self._open, self._first = settings, open_pipeline, pipeline
+        self.holders = {name: PipelineHolder() for name in settings.indexes}
         self.default = next(iter(self.holders))
-        self.metrics = ServerMetrics(queue_depth=lambda: sum(one.depth for one in self._batchers))
+        self.metrics = ServerMetrics()
         self.state: State = "loading"
         self.load_error: Exception | None = None
         self.created_s = int(time.time())
-        self._given = service
-        shared = None if siblings is None else siblings.place.parent / "rates"
-        limit, keys = settings.questions_per_minute, settings.api_keys
-        self._rates = None if limit is None else KeyRates(limit, keys, shared)
-        self.writers: dict[str, Any] = {}  # of documents, by index; see `serve.document_writer`
+        limit = settings.questions_per_minute
+        self._rates = None if limit is None else KeyRates(limit)
+        self.conversions = Conversions(folder, settings.conversions)
+        self.write_locks = {name: asyncio.Lock() for name in self.holders}  # of changes of documents
         self._reload_locks = {name: asyncio.Lock() for name in self.holders}
-        self._reloading, self._reload_waits = asyncio.Lock(), False
-        self._threads, self._calls = ThreadPoolExecutor(thread_name_prefix="rag-engine"), set[Future[Any]]()
-        self._is_drained = False
+        self._reads = ThreadPoolExecutor(thread_name_prefix="rag-read")
+        self._changes = ThreadPoolExecutor(2, thread_name_prefix="rag-change")  # which take long
         self.batcher = self._batcher(settings.batch_max_size, workers=1)
         self._readings: _Batcher | None = None  # where a model elsewhere reads, which needs no core here
 
     def _batcher(self, max_size: int, workers: int) -> _Batcher:
         return MicroBatcher(
-            JobRunner(self.holders, self.metrics),
+            self._run_batch,
             max_size=max_size,
             max_wait_s=self.settings.batch_max_wait_ms / 1000.0,
             queue_size=self.settings.queue_size,
             workers=workers,
+            on_wait=self.metrics.queue_depth.inc,
             on_batch=self.metrics.batch_finished,
         )
 
-    @property
-    def _batchers(self) -> list[_Batcher]:
-        return [one for one in (self.batcher, self._readings) if one is not None]
-
     async def load(self) -> None:
-        """Open all services and become ready; on failure the state is "failed", `load_error` the reason."""
+        """Open all indexes and become ready; on failure the state is "failed", `load_error` the reason."""
         for name in self.holders:
             try:
-                service = self._given if name == self.default else None
-                if service is None:
-                    service = await self.in_thread(self._open_service, self.settings.only(name))
+                pipeline = self._first if name == self.default else None
+                if pipeline is None:
+                    pipeline = await self.in_background(self._open, self.settings.only(name))
             except Exception as error:
                 self.state, self.load_error = "failed", error
                 log.error(
@@ -96,9 +117,11 @@ class Engine:
                     exc_info=not isinstance(error, RagError), extra=self._fields(name),
                 )  # fmt: skip
                 return
-            await self._install(name, service)
-            if service.reads_at_once and self._readings is None:  # all indexes have the same reader
-                self._readings = self._batcher(1, workers=service.reads_at_once)
+            await self._install(name, pipeline)
+            if reason := self.read_only(name):
+                log.warning("documents cannot be changed: %s", reason, extra=self._fields(name))
+            if pipeline.reads_at_once and self._readings is None:  # all indexes have the same reader
+                self._readings = self._batcher(1, workers=pipeline.reads_at_once)
                 self._readings.start()
         if self.state == "loading":
             self.state = "ready"
@@ -107,138 +130,105 @@ class Engine:
         """The index, for the log."""
         return {"index": name, "folder": str(self.settings.indexes[name])}
 
-    def index_name(self, given: str | None) -> str:
-        """The name of an index that a request gives, or the default's.
+    def read_only(self, name: str) -> str:
+        """Why the documents of an index cannot be changed; "" if they can, or if that is off without keys."""
+        folder = self.settings.indexes[name]
+        may_write = not self.settings.api_keys or not folder.exists() or os.access(folder, os.W_OK)
+        return "" if may_write else "its folder is read-only for this server"
+
+    def index_name(self, requested: str | None) -> str:
+        """The name of an index that a request names, or the default's.
 
         Raises:
             ApiError: 404; there is no such index.
         """
-        if given is not None and given not in self.holders:
+        if requested is not None and requested not in self.holders:
             raise ApiError(
                 404,
                 "index_not_found",
-                f"there is no index {given[:100]!r}",
+                f"there is no index {requested[:100]!r}",
                 hint=f"the indexes of this server are {', '.join(self.holders)}",
             )
-        return given or self.default
+        return requested or self.default
 
-    async def reload(self, name: str, *, waits: bool = False) -> dict[str, Any]:
-        """Open this index again in the background, then replace the one in use; here and in all siblings.
+    async def reload(self, name: str) -> dict[str, Any]:
+        """Open this index again in the background, then replace the one in use.
 
         Running requests finish on the old index, which is closed after the last of them; until then both are
         in memory.
 
         Raises:
-            ApiError: 409 if a reload is under way and this one does not wait for its end; 500 if the index
-                could not be opened (the old one stays).
+            ApiError: 500; the index could not be opened, and the old one stays.
         """
-        if self._reload_locks[name].locked() and not waits:
-            raise ApiError(
-                409, "reload_in_progress", "a reload is under way already", hint="wait for its end"
-            )
-        reloaded = await self._reload_here(name)
-        if failed := 0 if self._siblings is None else await self._siblings.tell("reload", name):
-            raise ApiError(
-                500,
-                "reload_failed",
-                f"{failed} of {self.settings.workers} workers could not open the index and keep theirs",
-                hint="the server's log has the reason",
-            )
-        return reloaded
+        async with self._reload_locks[name]:
+            return await self._replace(name, partial(self._open, self.settings.only(name)))
 
     async def reload_all(self) -> None:
-        """Reload every index, after a call that is under way; while one call waits for that, it is enough."""
-        if self._reload_waits:
-            return
-        self._reload_waits = True
-        async with self._reloading:
-            self._reload_waits = False  # what changes from here on is for the next call
-            for name in self.holders:
-                try:
-                    await self.reload(name, waits=True)
-                except ApiError as error:
-                    log.error("reload: %s", error.message, extra={"index": name})
-
-    async def _reload_here(self, name: str) -> dict[str, Any]:
-        async with self._reload_locks[name]:
-            self.require_ready(name)
-            try:
-                service = await self.in_thread(self._open_service, self.settings.only(name))
-            except Exception:
-                log.exception("reload failed", extra=self._fields(name))
-                raise ApiError(
-                    500,
-                    "reload_failed",
-                    "the index could not be opened; the one in use stays",
-                    hint="the server's log has the reason",
-                ) from None
-            previous = await self._install(name, service)
-        return {
-            "index_version": service.index_version,
-            "previous_index_version": previous,
-            "n_passages": service.n_passages,
-        }
-
-    async def listen_to_siblings(self) -> asyncio.Server | None:
-        """Serve requests of the server's other processes until the result is closed; None without others."""
-        if self._siblings is None:
-            return None
-
-        async def metrics(_: str) -> bytes:
-            return self.metrics.render()
-
-        return await self._siblings.listen(
-            {"metrics": metrics, "reload": after(self._reload_here), "refresh": after(self._refresh_here)}
-        )
-
-    async def all_metrics(self) -> bytes:
-        """The metrics in Prometheus' text format, of all siblings if there are any."""
-        return self.metrics.render() if self._siblings is None else await self._siblings.metrics()
+        """Reload every index; what fails is in the log."""
+        for name in self.holders:
+            with suppress(ApiError):
+                await self.reload(name)
 
     async def refresh(self, name: str) -> None:
-        """Switch to the version of an index that is on disk now, with the loaded models; all siblings do too.
+        """Switch to the version of an index that is on disk now, with the loaded models if they fit.
 
         On failure the version in use stays, and the log has the reason.
         """
-        await self._refresh_here(name)
-        if self._siblings is not None:
-            await self._siblings.tell("refresh", name)
-
-    async def _refresh_here(self, name: str) -> None:
         async with self._reload_locks[name]:
-            service = self.holders[name].current
-            if service is None or self.state == "stopping":
-                return
-            try:
-                newer = await self.in_thread(reopened, service)
-            except Exception:
-                log.exception("an update of the index could not be opened", extra=self._fields(name))
-                return
-            if newer is not None:
-                await self._install(name, newer)
+            with suppress(ApiError):
+                await self._replace(name, partial(self._open_newer, name))
+
+    def _open_newer(self, name: str) -> Pipeline | None:
+        try:
+            return open_newer(self.require_ready(name))
+        except MismatchedArtifactError:  # it has another encoder now
+            return self._open(self.settings.only(name))
+
+    async def _replace(self, name: str, open: Callable[[], Pipeline | None]) -> dict[str, Any]:
+        self.require_ready(name)
+        try:
+            opened = await self.in_background(open)
+        except Exception:
+            log.exception("an index could not be opened; the one in use stays", extra=self._fields(name))
+            raise ApiError(
+                500,
+                "reload_failed",
+                "the index could not be opened; the one in use stays",
+                hint="the server's log has the reason",
+            ) from None
+        previous = None if opened is None else await self._install(name, opened)
+        current = self.require_ready(name)
+        return {
+            "index_version": current.index_version,
+            "previous_index_version": previous,
+            "n_passages": current.n_passages,
+        }
+
+    def is_reloading(self, name: str) -> bool:
+        """Whether this index is being opened again."""
+        return self._reload_locks[name].locked()
 
     async def follow_updates(self) -> None:
         """Look for updates that other processes write, and switch to them, until cancelled."""
-        seen: dict[str, int] = {}
+        tried: dict[str, str] = {}  # a version that cannot be opened is not tried again and again
         while pause_s := self.settings.follow_updates_s:
             await asyncio.sleep(pause_s)
-            for name, folder in self.settings.indexes.items():
-                service = self.holders[name].current
-                if service is None or self.state != "ready":
+            for name, holder in self.holders.items():
+                pipeline = holder.current
+                version = await self.in_thread(_version_in, self.settings.indexes[name])
+                if pipeline is None or version in ("", pipeline.index_version, tried.get(name)):
                     continue
-                with suppress(OSError):
-                    changed_ns = (Path(folder) / MANIFEST_NAME).stat().st_mtime_ns
-                    if seen.get(name) != changed_ns and _version_in(folder) != service.index_version:
-                        await self._refresh_here(name)
-                    seen[name] = changed_ns
+                if self.state == "ready":
+                    tried[name] = version
+                    await self.refresh(name)
 
-    async def _install(self, name: str, service: AnswerService) -> str | None:
-        previous = await self.in_thread(self.holders[name].swap, service)
-        self.metrics.index_changed(name, service.index_version, service.n_passages)
-        versions = {"index_version": service.index_version, "previous_index_version": previous}
+    async def _install(self, name: str, pipeline: Pipeline) -> str | None:
+        previous = await self.in_background(self.holders[name].swap, pipeline)
+        self.metrics.index_changed(name, pipeline.index_version, pipeline.n_passages, previous)
+        versions = {"index_version": pipeline.index_version, "previous_index_version": previous}
         log.info("index in use", extra={**self._fields(name), **versions})
         if previous is not None:
-            await self.in_thread(release_memory)
+            await self.in_background(_release_memory)
         return previous
 
     async def close(self) -> None:
@@ -246,95 +236,157 @@ class Engine:
         if self.batcher.is_closing:
             return
         self.state = "stopping"
-        closing = (one.close(self.settings.drain_timeout_s) for one in self._batchers)
-        self._is_drained = all(await asyncio.gather(*closing))
-        if not self._is_drained:
-            log.warning(
-                "accepted questions were not finished", extra={"after_s": self.settings.drain_timeout_s}
-            )
+        batchers = [batcher for batcher in (self.batcher, self._readings) if batcher is not None]
+        if not all(await asyncio.gather(*(batcher.close(_CLOSE_S) for batcher in batchers))):
+            log.warning("accepted questions were not finished")
         for holder in self.holders.values():
             await self.in_thread(holder.swap, None)
 
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether it is closed and all its threads are idle."""
-        return self._is_drained and not self._calls
+    async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
+        """Call a short `function` on a thread; it runs to its end even if the caller is cancelled."""
+        return await asyncio.wrap_future(self._reads.submit(function, *args))
 
-    async def in_thread(self, function: Callable[..., Made], *args: object) -> Made:
-        """Call `function` on a thread; it runs to its end and is tracked even if the caller is cancelled."""
-        call = self._threads.submit(function, *args)
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
-        return await asyncio.wrap_future(call)
+    async def in_background(self, function: Callable[..., Result], *args: object) -> Result:
+        """The same for a long one, which opens or writes an index; it takes no thread from the short ones."""
+        return await asyncio.wrap_future(self._changes.submit(function, *args))
 
-    def require_ready(self, name: str) -> AnswerService:
-        """The service of this index.
+    def require_ready(self, name: str) -> Pipeline:
+        """The pipeline of this index.
 
         Raises:
             ApiError: 503 while loading, after a failed load, or while stopping.
         """
-        service = self.holders[name].current
-        if self.state == "stopping" or self.batcher.is_closing:
+        pipeline = self.holders[name].current
+        if self.state == "stopping":
             raise self._stopping()
         if self.state == "failed":
-            raise self._refused(
+            raise self.refusal(
                 503, "load_failed", "the index could not be opened", 30, hint="see the server's log"
             )
-        if service is None or self.state == "loading":
-            raise self._refused(503, "not_ready", "the index is still being loaded", 2)
-        return service
+        if pipeline is None or self.state == "loading":
+            raise self.refusal(503, "not_ready", "the index is still being loaded", 2)
+        return pipeline
 
-    def charge(self, key: str | None, job: Job, questions: int) -> None:
-        """Count the questions of an API key; a batch of texts to encode counts as one question.
+    async def run(self, request: Request, job: Job, texts: list[str]) -> list[dict[str, Any]]:
+        """Results for questions or texts as JSON values, in order; timings include the wait in the queue.
 
         Raises:
-            ApiError: 429; the key has asked too much. 503 if not ready.
+            ApiError: 429 if the key has asked too much; 503 if not ready or full; 500 or 502 if a question
+                fails, with its number; 499 and 504 as `while_connected`.
         """
         self.require_ready(job.index)
+        self._charge(getattr(request.state, "api_key", None), job, len(texts))
+        fields = request.state.log_fields
+        fields["n_questions"] = len(texts)
+        if self.settings.log_questions:
+            fields["questions"] = texts
+        work = self._batched(job, texts, request.state.request_id)
+        results = await self.while_connected(request, work, self.settings.timeout_s)
+        fields["queue_ms"] = results[0]["timings_ms"]["queue"]
+        fields["index_version"] = results[0]["index_version"]
+        return results
+
+    def _charge(self, key: str | None, job: Job, questions: int) -> None:
+        """Count the questions of an API key; a batch of texts to encode counts as one question."""
         if key is None:
             return
         if job.kind == "embed":
             questions = math.ceil(questions / self.batcher.max_size)
         if self._rates is not None and (wait_s := self._rates.charge(key, questions)):
-            raise self._refused(
+            raise self.refusal(
                 429,
                 "rate_limited",
                 f"this API key may ask {self.settings.questions_per_minute} questions per minute",
                 wait_s,
             )
-        self.metrics.key_questions.labels(key[:8]).inc(questions)
+        self.metrics.key_questions.labels(key).inc(questions)
 
-    async def submit(self, job: Job, questions: list[str], request_id: str) -> list[dict[str, Any]]:
-        """Results of the questions as JSON values, in order; timings include the wait in the queue.
+    async def while_connected(
+        self, request: Request, work: Coroutine[Any, Any, Result], limit_s: float | None
+    ) -> Result:
+        """The result of `work`, which is cancelled if the client disconnects or time is up.
 
         Raises:
-            ApiError: 503 if not ready or full; 500 or 502 if a question fails, with its number.
+            ApiError: 499 if the client disconnects, 504 at the time limit.
         """
-        self.require_ready(job.index)
+        working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({working, gone}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            if gone.done():
+                raise ApiError(499, "client_closed_request", "the client left before the answer")
+            self.metrics.rejected.labels("timeout").inc()
+            raise ApiError(
+                504,
+                "timeout",
+                f"no answer within {limit_s:g} s",
+                hint="try again, ask fewer questions at once, or lower top_k",
+            )
+        finally:
+            working.cancel()
+            gone.cancel()
+            await asyncio.gather(working, gone, return_exceptions=True)
+
+    async def _batched(self, job: Job, texts: list[str], request_id: str) -> list[dict[str, Any]]:
         batcher = self._readings if job.kind == "ask" and self._readings else self.batcher
-        step = batcher.max_size if job.kind == "embed" else len(questions)  # others' turn in between
+        step = batcher.max_size if job.kind == "embed" else len(texts)  # others' turn in between
         finished, start = list[Finished[dict[str, Any]]](), 0
         try:
-            for start in range(0, len(questions), step):
-                finished += await batcher.submit(job, questions[start : start + step])
+            for start in range(0, len(texts), step):
+                finished += await batcher.submit(job, texts[start : start + step])
         except QueueFull as full:
-            raise self._refused(
+            raise self.refusal(
                 503, "overloaded", "too many questions are waiting", full.retry_after_s
             ) from None
         except ItemFailed as failed:
-            raise self._failed(failed, job, questions, start + failed.number, request_id) from None
+            raise self._failed(failed, job, texts, start + failed.number, request_id) from None
         except BatcherClosed:
             raise self._stopping() from None
-        return [self._with_wait(result) for result in finished]
+        for result in finished:
+            queue_ms = round(result.wait_s * 1000.0, 3)
+            result.value["timings_ms"] = {"queue": queue_ms, **result.value["timings_ms"]}
+        return [result.value for result in finished]
+
+    def _run_batch(self, key: Hashable, texts: list[str]) -> list[dict[str, Any] | BaseException]:
+        """Run one batch on a worker thread; a question that failed has an error as its result."""
+        assert isinstance(key, Job)
+        results: list[dict[str, Any] | BaseException]
+        with self.holders[key.index].lease() as pipeline:
+            if key.kind == "ask":
+                answer_sets = pipeline.ask(texts, top_k=key.top_k, n_best=key.n_best, filter=key.filter)
+                timings_ms = answer_sets[0].timings_ms
+                no_answers = sum(not answers.is_answered for answers in answer_sets)
+                self.metrics.no_answers.labels(key.index).inc(no_answers)
+                results = [
+                    ReaderError(each.failure) if each.failure else each.to_json() for each in answer_sets
+                ]
+            else:
+                timer = StageTimer()
+                if key.kind == "retrieve":
+                    with timer("retrieve"):
+                        ranked = pipeline.retrieve(texts, key.top_k, filter=key.filter, timer=timer)
+                    hits = [[hit_json(*pair) for pair in pairs] for pairs in ranked]
+                    shown = [{"question": text, "hits": own} for text, own in zip(texts, hits, strict=True)]
+                else:
+                    with timer("encode"):
+                        shown = [{"vector": vector} for vector in pipeline.embed(texts, key.side)]
+                timings_ms = {stage: round(value, 3) for stage, value in timer.timings_ms.items()}
+                shared = {"index_version": pipeline.index_version, "timings_ms": timings_ms}
+                shared |= {"partial": list(timer.missing)} if timer.missing else {}
+                results = [{**result, **shared} for result in shown]
+        self.metrics.stages_finished(timings_ms)
+        self.metrics.questions.labels(key.kind, key.index).inc(len(texts))
+        return results
 
     async def passage(self, passage_id: str, name: str, around: int = 0) -> dict[str, Any] | None:
-        """The passage of this index with this id as JSON, with those around it if they are wanted, or None.
+        """The passage of this index with this id as JSON, with `around` of them before and after it, or None.
 
         Raises:
             ApiError: 503 if not ready.
         """
         self.require_ready(name)
-        return await self.in_thread(look_up, self.holders[name], passage_id, around)
+        return await self.in_thread(_look_up, self.holders[name], passage_id, around)
 
     def _stopping(self) -> ApiError:
         error = shutting_down()
@@ -342,7 +394,7 @@ class Engine:
         return error
 
     def _failed(
-        self, failed: ItemFailed, job: Job, questions: list[str], number: int, request_id: str
+        self, failed: ItemFailed, job: Job, texts: list[str], number: int, request_id: str
     ) -> ApiError:
         """Log the reason, without the question's text, and tell the client which question failed."""
         cause = failed.__cause__
@@ -357,22 +409,43 @@ class Engine:
             self.metrics.rejected.labels(code).inc()
         fields = {"request_id": request_id, "code": code, "question_number": number}
         log.error("a question could not be answered", exc_info=cause, extra=fields)
-        which = f"questions.{number} ({questions[number][:100]!r}): " if len(questions) > 1 else ""
+        which = f"questions.{number} ({texts[number][:100]!r}): " if len(texts) > 1 else ""
         hint = "try again in a moment; the server's log has the reason under this request id"
         return ApiError(status, code, which + message, hint=hint)
 
-    def _refused(
+    def refusal(
         self, status: int, code: str, message: str, retry_after_s: float,
         hint: str = "try again after the time in Retry-After",
     ) -> ApiError:  # fmt: skip
+        """The error for a request that is refused to protect the server; it is counted."""
         self.metrics.rejected.labels(code).inc()
         seconds = min(60, max(1, math.ceil(retry_after_s)))
         return ApiError(status, code, message, hint=hint, headers={"Retry-After": str(seconds)})
 
-    @staticmethod
-    def _with_wait(finished: Finished[dict[str, Any]]) -> dict[str, Any]:
-        timings_ms = {"queue": round(finished.wait_s * 1000.0, 3), **finished.value["timings_ms"]}
-        return {**finished.value, "timings_ms": timings_ms}
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _look_up(holder: PipelineHolder, passage_id: str, around: int) -> dict[str, Any] | None:
+    with holder.lease() as pipeline:
+        passage = pipeline.passage(passage_id)
+        if passage is None:
+            return None
+        shown = passage_json(passage)
+        if around:
+            before, after = pipeline.around(passage_id, around)
+            shown["before"] = [passage_json(neighbour) for neighbour in before]
+            shown["after"] = [passage_json(neighbour) for neighbour in after]
+        return shown
+
+
+def _release_memory() -> None:
+    """Return the memory of a replaced index and models to the system; glibc would keep most of it."""
+    gc.collect()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _version_in(folder: Path) -> str:

@@ -1,7 +1,7 @@
-"""One JSON shape for every error: `{"error": {"code", "message", "hint", "request_id"}}`.
+"""One JSON shape for every error: `{"error": {"code", "message", …}}`.
 
-Paths that OpenAI's clients may call answer in OpenAI's shape: `{"error": {"message", "type", "param",
-"code"}}`.
+This server's own paths add `hint` and `request_id`; those that OpenAI's clients may call add `type` and
+`param`, as these expect, and the hint to the message.
 """
 
 import json
@@ -15,17 +15,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from rag.core.errors import ArtifactError
-from rag.core.log import get_logger
 from rag.core.unicode import as_unicode
-
-log = get_logger(__name__)
 
 _OWN_PATHS = tuple(
     f"/v1/{name}" for name in ("ask", "retrieve", "passages", "documents", "files", "feedback", "admin")
 )
-
-
 _OPENAI_CODES = {"unauthorized": "invalid_api_key", "rate_limited": "rate_limit_exceeded"}
 
 
@@ -123,9 +117,9 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = request.method != "GET" and request.headers.get("content-length", "1") != "0"
     if has_body and media_type != "application/json" and not media_type.endswith("+json"):
-        found = f"content type {media_type!r}" if media_type else "no content type"
+        actual = f"content type {media_type!r}" if media_type else "no content type"
         return ApiError(
-            415, "unsupported_media_type", f"{found}, expected 'application/json'",
+            415, "unsupported_media_type", f"{actual}, expected 'application/json'",
             hint="send the header Content-Type: application/json",
         )  # fmt: skip
     problems = [_describe(problem) for problem in error.errors()[:5]]
@@ -161,9 +155,3 @@ def _describe(problem: Mapping[str, Any]) -> str:
     text = str(problem["msg"]).removeprefix("Value error, ")
     text = text[:1].lower() + text[1:]
     return f"{place}: {text}" if place else text
-
-
-def unreadable(error: ArtifactError) -> ApiError:
-    """The answer where an index on the disk cannot be read; the log gets the reason."""
-    log.error("the documents cannot be listed: %s", error)
-    return ApiError(500, "index_unusable", "the index cannot be read", hint="the server's log has the reason")

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
 import uuid
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, StrictStr, model_validator
 from starlette.responses import JSONResponse, Response
 
-from rag.core.files import fsync_path
 from rag.core.log import get_logger
 from serve.errors import ApiError, invalid_request
 from serve.routes import AppEngine, error_models
 from serve.schemas import checked_question
 
 log = get_logger(__name__)
-_LOCK_TIMEOUT_S = 5.0
-_BLOCK_BYTES = 1 << 16
-
 router = APIRouter()
 
 
@@ -129,33 +125,25 @@ def labelled_question(texts: dict[str, str], verdict: str, index_version: str) -
 def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
     """Append one line and sync it; several processes may do so at the same time.
 
-    A line that was cut off by a crash or a full disk is removed first, so that the file stays readable.
-
     Raises:
-        ApiError: 507 if the file would exceed `max_bytes`, 503 if it stays locked, 500 if writing fails.
+        ApiError: 507 if the file would exceed `max_bytes`, 500 if writing fails.
     """
     line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
     try:
-        with FileLock(f"{path}.lock", timeout=_LOCK_TIMEOUT_S):
-            is_new = not path.exists()
-            with path.open("a+b") as stream:
-                end = _end_of_last_line(stream.seek(0, os.SEEK_END), stream)
-                if end + len(line) > max_bytes:
-                    raise ApiError(
-                        507, "feedback_full", "the file of feedback has reached its limit",
-                        hint="the operator may move it away or raise RAG_SERVE_FEEDBACK_MAX_BYTES",
-                    )  # fmt: skip
-                stream.truncate(end)
-                stream.write(line)
-                stream.flush()
-                os.fsync(stream.fileno())
-            if is_new:
-                fsync_path(path.parent)
-    except Timeout:
-        raise ApiError(
-            503, "feedback_busy", "the file of feedback is in use", hint="try again in a moment",
-            headers={"Retry-After": "1"},
-        ) from None  # fmt: skip
+        with path.open("ab+") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            size_bytes = stream.seek(0, os.SEEK_END)
+            if size_bytes + len(line) > max_bytes:
+                raise ApiError(
+                    507, "feedback_full", "the file of feedback has reached its limit",
+                    hint="the operator may move it away or raise RAG_SERVE_FEEDBACK_MAX_BYTES",
+                )  # fmt: skip
+            stream.seek(max(0, size_bytes - 1))
+            if stream.read(1) not in (b"\n", b""):
+                line = b"\n" + line  # a crash or a full disk has cut the last line off
+            stream.write(line)
+            stream.flush()
+            os.fsync(stream.fileno())
     except OSError as error:
         log.error("feedback could not be written: %s", error, extra={"path": str(path)})
         raise ApiError(
@@ -164,16 +152,3 @@ def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
             "the feedback could not be written",
             hint="the server's log has the reason",
         ) from error
-
-
-def _end_of_last_line(size_bytes: int, stream: BinaryIO) -> int:
-    """Position after the last line break, 0 if there is none."""
-    end = size_bytes
-    while end > 0:
-        start = max(0, end - _BLOCK_BYTES)
-        stream.seek(start)
-        place = stream.read(end - start).rfind(b"\n")
-        if place >= 0:
-            return start + place + 1
-        end = start
-    return 0

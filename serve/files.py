@@ -14,8 +14,9 @@ from rag.core.errors import ArtifactError
 from rag.data.documents.kinds import kind_by_name
 from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
+from serve.documents import unreadable
 from serve.engine import Engine
-from serve.errors import ApiError, unreadable
+from serve.errors import ApiError
 from serve.routes import AppEngine, error_models
 
 router = APIRouter()
@@ -75,10 +76,10 @@ async def file(path: str, engine: AppEngine, index: str | None = None, page: str
 
 async def _document(engine: Engine, name: str, path: str) -> DocumentEntry | None:
     """The document that the index made of this file, or None."""
-    service = engine.require_ready(name)
+    pipeline = engine.require_ready(name)
     place = Path(engine.settings.indexes[name])
     try:
-        entries = await engine.in_thread(_documents, place, service.index_version)
+        entries = await engine.in_thread(_documents, place, pipeline.index_version)
     except ArtifactError as error:
         raise unreadable(error) from None
     entry = entries.get(file_id(path))

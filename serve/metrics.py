@@ -1,25 +1,28 @@
-"""Prometheus metrics; each application has its own registry, so two of them can run in one process."""
+"""Prometheus metrics: of this process, or of all workers of a server through files that they share."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.multiprocess import MultiProcessCollector
 
-from rag.core.progress import SHARD
-
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the library's variable, set before a worker imports the library
 _LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class ServerMetrics:
-    """Counters, gauges and histograms of one server."""
+    """Counters, gauges and histograms of one application, with a registry of its own."""
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, queue_depth: Callable[[], int]) -> None:
+    def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
-        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry, multiprocess_mode="livesum")
+        newest = partial(Gauge, registry=registry, multiprocess_mode="livemax")
         seconds = partial(Histogram, buckets=_LATENCY_S, registry=registry)
         self.requests = counter("rag_requests", "Requests answered", ["method", "route", "status"])
         self.request_seconds = seconds("rag_request_seconds", "Wall time of a request", ["route"])
@@ -27,25 +30,18 @@ class ServerMetrics:
         self.rejected = counter("rag_rejected", "Requests refused to protect the server", ["reason"])
         self.questions = counter("rag_questions", "Questions run", ["kind", "index"])
         self.key_questions = counter(
-            "rag_key_questions", "Questions accepted, by the first digits of the API key's hash", ["key"]
+            "rag_key_questions", "Questions accepted, by the API key's place in the settings", ["key"]
         )
         self.no_answers = counter("rag_no_answers", "Questions for which no answer was found", ["index"])
         self.stage_seconds = seconds(
             "rag_stage_seconds", "Wall time: queue wait of a question, stages of a batch", ["stage"]
         )
-        self.shard_seconds = seconds(
-            "rag_shard_seconds", "Wall time until a part of the index has answered a search on a cluster",
-            ["shard"],
-        )  # fmt: skip
-        self.shard_missing = counter(
-            "rag_shard_missing", "Searches that a part of the index did not answer in time", ["shard"]
-        )
         self.batch_size = Histogram(
             "rag_batch_size", "Questions in a batch", buckets=_SIZES, registry=registry
         )
-        gauge("rag_queue_depth", "Questions waiting for the model").set_function(queue_depth)
-        self.index_info = gauge("rag_index_info", "1 for each index being served", ["index", "version"])
-        self.index_passages = gauge("rag_index_passages", "Passages in each index being served", ["index"])
+        self.queue_depth = gauge("rag_queue_depth", "Questions waiting for the model")
+        self.index_info = newest("rag_index_info", "1 for each index being served", ["index", "version"])
+        self.index_passages = newest("rag_index_passages", "Passages in each index being served", ["index"])
         self.index_loads = counter(
             "rag_index_loads", "Times that an index was opened and taken into use", ["index"]
         )
@@ -57,28 +53,31 @@ class ServerMetrics:
         for wait_s in waits_s:
             self.stage_seconds.labels("queue").observe(wait_s)
 
-    def stages_finished(self, timings_ms: Mapping[str, float], missing: Iterable[str] = ()) -> None:
-        """Record the stages of one batch, and the parts of the index that did not answer."""
+    def stages_finished(self, timings_ms: Mapping[str, float]) -> None:
+        """Record the stages of one batch."""
         for stage, value_ms in timings_ms.items():
-            if stage.startswith(SHARD):
-                self.shard_seconds.labels(stage.removeprefix(SHARD)).observe(value_ms / 1000.0)
-            elif stage != "total":
+            if stage != "total":
                 self.stage_seconds.labels(stage).observe(value_ms / 1000.0)
-        for name in missing:
-            self.shard_missing.labels(name.removeprefix(SHARD)).inc()
 
     def request_finished(self, method: str, route: str, status: int, duration_s: float) -> None:
         """Record one request."""
         self.requests.labels(method, route, str(status)).inc()
         self.request_seconds.labels(route).observe(duration_s)
 
-    def index_changed(self, name: str, version: str, n_passages: int) -> None:
+    def index_changed(self, name: str, version: str, n_passages: int, previous: str | None) -> None:
         """Record a change of a served index."""
-        self.index_info.remove_by_labels({"index": name})
+        if previous is not None:
+            self.index_info.labels(name, previous).set(0)  # the shared files forget no label
+        if SHARED_FOLDER not in os.environ:
+            self.index_info.remove_by_labels({"index": name})
         self.index_info.labels(name, version).set(1)
         self.index_loads.labels(name).inc()
         self.index_passages.labels(name).set(n_passages)
 
     def render(self) -> bytes:
-        """The metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+        """The metrics in Prometheus' text format, summed over all workers."""
+        registry = self.registry
+        if folder := os.environ.get(SHARED_FOLDER):
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry, path=folder)
+        return generate_latest(registry)

@@ -86,7 +86,6 @@ class RequestContext:
             if status == 0:
                 response = self.inner(error_response(shutting_down(), scope))
                 await response(scope, receive, send_wrapped)
-            raise
         except Exception:
             log.exception("request failed", extra={"request_id": request_id})
             if status == 0:

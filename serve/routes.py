@@ -1,25 +1,20 @@
 """The routes of the API: check the request, pass it to the `Engine`, return the result."""
 
-import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
-from serve.engine import Engine
+from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request
-from serve.jobs import Job
 from serve.schemas import (
-    AnswerSetOut,
+    AskOut,
     AskRequest,
-    BatchAnswersOut,
-    BatchHitsOut,
-    ChatErrorOut,
     ErrorOut,
-    HitsOut,
-    PassageAroundOut,
+    PassageOut,
     ReloadOut,
     ReloadRequest,
+    RetrieveOut,
     RetrieveRequest,
     StatusOut,
     checked_filter,
@@ -51,11 +46,9 @@ _DESCRIPTIONS = {
 }
 
 
-def error_models(
-    *statuses: int, model: type[ErrorOut | ChatErrorOut] = ErrorOut
-) -> dict[int | str, dict[str, Any]]:
-    """Response models and texts of these HTTP statuses for the OpenAPI document."""
-    return {status: {"model": model, "description": _DESCRIPTIONS[status]} for status in statuses}
+def error_models(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Response model and texts of these HTTP statuses for the OpenAPI document."""
+    return {status: {"model": ErrorOut, "description": _DESCRIPTIONS[status]} for status in statuses}
 
 
 async def _engine(request: Request) -> Engine:
@@ -79,7 +72,7 @@ async def _without_query(request: Request) -> None:
     dependencies=[Depends(_without_query)],
     tags=["questions"],
     summary="Answer one question, or several",
-    response_model=AnswerSetOut | BatchAnswersOut,
+    response_model=AskOut,
     responses=error_models(400, 401, 408, 413, 415, 422, 429, 500, 502, 503, 504),
 )
 async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response:
@@ -92,8 +85,7 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
     top_k = body.checked("top_k", limits.read_top_k, limits.max_top_k)
     n_best = body.checked("n_best", limits.n_best, limits.max_n_best)
     job = Job("ask", engine.index_name(body.index), top_k, n_best, filter=checked_filter(body.filter))
-    results = await run_job(request, engine, job, questions)
-    return JSONResponse({"results": results} if body.is_batch else results[0])
+    return JSONResponse(body.shown(await engine.run(request, job, questions)))
 
 
 @router.post(
@@ -101,7 +93,7 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
     dependencies=[Depends(_without_query)],
     tags=["questions"],
     summary="Find passages for one question, or several",
-    response_model=HitsOut | BatchHitsOut,
+    response_model=RetrieveOut,
     responses=error_models(400, 401, 408, 413, 415, 422, 429, 500, 503, 504),
 )
 async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -> Response:
@@ -109,15 +101,14 @@ async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -
     limits, questions = engine.settings, body.checked_questions(engine.settings)
     top_k = body.checked("top_k", limits.retrieve_top_k, limits.max_top_k)
     job = Job("retrieve", engine.index_name(body.index), top_k, filter=checked_filter(body.filter))
-    results = await run_job(request, engine, job, questions)
-    return JSONResponse({"results": results} if body.is_batch else results[0])
+    return JSONResponse(body.shown(await engine.run(request, job, questions)))
 
 
 @router.get(
     "/v1/passages/{passage_id:path}",
     tags=["questions"],
     summary="One passage by its id",
-    response_model=PassageAroundOut,
+    response_model=PassageOut,
     responses=error_models(401, 404, 422, 500, 503),
 )
 async def passage(
@@ -130,15 +121,15 @@ async def passage(
 
     With `around` also that many passages before and after it in its document.
     """
-    found = await engine.passage(passage_id, engine.index_name(index), around)
-    if found is None:
+    shown = await engine.passage(passage_id, engine.index_name(index), around)
+    if shown is None:
         raise ApiError(
             404,
             "passage_not_found",
             f"no passage has the id {passage_id[:100]!r}",
             hint="ids come from /v1/retrieve and /v1/ask and belong to one index",
         )
-    return JSONResponse(found)
+    return JSONResponse(shown)
 
 
 @router.post(
@@ -162,7 +153,10 @@ async def reload(engine: AppEngine, body: ReloadRequest | None = None) -> Respon
             "reload over HTTP is off because this server has no API keys",
             hint="set RAG_SERVE_API_KEYS, or send the process SIGHUP",
         )
-    return JSONResponse(await engine.reload(engine.index_name(body.index if body else None)))
+    name = engine.index_name(body.index if body else None)
+    if engine.is_reloading(name):
+        raise ApiError(409, "reload_in_progress", "a reload is under way already", hint="wait for its end")
+    return JSONResponse(await engine.reload(name))
 
 
 @router.head("/healthz", include_in_schema=False)
@@ -184,8 +178,12 @@ async def readyz(engine: AppEngine) -> Response:
     """200 once every index is loaded; 503 before that and while shutting down."""
     served = {}
     for name in engine.holders:
-        service = engine.require_ready(name)
-        served[name] = {"index_version": service.index_version, "n_passages": service.n_passages}
+        pipeline = engine.require_ready(name)
+        served[name] = {
+            "index_version": pipeline.index_version,
+            "n_passages": pipeline.n_passages,
+            **({"read_only": reason} if (reason := engine.read_only(name)) else {}),
+        }
     others = {"indexes": served} if len(served) > 1 else {}
     return JSONResponse({"status": "ready", **served[engine.default], **others})
 
@@ -201,49 +199,6 @@ async def readyz(engine: AppEngine) -> Response:
 async def metrics(engine: AppEngine) -> Response:
     """Requests, latencies by stage, queue depth, batch sizes, rejected requests, and the index in use.
 
-    Each of several workers has its own metrics, with the label `worker`.
+    They are those of all workers together.
     """
-    return Response(await engine.all_metrics(), media_type=engine.metrics.content_type)
-
-
-async def run_job(request: Request, engine: Engine, job: Job, questions: list[str]) -> list[dict[str, Any]]:
-    """Results for the questions, in order; stops if the client disconnects or the time limit is reached.
-
-    Raises:
-        ApiError: 499 if the client disconnects, 504 at the time limit, and the errors of `Engine.charge` and
-            `Engine.submit`.
-    """
-    engine.charge(getattr(request.state, "api_key", None), job, len(questions))
-    fields = request.state.log_fields
-    fields["n_questions"] = len(questions)
-    if engine.settings.log_questions:
-        fields["questions"] = questions
-    work = asyncio.ensure_future(engine.submit(job, questions, request.state.request_id))
-    gone = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait(
-            {work, gone}, timeout=engine.settings.timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        if not work.done() and gone.done():
-            raise ApiError(499, "client_closed_request", "the client left before the answer")
-        if not work.done():
-            engine.metrics.rejected.labels("timeout").inc()
-            raise ApiError(
-                504,
-                "timeout",
-                f"no answer within {engine.settings.timeout_s:g} s",
-                hint="try again, ask fewer questions at once, or lower top_k",
-            )
-        results = work.result()
-    finally:
-        work.cancel()
-        gone.cancel()
-        await asyncio.gather(work, gone, return_exceptions=True)
-    fields["queue_ms"] = results[0]["timings_ms"]["queue"]
-    fields["index_version"] = results[0]["index_version"]
-    return results
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    return Response(engine.metrics.render(), media_type=engine.metrics.content_type)

@@ -1,88 +1,114 @@
 """Run the server until a stop signal."""
 
 import asyncio
-import errno
+import fcntl
 import logging
+import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from multiprocessing.connection import wait
+from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client.multiprocess import mark_process_dead
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
 
-from rag.core.errors import ConfigError, RagError, ResourceError
+from indexers.build import INDEX_KIND
+from rag.core.errors import RagError, ResourceError
 from rag.core.log import setup_logging
-from serve.app import create_app
-from serve.engine import Engine
-from serve.service import OpenService, open_pipeline
+from rag.core.manifest import read_manifest
+from serve.app import RUN_PREFIX, create_app
+from serve.connections import GuardedProtocol, connection_limits, quieten_connections
+from serve.holder import OpenPipeline, open_pipeline
+from serve.metrics import SHARED_FOLDER
 from serve.settings import ServeSettings
-from serve.siblings import Siblings
-from serve.workers import handled, run_workers
 
 _KEEP_ALIVE_S = 75  # for an idle connection: proxies keep theirs for 60 s, and a closed one costs a request
+_HANGS_AFTER_S = 60  # a worker that gives no sign of life for so long is started anew
+_LOCK = "run.lock"
 
 
-def run_server(settings: ServeSettings, *, open_service: OpenService = open_pipeline) -> None:
+def run_server(settings: ServeSettings, *, open_pipeline: OpenPipeline = open_pipeline) -> None:
     """Serve until SIGTERM or SIGINT, then finish accepted requests; SIGHUP opens every index again.
 
-    If requests are left after `drain_timeout_s`, or the index is still being opened, the process exits at
-    once.
+    Requests that are left after `drain_timeout_s` are refused; their threads may go on, see `leave`.
 
     Args:
-        open_service: opens the index in the settings, while the server starts and at each reload; several
-            workers open it as `open_pipeline` does.
+        open_pipeline: opens the index in the settings, while the server starts and at each reload.
 
     Raises:
-        ResourceError: the server cannot listen on the address, or its workers die.
+        ResourceError: the server cannot listen on the address, or a worker cannot open the index.
         RagError: the index could not be opened.
     """
-    setup_logging(settings.log_level, json_lines=settings.log_json, is_server=True)
-    listener = bind(settings.host, settings.port)
-    if settings.workers == 1:
-        serve_one(settings, listener, open_service=open_service)
-    else:
+    _set_up_logging(settings)
+    for folder in settings.indexes.values():
+        read_manifest(folder, kind=INDEX_KIND)
+    with bind(settings.host, settings.port) as listener, run_folder() as folder:
         print(f"listening on {_url(listener)}", flush=True)
-        run_workers(settings, listener, serve_one)
+        serve = _serve if settings.workers == 1 else _supervise
+        serve(settings, listener, open_pipeline, folder)
 
 
-def serve_one(
-    settings: ServeSettings,
-    listener: socket.socket,
-    siblings: Siblings | None = None,
-    opens_first: bool = False,
-    *,
-    open_service: OpenService = open_pipeline,
+@contextmanager
+def run_folder() -> Iterator[Path]:
+    """A temporary folder of this run; those of servers that were killed are deleted."""
+    parent = Path(tempfile.gettempdir())
+    for left in parent.glob(f"{RUN_PREFIX}*"):
+        with suppress(OSError), (left / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=RUN_PREFIX) as folder, (Path(folder) / _LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Path(folder)
+
+
+def _config(settings: ServeSettings, app: Any, **more: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=GuardedProtocol,
+        backlog=connection_limits()[1],
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
+        **more,
+    )
+
+
+def _serve(
+    settings: ServeSettings, listener: socket.socket, open_pipeline: OpenPipeline, folder: Path
 ) -> None:
-    """Serve in this process; see `run_server`.
-
-    Args:
-        siblings: the other workers, if there are any.
-        opens_first: whether connections are accepted only when the index is open.
-    """
+    """Serve in this process."""
     failures: list[Exception] = []
 
     def stop_on(error: Exception) -> None:
         failures.append(error)
         server.should_exit = True
 
-    app = create_app(
-        settings, open_service=open_service, on_load_error=stop_on, siblings=siblings, opens_first=opens_first
-    )
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=_KEEP_ALIVE_S
-    )
-    server = _Server(config)
-    server.engine = app.state.engine
-    if siblings is None:
-        print(f"listening on {_url(listener)}", flush=True)
-    with _signals(app, server), listener:
-        asyncio.run(_serve(server, app, listener))
+    app = create_app(settings, open_pipeline=open_pipeline, on_load_error=stop_on, folder=folder)
+    server = uvicorn.Server(_config(settings, app))
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        if threading.current_thread() is threading.main_thread():
+            loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(app.state.engine.reload_all()))
+        await server.serve([listener])
+
+    with _stopping(server):
+        asyncio.run(serve())
     for error in failures:
         if isinstance(error, RagError):
             raise error
@@ -93,88 +119,117 @@ def serve_one(
         ) from error
 
 
-class _Server(uvicorn.Server):
-    """Keeps listening while the engine finishes accepted requests, to tell new ones of the shutdown."""
+@contextmanager
+def _stopping(server: uvicorn.Server) -> Iterator[None]:
+    """Let stop signals lead to a normal return, also before and after the server handles them itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
-    engine: Engine
+    def stop(number: int, frame: Any) -> None:
+        server.should_exit = True
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        deadline = time.monotonic() + self.engine.settings.drain_timeout_s
-        closing = asyncio.create_task(self.engine.close(), name="rag-close")
-        while not (closing.done() or self.force_exit or time.monotonic() > deadline):
-            await asyncio.wait({closing}, timeout=0.1)
-        # the remaining requests get the rest of the time, and one more second for sending
-        self.config.timeout_graceful_shutdown = max(1, round(deadline - time.monotonic()))
-        await super().shutdown(sockets)
-
-
-async def _serve(server: _Server, app: FastAPI, listener: socket.socket) -> None:
-    app.state.loop = asyncio.get_running_loop()
-    await server.serve(sockets=[listener])
-    if not server.engine.is_at_rest:
-        _leave()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, stop) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
-def _leave() -> None:
-    """Exit the process at once: a normal exit would wait for its threads."""
+def _supervise(
+    settings: ServeSettings, listener: socket.socket, open_pipeline: OpenPipeline, folder: Path
+) -> None:
+    """Serve with several processes; each opens the index by itself, and they share its memory-mapped files.
+
+    SIGHUP replaces them one after another, each once its successor has opened the index.
+    """
+    config = _config(
+        settings,
+        partial(_worker_app, settings, open_pipeline, folder),
+        factory=True,
+        workers=settings.workers,
+        timeout_worker_healthcheck=_HANGS_AFTER_S,
+    )
+    metrics = folder / "metrics"
+    metrics.mkdir()
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // settings.workers)))
+    os.environ[SHARED_FOLDER] = str(metrics)
+    try:
+        workers = _Workers(config, [listener])
+        workers.run()
+    finally:
+        del os.environ[SHARED_FOLDER]
+    if workers.has_failed:
+        raise ResourceError("a worker could not open the index", hint="the log above has the reason")
+
+
+class _Workers(Multiprocess):
+    """Starts a worker anew that dies, and ends all if one cannot open the index."""
+
+    has_failed = False
+
+    def keep_subprocess_alive(self) -> None:
+        """Look after the workers once; stop signals are handled before."""
+        was_stopped, before = self.should_exit.is_set(), {process.pid for process in self.processes}
+        super().keep_subprocess_alive()
+        self.has_failed = self.has_failed or (self.should_exit.is_set() and not was_stopped)
+        for pid in before - {process.pid for process in self.processes}:
+            mark_process_dead(pid, os.environ[SHARED_FOLDER])
+
+
+def _worker_app(settings: ServeSettings, open_pipeline: OpenPipeline, folder: Path) -> FastAPI:
+    """The application of one worker, made in its process."""
+    _set_up_logging(settings)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    Finalize(None, leave, exitpriority=0)
+    return create_app(
+        settings,
+        open_pipeline=open_pipeline,
+        on_load_error=lambda error: leave(STARTUP_FAILURE),
+        opens_first=True,
+        folder=folder,
+    )
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _set_up_logging(settings: ServeSettings) -> None:
+    setup_logging(settings.log_level, json_lines=settings.log_json, is_server=True)
+    quieten_connections()
+
+
+def leave(code: int = 0) -> None:
+    """Exit the process at once: a normal exit would wait for its threads, which may still be reading."""
     logging.shutdown()
     with suppress(OSError):
         sys.stdout.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket on host and port.
 
     Raises:
-        ConfigError: the host is not a valid name.
-        ResourceError: the port is taken, not allowed, or the host has no such address.
+        ResourceError: the port is taken or not allowed, or there is no such host.
     """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except UnicodeError as error:  # an empty or overlong part between two dots
-        raise ConfigError(f"host {host!r} is not a name", hint="use 127.0.0.1 or 0.0.0.0") from error
-    except socket.gaierror as error:
+        return socket.create_server((host, port), family=family, backlog=connection_limits()[1])
+    except (OSError, UnicodeError) as error:  # also of an empty or overlong part of a name
+        reason = getattr(error, "strerror", None) or str(error)
         raise ResourceError(
-            f"host {host!r} has no address ({error})", hint="use 127.0.0.1 or 0.0.0.0"
+            f"cannot listen on port {port} of {host!r}: {reason}",
+            hint="stop what uses it, or choose another --port or --host",
         ) from error
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            message, hint = f"port {port} on {host} is in use", "stop it, or choose another --port"
-        elif error.errno in (errno.EACCES, errno.EPERM):
-            message, hint = f"port {port} on {host} is not allowed for this user", "choose a port above 1023"
-        else:
-            message, hint = f"cannot listen on {host}:{port} ({error.strerror})", "choose another address"
-        raise ResourceError(message, hint=hint) from error
-    return listener
 
 
 def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-@contextmanager
-def _signals(app: FastAPI, server: _Server) -> Iterator[None]:
-    """Handle signals: stop signals lead to a normal return, SIGHUP to a reload."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def on_hangup(number: int, frame: Any) -> None:
-        loop: asyncio.AbstractEventLoop | None = getattr(app.state, "loop", None)
-        if loop is None:
-            return  # the index is not open yet, so there is nothing to reload
-        loop.call_soon_threadsafe(lambda: loop.create_task(server.engine.reload_all(), name="rag-reload"))
-
-    def on_stop(number: int, frame: Any) -> None:
-        server.should_exit = True  # before the server's own handlers are in place, or raised again after them
-
-    with handled({signal.SIGINT: on_stop, signal.SIGTERM: on_stop, signal.SIGHUP: on_hangup}):
-        yield

@@ -1,17 +1,22 @@
-"""Models of requests and responses: they validate input and describe the API in OpenAPI."""
+"""Models of requests, which validate input, and of responses, which describe the API in OpenAPI.
+
+Answers are described by the dataclasses of `rag.core.types`; their `to_json` leaves out what is empty.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
-from rag.core.types import Answer, AnswerSet, Evidence, FirstStage, Hit, Passage
+from rag.core.types import AnswerSet, FirstStage, Hit, Location, Passage
 from rag.core.unicode import is_unicode
 from rag.data.filters import Filter, FilterError
 from serve.errors import invalid_request
 from serve.settings import ServeSettings
+
+ResultT = TypeVar("ResultT")
 
 
 class _Request(BaseModel):
@@ -36,27 +41,23 @@ class _Request(BaseModel):
             raise ValueError("give either 'question' (a string) or 'questions' (a list of strings)")
         return self
 
-    @property
-    def is_batch(self) -> bool:
-        """Whether the answer is a list."""
-        return self.questions is not None
-
     def checked_questions(self, settings: ServeSettings) -> list[str]:
         """The questions, stripped and within the server's limits.
 
         Raises:
             ApiError: 422; the message states which question breaks which limit.
         """
-        raw = self.questions if self.questions is not None else [self.question or ""]
-        if not raw:
+        if self.questions is None:
+            return [checked_question("question", self.question or "", settings)]
+        if not self.questions:
             raise invalid_request("'questions' is empty", "send at least one question")
-        if len(raw) > settings.max_questions_per_request:
+        if len(self.questions) > settings.max_questions_per_request:
             raise invalid_request(
-                f"{len(raw)} questions in one request, the limit is {settings.max_questions_per_request}",
+                f"{len(self.questions)} questions in one request, "
+                f"the limit is {settings.max_questions_per_request}",
                 "send several requests",
             )
-        names = [f"questions.{number}" if self.is_batch else "question" for number in range(len(raw))]
-        return [checked_question(name, text, settings) for name, text in zip(names, raw, strict=True)]
+        return [checked_question(f"questions.{n}", text, settings) for n, text in enumerate(self.questions)]
 
     def checked(self, name: str, default: int, most: int) -> int:
         """`top_k` or `n_best`, or its default.
@@ -64,11 +65,14 @@ class _Request(BaseModel):
         Raises:
             ApiError: 422; the value is above the server's limit.
         """
-        given = getattr(self, name)
-        value: int = default if given is None else given
+        value: int = default if getattr(self, name) is None else getattr(self, name)
         if value > most:
             raise invalid_request(f"{name} is {value}, at most {most} is accepted", f"lower {name}")
         return value
+
+    def shown(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        """The results in the form of the request: those of several questions, or that of one."""
+        return results[0] if self.questions is None else {"results": results}
 
 
 class AskRequest(_Request):
@@ -102,14 +106,14 @@ class ReloadRequest(BaseModel):
     index: StrictStr | None = None
 
 
-def checked_filter(given: dict[str, Any] | None) -> Filter | None:
+def checked_filter(conditions: dict[str, Any] | None) -> Filter | None:
     """The filter of a request.
 
     Raises:
         ApiError: 422; it is not of the right form.
     """
     try:
-        return Filter.parse(given)
+        return Filter.parse(conditions)
     except FilterError as error:
         raise invalid_request(error.message, error.hint) from None
 
@@ -133,30 +137,17 @@ def checked_question(name: str, text: str, settings: ServeSettings) -> str:
     return question
 
 
-class LocationOut(BaseModel):
-    """File, page (or slide) and headings; empty fields are left out.
-
-    The page is the one on which an answer, or else a passage, begins.
-    """
-
-    path: str
-    page: str = ""
-    headings: list[str] = []
-
-
 class PassageOut(BaseModel):
-    """A passage; with `location` if it comes from a file."""
+    """A passage; with `location` if it comes from a file, with `metadata` if it has some.
+
+    `before` and `after` are the passages around it in its document, if the request asks for them.
+    """
 
     passage_id: str
     title: str
     text: str
-    location: LocationOut | None = None
+    location: Location | None = None
     metadata: dict[str, Any] | None = None
-
-
-class PassageAroundOut(PassageOut):
-    """A passage; with `before` and `after`, passages of its document, if the request wants them."""
-
     before: list[PassageOut] | None = None
     after: list[PassageOut] | None = None
 
@@ -180,87 +171,8 @@ def hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:
     return {**passage_json(passage), "score": float(hit.score), **first}
 
 
-class EvidenceOut(HitOut):
-    """Passage and place: `text[start:end]`, counted in Unicode code points, is the answer.
-
-    Both are null where the answer does not occur literally, such as "yes". `supporting` has start and end of
-    the sentences that support the answer; it is left out if none are marked.
-    """
-
-    start: int | None
-    end: int | None
-    supporting: list[list[int]] = []
-
-
-class AnswerOut(BaseModel):
-    """A short answer; `confidence` is the probability that it is right.
-
-    `path` has the supporting passages, hop by hop; it is left out if there is only one. `weights` has each
-    passage's share of the answer's probability, by passage id, if the reader computes it. `citations` are the
-    passages that a language model cites, if not `evidence` alone; `is_supported` is false if they do not
-    contain the answer, and `note` describes what is unusual about them.
-    """
-
-    text: str
-    score: float
-    confidence: float
-    evidence: EvidenceOut
-    path: list[EvidenceOut] = []
-    weights: dict[str, float] = {}
-    citations: list[EvidenceOut] = []
-    is_supported: bool = True
-    note: str = ""
-
-
-_EVIDENCE = Evidence(
-    "danube-1", "Danube", "The Danube rises in the Black Forest and flows into the Black Sea.", 20, 36, 0.71
-)
-_EXAMPLE = AnswerSet(
-    "Where does the Danube rise?",
-    (Answer("the Black Forest", 9.1, 0.93, _EVIDENCE),),
-    no_answer_confidence=0.04,
-    index_version="3f9c2a71",
-    timings_ms={"queue": 0.4, "search": 6.2, "read": 148.0, "total": 156.1},
-    reading={"passages": 5, "dropped": 1, "token_layers": 4218},
-)
-
-
-class AnswerSetOut(BaseModel):
-    """Answers to one question, best first; `no_answer_confidence` may exceed all their confidences.
-
-    `kind` is "list" where the question asks for several things and the first answer is a whole list of its
-    passage, one entry a line. It is "passage" where the question asks for yes or no and the reader cannot
-    tell: each `text` is then no answer, but a sentence that bears on the question, with the confidence that
-    it does. It is "parts" where the question is two: `parts` then has the answers to each, `answers` the
-    first answer of each part that has one, and `no_answer_confidence` is for neither having one. Otherwise it
-    is left out.
-    `partial` names the parts of the index that did not answer in time; it is left out if all did.
-    """
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE.to_json()]})
-
-    question: str
-    kind: Literal["answer", "list", "passage", "parts"] = "answer"
-    answers: list[AnswerOut]
-    no_answer_confidence: float
-    index_version: str
-    timings_ms: dict[str, float]
-    reading: dict[str, int] | None = None
-    notice: str = Field(
-        "", description="reason to doubt every answer, such as a language unknown to the models"
-    )
-    partial: list[str] = []
-    parts: list[AnswerSetOut] = []
-
-
-class BatchAnswersOut(BaseModel):
-    """One entry per question, in the order of the request."""
-
-    results: list[AnswerSetOut]
-
-
 class HitsOut(BaseModel):
-    """Passages retrieved for one question, best first."""
+    """Passages retrieved for one question, best first; `partial` names parts of the index that failed."""
 
     question: str
     hits: list[HitOut]
@@ -269,17 +181,22 @@ class HitsOut(BaseModel):
     partial: list[str] = []
 
 
-class BatchHitsOut(BaseModel):
+class Batch(BaseModel, Generic[ResultT]):
     """One entry per question, in the order of the request."""
 
-    results: list[HitsOut]
+    results: list[ResultT]
+
+
+AskOut = AnswerSet | Batch[AnswerSet]
+RetrieveOut = HitsOut | Batch[HitsOut]
 
 
 class IndexOut(BaseModel):
-    """An index that is served."""
+    """An index that is served; `read_only` is the reason why its documents cannot be changed."""
 
     index_version: str
     n_passages: int
+    read_only: str = ""
 
 
 class StatusOut(BaseModel):
@@ -288,6 +205,7 @@ class StatusOut(BaseModel):
     status: str
     index_version: str | None = None
     n_passages: int | None = None
+    read_only: str = ""
     indexes: dict[str, IndexOut] = {}
 
 
@@ -298,33 +216,24 @@ class ReloadOut(IndexOut):
 
 
 class ErrorBody(BaseModel):
-    """What went wrong and what to do."""
+    """What went wrong and what to do.
+
+    Paths that OpenAI's clients call have `type` and `param` in place of `hint`, which is part of the message,
+    and `request_id`.
+    """
 
     code: str
     message: str
-    hint: str
-    request_id: str
+    hint: str | None = None
+    request_id: str | None = None
+    type: str | None = None
+    param: None = None
 
 
 class ErrorOut(BaseModel):
     """Shape of every error."""
 
     error: ErrorBody
-
-
-class ChatErrorBody(BaseModel):
-    """An error in OpenAI's shape; the hint is part of the message."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
-class ChatErrorOut(BaseModel):
-    """Shape of errors on the routes that OpenAI's clients call."""
-
-    error: ChatErrorBody
 
 
 def add_limits(schema: dict[str, Any], settings: ServeSettings) -> None:

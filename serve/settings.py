@@ -86,6 +86,9 @@ class ServeSettings(BaseSettings, OpenSettings):
     max_upload_bytes: int = Field(
         32 << 20, ge=1024, description="largest request body with documents, in bytes"
     )
+    conversions: int = Field(
+        2, ge=1, description="uploads whose files are converted at a time, over all workers"
+    )
     follow_updates_s: float = Field(
         2.0, ge=0, description="seconds between two looks for updates of an index; 0: only by reloading"
     )
@@ -115,7 +118,7 @@ class ServeSettings(BaseSettings, OpenSettings):
         None,
         ge=1,
         le=1_000_000,
-        description="questions that each API key may ask per minute; more get 429; none: no limit",
+        description="questions per minute of each API key, in each worker; more get 429; none: no limit",
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="web origins whose pages may call the API; none by default"
@@ -134,7 +137,7 @@ class ServeSettings(BaseSettings, OpenSettings):
     @field_validator("index", "files")
     @classmethod
     def _are_named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        names = [match[1] if (match := _NAMED.fullmatch(one)) else None for one in value]
+        names = [_named(text)[0] for text in value]
         if len(value) > 1 and None in names:
             raise ValueError(f"{value[names.index(None)]!r} needs a name beside others; write NAME=DIR")
         if twice := {str(name) for name in names if names.count(name) > 1}:
@@ -179,10 +182,10 @@ class ServeSettings(BaseSettings, OpenSettings):
         if not isinstance(value, str):
             return value
         parts = value.split("|" if info.field_name == "example_questions" else ",")
-        found = tuple(part.strip() for part in parts if part.strip())
-        if info.field_name == "api_keys" and not found:
+        stripped = tuple(part.strip() for part in parts if part.strip())
+        if info.field_name == "api_keys" and not stripped:
             raise ValueError(f"{value!r} contains no key; unset it to serve without keys")
-        return found
+        return stripped
 
     @field_validator("api_keys")
     @classmethod
@@ -207,6 +210,8 @@ class ServeSettings(BaseSettings, OpenSettings):
             value, largest = getattr(self, name), getattr(self, limit)
             if value > largest:
                 raise ValueError(f"{name}={value} is larger than {limit}={largest}")
+        if self.workers > 1 and not self.follow_updates_s:
+            raise ValueError("follow_updates_s=0 with several workers, which see each other's changes so")
         if self.questions_per_minute is not None and not self.api_keys:
             raise ValueError("questions_per_minute limits API keys, and there are none; set api_keys too")
         if self.feedback_file is not None and not self.feedback_file.parent.is_dir():
@@ -238,10 +243,10 @@ def load_settings(**values: object) -> ServeSettings:
         rag.core.errors.ConfigError: server settings: port: Input should be less than or equal to 65535
           → settings come from flags and from RAG_SERVE_* in the environment
     """
-    known = {_PREFIX + name.upper() for name in ServeSettings.model_fields}
-    given = {name for name in map(str.upper, os.environ) if name.startswith(_PREFIX)}
-    for name in sorted(given - known):
-        hint = did_you_mean(name, known, "`rag docs settings` lists them")
+    variables = {_PREFIX + name.upper() for name in ServeSettings.model_fields}
+    present = {name for name in map(str.upper, os.environ) if name.startswith(_PREFIX)}
+    for name in sorted(present - variables):
+        hint = did_you_mean(name, variables, "`rag docs settings` lists them")
         raise ConfigError(f"server settings: there is no {name}", hint=hint)
     try:
         return ServeSettings(**values)  # type: ignore[arg-type]

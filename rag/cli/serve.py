@@ -36,9 +36,10 @@ def serve(
     ] = None,
 ) -> None:
     """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (see the README)."""
-    from serve.run import run_server
+    from serve.run import leave, run_server
     from serve.settings import load_settings
 
     given = {"index": tuple(index or ()) or None, "host": host, "port": port, "workers": workers, "ray": ray}
     given |= opening
     run_server(load_settings(**{name: value for name, value in given.items() if value is not None}))
+    leave()

@@ -398,9 +398,15 @@ function remember(question) {
 
 // --- adding files ---------------------------------------------------------------------------------------
 
-keyInput.addEventListener("input", () => {
+function showUploads() {
+  const index = indexes.find(({ name }) => name === indexInput.value) ?? indexes[0];
   byId("upload-row").hidden = !needsKey || !keyInput.value;
-});
+  uploadButton.disabled = Boolean(index?.read_only);
+  uploadNote.textContent = index?.read_only ? `Files cannot be added: ${index.read_only}.` : "";
+}
+
+keyInput.addEventListener("input", showUploads);
+indexInput.addEventListener("change", showUploads);
 
 uploadButton.addEventListener("click", () => uploadInput.click());
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,12 +16,13 @@ import uvicorn
 from fastapi import FastAPI
 
 from rag.core.errors import ConfigError
+from rag.core.manifest import write_manifest
 from rag.core.progress import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
 from readers.answer_kinds import of_parts
 from serve.app import create_app
+from serve.connections import GuardedProtocol
 from serve.run import bind
-from serve.service import AnswerService
 from serve.settings import ServeSettings
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
@@ -69,7 +71,7 @@ TWO_PARTS = "Where does the Danube rise and who invented the telephone?"
 PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
 
 
-class FakeService:
+class FakePipeline:
     """Answers what it knows; everything else with the first words of the passage that shares most words.
 
     Args:
@@ -178,24 +180,30 @@ class FakeService:
         self.n_closed += 1
 
 
+def empty_index(place: Path) -> Path:
+    """A folder with the manifest of an index, for servers whose pipeline is a stand-in."""
+    write_manifest(place, {"kind": "index", "complete": True, "checksum": "0" * 64})
+    return place
+
+
 def settings(**values: Any) -> ServeSettings:
     return ServeSettings(**{"timeout_s": 30.0, "drain_timeout_s": 30.0, **values})
 
 
 @asynccontextmanager
 async def running(
-    service: AnswerService | None = None, app: FastAPI | None = None, **values: Any
+    pipeline: Any = None, app: FastAPI | None = None, **values: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application in this event loop, within its life span."""
     if app is None:
-        service = service or FakeService()
-        app = create_app(settings(**values), service)
+        pipeline = pipeline or FakePipeline()
+        app = create_app(settings(**values), pipeline)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client,
     ):
-        if service is not None:
+        if pipeline is not None:
             await until(lambda: app.state.engine.state != "loading")
         yield client
 
@@ -211,7 +219,7 @@ async def until(condition: Any, timeout_s: float = 30.0) -> None:
 @contextmanager
 def listening(app: FastAPI) -> Iterator[str]:
     """Run the application on a real port in a thread; yields its address."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    server = uvicorn.Server(uvicorn.Config(app, http=GuardedProtocol, log_config=None, access_log=False))
     listener = bind("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -9,7 +9,7 @@ import pytest
 
 from serve.app import create_app
 from serve.batching import BatcherClosed, ItemFailed, MicroBatcher, QueueFull
-from tests.api.fakes import FakeService, listening, running, settings, until
+from tests.api.fakes import FakePipeline, listening, running, settings, until
 
 pytestmark = pytest.mark.anyio
 
@@ -218,7 +218,7 @@ async def ask(client, question="a", **values):
 
 async def test_requests_that_arrive_together_form_one_batch():
     gate = threading.Event()
-    service = FakeService(gate=gate)
+    service = FakePipeline(gate=gate)
     async with running(service, batch_max_size=16) as client:
         tasks = [asyncio.create_task(ask(client, "first"))]
         await until(service.started.is_set)
@@ -241,7 +241,7 @@ async def test_batching_raises_throughput():
     """The fake takes as long for a batch as for one question; so the number of batches is the time."""
 
     async def batches(size: int) -> int:
-        service = FakeService(delay_s=0.01)
+        service = FakePipeline(delay_s=0.01)
         async with running(service, batch_max_size=size, batch_max_wait_ms=200) as client:
 
             async def one_client() -> None:
@@ -257,7 +257,7 @@ async def test_batching_raises_throughput():
 
 async def test_a_full_queue_answers_503_with_retry_after():
     gate = threading.Event()
-    service = FakeService(gate=gate)
+    service = FakePipeline(gate=gate)
     async with running(service, queue_size=2, max_questions_per_request=2) as client:
         tasks = [asyncio.create_task(ask(client, "first"))]
         await until(service.started.is_set)
@@ -275,7 +275,7 @@ async def test_a_full_queue_answers_503_with_retry_after():
 
 async def test_a_client_that_leaves_is_dropped_before_its_question_runs():
     gate = threading.Event()
-    service = FakeService(gate=gate)
+    service = FakePipeline(gate=gate)
     app = create_app(settings(), service)
     with listening(app) as url:
         host, port = url.removeprefix("http://").split(":")
@@ -305,7 +305,7 @@ async def test_a_client_that_leaves_is_dropped_before_its_question_runs():
 
 async def test_shutdown_finishes_accepted_requests():
     gate = threading.Event()
-    service = FakeService(gate=gate)
+    service = FakePipeline(gate=gate)
     app = create_app(settings(batch_max_size=1), service)
     async with running(app=app) as client:
         await until(lambda: app.state.engine.state == "ready")

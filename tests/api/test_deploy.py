@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import serve
-from rag.core.progress import SHARD
 from serve.metrics import ServerMetrics
 from serve.settings import ServeSettings
 
@@ -21,11 +20,11 @@ DEPLOY = Path(serve.__path__[0]) / "deploy"
 
 def served_metrics() -> dict[str, set[str]]:
     """Labels of every metric, by the name that a query gives it."""
-    metrics = ServerMetrics(queue_depth=lambda: 0)
+    metrics = ServerMetrics()
     metrics.batch_finished(1, 0.1, [0.1])
-    metrics.stages_finished({"read": 1.0, f"{SHARD}1 of 2": 1.0}, [f"{SHARD}2 of 2"])
+    metrics.stages_finished({"read": 1.0})
     metrics.request_finished("POST", "/v1/ask", 200, 0.1)
-    metrics.index_changed("default", "abc", 1)
+    metrics.index_changed("default", "abc", 1, None)
     metrics.rejected.labels("overloaded").inc()
     metrics.questions.labels("ask", "default").inc()
     metrics.no_answers.labels("default").inc()

@@ -16,7 +16,7 @@ import pytest
 from rag.core.errors import ArtifactError, ConfigError, ReaderError, RetrievalError
 from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key, load_settings
-from tests.api.fakes import FakeService, running, settings, until
+from tests.api.fakes import FakePipeline, running, settings, until
 
 pytestmark = pytest.mark.anyio
 
@@ -138,7 +138,7 @@ async def test_large_bodies_are_refused_declared_or_chunked():
 
 
 async def test_slow_bodies_are_refused():
-    app = create_app(settings(timeout_s=0.05), FakeService())
+    app = create_app(settings(timeout_s=0.05), FakePipeline())
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -158,7 +158,7 @@ async def test_slow_bodies_are_refused():
 
 
 async def test_an_exception_is_answered_without_its_text_and_logged_with_it(caplog):
-    async with running(FakeService(poison=["bad"])) as client:
+    async with running(FakePipeline(poison=["bad"])) as client:
         response = await client.post("/v1/ask", json={"question": "bad"}, headers={"X-Request-ID": "r-7"})
         check(response, 500, "internal_error")
         assert "secret" not in response.text
@@ -178,7 +178,7 @@ async def test_an_exception_is_answered_without_its_text_and_logged_with_it(capl
     ],
 )
 async def test_failures_of_search_and_of_reading_are_told_apart(reason, status, code, caplog):
-    class Failing(FakeService):
+    class Failing(FakePipeline):
         def ask(self, *_: Any, **__: Any) -> Any:
             raise reason
 
@@ -192,7 +192,7 @@ async def test_failures_of_search_and_of_reading_are_told_apart(reason, status, 
 
 
 async def test_a_question_that_could_not_be_read_fails_alone(caplog):
-    class Partly(FakeService):
+    class Partly(FakePipeline):
         def ask(self, questions: Any, **given: Any) -> Any:
             read = super().ask(questions, **given)
             return [
@@ -211,14 +211,14 @@ async def test_a_question_that_could_not_be_read_fails_alone(caplog):
 
 
 async def test_of_several_questions_the_failing_one_is_named(caplog):
-    async with running(FakeService(poison=["bad"])) as client:
+    async with running(FakePipeline(poison=["bad"])) as client:
         response = await client.post("/v1/ask", json={"questions": ["good", "bad", "good"]})
     assert check(response, 500, "internal_error")["message"].startswith("questions.1 ('bad'): ")
     assert next(record.question_number for record in caplog.records if record.name == "serve.engine") == 1
 
 
 async def test_a_request_that_is_cut_off_at_shutdown_is_told_so():
-    app, sent = create_app(settings(), FakeService()), []
+    app, sent = create_app(settings(), FakePipeline()), []
 
     async def receive() -> dict[str, Any]:
         await asyncio.sleep(60)  # the body never arrives
@@ -232,15 +232,14 @@ async def test_a_request_that_is_cut_off_at_shutdown_is_told_so():
         request = asyncio.create_task(app(scope, receive, send))
         await until(lambda: app.state.engine.metrics.in_flight._value.get() == 1)
         request.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await request
+        await request
     assert sent[0]["status"] == 503
     assert json.loads(sent[1]["body"])["error"]["code"] == "shutting_down"
 
 
 async def test_too_slow_answers_end_with_504():
     gate = threading.Event()
-    async with running(FakeService(gate=gate), timeout_s=0.05) as client:
+    async with running(FakePipeline(gate=gate), timeout_s=0.05) as client:
         check(await client.post("/v1/ask", json={"question": "a"}), 504, "timeout")
         gate.set()
         await until(lambda: client._transport.app.state.engine.batcher.depth == 0)  # type: ignore[attr-defined]
@@ -250,11 +249,11 @@ async def test_too_slow_answers_end_with_504():
 async def test_not_ready_while_loading():
     release = threading.Event()
 
-    def open_slowly(_: ServeSettings) -> FakeService:
+    def open_slowly(_: ServeSettings) -> FakePipeline:
         assert release.wait(10)
-        return FakeService("late")
+        return FakePipeline("late")
 
-    app = create_app(settings(), open_service=open_slowly)
+    app = create_app(settings(), open_pipeline=open_slowly)
     async with running(app=app) as client:
         assert (await client.get("/healthz")).status_code == 200
         for response in (
@@ -274,10 +273,10 @@ async def test_an_index_that_cannot_be_opened_is_reported_to_the_runner_not_the_
     caplog.set_level(logging.ERROR)
     seen: list[Exception] = []
 
-    def fail(_: ServeSettings) -> FakeService:
+    def fail(_: ServeSettings) -> FakePipeline:
         raise ArtifactError("/srv/index/x.faiss is truncated")
 
-    app = create_app(settings(), open_service=fail, on_load_error=seen.append)
+    app = create_app(settings(), open_pipeline=fail, on_load_error=seen.append)
     async with running(app=app) as client:
         await until(lambda: seen)
         error = check(await client.get("/readyz"), 503, "load_failed")
@@ -317,9 +316,7 @@ class TestKeys:
         caplog.set_level(logging.INFO, logger="serve.access")
         async with running(api_keys=self.hashes) as client:
             assert (await client.post("/v1/ask", json={"question": "a"}, headers=headers)).status_code == 200
-        assert any(
-            getattr(record, "key", "") in [known[:8] for known in self.hashes] for record in caplog.records
-        )
+        assert any(getattr(record, "key", "") in ("1", "2", "3") for record in caplog.records)
 
     @pytest.mark.parametrize(
         "headers",

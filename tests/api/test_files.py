@@ -10,7 +10,6 @@ from rag.core.errors import ConfigError, MissingDependencyError
 from rag.data.documents import pdf
 from rag.pipeline import Pipeline
 from serve.app import create_app
-from serve.service import AnswerService
 from serve.settings import ServeSettings, hash_api_key, load_settings
 from tests import document_makers as make
 from tests.api.fakes import running, settings, until
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.anyio
 KEY = {"X-API-Key": "admin"}
 
 
-def opened(given: ServeSettings) -> AnswerService:
+def opened(given: ServeSettings) -> Pipeline:
     (folder,) = given.indexes.values()
     return Pipeline.open(folder, retriever="bm25", reader=False)
 
@@ -48,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def application(made: tuple[Path, Path], **values: object):
     folder, index = made
-    return create_app(settings(index=(str(index),), files=(str(folder),), **values), open_service=opened)
+    return create_app(settings(index=(str(index),), files=(str(folder),), **values), open_pipeline=opened)
 
 
 async def test_indexed_files_are_served_as_what_browsers_may_show(made):

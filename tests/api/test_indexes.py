@@ -8,7 +8,7 @@ import pytest
 
 from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key
-from tests.api.fakes import FakeService, running, settings, until
+from tests.api.fakes import FakePipeline, running, settings, until
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
@@ -19,13 +19,13 @@ class Opener:
     """Opens `wiki-1`, `wiki-2`, `news-1`, … by the name of the only index in its settings."""
 
     def __init__(self) -> None:
-        self.opened: dict[str, list[FakeService]] = {"wiki": [], "news": []}
+        self.opened: dict[str, list[FakePipeline]] = {"wiki": [], "news": []}
 
-    def __call__(self, of_one: ServeSettings) -> FakeService:
+    def __call__(self, of_one: ServeSettings) -> FakePipeline:
         ((name, folder),) = of_one.indexes.items()
         assert folder == Path(f"folder/{name}")
         services = self.opened[name]
-        services.append(FakeService(f"{name}-{len(services) + 1}"))
+        services.append(FakePipeline(f"{name}-{len(services) + 1}"))
         return services[-1]
 
 
@@ -42,7 +42,7 @@ async def client(opener, tmp_path):
             api_keys=(hash_api_key("admin"),),
             feedback_file=tmp_path / "feedback.jsonl",
         ),
-        open_service=opener,
+        open_pipeline=opener,
     )
     async with running(app=app) as client:
         await until(lambda: app.state.engine.state == "ready")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from rag.core.types import Hit, Passage
-from serve.service import AnswerService
 from tests.api.fakes import PASSAGES, running
 from tests.pipeline_parts import LastWordsReader, Store
 
@@ -35,7 +34,6 @@ async def test_ask_retrieve_and_look_up_through_the_pipeline():
     from rag.pipeline import Pipeline
 
     pipeline = Pipeline(Index(), Retriever(), LastWordsReader())  # type: ignore[arg-type]
-    assert isinstance(pipeline, AnswerService)
     async with running(pipeline) as client:
         ready = (await client.get("/readyz")).json()
         asked = (await client.post("/v1/ask", json={"questions": ["Where?", "Whence?"], "top_k": 2})).json()

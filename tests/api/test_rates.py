@@ -1,7 +1,5 @@
 """The limit of questions per API key."""
 
-from pathlib import Path
-
 import openai
 import pytest
 
@@ -9,7 +7,7 @@ from rag.core.errors import ConfigError
 from serve.app import create_app
 from serve.rates import KeyRates
 from serve.settings import hash_api_key, load_settings
-from tests.api.fakes import FakeService, listening, running, settings
+from tests.api.fakes import FakePipeline, listening, running, settings
 from tests.api.test_errors import check
 
 KEYS = {name: {"X-API-Key": name} for name in ("one", "two")}
@@ -33,12 +31,13 @@ async def test_a_key_that_asks_too_much_waits_alone():
         assert (await client.get("/v1/passages/danube-1", headers=KEYS["one"])).status_code == 200
         metrics = (await client.get("/metrics")).text
     assert 'rag_rejected_total{reason="rate_limited"} 1.0' in metrics
-    assert f'rag_key_questions_total{{key="{HASHES[0][:8]}"}} 4.0' in metrics
-    assert f'rag_key_questions_total{{key="{HASHES[1][:8]}"}} 3.0' in metrics
+    assert 'rag_key_questions_total{key="1"} 4.0' in metrics
+    assert 'rag_key_questions_total{key="2"} 3.0' in metrics
+    assert not any(key_hash[:6] in metrics for key_hash in HASHES)
 
 
 def test_openais_clients_know_the_error():
-    with listening(create_app(settings(api_keys=HASHES, questions_per_minute=1), FakeService())) as url:
+    with listening(create_app(settings(api_keys=HASHES, questions_per_minute=1), FakePipeline())) as url:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="one", max_retries=0)
         client.embeddings.create(model="openqa-rag", input="a")
         with pytest.raises(openai.RateLimitError) as refused:
@@ -49,7 +48,7 @@ def test_openais_clients_know_the_error():
 
 def test_the_allowance_grows_evenly_and_a_long_list_delays_the_next_request():
     now_s = [1000.0]
-    rates = KeyRates(60, ["a"], clock=lambda: now_s[0])
+    rates = KeyRates(60, clock=lambda: now_s[0])
     assert rates.charge("a", 90) == 0.0  # an idle key's first request is not refused
     assert rates.charge("a") == 31.0
     now_s[0] += 31.0
@@ -57,14 +56,6 @@ def test_the_allowance_grows_evenly_and_a_long_list_delays_the_next_request():
     assert rates.charge("a") == 1.0
     now_s[0] += 3600.0
     assert [rates.charge("a") for _ in range(61)] == [0.0] * 60 + [1.0]
-
-
-def test_workers_count_together(tmp_path: Path):
-    workers = [KeyRates(2, ["a", "b"], tmp_path / "rates", clock=lambda: 5.0) for _ in range(2)]
-    assert [workers[n].charge("b") for n in (0, 1, 0, 1)] == [0.0, 0.0, 30.0, 30.0]
-    assert workers[1].charge("a") == 0.0
-    restarted = KeyRates(2, ["a", "b"], tmp_path / "rates", clock=lambda: 5.0)
-    assert restarted.charge("b") == 30.0
 
 
 def test_a_limit_needs_keys():

@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import pytest
 from fastapi.openapi.models import OpenAPI
+from pydantic import TypeAdapter
 
 from rag.core.types import AnswerSet
 from rag.data.filters import Filter
 from serve.app import create_app
-from serve.schemas import AnswerSetOut, AskRequest, RetrieveRequest
-from tests.api.fakes import BEARING, PARTS, PASSAGES, TWO_PARTS, FakeService, running, settings
+from serve.schemas import AskRequest, RetrieveRequest
+from tests.api.fakes import BEARING, PARTS, PASSAGES, TWO_PARTS, FakePipeline, running, settings
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
+ANSWERS = TypeAdapter(AnswerSet)
 
 
 async def test_one_question_has_exactly_the_public_shape():
@@ -34,7 +36,7 @@ async def test_one_question_has_exactly_the_public_shape():
     assert body["index_version"] == "v1"
     assert list(body["timings_ms"]) == ["queue", "search", "read", "total"]
     assert all(isinstance(value, float) for value in body["timings_ms"].values())
-    AnswerSetOut.model_validate(body, strict=True)
+    ANSWERS.validate_json(json.dumps(body), strict=True)
 
 
 async def test_an_answer_of_several_passages_shows_its_path():
@@ -53,31 +55,31 @@ async def test_an_answer_in_the_models_own_words_has_a_passage_and_no_place():
     assert answer["text"] == "yes, ten"
     assert answer["evidence"]["passage_id"] == "danube-1"
     assert (answer["evidence"]["start"], answer["evidence"]["end"]) == (None, None)
-    AnswerSetOut.model_validate(body, strict=True)
+    ANSWERS.validate_json(json.dumps(body), strict=True)
 
 
 async def test_a_sentence_that_bears_on_a_question_for_yes_or_no_is_named_as_such():
-    async with running(FakeService()) as client:
+    async with running(FakePipeline()) as client:
         bears = (await client.post("/v1/ask", json={"question": BEARING})).json()
         usual = (await client.post("/v1/ask", json={"question": "Where does the Danube rise?"})).json()
     assert bears["kind"] == "passage"
     assert "kind" not in usual
-    AnswerSetOut.model_validate(bears, strict=True)
+    ANSWERS.validate_json(json.dumps(bears), strict=True)
 
 
 async def test_the_parts_of_a_question_have_their_own_answers():
-    async with running(FakeService()) as client:
+    async with running(FakePipeline()) as client:
         whole = (await client.post("/v1/ask", json={"question": TWO_PARTS})).json()
     assert whole["kind"] == "parts"
     assert [part["question"] for part in whole["parts"]] == list(PARTS)
     assert [answer["text"] for answer in whole["answers"]] == ["the Black Forest"]
     assert whole["parts"][1]["no_answer_confidence"] == 0.88
-    AnswerSetOut.model_validate(whole, strict=True)
+    ANSWERS.validate_json(json.dumps(whole), strict=True)
 
 
 async def test_several_questions_are_answered_in_order():
     questions = ["Who invented the telephone?", QUESTION, QUESTION]
-    service = FakeService()
+    service = FakePipeline()
     async with running(service) as client:
         body = (await client.post("/v1/ask", json={"questions": questions, "n_best": 1})).json()
         one = (await client.post("/v1/ask", json={"questions": [QUESTION]})).json()
@@ -89,7 +91,7 @@ async def test_several_questions_are_answered_in_order():
 
 
 async def test_defaults_come_from_the_settings_and_requests_override_them():
-    service = FakeService()
+    service = FakePipeline()
     async with running(service, read_top_k=7, n_best=2) as client:
         await client.post("/v1/ask", json={"question": "a"})
         await client.post("/v1/ask", json={"question": "a", "top_k": 3, "n_best": 4})
@@ -132,7 +134,7 @@ async def test_a_passage_with_its_neighbours():
 
 
 async def test_a_filter_reaches_the_search_and_a_wrong_one_is_refused():
-    service = FakeService("v1")
+    service = FakePipeline("v1")
     async with running(service) as client:
         for path in ("/v1/ask", "/v1/chat/completions"):
             content = {"messages": [{"role": "user", "content": QUESTION}]}
@@ -239,18 +241,14 @@ async def test_openapi_is_valid_and_names_limits_examples_and_the_error_shape():
         AskRequest.model_validate(example)
     for example in models["RetrieveRequest"]["examples"]:
         RetrieveRequest.model_validate(example)
-    example = AnswerSetOut.model_validate(models["AnswerSetOut"]["examples"][0])
-    evidence = example.answers[0].evidence
-    assert evidence.text[evidence.start : evidence.end] == example.answers[0].text
+    assert set(models["AnswerSet"]["properties"]) == set(AnswerSet.__dataclass_fields__) - {"failure"}
     for path, operations in schema["paths"].items():
         for operation in operations.values():
             assert operation["tags"], path
             for status, response in operation["responses"].items():
                 if status >= "400":
                     reference = response["content"]["application/json"]["schema"]["$ref"]
-                    is_openai = path in ("/v1/chat/completions", "/v1/embeddings") or "/models" in path
-                    expected = "/ChatErrorOut" if is_openai else "/ErrorOut"
-                    assert reference.endswith(expected), (path, status)
+                    assert reference.endswith("/ErrorOut"), (path, status)
     assert schema["paths"]["/v1/ask"]["post"]["security"]
     for path, statuses in (
         ("/v1/ask", {"400", "408", "502"}),
@@ -318,7 +316,7 @@ def test_creating_an_application_opens_nothing():
     def refuse(_):
         raise AssertionError("opened too early")
 
-    create_app(settings(), open_service=refuse)
+    create_app(settings(), open_pipeline=refuse)
 
 
 async def test_the_api_is_described_on_a_page_of_local_files():
@@ -339,7 +337,7 @@ async def test_the_api_is_described_on_a_page_of_local_files():
 
 
 async def test_a_notice_about_the_question_is_part_of_every_kind_of_answer():
-    class Noticing(FakeService):
+    class Noticing(FakePipeline):
         def _answer(self, question: str, n_best: int) -> AnswerSet:
             return replace(super()._answer(question, n_best), notice="the question seems to be in Cyrillic")
 
@@ -347,5 +345,7 @@ async def test_a_notice_about_the_question_is_part_of_every_kind_of_answer():
         body = (await client.post("/v1/ask", json={"question": QUESTION})).json()
         chat = {"messages": [{"role": "user", "content": QUESTION}]}
         reply = (await client.post("/v1/chat/completions", json=chat)).json()
-    assert AnswerSetOut.model_validate(body, strict=True).notice == "the question seems to be in Cyrillic"
+    assert (
+        ANSWERS.validate_json(json.dumps(body), strict=True).notice == "the question seems to be in Cyrillic"
+    )
     assert "\n\nNote: the question seems to be in Cyrillic.\n\n" in reply["choices"][0]["message"]["content"]

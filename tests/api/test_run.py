@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -13,36 +14,39 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rag.core.errors import ArtifactError, ConfigError, ResourceError
-from serve import run
-from serve.run import bind, run_server
-from tests.api.fakes import FakeService, settings
+from rag.core.errors import ArtifactError, ResourceError
+from serve.app import RUN_PREFIX
+from serve.run import bind, run_folder, run_server
+from tests.api.fakes import FakePipeline, empty_index, settings
 
 ROOT = Path(__file__).parents[2]
 BEGIN = """
-import threading
-from serve.run import run_server
-from tests.api.fakes import FakeService, settings
-class Service(FakeService):
+import sys, threading
+from serve.run import leave, run_server
+from tests.api.fakes import FakePipeline, settings
+class Asked(FakePipeline):
     def ask(self, questions, **limits):
         print("asked", flush=True)
         return super().ask(questions, **limits)
-version = 0
-def open_service(_):
+version, index = 0, (sys.argv[1],)
+def opened(_):
     global version
     version += 1
-    return Service(f"v{version}", delay_s=0.5)
+    return Asked(f"v{version}", delay_s=0.5)
 """
 PROGRAM = f"""{BEGIN}
-run_server(settings(port=0), open_service=open_service)
+run_server(settings(port=0, follow_updates_s=0, index=index), open_pipeline=opened)
 print("ended normally")
 """
 STUCK = f"""{BEGIN}
-open_service = lambda _: Service(gate=threading.Event())
-run_server(settings(port=0, drain_timeout_s=3.0), open_service=open_service)
+opened = lambda _: Asked(gate=threading.Event())
+run_server(settings(port=0, follow_updates_s=0, index=index, drain_timeout_s=3.0), open_pipeline=opened)
+leave()
 """
 OPENING = f"""{BEGIN}
-run_server(settings(port=0), open_service=lambda _: threading.Event().wait())
+opened = lambda _: threading.Event().wait()
+run_server(settings(port=0, index=index), open_pipeline=opened)
+leave()
 """
 
 
@@ -55,9 +59,9 @@ def _logging_as_before():
 
 
 @pytest.fixture
-def process(request):
+def process(request, tmp_path):
     started = subprocess.Popen(
-        [sys.executable, "-c", getattr(request, "param", PROGRAM)],
+        [sys.executable, "-c", getattr(request, "param", PROGRAM), str(empty_index(tmp_path / "index"))],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -110,17 +114,6 @@ def test_hangup_reloads_and_termination_finishes_what_was_accepted(process):
     assert '"route": "/v1/ask", "status": 200' in err
 
 
-def test_idle_connections_outlive_those_of_proxies(monkeypatch):
-    kept_s = []
-
-    async def look(server, *_):
-        kept_s.append(server.config.timeout_keep_alive)
-
-    monkeypatch.setattr(run, "_serve", look)
-    run.serve_one(settings(), run.bind("127.0.0.1", 0))
-    assert kept_s[0] > 60
-
-
 def errors_of(response: httpx.Response) -> tuple[int, str]:
     return response.status_code, response.json()["error"]["code"]
 
@@ -131,9 +124,6 @@ def test_what_outlives_the_drain_is_refused_and_the_process_ends(process):
     with httpx.Client(base_url=url, timeout=60, verify=False) as client:
         ready(client, "v1")
         thread, answers = stop_while_asked(process, client)
-        while (status := client.get("/readyz")).status_code == 200:
-            time.sleep(0.02)
-        assert errors_of(status) == (503, "shutting_down")
         thread.join(60)
     assert errors_of(answers[0]) == (503, "shutting_down")
     _, err = process.communicate(timeout=30)
@@ -151,20 +141,42 @@ def test_a_server_that_opens_its_index_ends_at_once(process):
     assert process.returncode == 0
 
 
-def test_a_taken_port_is_explained():
+def test_an_idle_server_ends_at_once(process):
+    url = process.stdout.readline().removeprefix("listening on ").strip()
+    with httpx.Client(base_url=url, timeout=60, verify=False) as client:
+        ready(client, "v1")
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+    assert time.monotonic() - started < 2.0
+
+
+def test_an_index_that_is_not_there_is_named_before_the_server_listens(tmp_path, capsys):
+    with pytest.raises(ArtifactError, match="none: no such directory"):
+        run_server(settings(port=0, index=(str(tmp_path / "none"),)))
+    assert "listening" not in capsys.readouterr().out
+
+
+def test_what_a_killed_server_left_is_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / f"{RUN_PREFIX}left"
+    left.mkdir()
+    (left / "run.lock").touch()
+    with run_folder() as first, run_folder() as second:
+        assert {*tmp_path.iterdir()} == {first, second}
+
+
+def test_a_taken_port_is_explained(tmp_path):
     with bind("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ResourceError, match=rf"port {port} on 127\.0\.0\.1 is in use"):
-            run_server(settings(port=port), open_service=lambda _: FakeService())
+        port, index = taken.getsockname()[1], str(empty_index(tmp_path / "index"))
+        with pytest.raises(ResourceError, match=rf"port {port} of '127\.0\.0\.1': Address already in use"):
+            run_server(settings(port=port, index=(index,)), open_pipeline=lambda _: FakePipeline())
 
 
-def test_an_unknown_host_is_explained():
-    with pytest.raises(ResourceError, match="has no address"):
-        bind("no-such-host.invalid", 0)
-    with pytest.raises(ConfigError, match="is not a name"):
-        bind("127.0..1", 0)
-    with pytest.raises(ResourceError, match=r"cannot listen on 192\.0\.2\.1"):
-        bind("192.0.2.1", 0)
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "127.0..1", "192.0.2.1"])
+def test_an_unusable_host_is_explained(host):
+    with pytest.raises(ResourceError, match=f"cannot listen on port 0 of '{host}'"):
+        bind(host, 0)
 
 
 def test_ipv6():
@@ -176,7 +188,9 @@ def test_ipv6():
         assert listener.family == socket.AF_INET6
 
 
-def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(capsys):
+def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(capsys, tmp_path):
+    index = (str(empty_index(tmp_path / "index")),)
+
     def fail(_):
         raise ArtifactError("index has no manifest.json")
 
@@ -184,10 +198,10 @@ def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(capsy
         raise KeyError("odd")
 
     with pytest.raises(ArtifactError, match=r"no manifest\.json"):
-        run_server(settings(port=0), open_service=fail)
+        run_server(settings(port=0, follow_updates_s=0, index=index), open_pipeline=fail)
     logged = capsys.readouterr().err
     assert "no manifest.json" in logged
     assert "Traceback" not in logged
     with pytest.raises(ResourceError, match=r"could not be opened \(KeyError\)"):
-        run_server(settings(port=0), open_service=crash)
+        run_server(settings(port=0, follow_updates_s=0, index=index), open_pipeline=crash)
     assert "Traceback" in capsys.readouterr().err

@@ -9,9 +9,9 @@ import pytest
 
 from rag.core.errors import ArtifactError, ResourceError
 from serve.app import create_app
-from serve.service import AnswerService, ServiceHolder
+from serve.holder import PipelineHolder
 from serve.settings import ServeSettings, hash_api_key
-from tests.api.fakes import FakeService, running, settings, until
+from tests.api.fakes import FakePipeline, running, settings, until
 
 pytestmark = pytest.mark.anyio
 KEY = {"X-API-Key": "admin"}
@@ -21,29 +21,25 @@ class Opener:
     """Opens v1, v2, …; can be told to fail or to wait."""
 
     def __init__(self) -> None:
-        self.opened: list[FakeService] = []
+        self.opened: list[FakePipeline] = []
         self.fails, self.gate = False, threading.Event()
         self.gate.set()
 
-    def __call__(self, _: ServeSettings) -> AnswerService:
+    def __call__(self, _: ServeSettings) -> FakePipeline:
         assert self.gate.wait(60)
         if self.fails:
             raise ArtifactError("index/manifest.json is damaged")
-        self.opened.append(FakeService(f"v{len(self.opened) + 1}", delay_s=0.002))
+        self.opened.append(FakePipeline(f"v{len(self.opened) + 1}", delay_s=0.002))
         return self.opened[-1]
 
 
 def application(opener: Opener):
-    return create_app(settings(api_keys=(hash_api_key("admin"),)), open_service=opener)
-
-
-def test_the_fake_is_a_service():
-    assert isinstance(FakeService(), AnswerService)
+    return create_app(settings(api_keys=(hash_api_key("admin"),)), open_pipeline=opener)
 
 
 def test_a_replaced_service_is_closed_after_its_last_lease():
-    old, new = FakeService("old"), FakeService("new")
-    holder = ServiceHolder()
+    old, new = FakePipeline("old"), FakePipeline("new")
+    holder = PipelineHolder()
     holder.swap(old)
     with holder.lease() as first, holder.lease():
         assert holder.swap(new) == "old"
@@ -136,21 +132,6 @@ async def test_one_reload_at_a_time():
         assert (second.status_code, second.json()["error"]["code"]) == (409, "reload_in_progress")
         opener.gate.set()
         assert (await first).json()["index_version"] == "v2"
-
-
-async def test_signals_during_a_reload_lead_to_one_more():
-    opener = Opener()
-    app = application(opener)
-    async with running(app=app):
-        engine = app.state.engine
-        await until(lambda: engine.state == "ready")
-        opener.gate.clear()
-        calls = [asyncio.create_task(engine.reload_all()) for _ in range(4)]
-        await asyncio.sleep(0.01)
-        assert engine.holders[engine.default].current.index_version == "v1"
-        opener.gate.set()
-        await asyncio.gather(*calls)
-    assert len(opener.opened) == 3
 
 
 async def test_reload_needs_keys():

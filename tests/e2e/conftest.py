@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serve.app import create_app
-from tests.api.fakes import FakeService, listening, settings
+from tests.api.fakes import FakePipeline, listening, settings
 from tests.e2e.browser import BrowserMissing, start_browser
 
 EXAMPLES = ("Where does the Danube rise?", "Who invented the telephone?", "Which word follows the letters?")
@@ -27,12 +27,12 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def service() -> FakeService:
-    return FakeService("3f9c2a71")
+def service() -> FakePipeline:
+    return FakePipeline("3f9c2a71")
 
 
 @pytest.fixture(scope="session")
-def url(service: FakeService) -> Iterator[str]:
+def url(service: FakePipeline) -> Iterator[str]:
     with listening(create_app(settings(example_questions=EXAMPLES), service)) as address:
         yield address
 

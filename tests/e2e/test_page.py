@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from serve.app import create_app
-from tests.api.fakes import BEARING, EVIL, PARTS, TWO_PARTS, FakeService, listening, settings
+from tests.api.fakes import BEARING, EVIL, PARTS, TWO_PARTS, FakePipeline, listening, settings
 
 QUESTION = "Where does the Danube rise?"
 
@@ -253,7 +253,7 @@ def test_narrow_screens_do_not_scroll_sideways(page):
 def test_errors_are_shown_with_a_way_out(page, driver, shots):
     from tests.e2e.page import Page
 
-    broken = FakeService(poison=["bad"])
+    broken = FakePipeline(poison=["bad"])
     with listening(create_app(settings(max_question_chars=30), broken)) as address:
         own = Page(driver, address, shots).open()
         own.ask("bad")
@@ -277,7 +277,7 @@ def test_loading_state_and_escape_while_waiting(page, driver, shots):
     from tests.e2e.page import Page
 
     gate = threading.Event()
-    slow = FakeService(gate=gate)
+    slow = FakePipeline(gate=gate)
     app = create_app(settings(), slow)
     with listening(app) as address:
         own = Page(driver, address, shots).open()

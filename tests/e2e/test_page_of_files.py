@@ -9,7 +9,7 @@ from rag.core.types import Location
 from rag.pipeline import Pipeline
 from serve.app import create_app
 from serve.settings import hash_api_key
-from tests.api.fakes import FakeService, listening, settings
+from tests.api.fakes import FakePipeline, listening, settings
 
 QUESTION = "Where does the Danube rise?"
 
@@ -22,7 +22,7 @@ def page_at(driver, shots):
 
 
 def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, page_at):
-    class Located(FakeService):
+    class Located(FakePipeline):
         """Passages that have a place in a file."""
 
         def ask(self, questions, **options):
@@ -75,7 +75,7 @@ def corpus(tmp_path_factory):
 
 def test_a_source_is_a_link_to_its_file(driver, page_at, corpus):
     folder, index = corpus
-    app = create_app(settings(index=(str(index),), files=(str(folder),)), open_service=opened)
+    app = create_app(settings(index=(str(index),), files=(str(folder),)), open_pipeline=opened)
     with listening(app) as url:
         page = page_at(url)
         page.complaints()
@@ -97,7 +97,7 @@ def test_a_source_is_a_link_to_its_file(driver, page_at, corpus):
 def test_with_a_key_files_are_added_and_downloaded(driver, page_at, corpus, tmp_path):
     folder, index = corpus
     given = settings(index=(str(index),), files=(str(folder),), api_keys=(hash_api_key("admin"),))
-    app = create_app(given, open_service=opened)
+    app = create_app(given, open_pipeline=opened)
     with listening(app) as url:
         page = page_at(url)
         page.until(lambda: app.state.engine.state == "ready", 120)

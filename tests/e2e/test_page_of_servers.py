@@ -9,7 +9,7 @@ from starlette.routing import Route
 from rag.data.questions import read_questions
 from serve.app import create_app
 from serve.settings import hash_api_key
-from tests.api.fakes import FakeService, listening, settings
+from tests.api.fakes import FakePipeline, listening, settings
 
 QUESTION = "Where does the Danube rise?"
 
@@ -17,7 +17,7 @@ QUESTION = "Where does the Danube rise?"
 def test_a_server_with_keys_asks_for_one(page, driver, shots):
     from tests.e2e.page import Page
 
-    with listening(create_app(settings(api_keys=(hash_api_key("sésame-ключ"),)), FakeService())) as address:
+    with listening(create_app(settings(api_keys=(hash_api_key("sésame-ключ"),)), FakePipeline())) as address:
         own = Page(driver, address, shots).open()
         own.until(lambda: own.is_visible("#key"))
         own.ask(QUESTION)
@@ -36,7 +36,7 @@ def test_two_buttons_keep_a_judgement(page, driver, shots, tmp_path):
 
     assert page.all(".feedback") == []
     path = tmp_path / "feedback.jsonl"
-    with listening(create_app(settings(feedback_file=path), FakeService())) as address:
+    with listening(create_app(settings(feedback_file=path), FakePipeline())) as address:
         page = Page(driver, address, shots).open()
         page.until(lambda: "Answers from" in page.text("#tagline"))  # the server's settings are there
         page.ask(QUESTION)
@@ -64,10 +64,10 @@ def test_one_of_several_indexes_is_chosen_and_kept_in_the_address(driver, shots)
     from tests.e2e.page import Page
 
     def open_service(one):
-        return FakeService(*one.indexes)
+        return FakePipeline(*one.indexes)
 
     several = settings(index=("wiki=a", "news=b"))
-    with listening(create_app(several, open_service=open_service)) as url:
+    with listening(create_app(several, open_pipeline=open_service)) as url:
         page = Page(driver, url, shots)
         page.complaints()
         page.open().until(lambda: page.texts("#index option") == ["wiki", "news"])
@@ -90,7 +90,7 @@ def test_a_proxy_may_serve_the_page_below_a_path(driver, shots):
     from tests.e2e.page import Page
 
     with (
-        listening(create_app(settings(example_questions=("Who?",)), FakeService())) as behind,
+        listening(create_app(settings(example_questions=("Who?",)), FakePipeline())) as behind,
         listening(below("/qa", behind)) as outside,
     ):
         page = Page(driver, outside, shots)

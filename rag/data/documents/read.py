@@ -37,16 +37,23 @@ def documents_of_files(
     with Progress(len(sources), "files", "read") as progress:
         for source, (_, found) in zip(sources, _converted(sources, options), strict=True):
             progress.update()
-            if isinstance(found, Unreadable):
-                detail = f"{found.detail}; {found.remedy}" if found.detail else found.remedy
-                yield source, BadRecord(found.reason, detail), ()
-            else:
-                shown = as_unicode(source.name)
-                title = found.title or PurePath(strip_compression(shown)).stem
-                yield source, Document(
-                    file_id(source.name), title, found.text,
-                    blocks=found.blocks, pages=found.pages, path=shown,
-                ), found.notes  # fmt: skip
+            yield (
+                source,
+                document_of(source.name, found),
+                () if isinstance(found, Unreadable) else found.notes,
+            )
+
+
+def document_of(name: str, converted: Converted | Unreadable) -> Document | BadRecord:
+    """The document of a file of this name, or the reason why it cannot be read."""
+    if isinstance(converted, Unreadable):
+        detail = f"{converted.detail}; {converted.remedy}" if converted.detail else converted.remedy
+        return BadRecord(converted.reason, detail)
+    shown = as_unicode(name)
+    title = converted.title or PurePath(strip_compression(shown)).stem
+    return Document(
+        file_id(name), title, converted.text, blocks=converted.blocks, pages=converted.pages, path=shown
+    )
 
 
 def _converted(

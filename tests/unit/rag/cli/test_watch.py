@@ -56,6 +56,7 @@ def test_files_that_appear_change_and_go_are_followed_until_ctrl_c(corpus: tuple
     process = subprocess.Popen(
         [*command, "--interval", "0.2"], env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # runs in the background ignore it
     )  # fmt: skip
     try:
         assert process.stderr is not None

@@ -1,0 +1,102 @@
+"""Uploads are converted apart: limits of the whole server, and nobody else waits for them."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from serve import conversions
+from serve.app import create_app
+from serve.conversions import Conversions
+from serve.errors import ApiError
+from serve.settings import hash_api_key
+from tests.api.fakes import FakePipeline, listening, running, settings, until
+
+pytestmark = pytest.mark.anyio
+STUCK = (sys.executable, "-c", "import time; time.sleep(600)")
+FILES = [("a.md", b"# Title\n\nWords.")]
+KEYS = [hash_api_key(name) for name in ("one", "two")]
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conversions that do not end."""
+    monkeypatch.setattr(conversions, "_CONVERTER", STUCK)
+
+
+async def start(*calls: Any) -> list[asyncio.Task[Any]]:
+    tasks = [asyncio.create_task(call) for call in calls]
+    await asyncio.sleep(0.3)
+    return tasks
+
+
+async def test_files_become_documents(tmp_path: Path) -> None:
+    documents = await Conversions(tmp_path, 1).convert("1", [*FILES, ("b.txt", b"Other words.")])
+    assert [(each.id, each.title) for each in documents] == [("a.md", "Title"), ("b.txt", "b")]
+    assert {path.name for path in tmp_path.iterdir()} == {"slot-0"}
+    with pytest.raises(ApiError, match=r"a\.pdf") as refused:
+        await Conversions(tmp_path, 1).convert("1", [("a.pdf", b"%PDF-1.4")])
+    assert (refused.value.status, refused.value.code) == (422, "unreadable_file")
+
+
+@pytest.mark.usefixtures("stuck")
+async def test_all_workers_share_the_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversions, "_SLOT_WAIT_S", 0.2)
+    workers = [Conversions(tmp_path, 1) for _ in range(2)]
+    (first,) = await start(workers[0].convert("1", FILES))
+    with pytest.raises(ApiError) as refused:
+        await workers[1].convert("1", FILES)
+    assert (refused.value.status, refused.value.headers["Retry-After"]) == (503, "10")
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    monkeypatch.undo()
+    assert await workers[1].convert("1", FILES)
+
+
+@pytest.mark.usefixtures("stuck")
+async def test_a_key_that_sends_many_leaves_room_for_others(tmp_path: Path) -> None:
+    queue = Conversions(tmp_path, 1)
+    tasks = await start(*(queue.convert("1", FILES) for _ in range(4)))
+    with pytest.raises(ApiError, match="too many files"):
+        await queue.convert("1", FILES)
+    (other,) = await start(queue.convert("2", FILES))
+    assert not other.done()
+    for task in (*tasks, other):
+        task.cancel()
+    await asyncio.gather(*tasks, other, return_exceptions=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"slot-0"}
+
+
+@pytest.mark.usefixtures("stuck")
+async def test_reads_do_not_wait_for_conversions(tmp_path: Path) -> None:
+    async with running(api_keys=KEYS, index=str(tmp_path)) as client:
+        uploads = await start(
+            *(
+                client.post("/v1/documents", files={"f": FILES[0]}, headers={"X-API-Key": "one"})
+                for _ in range(6)
+            )
+        )
+        started = time.monotonic()
+        reply = await client.get("/v1/passages/danube-1", headers={"X-API-Key": "two"})
+        assert (reply.status_code, time.monotonic() - started < 1.0) == (200, True)
+        refused = [upload.result() for upload in uploads if upload.done()]
+        for upload in uploads:
+            upload.cancel()
+        await asyncio.gather(*uploads, return_exceptions=True)
+    assert {(reply.status_code, reply.headers["retry-after"]) for reply in refused} == {(503, "10")}
+
+
+@pytest.mark.usefixtures("stuck")
+async def test_a_client_that_leaves_ends_its_conversion(tmp_path: Path) -> None:
+    app = create_app(settings(api_keys=KEYS, index=str(tmp_path)), FakePipeline())
+    with listening(app) as url:
+        async with httpx.AsyncClient(base_url=url) as client:
+            with pytest.raises(httpx.ReadTimeout):
+                await client.post(
+                    "/v1/documents", files={"f": FILES[0]}, headers={"X-API-Key": "one"}, timeout=1.0
+                )
+        await until(lambda: app.state.engine.conversions.uploads == 0, 10)
