@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -24,10 +22,9 @@ from serve import files as served_files
 from serve.engine import Engine
 from serve.errors import add_error_handlers, is_openai_path
 from serve.holder import OpenPipeline, open_pipeline
-from serve.middleware import RequestContext
+from serve.middleware import Gate
 from serve.routes import TAGS, router
 from serve.schemas import add_limits
-from serve.security import ApiKeys, BodyLimit
 from serve.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -91,6 +88,7 @@ def create_app(
             if own is not None:
                 own.cleanup()
 
+    api_routes = [route for part in _ROUTERS for route in part.routes]
     app = FastAPI(
         title="Open-domain question answering",
         version=__version__,
@@ -99,7 +97,7 @@ def create_app(
         redoc_url=None,
         openapi_tags=TAGS,
         lifespan=lifespan,
-        middleware=_layers(settings, engine),
+        middleware=[Middleware(Gate, settings=settings, metrics=engine.metrics, routes=api_routes)],
     )
     app.state.engine = engine
     for part in _ROUTERS:
@@ -108,33 +106,6 @@ def create_app(
     add_error_handlers(app)
     app.openapi = lambda: _openapi(app, settings)  # type: ignore[method-assign]
     return app
-
-
-def _layers(settings: ServeSettings, engine: Engine) -> list[Middleware]:
-    """Outermost first."""
-    cors = functools.partial(
-        CORSMiddleware,
-        allow_origins=settings.cors_origins,
-        allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["*"],  # OpenAI's clients in a browser send a dozen of their own
-        expose_headers=["X-Request-ID", "Retry-After"],
-    )
-    return [
-        Middleware(
-            RequestContext,
-            metrics=engine.metrics,
-            routes=[route for part in _ROUTERS for route in part.routes],
-            inner=cors if settings.cors_origins else None,
-        ),
-        Middleware(ApiKeys, key_hashes=settings.api_keys, metrics=engine.metrics),
-        Middleware(
-            BodyLimit,
-            max_body_bytes=settings.max_body_bytes,
-            max_upload_bytes=settings.max_upload_bytes,
-            timeout_s=settings.timeout_s,
-            metrics=engine.metrics,
-        ),
-    ]
 
 
 def _page_routes(settings: ServeSettings) -> list[BaseRoute]:

@@ -1,27 +1,30 @@
-"""Middleware for every request: id, log line, metrics, security headers, and unhandled exceptions."""
+"""What every request passes before its route: id, log, metrics, API key, limits of its body."""
 
 import asyncio
+import functools
+import hmac
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rag.core.log import get_logger
 from serve.errors import ApiError, error_response, shutting_down
 from serve.metrics import ServerMetrics
+from serve.settings import ServeSettings, hash_api_key
 
 log = get_logger(__name__)
 access_log = get_logger("serve.access")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-
-SECURITY_HEADERS = {
+_SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -34,28 +37,35 @@ SECURITY_HEADERS = {
 }
 
 
-class RequestContext:
-    """Outermost layer of the application.
+class Gate:
+    """The only layer around the routes.
 
     A valid `X-Request-ID` is kept, otherwise one is made; it is returned, logged, and part of every error. An
     unhandled exception is logged with its traceback and answered with a plain 500; a request that is still
-    running when the server stops is answered with 503.
+    running when the server stops is answered with 503. Paths under `/v1/` need an API key if there are any;
+    log and metrics name it by its place in the settings. Bodies are read whole, within limits of size and
+    time.
 
     Args:
         routes: further paths that log and metrics may name, beside those of the application.
-        inner: the next layer, if these two answers need its headers too.
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        metrics: ServerMetrics,
-        routes: Sequence[BaseRoute],
-        inner: Callable[[ASGIApp], ASGIApp] | None = None,
+        self, app: ASGIApp, settings: ServeSettings, metrics: ServerMetrics, routes: Sequence[BaseRoute]
     ) -> None:
-        self.metrics, self.routes = metrics, routes
-        self.inner = inner or (lambda app: app)
-        self.app = self.inner(app)
+        self.app, self.settings, self.metrics, self.routes = app, settings, metrics, routes
+        self._checked = self._with_cors(self._check)
+
+    def _with_cors(self, app: ASGIApp) -> ASGIApp:
+        if not self.settings.cors_origins:
+            return app
+        return CORSMiddleware(
+            app,
+            allow_origins=self.settings.cors_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],  # OpenAI's clients in a browser send a dozen of their own
+            expose_headers=["X-Request-ID", "Retry-After"],
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI request."""
@@ -64,7 +74,8 @@ class RequestContext:
             return
         started = time.perf_counter()
         state: dict[str, Any] = scope.setdefault("state", {})
-        request_id = state["request_id"] = _request_id(Headers(scope=scope).get("x-request-id"))
+        request_id = Headers(scope=scope).get("x-request-id", "")
+        state["request_id"] = request_id if _REQUEST_ID.fullmatch(request_id) else uuid.uuid4().hex
         state["log_fields"] = {}
         status = 0
 
@@ -73,29 +84,27 @@ class RequestContext:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = request_id
+                headers["x-request-id"] = state["request_id"]
                 headers.setdefault("cache-control", "no-store")
-                for name, value in SECURITY_HEADERS.items():
+                for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
         self.metrics.in_flight.inc()
         try:
-            await self.app(scope, receive, send_wrapped)
+            await self._checked(scope, receive, send_wrapped)
         except asyncio.CancelledError:  # the server stops and waits no longer
             if status == 0:
-                response = self.inner(error_response(shutting_down(), scope))
-                await response(scope, receive, send_wrapped)
+                await self._with_cors(error_response(shutting_down(), scope))(scope, receive, send_wrapped)
         except Exception:
-            log.exception("request failed", extra={"request_id": request_id})
-            if status == 0:
-                error = ApiError(
-                    500, "internal_error", "the server failed to answer this request",
-                    hint="try again; the server's log has the reason under this request id",
-                )  # fmt: skip
-                await self.inner(error_response(error, scope))(scope, receive, send_wrapped)
-            else:  # part of the response is sent: break the connection, so that it does not look complete
+            log.exception("request failed", extra={"request_id": state["request_id"]})
+            if status != 0:  # part of the response is sent: break the connection, which is not complete
                 raise
+            error = ApiError(
+                500, "internal_error", "the server failed to answer this request",
+                hint="try again; the server's log has the reason under this request id",
+            )  # fmt: skip
+            await self._with_cors(error_response(error, scope))(scope, receive, send_wrapped)
         finally:
             self.metrics.in_flight.dec()
             self._finish(scope, status or 499, time.perf_counter() - started)
@@ -120,11 +129,80 @@ class RequestContext:
 
     def _path_of(self, scope: Scope) -> str:
         """The route's path with its placeholders, so that clients cannot create new labels."""
-        for route in (*self.routes, *scope["app"].routes):  # also where a layer answered before the router
+        for route in (*self.routes, *scope["app"].routes):  # also of a request that reached no route
             if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
                 return route.path
         return "unmatched"
 
+    async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse the request, or pass it to the application with its whole body."""
+        try:
+            headers = Headers(scope=scope)
+            if self.settings.api_keys and scope["path"].startswith("/v1/"):
+                scope["state"]["api_key"] = scope["state"]["log_fields"]["key"] = self._key(headers)
+            if scope["method"] in ("GET", "HEAD"):
+                await self.app(scope, receive, send)
+                return
+            body = await self._read(scope["path"] == "/v1/documents", headers, receive)
+        except ApiError as error:
+            self.metrics.rejected.labels(error.code).inc()
+            await error_response(error, scope)(scope, receive, send)
+            return
+        if body is None:
+            return  # the client disconnected
+        messages: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
 
-def _request_id(given: str | None) -> str:
-    return given if given is not None and _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        async def replay() -> Message:
+            return next(messages, None) or await receive()
+
+        await self.app(scope, replay, send)
+
+    def _key(self, headers: Headers) -> str:
+        """The place in the settings of the key, which is `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        key = bearer.strip(" \t") if scheme.lower() == "bearer" else ""
+        key = key or headers.get("x-api-key", "")  # one character per byte
+        key_hash = hash_api_key(key.encode("latin-1")) if key else ""
+        # every hash is compared, in constant time
+        places = [hmac.compare_digest(accepted, key_hash) for accepted in self.settings.api_keys]
+        if True in places:
+            return str(places.index(True) + 1)
+        raise ApiError(
+            401,
+            "unauthorized",
+            "this API key is not accepted" if key else "an API key is needed",
+            hint="send Authorization: Bearer KEY, or X-API-Key: KEY",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+    async def _read(self, is_upload: bool, headers: Headers, receive: Receive) -> bytes | None:
+        """The body; None if the client disconnects before its end."""
+        limit = self.settings.max_body_bytes
+        if is_upload:
+            limit = max(limit, self.settings.max_upload_bytes)
+        refused = functools.partial(ApiError, headers={"Connection": "close"})
+        too_large = refused(
+            413, "body_too_large", f"the body is larger than {limit} bytes", hint="send less in one request"
+        )
+        declared = headers.get("content-length", "")
+        if declared.isascii() and declared.isdigit() and int(declared[:20]) > limit:
+            raise too_large
+        body, more = bytearray(), True
+        try:
+            async with asyncio.timeout(self.settings.timeout_s):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > limit:
+                        raise too_large
+        except TimeoutError:
+            raise refused(
+                408,
+                "request_timeout",
+                f"the body did not arrive within {self.settings.timeout_s:g} s",
+                hint="send it faster, or in one piece",
+            ) from None
+        return bytes(body)
