@@ -18,7 +18,7 @@ from starlette.datastructures import UploadFile
 from starlette.responses import JSONResponse, Response
 
 from indexers.changes import Known, Put, sent_changes
-from indexers.documents import record_digest
+from indexers.documents import DocumentEntry, record_digest
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity, PassageEncoder
 from indexers.provenance import documents_of_index, split_of_index
@@ -153,9 +153,9 @@ async def send(request: Request, engine: AppEngine) -> Response:
     if problem := _problem(documents):
         raise invalid_request(problem, "nothing was changed")
     version, _ = await _change(engine, name, documents, ())
-    entries, _, total = await engine.in_thread(_entries, engine.settings.indexes[name])
-    shown = [entries[document.id] for document in documents if document.id in entries]
-    return JSONResponse({"documents": shown, "index_version": version, "total": total, "next": None})
+    entries = await documents_of(engine, name)
+    shown = [_shown(entries[document.id]) for document in documents if document.id in entries]
+    return JSONResponse({"documents": shown, "index_version": version, "total": len(entries), "next": None})
 
 
 def _problem(documents: Sequence[Document]) -> str:
@@ -325,14 +325,30 @@ def _refusal(error: RagError) -> ApiError:
     )
 
 
-def _entries(place: Path) -> tuple[dict[str, dict[str, Any]], str, int]:
-    """The documents of an index by id, its version, their number."""
+async def documents_of(engine: Engine, name: str) -> dict[str, DocumentEntry]:
+    """The documents of an index as it is in use, by their ids.
+
+    Raises:
+        ApiError: 503 if not ready, 500 if the index cannot be read.
+    """
+    version = engine.require_ready(name).index_version
+    try:
+        return await engine.in_thread(_documents, engine.settings.indexes[name], version)
+    except ArtifactError as error:
+        log.error("the documents cannot be listed: %s", error)
+        raise ApiError(
+            500, "index_unusable", "the index cannot be read", hint="the server's log has the reason"
+        ) from None
+
+
+@lru_cache(8)
+def _documents(place: Path, version: str) -> dict[str, DocumentEntry]:
     with Index.open(place, verify="none") as index:
-        shown = {
-            entry.id: {"id": entry.id, "passages": entry.passages, "sent": entry.sent}
-            for entry in documents_of_index(index).entries.values()
-        }
-        return shown, index.version, len(shown)
+        return dict(documents_of_index(index).entries)
+
+
+def _shown(entry: DocumentEntry) -> dict[str, Any]:
+    return {"id": entry.id, "passages": entry.passages, "sent": entry.sent}
 
 
 @router.get(
@@ -350,17 +366,14 @@ async def listing(
 ) -> Response:
     """Ids and numbers of passages, in the order of the index, `limit` of them after the document `after`."""
     name = _index_of(engine, index, changes=False)
-    try:
-        documents, version, total = await engine.in_thread(_entries, engine.settings.indexes[name])
-    except ArtifactError as error:
-        raise unreadable(error) from None
-    ids = list(documents)
+    documents, version = await documents_of(engine, name), engine.require_ready(name).index_version
+    ids, total = list(documents), len(documents)
     if after is not None and after not in documents:
         raise ApiError(404, "document_not_found", f"no document has the id {after[:100]!r}")
     start = 0 if after is None else ids.index(after) + 1
-    chosen = ids[start : start + limit]
-    following = chosen[-1] if start + limit < total else None
-    listed = [documents[id] for id in chosen]
+    page = ids[start : start + limit]
+    following = page[-1] if start + limit < total else None
+    listed = [_shown(documents[id]) for id in page]
     return JSONResponse({"documents": listed, "index_version": version, "total": total, "next": following})
 
 
@@ -375,9 +388,3 @@ async def delete(document_id: str, engine: AppEngine, index: str | None = None) 
     """Delete a document's passages from the index; if there is no such document, `deleted` is false."""
     version, present = await _change(engine, _index_of(engine, index), (), [document_id])
     return JSONResponse({"id": document_id, "deleted": document_id in present, "index_version": version})
-
-
-def unreadable(error: ArtifactError) -> ApiError:
-    """The answer where an index on the disk cannot be read; the log gets the reason."""
-    log.error("the documents cannot be listed: %s", error)
-    return ApiError(500, "index_unusable", "the index cannot be read", hint="the server's log has the reason")

@@ -32,12 +32,6 @@ class FeedbackRequest(BaseModel):
             "examples": [
                 {
                     "question": "Where does the Danube rise?",
-                    "answer": "the Black Forest",
-                    "verdict": "right",
-                    "passage_id": "danube-1",
-                },
-                {
-                    "question": "Where does the Danube rise?",
                     "answer": "the Swiss Alps",
                     "verdict": "wrong",
                     "better_answer": "the Black Forest",

@@ -1,6 +1,5 @@
 """Serve the files that an index was built from; off unless the server is given their folder."""
 
-from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -8,19 +7,15 @@ from fastapi import APIRouter
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 
 from indexers.documents import DocumentEntry
-from indexers.index import Index
-from indexers.provenance import documents_of_index
-from rag.core.errors import ArtifactError
 from rag.data.documents.kinds import kind_by_name
 from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
-from serve.documents import unreadable
+from serve.documents import documents_of
 from serve.engine import Engine
 from serve.errors import ApiError
 from serve.routes import AppEngine, error_models
 
 router = APIRouter()
-_MOST_CACHED = 8
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 _TEXTS = (
     "markdown", "rst", "asciidoc", "org", "latex", "text", "subtitles", "csv", "python", "code", "notebook",
@@ -52,37 +47,31 @@ async def file(path: str, engine: AppEngine, index: str | None = None, page: str
     document = await _document(engine, name, path)
     if document is not None and document.sent:
         return PlainTextResponse(await _text(engine, name, document), headers=_HEADERS)
-    found = None if document is None else await engine.in_thread(_inside, folder, path)
-    if found is None:
+    place = None if document is None else await engine.in_thread(_inside, folder, path)
+    if place is None:
         raise ApiError(
             404, "file_not_found", f"there is no file {path[:100]!r}", hint="it is gone, or was not indexed"
         )
-    headers = dict(_HEADERS)
     kind = kind_by_name(path)
+    if kind == "pdf" and page:
+        number = await engine.in_thread(number_of_page, place, page)
+        query = f"?index={quote(index)}" if index else ""
+        # relative, for proxies that serve this below another path
+        return RedirectResponse(f"./{quote(path.rsplit('/', 1)[-1])}{query}#page={number}", 303)
     if kind == "pdf":  # a sandbox would stop the browser's own viewer
-        if page:
-            number = await engine.in_thread(number_of_page, found, page)
-            query = f"?index={quote(index)}" if index else ""
-            # relative, for proxies that serve this below another path
-            return RedirectResponse(f"./{quote(path.rsplit('/', 1)[-1])}{query}#page={number}", 303)
-        return FileResponse(found, media_type="application/pdf", headers=headers)
-    headers["Content-Security-Policy"] = _NO_SCRIPTS
-    if kind == "html":
-        return FileResponse(found, media_type="text/html", headers=headers)
-    if kind in _TEXTS:
-        return FileResponse(found, media_type="text/plain", headers=headers)
-    return FileResponse(found, media_type="application/octet-stream", headers=headers, filename=found.name)
+        return FileResponse(place, media_type="application/pdf", headers=_HEADERS)
+    media_type = "text/html" if kind == "html" else "text/plain" if kind in _TEXTS else None
+    return FileResponse(
+        place,
+        media_type=media_type or "application/octet-stream",
+        headers={**_HEADERS, "Content-Security-Policy": _NO_SCRIPTS},
+        filename=None if media_type else place.name,
+    )
 
 
 async def _document(engine: Engine, name: str, path: str) -> DocumentEntry | None:
     """The document that the index made of this file, or None."""
-    pipeline = engine.require_ready(name)
-    place = Path(engine.settings.indexes[name])
-    try:
-        entries = await engine.in_thread(_documents, place, pipeline.index_version)
-    except ArtifactError as error:
-        raise unreadable(error) from None
-    entry = entries.get(file_id(path))
+    entry = (await documents_of(engine, name)).get(file_id(path))
     first = None if entry is None else await engine.passage(f"{entry.id}-0", name)
     return entry if first is not None and first.get("location", {}).get("path") == path else None
 
@@ -99,17 +88,9 @@ async def _text(engine: Engine, name: str, document: DocumentEntry) -> str:
     return "\n\n".join(lines) + "\n"
 
 
-@lru_cache(_MOST_CACHED)
-def _documents(place: Path, version: str) -> dict[str, DocumentEntry]:
-    """The documents of this version of an index by their ids."""
-    with Index.open(place, verify="none") as index:
-        return dict(documents_of_index(index).entries)
-
-
 def _inside(folder: Path, path: str) -> Path | None:
     try:
-        found = (folder / path).resolve()
-        is_inside = found.is_relative_to(folder.resolve())
-        return found if is_inside and found.is_file() else None
+        place = (folder / path).resolve()
+        return place if place.is_relative_to(folder.resolve()) and place.is_file() else None
     except (OSError, ValueError, RuntimeError):  # a name too long, a loop of links
         return None
