@@ -63,7 +63,7 @@ def create_app(
         >>> "/v1/ask" in app.openapi()["paths"]
         True
     """
-    own = None if folder is not None else tempfile.TemporaryDirectory(prefix=RUN_PREFIX)
+    own = tempfile.TemporaryDirectory(prefix=RUN_PREFIX)
     engine = Engine(settings, open_pipeline, pipeline, folder or Path(own.name))
 
     @asynccontextmanager
@@ -85,8 +85,7 @@ def create_app(
             for task in tasks:
                 task.cancel()
             await engine.close()
-            if own is not None:
-                own.cleanup()
+            own.cleanup()
 
     api_routes = [route for part in _ROUTERS for route in part.routes]
     app = FastAPI(

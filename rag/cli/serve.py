@@ -39,7 +39,13 @@ def serve(
     from serve.run import leave, run_server
     from serve.settings import load_settings
 
-    given = {"index": tuple(index or ()) or None, "host": host, "port": port, "workers": workers, "ray": ray}
-    given |= opening
-    run_server(load_settings(**{name: value for name, value in given.items() if value is not None}))
+    options = {
+        "index": tuple(index or ()) or None,
+        "host": host,
+        "port": port,
+        "workers": workers,
+        "ray": ray,
+    }
+    settings = {name: value for name, value in (options | opening).items() if value is not None}
+    run_server(load_settings(**settings))
     leave()
