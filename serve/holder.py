@@ -34,16 +34,7 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     from rag.scale.search import open_sharded
 
     (folder,) = settings.indexes.values()
-    pipeline = Pipeline.open(
-        folder if settings.ray is None else open_sharded(folder, settings.ray),
-        retriever=settings.retriever,
-        fusion=settings.fusion,
-        rerank=settings.rerank,
-        index_encoder=settings.index_encoder,
-        reader=settings.reader,
-        precision=settings.precision,
-        effort=settings.effort,
-    )
+    pipeline = Pipeline.open(folder if settings.ray is None else open_sharded(folder, settings.ray), settings)
     if isinstance(pipeline.index, Index):
         threading.Thread(target=pipeline.index.read_ahead, name="rag-read-ahead", daemon=True).start()
     try:
