@@ -39,13 +39,6 @@ def serve(
     from serve.run import leave, run_server
     from serve.settings import load_settings
 
-    options = {
-        "index": tuple(index or ()) or None,
-        "host": host,
-        "port": port,
-        "workers": workers,
-        "ray": ray,
-    }
-    settings = {name: value for name, value in (options | opening).items() if value is not None}
-    run_server(load_settings(**settings))
+    own = {"index": tuple(index or ()) or None, "host": host, "port": port, "workers": workers, "ray": ray}
+    run_server(load_settings(**{name: value for name, value in (own | opening).items() if value is not None}))
     leave()
