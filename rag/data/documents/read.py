@@ -37,23 +37,17 @@ def documents_of_files(
     with Progress(len(sources), "files", "read") as progress:
         for source, (_, found) in zip(sources, _converted(sources, options), strict=True):
             progress.update()
-            yield (
-                source,
-                document_of(source.name, found),
-                () if isinstance(found, Unreadable) else found.notes,
-            )
+            notes = () if isinstance(found, Unreadable) else found.notes
+            yield source, document_of(source.name, found), notes
 
 
-def document_of(name: str, converted: Converted | Unreadable) -> Document | BadRecord:
+def document_of(name: str, file: Converted | Unreadable) -> Document | BadRecord:
     """The document of a file of this name, or the reason why it cannot be read."""
-    if isinstance(converted, Unreadable):
-        detail = f"{converted.detail}; {converted.remedy}" if converted.detail else converted.remedy
-        return BadRecord(converted.reason, detail)
+    if isinstance(file, Unreadable):
+        return BadRecord(file.reason, "; ".join(filter(None, (file.detail, file.remedy))))
     shown = as_unicode(name)
-    title = converted.title or PurePath(strip_compression(shown)).stem
-    return Document(
-        file_id(name), title, converted.text, blocks=converted.blocks, pages=converted.pages, path=shown
-    )
+    title = file.title or PurePath(strip_compression(shown)).stem
+    return Document(file_id(name), title, file.text, blocks=file.blocks, pages=file.pages, path=shown)
 
 
 def _converted(
@@ -66,5 +60,5 @@ def _converted(
         except Unreadable as error:
             yield STDIN, error
     else:
-        paths = [source.path for source in sources]
+        paths = (source.path for source in sources)
         yield from convert_files(paths, options.limits, encoding=options.encoding)
