@@ -60,5 +60,4 @@ def _converted(
         except Unreadable as error:
             yield STDIN, error
     else:
-        paths = (source.path for source in sources)
-        yield from convert_files(paths, options.limits, encoding=options.encoding)
+        yield from convert_files([file.path for file in sources], options.limits, encoding=options.encoding)
