@@ -57,20 +57,6 @@ async def test_a_lone_item_does_not_wait():
     await made.close(1)
 
 
-async def test_items_gather_while_the_worker_is_busy():
-    gate = threading.Event()
-    worker = Worker(gate=gate)
-    made = batcher(worker, size=4)
-    tasks = [asyncio.create_task(values(made, 0))]
-    await until(lambda: worker.batches)
-    tasks += [asyncio.create_task(values(made, number)) for number in range(1, 7)]
-    await until(lambda: made.depth == 6)
-    gate.set()
-    assert await asyncio.gather(*tasks) == [[2 * number] for number in range(7)]
-    assert [items for _, items in worker.batches] == [[0], [1, 2, 3, 4], [5, 6]]
-    await made.close(1)
-
-
 async def test_askers_that_come_back_at_different_times_are_gathered_again():
     worker = Worker(delay_s=0.02)
     made = batcher(worker, wait_s=1.0)
@@ -171,19 +157,6 @@ async def test_a_full_queue_refuses_all_or_nothing():
     await made.close(1)
 
 
-async def test_close_finishes_what_was_accepted_and_refuses_the_rest():
-    worker = Worker(delay_s=0.01)
-    made = batcher(worker, size=2, wait_s=1.0)
-    tasks = [asyncio.create_task(values(made, number)) for number in range(5)]
-    await until(lambda: worker.batches)
-    closing = asyncio.create_task(made.close(5))
-    await asyncio.sleep(0)
-    with pytest.raises(BatcherClosed):
-        await made.submit("k", [9])
-    assert await closing is True
-    assert await asyncio.gather(*tasks) == [[0], [2], [4], [6], [8]]
-
-
 async def test_several_workers_run_as_many_batches_and_free_ones_take_what_comes():
     gate = threading.Event()
     worker = Worker(gate=gate)
@@ -235,24 +208,6 @@ async def test_requests_that_arrive_together_form_one_batch():
     assert [len(batch) for batch in service.batches] == [1, 10]
     assert len(service.threads) == 1
     assert responses[1].json()["timings_ms"]["queue"] > 0
-
-
-async def test_batching_raises_throughput():
-    """The fake takes as long for a batch as for one question; so the number of batches is the time."""
-
-    async def batches(size: int) -> int:
-        service = FakePipeline(delay_s=0.01)
-        async with running(service, batch_max_size=size, batch_max_wait_ms=200) as client:
-
-            async def one_client() -> None:
-                for _ in range(2):
-                    assert (await ask(client)).status_code == 200
-
-            await asyncio.gather(*(one_client() for _ in range(8)))
-        return len(service.batches)
-
-    assert await batches(1) == 16
-    assert await batches(8) <= 8
 
 
 async def test_a_full_queue_answers_503_with_retry_after():

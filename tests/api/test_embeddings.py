@@ -1,7 +1,6 @@
 """Embeddings, through OpenAI's own client where it can be."""
 
 import asyncio
-import base64
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -115,13 +114,3 @@ async def test_one_reply_never_mixes_the_encoders_of_two_indexes() -> None:
         reply = await mixed
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "index_changed")
     assert reply.headers["retry-after"] == "1"
-
-
-def test_base64_holds_little_endian_floats(client: openai.OpenAI) -> None:
-    body = {"input": "a", "encoding_format": "base64"}
-    reply = httpx.post(f"{client.base_url}embeddings", json=body, headers={"X-API-Key": "sesame"}).json()
-    assert np.frombuffer(base64.b64decode(reply["data"][0]["embedding"]), "<f4").tolist() == [
-        1,
-        0,
-        np.float32(0.1),
-    ]

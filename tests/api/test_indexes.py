@@ -1,6 +1,5 @@
 """Several indexes in one server, by name."""
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -118,12 +117,3 @@ async def test_feedback_is_kept_with_its_index(client, tmp_path):
     assert (await client.post("/v1/feedback", json=judged)).status_code == 200
     record = json.loads((tmp_path / "feedback.jsonl").read_text())
     assert (record["index"], record["index_version"]) == ("news", "news-1")
-
-
-async def test_questions_of_two_indexes_share_no_batch(client, opener):
-    async def ask(index: str) -> str:
-        response = await client.post("/v1/ask", json={"question": QUESTION, "index": index})
-        return response.json()["index_version"]
-
-    versions = await asyncio.gather(*[ask(name) for name in ("wiki", "news") * 6])
-    assert versions == ["wiki-1", "news-1"] * 6

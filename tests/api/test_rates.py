@@ -1,13 +1,11 @@
 """The limit of questions per API key."""
 
-import openai
 import pytest
 
 from rag.core.errors import ConfigError
-from serve.app import create_app
 from serve.rates import KeyRates
 from serve.settings import hash_api_key, load_settings
-from tests.api.fakes import FakePipeline, listening, running, settings
+from tests.api.fakes import running
 from tests.api.test_errors import check
 
 KEYS = {name: {"X-API-Key": name} for name in ("one", "two")}
@@ -34,16 +32,6 @@ async def test_a_key_that_asks_too_much_waits_alone():
     assert 'rag_key_questions_total{key="1"} 4.0' in metrics
     assert 'rag_key_questions_total{key="2"} 3.0' in metrics
     assert not any(key_hash[:6] in metrics for key_hash in HASHES)
-
-
-def test_openais_clients_know_the_error():
-    with listening(create_app(settings(api_keys=HASHES, questions_per_minute=1), FakePipeline())) as url:
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="one", max_retries=0)
-        client.embeddings.create(model="openqa-rag", input="a")
-        with pytest.raises(openai.RateLimitError) as refused:
-            client.embeddings.create(model="openqa-rag", input="a")
-    assert (refused.value.code, refused.value.type) == ("rate_limit_exceeded", "requests")
-    assert refused.value.response.headers["retry-after"] == "60"
 
 
 def test_the_allowance_grows_evenly_and_a_long_list_delays_the_next_request():

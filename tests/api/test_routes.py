@@ -11,9 +11,8 @@ from pydantic import TypeAdapter
 
 from rag.core.types import AnswerSet
 from rag.data.filters import Filter
-from serve.app import create_app
 from serve.schemas import AskRequest, RetrieveRequest
-from tests.api.fakes import BEARING, PARTS, PASSAGES, TWO_PARTS, FakePipeline, running, settings
+from tests.api.fakes import BEARING, PARTS, PASSAGES, TWO_PARTS, FakePipeline, running
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
@@ -196,12 +195,6 @@ async def test_metrics_tell_requests_stages_batches_and_the_index():
         assert line in text, line
 
 
-async def test_two_applications_do_not_share_metrics():
-    async with running() as first, running() as second:
-        await first.post("/v1/ask", json={"question": QUESTION})
-        assert 'route="/v1/ask"' not in (await second.get("/metrics")).text
-
-
 async def test_request_ids_are_kept_if_valid_and_made_if_not():
     async with running() as client:
         kept = await client.get("/healthz", headers={"X-Request-ID": "abc-1.2_Z"})
@@ -310,13 +303,6 @@ async def test_a_failure_is_told_across_origins_too(monkeypatch):
     assert response.status_code == 500
     assert response.headers["access-control-allow-origin"] == "https://a.example"
     assert "X-Request-ID" in response.headers["access-control-expose-headers"]
-
-
-def test_creating_an_application_opens_nothing():
-    def refuse(_):
-        raise AssertionError("opened too early")
-
-    create_app(settings(), open_pipeline=refuse)
 
 
 async def test_the_api_is_described_on_a_page_of_local_files():

@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -177,15 +176,6 @@ def test_a_taken_port_is_explained(tmp_path):
 def test_an_unusable_host_is_explained(host):
     with pytest.raises(ResourceError, match=f"cannot listen on port 0 of '{host}'"):
         bind(host, 0)
-
-
-def test_ipv6():
-    try:
-        listener = bind("::1", 0)
-    except ResourceError:
-        pytest.skip("this machine has no IPv6")
-    with listener:
-        assert listener.family == socket.AF_INET6
 
 
 def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(capsys, tmp_path):

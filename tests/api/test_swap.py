@@ -142,24 +142,17 @@ async def test_reload_needs_keys():
         assert (await client.post("/v1/admin/reload")).status_code == 401
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        ("/v1/admin/reload", {"index": "/nope"}, 404),
-        ("/v1/admin/reload", {"folder": "/nope"}, 422),
-        ("/v1/admin/reload?index=/nope", None, 422),
-        ("/v1/ask?top_k=3", {"question": "a"}, 422),
-        ("/v1/retrieve?top_k=3", {"question": "a"}, 422),
-    ],
-)
-async def test_parameters_that_nothing_reads_are_refused(path: str, body: dict[str, str] | None, status: int):
-    opener = Opener()
-    app = application(opener)
+async def test_parameters_that_nothing_reads_are_refused():
+    app = application(opener := Opener())
     async with running(app=app) as client:
         await until(lambda: app.state.engine.state == "ready")
-        response = await client.post(path, json=body, headers=KEY)
-        assert response.status_code == status, response.text
-        assert response.json()["error"]["hint"]
-        assert (await client.post("/v1/admin/reload", headers=KEY)).status_code == 200
+        for path, body, status in (
+            ("/v1/admin/reload", {"index": "/nope"}, 404),
+            ("/v1/admin/reload", {"folder": "/nope"}, 422),
+            ("/v1/admin/reload?index=/nope", None, 422),
+            ("/v1/ask?top_k=3", {"question": "a"}, 422),
+        ):
+            response = await client.post(path, json=body, headers=KEY)
+            assert (response.status_code, bool(response.json()["error"]["hint"])) == (status, True), path
         assert (await client.post("/v1/admin/reload", json={}, headers=KEY)).status_code == 200
-    assert len(opener.opened) == 3
+    assert len(opener.opened) == 2
