@@ -8,7 +8,7 @@ HotpotQA by `rag tune facts`.
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -48,7 +48,6 @@ class FactSettings(Config):
             291 questions of HotpotQA that no reader was trained on.
         sentence_answer: weight if the sentence contains the answer.
         sentence_link: weight if the sentence contains the other passage's title.
-        sentence_marked: weight if the reader marked the sentence; chosen with `path`.
         threshold: weighted sum from which a sentence is a supporting fact; the best sentence of a passage
             always is. A sentence's share of rare words has the weight 1.
     """
@@ -61,7 +60,6 @@ class FactSettings(Config):
     path: float = 0.2
     sentence_answer: float = 0.45
     sentence_link: float = 0.5
-    sentence_marked: float = 0.2
     threshold: float = 0.7
 
 
@@ -75,7 +73,6 @@ class FactPassage:
         score: retrieval score.
         confidence: sum of the reader's confidences in answers from this passage.
         answer_sentence: number of the sentence with the best of all answers, None if that is elsewhere.
-        marked: numbers of the sentences that the reader marked.
     """
 
     title: str
@@ -83,7 +80,6 @@ class FactPassage:
     score: float
     confidence: float = 0.0
     answer_sentence: int | None = None
-    marked: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +93,7 @@ class FactSigns:
         ranks: (K, K) ln(1 + rank) of the path made of the two; without such a path, of the rank after the
             last.
         titles: K titles.
-        sentences: for each passage (S, 3): share of rare words, holds the answer, marked; NaN for a blank
-            sentence.
+        sentences: for each passage (S, 2): share of rare words, holds the answer; NaN for a blank sentence.
         mentions: for each passage (S, K) whether its sentence names the title of another.
     """
 
@@ -175,7 +170,7 @@ def choose_facts(signs: FactSigns, settings: FactSettings | None = None) -> list
     facts = []
     pair = _best_pair(signs, settings)
     for number, other in zip(pair, pair[::-1], strict=True):  # one passage alone is its own other
-        values = signs.sentences[number] @ np.array([1.0, settings.sentence_answer, settings.sentence_marked])
+        values = signs.sentences[number] @ np.array([1.0, settings.sentence_answer])
         if other != number:
             values = values + settings.sentence_link * signs.mentions[number][:, other]
         if np.isnan(values).all():
@@ -227,9 +222,9 @@ def _rarity(wanted: Sequence[str], bags: Sequence[set[str]]) -> Float64:
 def _sentence_signs(
     lines: Sequence[Sequence[str]], wanted: Sequence[str], rarity: Float64, passage: FactPassage
 ) -> Float64:
-    rows = np.full((len(lines), 3), np.nan)
+    rows = np.full((len(lines), 2), np.nan)
     for at, line in enumerate(lines):
         if line:
             held = np.array([word in set(line) for word in wanted], dtype=bool)
-            rows[at] = rarity[held].sum(), at == passage.answer_sentence, at in passage.marked
+            rows[at] = rarity[held].sum(), at == passage.answer_sentence
     return rows

@@ -1,91 +1,23 @@
 """Read passages of multi-hop paths, and explain answers by their paths and supporting sentences.
 
 Passages are read separately; the position of a passage on its paths tells how likely it contains the answer.
-The supporting sentences are chosen by the rule of `readers.facts`, or by a reader that was trained for it
-(`ReadsPaths`): it reads a path as one text, so that it sees what one passage says about the other.
+The supporting sentences are chosen by the rule of `readers.facts`.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
 
-import numpy as np
-
-from rag.core.arrays import Float32
-from rag.core.types import Answer, AnswerSet, Evidence, Passage, Paths, RankedPassages
+from rag.core.types import Answer, AnswerSet, Evidence, Paths, RankedPassages
 from rag.data.sentences import Spans, sentence_spans
 from readers.facts import FactPassage, choose_facts, find_signs, is_named
-from readers.protocols import Citation, PassageLists, ReadAnswer, Reader, ReadResult, ScoreLists, readable
+from readers.protocols import Citation, ReadAnswer, Reader, ReadResult, readable
 
 _NO_ANSWER = ReadResult((), 1.0)
 # In units of ln(1 + rank of the path). Chosen, with `ReaderSettings.path_weight`, on 291 questions of
 # HotpotQA that no reader had learnt from.
 _LEADS_ON, _NAMED = 0.6, 0.5
-
-
-@runtime_checkable
-class ReadsPaths(Reader, Protocol):
-    """A reader that takes account of passages that come from paths."""
-
-    def read(
-        self,
-        questions: Sequence[str],
-        passages: PassageLists,
-        scores: ScoreLists,
-        n_best: int = 5,
-        *,
-        from_paths: bool = False,
-    ) -> list[ReadResult]:
-        """As `Reader.read`; if `from_paths`, `scores` are `hop_scores`."""
-
-    @property
-    def reads_paths(self) -> bool:
-        """Whether it was trained to mark sentences of joined paths."""
-
-    def support(
-        self, questions: Sequence[str], passages: Sequence[Passage], sentences: Sequence[Spans]
-    ) -> list[Float32]:
-        """Logits of the sentences of one passage per question; above 0: the sentence supports the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedPath:
-    """Passages as one text: the title of the first, its text, and ` | title | text` of each further one.
-
-    Attributes:
-        passage: the text, with the first passage's title.
-        starts: first character of each passage's own text in it.
-        steps: the passages.
-
-    Example:
-        >>> joined = join_path([Passage("d", "Danube", "It ends in Ulm."), Passage("u", "Ulm", "A city.")])
-        >>> joined.passage.text, joined.starts
-        ('It ends in Ulm. | Ulm | A city.', (0, 24))
-    """
-
-    passage: Passage
-    starts: tuple[int, ...]
-    steps: tuple[Passage, ...]
-
-    def sentences(self) -> list[Spans]:
-        """Start and end, in the joined text, of each passage's sentences."""
-        return [
-            tuple((begin + start, begin + end) for start, end in sentence_spans(step.text))
-            for begin, step in zip(self.starts, self.steps, strict=True)
-        ]
-
-
-def join_path(passages: Sequence[Passage]) -> JoinedPath:
-    """Join the texts of passages in their order; a single passage stays unchanged."""
-    text, starts = passages[0].text, [0]
-    for passage in passages[1:]:
-        text += f" | {passage.title} | "
-        starts.append(len(text))
-        text += passage.text
-    joined = Passage(passages[0].id, passages[0].title, text)
-    return JoinedPath(joined, tuple(starts), tuple(passages))
 
 
 def hop_scores(question: str, retrieved: RankedPassages, paths: Paths) -> list[float]:
@@ -138,8 +70,7 @@ def read_answers(
     """Answers with evidence; timings are the caller's to add.
 
     Args:
-        reader: any reader; one that is a `ReadsPaths` gets `hop_scores`, and may mark the sentences of each
-            answer's path.
+        reader: any reader; one with `reads_paths` gets `hop_scores`, and is told so by `from_paths=True`.
         retrieved: passages to read for each question, best first; without passages there is no answer.
         paths: paths for each question, best first; paths of one passage add nothing.
         n_best: largest number of answers per question.
@@ -153,9 +84,9 @@ def read_answers(
             continue
         texts = [questions[n] for n in numbers]
         shown = [[readable(passage) for _, passage in retrieved[n]] for n in numbers]
-        if several and isinstance(reader, ReadsPaths):
+        if several and getattr(reader, "reads_paths", False):
             scores = [hop_scores(questions[n], retrieved[n], paths[n]) for n in numbers]
-            results = reader.read(texts, shown, scores, n_best, from_paths=True)
+            results = reader.read(texts, shown, scores, n_best, from_paths=True)  # type: ignore[call-arg]
         else:
             scores = [search_scores(reader, retrieved[n]) for n in numbers]
             results = reader.read(texts, shown, scores, n_best)
@@ -175,8 +106,6 @@ def read_answers(
                 result.failure,
             )
         )
-    if isinstance(reader, ReadsPaths) and reader.reads_paths:
-        return _with_marks(reader, answers, paths)
     return answers
 
 
@@ -202,28 +131,6 @@ def _with_evidence(read: ReadAnswer, found: RankedPassages) -> Answer:
     )
 
 
-def _with_marks(reader: ReadsPaths, answers: Sequence[AnswerSet], paths: Sequence[Paths]) -> list[AnswerSet]:
-    """Give every answer its best path of several passages with the sentences that the reader marks."""
-    wanted = {}
-    for n, found in enumerate(answers):
-        for answer in found.answers:
-            place = _path_with(answer.evidence.passage_id, paths[n])
-            if place is not None:
-                wanted[n, place] = join_path([passage for _, passage in paths[n][place]])
-    marked = _mark(reader, [one.question for one in answers], wanted)
-
-    def path_of(n: int, own: Evidence) -> tuple[Evidence, ...]:
-        place = _path_with(own.passage_id, paths[n])
-        return () if place is None else _steps(own, paths[n][place], marked[n, place])
-
-    return [
-        replace(
-            one, answers=tuple(replace(answer, path=path_of(n, answer.evidence)) for answer in one.answers)
-        )
-        for n, one in enumerate(answers)
-    ]
-
-
 def _path_with(passage_id: str, paths: Paths) -> int | None:
     """Number of the best path of several passages that this one is part of."""
     return next(
@@ -244,31 +151,10 @@ def _steps(own: Evidence, path: RankedPassages, marked: Sequence[Spans]) -> tupl
     )
 
 
-def _mark(
-    reader: ReadsPaths, questions: Sequence[str], joined: dict[tuple[int, int], JoinedPath]
-) -> dict[tuple[int, int], list[Spans]]:
-    """For each passage of each path, the sentences with a logit above 0, and always the best one."""
-    if not joined:
-        return {}
-    sentences = [one.sentences() for one in joined.values()]
-    flat = [tuple(span for own in spans for span in own) for spans in sentences]
-    logits = reader.support([questions[n] for n, _ in joined], [one.passage for one in joined.values()], flat)
-    marked = {}
-    for key, one, spans, values in zip(joined, joined.values(), sentences, logits, strict=True):
-        kept = []
-        ends = np.cumsum([len(own) for own in spans])
-        for begin, own, mine in zip(one.starts, spans, np.split(values, ends[:-1]), strict=True):
-            chosen = (mine > 0) | (mine == mine.max(initial=-np.inf))
-            kept.append(tuple((s - begin, e - begin) for (s, e), yes in zip(own, chosen, strict=True) if yes))
-        marked[key] = kept
-    return marked
-
-
 def with_paths(answers: AnswerSet, paths: Paths) -> AnswerSet:
     """Give every answer the best path that its passage is part of.
 
-    If the reader has marked no supporting sentences, they are chosen by the rule of `readers.facts` among the
-    sentences of neighbouring passages.
+    The supporting sentences are chosen by the rule of `readers.facts` among those of neighbouring passages.
 
     Args:
         answers: answers to one question.
@@ -291,8 +177,8 @@ def with_paths(answers: AnswerSet, paths: Paths) -> AnswerSet:
 
 
 def _with_path(question: str, answer: Answer, paths: Paths) -> Answer:
-    place = None if answer.path else _path_with(answer.evidence.passage_id, paths)
-    if place is None:  # no path of several passages, or the reader named one
+    place = _path_with(answer.evidence.passage_id, paths)
+    if place is None:  # no path of several passages
         return answer
     path = paths[place]
     return replace(answer, path=_steps(answer.evidence, path, _supporting(question, answer, path)))

@@ -135,7 +135,6 @@ class FactFinder:
         for answer in answers.answers:
             confidence[answer.evidence.passage_id] += answer.confidence  # type: ignore[assignment]
         best = answers.answers[0].evidence if answers.answers else None
-        marks = {step.passage_id: step.supporting for own in answers.answers[:1] for step in own.path}
         passages, sources = [], []
         for hit, passage in retrieved[: self._read]:
             spans, source = self._spans(question, passage)
@@ -143,9 +142,7 @@ class FactFinder:
             if best is not None and best.passage_id == passage.id and (start := best.start) is not None:
                 at = next((n for n, (_, end) in enumerate(spans) if start < end), None)
             texts = [passage.text[start:end] for start, end in spans]
-            middles = [(start + end) // 2 for start, end in marks.get(passage.id, ())]
-            marked = {n for n, (start, end) in enumerate(spans) for m in middles if start <= m < end}
-            passages.append(FactPassage(passage.title, texts, hit.score, confidence[passage.id], at, marked))
+            passages.append(FactPassage(passage.title, texts, hit.score, confidence[passage.id], at))
             sources.append(source)
         number = {passage.id: n for n, (_, passage) in enumerate(retrieved[: self._read])}
         chains = [[number[p.id] for _, p in path if p.id in number] for path in paths]

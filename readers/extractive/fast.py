@@ -47,7 +47,7 @@ class FastSpanModel(LogitsModel):
         if spans is None:
             raise ArtifactError("the weights do not fit the configuration: qa_outputs is missing")
         self.encoder = _encoder(weights, precision, ranges)
-        self._heads = Heads(spans, weights.layer("passage_head"), weights.layer("fact_head"))
+        self._heads = Heads(spans, weights.layer("passage_head"))
         self._skim_head = weights.layer("skim_head")
         self.depth = self.encoder.depth
         self.skim_layer = weights.skim_layer if self._skim_head is not None else 0
@@ -79,10 +79,9 @@ class FastSpanModel(LogitsModel):
             hidden = self.encoder.layers(hidden, packed, 0, self.encoder.depth)
             found = self._heads.read_out(hidden, hidden[packed.starts()])
             padded = {}
-            for name in ("start", "end", "facts"):
-                if (values := getattr(found, name)) is not None:
-                    padded[name] = torch.zeros(mask.shape)
-                    padded[name][mask] = values
+            for name in ("start", "end"):
+                padded[name] = torch.zeros(mask.shape)
+                padded[name][mask] = getattr(found, name)
             return found._replace(**padded)
         hidden = self.encoder.layers(hidden, packed, 0, self.skim_layer)
         early = torch.full(mask.shape, float("-inf"))

@@ -169,7 +169,7 @@ def _load_own(folder: Path) -> ReaderParts:
         path = _checked(folder, manifest.ranges_file, manifest.ranges_sha256)
         ranges = read_tensors(path)
     config = AutoConfig.from_pretrained(folder)
-    state = load_int8(weights)
+    state = {k: v for k, v in load_int8(weights).items() if not k.startswith("fact_head")}  # of older readers
     if manifest.word_embeddings is not None:
         state[WORD_EMBEDDINGS] = rounded(embedded_word_embeddings())
     loaded = SpanWeights(config, state, manifest.settings.skim_layer)

@@ -33,7 +33,6 @@ class Logits(NamedTuple):
         words: (R, 2) "the answer is yes", "is no", on the scale of a start or end logit, if it has such a
             head.
         skim: an early layer's "the answer is here": (R, L) in training, (R,) if called with a `Skim`.
-        facts: (R, L) "the sentence that ends here supports the answer", if the network has such a head.
     """
 
     start: torch.Tensor
@@ -41,7 +40,6 @@ class Logits(NamedTuple):
     relevance: torch.Tensor | None = None
     words: torch.Tensor | None = None
     skim: torch.Tensor | None = None
-    facts: torch.Tensor | None = None
 
 
 class Skim(NamedTuple):
@@ -96,16 +94,14 @@ class Heads(NamedTuple):
 
     spans: nn.Linear
     passage: nn.Linear | None = None
-    facts: nn.Linear | None = None
 
     def read_out(self, hidden: torch.Tensor, first: torch.Tensor, skim: torch.Tensor | None = None) -> Logits:
         """Apply the layers to (…, D) hidden states of tokens and (R, D) of [CLS]."""
         spans = self.spans(hidden)  # (…, 2)
-        facts = None if self.facts is None else self.facts(hidden).squeeze(-1)
         if self.passage is None:
-            return Logits(spans[..., 0], spans[..., 1], None, None, skim, facts)
+            return Logits(spans[..., 0], spans[..., 1], skim=skim)
         passage = self.passage(first)  # (R, 3)
-        return Logits(spans[..., 0], spans[..., 1], passage[:, 0], passage[:, 1:], skim, facts)
+        return Logits(spans[..., 0], spans[..., 1], passage[:, 0], passage[:, 1:], skim)
 
 
 class SpanModel(LogitsModel):
@@ -119,7 +115,6 @@ class SpanModel(LogitsModel):
         head: D → 2.
         passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no.
         skim_head: D → 1 on each token of layer `skim_layer`, for training; inference may stop there.
-        fact_head: D → 1 on each token: a sentence that supports the answer ends here.
     """
 
     def __init__(
@@ -130,7 +125,6 @@ class SpanModel(LogitsModel):
         passage_head: nn.Linear | None = None,
         skim_head: nn.Linear | None = None,
         skim_layer: int = 0,
-        fact_head: nn.Linear | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -138,7 +132,6 @@ class SpanModel(LogitsModel):
         self.passage_head = passage_head
         self.skim_head = skim_head
         self.skim_layer = skim_layer
-        self.fact_head = fact_head
         self.depth = int(getattr(encoder.config, "num_hidden_layers", 0))
 
     @classmethod
@@ -154,8 +147,8 @@ class SpanModel(LogitsModel):
         encoder = load_backbone(model_folder(folder), train=True)
         return cls(encoder, _drawn(encoder.config.hidden_size, 2, seed))
 
-    def add_heads(self, *, passage: bool, skim_layer: int, facts: bool, seed: int) -> None:
-        """Add randomly initialised heads where wanted and missing; remove the fact head if it is not wanted.
+    def add_heads(self, *, passage: bool, skim_layer: int, seed: int) -> None:
+        """Add randomly initialised heads where they are missing.
 
         Raises:
             ConfigError: the encoder has no such layer.
@@ -170,10 +163,6 @@ class SpanModel(LogitsModel):
         if skim_layer and self.skim_head is None:
             self.skim_head = _drawn(config.hidden_size, 1, seed + 2)
         self.skim_layer = skim_layer or self.skim_layer
-        if facts and self.fact_head is None:
-            self.fact_head = _drawn(config.hidden_size, 1, seed + 3)
-        elif not facts:
-            self.fact_head = None
 
     def to_compute(self, dtype: torch.dtype) -> SpanModel:
         """Move the encoder to `dtype`; the heads stay fp32. Returns self."""
@@ -196,7 +185,7 @@ class SpanModel(LogitsModel):
     @property
     def heads(self) -> Heads:
         """The layers over hidden states, without the encoder."""
-        return Heads(self.qa_outputs, self.passage_head, self.fact_head)
+        return Heads(self.qa_outputs, self.passage_head)
 
 
 class DprModel(LogitsModel):
@@ -310,7 +299,6 @@ class SpanWeights:
             passage_head=self.layer("passage_head"),
             skim_head=self.layer("skim_head"),
             skim_layer=self.skim_layer,
-            fact_head=self.layer("fact_head"),
         )
         try:
             model.load_state_dict(self.state, strict=True)

@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from rag.core.arrays import Float32
 from rag.core.types import Passage
-from rag.data.sentences import Spans
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.answer_forms import can_be_polar, content_words, expected_form
 from readers.confidence import likelihoods
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
-from readers.extractive.inference import RowScores, map_rows, score_rows
+from readers.extractive.inference import RowScores, score_rows
 from readers.extractive.layout import Row, RowLayout, pair_template, rows_of_pairs
-from readers.extractive.model import Logits, LogitsModel
+from readers.extractive.model import LogitsModel
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import check_offsets, continuations, tokenize_texts
 from readers.extractive.waves import read_waves
@@ -43,6 +41,8 @@ class ExtractiveReader:
     Raises:
         ConfigError: if the tokenizer gives no offsets.
     """
+
+    reads_paths = True  # `read` knows `from_paths`
 
     def __init__(
         self,
@@ -176,45 +176,6 @@ class ExtractiveReader:
             floors=floors,
             device=self.device,
         )
-
-    @property
-    def reads_paths(self) -> bool:
-        """Whether it was trained to mark the sentences of a path, see `readers.paths`."""
-        return self.settings.paths
-
-    def support(
-        self, questions: Sequence[str], passages: Sequence[Passage], sentences: Sequence[Spans]
-    ) -> list[Float32]:
-        """Logits that each sentence of a passage supports the answer; above 0 means that it does.
-
-        Args:
-            questions: n questions.
-            passages: one for each question.
-            sentences: start and end of the sentences of each passage's text.
-
-        Returns:
-            n arrays, one value per sentence; −inf for sentences without a token.
-        """
-        read = self.rows(questions, [[passage] for passage in passages])
-        numbers = [unique for _, _, unique in read.pairs]  # of the texts
-        by_token = [np.full(length, -np.inf, np.float32) for length in read.texts.lengths[numbers]]
-
-        def use(part: list[int], ids: torch.Tensor, text: torch.Tensor, found: Logits) -> None:
-            assert found.facts is not None
-            facts = found.facts.float().cpu().numpy()
-            for place, number in enumerate(part):
-                row = read.rows[number]
-                seen = facts[place, row.text_from : row.text_to]
-                window = by_token[row.group][row.first_token : row.first_token + len(seen)]
-                np.maximum(window, seen, out=window)
-
-        map_rows(self.model, self.layout, read.rows, use, device=self.device)
-        found = [np.full(len(spans), -np.inf, np.float32) for spans in sentences]
-        for number, spans in enumerate(sentences):
-            for place, span in enumerate(spans):
-                for _, last in read.texts.located(numbers[number], [span]):
-                    found[number][place] = by_token[number][last]
-        return found
 
     def close(self) -> None:
         """Stop the network's worker threads; the next `read` starts them again."""

@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from rag.config import Config
 from readers.manifest import Manifest
 
+_RETIRED = frozenset({"paths"})
+
 
 class Effort(Config):
     """How much of a question's passages is read (`readers.extractive.waves`); by default everything.
@@ -72,7 +74,6 @@ class ReaderSettings(Config):
         efforts: named ways to read less; "full", which reads everything, always exists.
         effort: the default effort.
         path_effort: the default effort for passages of paths; an answer often occurs in the last of them.
-        paths: whether it reads a path as one text to mark the supporting sentences, see `readers.paths`.
         words: answers may begin and end inside words ("any"), are searched among whole words only
             ("whole"), or are extended to whole words afterwards ("extend", as DPR does). For WordPiece
             tokenizers only.
@@ -99,11 +100,20 @@ class ReaderSettings(Config):
     answer_types: bool = False
     yes_no: Literal["passage", "words"] = "passage"
     skim_layer: int = Field(default=0, ge=0)
-    paths: bool = False
     words: Literal["any", "whole", "extend"] = "whole"
     efforts: Mapping[str, Effort] = Field(default_factory=dict)
     effort: str = "full"
     path_effort: str = "full"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_retired(cls, given: Any) -> Any:
+        """Without settings of older readers that have no meaning any more."""
+        return (
+            {name: it for name, it in given.items() if name not in _RETIRED}
+            if isinstance(given, dict)
+            else given
+        )
 
     @model_validator(mode="after")
     def _cross_check(self) -> ReaderSettings:

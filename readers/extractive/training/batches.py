@@ -1,12 +1,12 @@
 """Every batch of a run, by step: length-bucketed, cropped around the answers, with negatives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from rag.core.arrays import Bool, Int64
+from rag.core.arrays import Int64
 from rag.core.errors import ConfigError
 from rag.runtime.seeds import generator
 from readers.extractive.inference import row_tensors
@@ -16,7 +16,6 @@ from readers.extractive.training.data import SPAN, YES, ReaderExamples
 
 _NOTHING = np.zeros(0, np.int32)
 _POOL_BATCHES = 64
-_HARDEST = 0.8  # highest probability of hard EM while it is annealed
 
 Spans = list[tuple[int, int]]
 
@@ -35,8 +34,6 @@ class ReaderBatch:
         has_answer: (B,) bool; where False the acceptable "spans" are the [CLS] of every row.
         positive: (B, P) bool.
         wanted: (B, P, L) bool, tokens of an answer, or [CLS] of a passage whose answer is "yes" or "no".
-        hard: (B,) bool, whether only the likeliest span counts.
-        ends_here, facts: (B, P, L) bool, last tokens of judged sentences, and last tokens of supporting ones.
         tokens: number of tokens in the batch, without padding.
     """
 
@@ -50,9 +47,6 @@ class ReaderBatch:
     has_answer: torch.Tensor
     positive: torch.Tensor
     wanted: torch.Tensor
-    hard: torch.Tensor
-    ends_here: torch.Tensor
-    facts: torch.Tensor
     tokens: int
 
 
@@ -70,7 +64,6 @@ class _Row:
     row: Row
     spans: Spans
     is_positive: bool
-    facts: Spans = field(default_factory=list)  # last tokens of judged sentences, and 1 if they support
 
 
 class ReaderBatches:
@@ -156,11 +149,7 @@ class ReaderBatches:
             pairs, has_answer = self._pairs(int(question), stage, draw)
             answered.append(has_answer)
             rows += [self._row(int(question), pair, plan.limit, draw) for pair in pairs]
-        hard = np.zeros(len(answered), bool)
-        if self.config.objective.spans == "hard-em":
-            steps = self.config.objective.hard_em_steps * self.config.optim.accumulate  # in batches
-            hard = draw.random(len(answered)) < (min(step / steps, _HARDEST) if steps else 1.0)
-        return self._assemble(rows, answered, self.examples.types[plan.questions], hard)
+        return self._assemble(rows, answered, self.examples.types[plan.questions])
 
     def _pairs(
         self, question: int, stage: ReaderStage, draw: np.random.Generator
@@ -212,19 +201,9 @@ class ReaderBatches:
             for first, last in spans.tolist()
             if begin <= first and last < begin + len(window)
         }
-        seen: Spans = []
-        if number >= 0:
-            judged = data.facts[data.fact_bounds[number] : data.fact_bounds[number + 1]].tolist()
-            seen = [(last - begin + head, fact) for last, fact in judged if 0 <= last - begin < len(window)]
-        return _Row(frame.row(window, first_token=begin), list(inside), is_positive, seen)
+        return _Row(frame.row(window, first_token=begin), list(inside), is_positive)
 
-    def _assemble(
-        self,
-        rows: Sequence[_Row],
-        answered: Sequence[bool],
-        types: Int64,
-        hard: Bool,
-    ) -> ReaderBatch:
+    def _assemble(self, rows: Sequence[_Row], answered: Sequence[bool], types: Int64) -> ReaderBatch:
         groups, per_group = len(answered), len(rows) // len(answered)
         ids, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
         longest = ids.shape[1]
@@ -233,10 +212,7 @@ class ReaderBatches:
         allowed = torch.ones(len(rows), size, dtype=torch.bool)
         allowed[:, 1:longest] = text[:, 1:]
         positive = np.array([row.is_positive for row in rows])
-        wanted, ends_here, facts = np.zeros((3, len(rows), longest), bool)
-        for index, row in enumerate(rows):
-            for place, is_fact in row.facts:
-                ends_here[index, place], facts[index, place] = True, bool(is_fact)
+        wanted = np.zeros((len(rows), longest), bool)
         targets: list[Spans] = []
         for group in range(groups):
             found: Spans = []
@@ -271,8 +247,5 @@ class ReaderBatches:
             has_answer=torch.tensor(answered),
             positive=torch.from_numpy(positive.reshape(groups, per_group)),
             wanted=torch.from_numpy(wanted.reshape(groups, per_group, longest)),
-            hard=torch.from_numpy(hard),
-            ends_here=torch.from_numpy(ends_here.reshape(groups, per_group, longest)),
-            facts=torch.from_numpy(facts.reshape(groups, per_group, longest)),
             tokens=int(mask.sum()),
         )

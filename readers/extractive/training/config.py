@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from rag.config import Config
 from rag.training.config import OptimConfig, RunConfig, TrainConfig
 
-SpanObjective = Literal["first", "passage-marginal", "marginal", "hard-em"]
+SpanObjective = Literal["first", "marginal"]
 Normalisation = Literal["shared", "passage"]
 
 
@@ -28,8 +28,6 @@ class TrainingSet(Config):
             whether gold or not; "both"; or "auto": gold where a question has them, otherwise match.
         weight: how often its questions are drawn, relative to once per epoch.
         held_out: share of its articles that is held out for validation, calibration and tuning; 0: none.
-        paths: train on several gold passages joined to one text (`readers.paths`), and on joined passages of
-            which at least one is not gold; not for sets with a single gold passage per question.
         max_answer_words: longer answers are ignored, as are questions that have no other; 0 means no limit.
             Answers in NQ-open have at most five words. The spans of NQ are often longer, and a reader
             trained on them gives overlong answers.
@@ -48,7 +46,6 @@ class TrainingSet(Config):
     positives: Literal["auto", "gold", "match", "both"] = "auto"
     weight: float = Field(default=1.0, ge=0)
     held_out: float = Field(default=0.045, ge=0, lt=1)
-    paths: bool = False
     max_answer_words: int = Field(default=0, ge=0)
     unanswerable: bool = False
     window_words: int = Field(default=0, ge=0)
@@ -123,9 +120,6 @@ class ReaderModelConfig(Config):
         answer_types: the network can also answer "yes" and "no", without a span.
         skim_layer: number of the layer with an early head that predicts which passages may hold the answer; 0
             for no such head.
-        average: other readers (name or folder) to average the trained weights with, and the share of each;
-            the trained weights have the rest (Wortsman et al. 2022, "Model soups"). For the reader that
-            training starts from there is `start_share` of `optim`.
         dropout: dropout of hidden states and attention weights.
         freeze_word_embeddings: leave the word embedding matrix as it is.
         question_tokens, title_tokens: lengths that questions and titles are truncated to, in the finished
@@ -135,40 +129,27 @@ class ReaderModelConfig(Config):
     encoder: str | None = None
     answer_types: bool = False
     skim_layer: int = Field(default=0, ge=0)
-    average: dict[str, float] = Field(default_factory=dict)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     freeze_word_embeddings: bool = True
     question_tokens: int = Field(default=64, ge=4, le=128)
     title_tokens: int = Field(default=16, ge=0, le=64)
-
-    @field_validator("average")
-    @classmethod
-    def _check_shares(cls, shares: dict[str, float]) -> dict[str, float]:
-        if min(shares.values(), default=1.0) <= 0 or sum(shares.values()) >= 1:
-            raise ValueError(f"shares are {shares}, expected numbers above 0 that leave a rest of 1")
-        return shares
 
 
 class ObjectiveConfig(Config):
     """Settings of the loss, see `readers.extractive.training.losses`.
 
     Attributes:
-        spans: which spans of a question count.
+        spans: which spans of a question count: the "first", annotated one, or by their sum all right
+            ones of its positive passages ("marginal").
         normalisation: set of positions over which the softmax is taken.
         selection_weight: weight of the passage selection loss; with 0 the network has no passage logit.
         skim_weight: weight of the loss of the early head, if there is one (`skim_layer`).
-        fact_weight: weight of the supporting sentence loss, computed on sets with `paths`; with 0 the reader
-            marks no supporting sentences.
-        hard_em_steps: τ. At step t "hard-em" is used with probability min(t / τ, 0.8), and the sum otherwise;
-            with 0 "hard-em" is always used.
     """
 
     spans: SpanObjective = "first"
     normalisation: Normalisation = "shared"
     selection_weight: float = Field(default=0.0, ge=0)
     skim_weight: float = Field(default=0.2, ge=0)
-    fact_weight: float = Field(default=0.0, ge=0)
-    hard_em_steps: int = Field(default=4000, ge=0)
 
     @model_validator(mode="after")
     def _cross_check(self) -> ObjectiveConfig:

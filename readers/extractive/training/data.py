@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,10 @@ from rag.core.log import get_logger
 from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example, Role, read_examples
 from rag.data.questions import read_questions
-from rag.data.sentences import align_sentences
 from rag.data.text import AnswerMatcher, exact_match, normalize_answer
 from readers.extractive.layout import PairTemplate, pair_template
 from readers.extractive.tokens import TokenizedTexts, tokenize_texts
 from readers.extractive.training.config import TrainingSet
-from readers.paths import join_path
 
 SPAN, YES, NO = 0, 1, 2
 _MAX_SPANS = 10  # in one passage, as in DPR
@@ -70,29 +67,12 @@ def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
             )
     if serving and path is not None:
         questions = [question for question in questions if question.text in retrieved]
-    if one.paths:
-        return _with_paths(one, [Example.of(question, _joined(question)) for question in questions])
     return [
         Example.of(
             question, _candidates(question, retrieved.get(question.text, ()), serving, one.window_words)
         )
         for question in questions
     ]
-
-
-def _with_paths(one: TrainingSet, examples: Sequence[Example]) -> list[Example]:
-    kept = [example for example in examples if example.candidates]
-    if not kept:
-        raise DataError(
-            f"{one.questions}: no question with two gold passages or more, each with its text",
-            hint="`paths` takes multi-hop sets: HotpotQA, 2WikiMultiHopQA, MuSiQue",
-        )
-    unmarked = sum(not any(candidate.facts for candidate in example.candidates) for example in kept)
-    get_logger(__name__).info(
-        "%s: %d questions with a path, %d without (or one passage twice) left out; %d mark no sentences",
-        *(one.questions, len(kept), len(examples) - len(kept), unmarked),
-    )
-    return kept
 
 
 def _shortened(one: TrainingSet, question: Question) -> Question:
@@ -174,35 +154,6 @@ def window_bounds(text: str, words: int, spans: Sequence[tuple[int, int]]) -> It
         first = stop
 
 
-def _joined(question: Question) -> Iterator[Candidate]:
-    """The path of the gold passages, backwards too where it has two, then paths that leave the way."""
-    gold = [item for item in question.gold if item.passage.text.strip()]
-    others = [item for item in question.context if item.passage.text.strip()]
-    if len({item.passage for item in gold}) < max(2, len(gold)) or question.gold_are_alternatives:
-        return
-    judged = any(len(item.sentences) > 1 for item in gold)
-    right = [gold, gold[::-1]] if len(gold) == 2 else [gold]
-    wrong = [
-        ([gold[n % len(gold)], other], [other, gold[n % len(gold)]])[n // len(gold) % 2]
-        for n, other in enumerate(others)
-    ] + [list(pair) for pair in pairwise(others)][::2]
-    matcher = AnswerMatcher(question.answers, question.answer_mode)
-    for path in (*right, *wrong):
-        one = join_path([item.passage for item in path])
-        sentences: list[tuple[int, int]] = []
-        facts: list[bool] = []
-        for begin, item in zip(one.starts, path, strict=True):
-            cut = align_sentences(item.passage.text, item.sentences) if judged and item.sentences else None
-            for number, (start, end) in enumerate(cut or ()):
-                sentences.append((begin + start, begin + end))
-                facts.append(number in item.supporting)
-        holds = matcher.matches(one.passage.text)
-        yield Candidate(
-            one.passage, "positive" if path in right else "hard_negative", score=0.0, has_answer=holds,
-            sentences=tuple(sentences), facts=tuple(facts),
-        )  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class ReaderExamples:
     """Training questions as arrays: Q questions, C (question, passage) pairs, N different passages.
@@ -216,7 +167,6 @@ class ReaderExamples:
         positives: (Q,) number of positive pairs per question.
         passages: (C,) passage of each pair.
         span_bounds, spans: (C + 1,) and (S, 2): first and last token of each answer in the passage's text.
-        fact_bounds, facts: (C + 1,) and (F, 2): last token of each judged sentence, and 1 if it supports.
         template: special tokens of the rows.
     """
 
@@ -230,8 +180,6 @@ class ReaderExamples:
     passages: Int64
     span_bounds: Int64
     spans: Int64
-    fact_bounds: Int64
-    facts: Int64
     template: PairTemplate
 
     def __len__(self) -> int:
@@ -271,10 +219,9 @@ def load_examples(
     texts = tokenize_texts(tokenizer, [text for _, text in known])
     titles = tokenize_texts(tokenizer, [title for title, _ in known])
     kept: list[tuple[int, Example]] = []
-    bounds, span_bounds, fact_bounds, positives = [0], [0], [0], []
+    bounds, span_bounds, positives = [0], [0], []
     passages: list[int] = []
     spans: list[tuple[int, int]] = []
-    facts: list[tuple[int, int]] = []
     for (place, example), (answering, others) in zip(numbered, roles, strict=True):
         located = [(c, list(texts.located(number(c), places, _MAX_ANSWER_TOKENS))) for c, places in answering]
         located = [pair for pair in located if pair[1] or answer_type(example) != SPAN]
@@ -286,9 +233,6 @@ def load_examples(
             passages.append(number(candidate))
             spans += places
             span_bounds.append(len(spans))
-            for sentence, is_fact in zip(candidate.sentences, candidate.facts, strict=True):
-                facts += [(last, int(is_fact)) for _, last in texts.located(passages[-1], [sentence])]
-            fact_bounds.append(len(facts))
         bounds.append(len(passages))
     if len(kept) < len(numbered):
         get_logger(__name__).warning(
@@ -311,8 +255,6 @@ def load_examples(
         passages=np.array(passages, np.int64),
         span_bounds=np.array(span_bounds, np.int64),
         spans=np.array(spans, np.int64).reshape(-1, 2),
-        fact_bounds=np.array(fact_bounds, np.int64),
-        facts=np.array(facts, np.int64).reshape(-1, 2),
         template=pair_template(tokenizer),
     )
 

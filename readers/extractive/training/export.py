@@ -22,14 +22,7 @@ from readers.manifest import Calibration, load_manifest
 
 WEIGHTS_FILE, RANGES_FILE = "weights.int8.safetensors", "ranges.safetensors"
 _PASSAGES = 2  # per question, to measure activation ranges on
-_KEPT = (
-    "position_embeddings",
-    "token_type_embeddings",
-    "qa_outputs",
-    "passage_head",
-    "skim_head",
-    "fact_head",
-)
+_KEPT = ("position_embeddings", "token_type_embeddings", "qa_outputs", "passage_head", "skim_head")
 
 
 def export_trained(

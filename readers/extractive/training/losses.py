@@ -7,9 +7,7 @@ P_e(t) that of the end logits; each passage's [CLS] is allowed and stands for "n
 | `spans` | spans whose likelihood is maximised for a question |
 |---|---|
 | first | the annotated span alone |
-| passage-marginal | the sum over the right spans of one positive passage (Karpukhin et al. 2020) |
-| marginal | the sum over the right spans of all positive passages |
-| hard-em | the likeliest of these spans (Min et al. 2019), or at first the sum: annealing |
+| marginal | all right spans of its positive passages, summed; of one passage in Karpukhin et al. 2020 |
 
 | `normalisation` | the softmax runs over |
 |---|---|
@@ -39,12 +37,11 @@ def span_loss(
     acceptable: torch.Tensor,
     *,
     has_answer: torch.Tensor | None = None,
-    hard: torch.Tensor | None = None,
     normalisation: Normalisation = "shared",
 ) -> torch.Tensor:
     r"""Negative log-likelihood of the acceptable spans A, averaged over questions.
 
-        L = −½ log Σ_{(s,e)∈A} P_s(s)·P_e(e)        or, where `hard`, −½ log max_{(s,e)∈A} P_s(s)·P_e(e)
+        L = −½ log Σ_{(s,e)∈A} P_s(s)·P_e(e)
 
     Which spans are in A depends on the objective: one, those of one passage, or those of all.
 
@@ -53,7 +50,6 @@ def span_loss(
         allowed: (B, P, S) bool.
         starts, ends: (B, A) int64 positions in P·S; `acceptable` (B, A) bool marks the real ones.
         has_answer: (B,) bool; where False, A is the [CLS] of every passage of the question. None: all True.
-        hard: (B,) bool, questions for which only the likeliest span counts. None: none.
         normalisation: see the module.
 
     Returns:
@@ -61,15 +57,13 @@ def span_loss(
 
     Source:
         Clark and Gardner 2018, "Simple and Effective Multi-Paragraph Reading Comprehension", section 3;
-        Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", equations 5 to 7;
-        Min et al. 2019, "A Discrete Hard EM Approach for Weakly Supervised Question Answering", equations 2
-        to 4.
+        Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", equations 5 to 7.
 
     Note:
         The factor ½ keeps the scale of the usual mean of start and end cross-entropy. DPR's own code adds
         this loss, without the ½, and that of `selection_loss` up over a batch; AdamW does not notice.
         "No answer" is no hidden choice among the passages: all of them lack it. So the [CLS] of all passages
-        count together, also where `hard`: their probabilities are summed if the softmax is shared, and
+        count together: their probabilities are summed if the softmax is shared, and
         multiplied (their logarithms averaged) if each passage has its own.
 
     Example:
@@ -84,8 +78,6 @@ def span_loss(
     pairs = log_start.gather(1, starts) + log_end.gather(1, ends)  # (B, A)
     masked = pairs.masked_fill(~acceptable, torch.finfo(pairs.dtype).min)
     value = masked.logsumexp(-1)
-    if hard is not None:
-        value = torch.where(hard if has_answer is None else hard & has_answer, masked.amax(-1), value)
     if normalisation == "passage" and has_answer is not None:
         mean = pairs.masked_fill(~acceptable, 0.0).sum(-1) / acceptable.sum(-1).clamp_min(1)
         value = torch.where(has_answer, value, mean)
@@ -128,29 +120,6 @@ def skim_loss(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor)
         The paper predicts blocks of 32 tokens from attention maps, each with a separate loss.
     """
     return marginal_loss(logits.flatten(1), allowed.flatten(1), wanted.flatten(1))
-
-
-def fact_loss(logits: torch.Tensor, ends: torch.Tensor, facts: torch.Tensor) -> torch.Tensor:
-    r"""Mean binary cross-entropy of "this sentence supports the answer", at the last token of each sentence.
-
-    Args:
-        logits: (B, P, L).
-        ends: (B, P, L) bool, last tokens of sentences that are judged; without any the loss is 0.
-        facts: (B, P, L) bool, last tokens of supporting sentences.
-
-    Source:
-        After Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval",
-        appendix B.
-
-    Example:
-        >>> yes = torch.ones(1, 1, 2, dtype=torch.bool)
-        >>> round(float(fact_loss(torch.zeros(1, 1, 2), yes, yes)), 4)
-        0.6931
-    """
-    each = torch.nn.functional.binary_cross_entropy_with_logits(
-        logits, facts.to(logits.dtype), reduction="none"
-    )
-    return (each * ends).sum() / ends.sum().clamp_min(1)
 
 
 def marginal_loss(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

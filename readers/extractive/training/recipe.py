@@ -24,8 +24,8 @@ from readers.extractive.training.finish import (
     reader_card,
     reading_scores,
 )
-from readers.extractive.training.losses import fact_loss, selection_loss, skim_loss, span_loss
-from readers.extractive.training.start import averaged, kept_ranking, other_readers, start_model
+from readers.extractive.training.losses import selection_loss, skim_loss, span_loss
+from readers.extractive.training.start import kept_ranking, start_model
 from readers.manifest import Calibration
 
 _TABLE_SPANS = 24  # the best eight spans of a table are often variants of one cell
@@ -53,9 +53,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         longest=max(stage.full_tokens for stage in config.stages),
         seed=config.run.seed,
         passage_head=config.objective.selection_weight > 0,
-        fact_head=config.objective.fact_weight > 0,
     )
-    others = other_readers(config.model.average, model.state_dict())
     master = run.master(model.to(run.device))
 
     # data
@@ -81,7 +79,6 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         answer_types=config.model.answer_types,
         skim_layer=model.skim_layer,
         table_spans=_TABLE_SPANS,
-        paths=model.fact_head is not None,
     )
     calibration = Calibration()
     if config.keep_ranking:
@@ -91,8 +88,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         return reading_scores(ExtractiveReader(model, tokenizer, settings, device=run.device), watched)
 
     def export(trained: Trained) -> dict[str, Any]:
-        weights = averaged(trained.weights, others)
-        return finish(config, model, weights, tokenizer, held_out, settings, calibration, shown)
+        return finish(config, model, trained.weights, tokenizer, held_out, settings, calibration, shown)
 
     return Method(
         model, master, ReaderBatches(examples, config),
@@ -127,7 +123,6 @@ def reader_loss(module: torch.nn.Module, batch: ReaderBatch, config: ReaderTrain
         moved["ends"],
         moved["acceptable"],
         has_answer=moved["has_answer"],
-        hard=moved["hard"],
         normalisation=config.objective.normalisation,
     )
     if config.objective.selection_weight:
@@ -137,7 +132,4 @@ def reader_loss(module: torch.nn.Module, batch: ReaderBatch, config: ReaderTrain
         skim = output.skim.unflatten(0, (groups, per_group))  # (B, P, L)
         allowed = moved["allowed"][..., : skim.shape[-1]]
         value = value + config.objective.skim_weight * skim_loss(skim, allowed, moved["wanted"])
-    if output.facts is not None and config.objective.fact_weight:
-        facts = output.facts.unflatten(0, (groups, per_group))  # (B, P, L)
-        value = value + config.objective.fact_weight * fact_loss(facts, moved["ends_here"], moved["facts"])
     return Loss(value, examples=groups, tokens=batch.tokens)

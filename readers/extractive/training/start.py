@@ -1,11 +1,8 @@
-"""The network that training starts from, an encoder with new heads or a trained reader; and averaging of
-weights with those of other readers."""
+"""The network that training starts from: an encoder with new heads, or a trained reader."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
@@ -19,19 +16,16 @@ from readers.extractive.tokens import check_offsets
 from readers.extractive.training.config import ReaderModelConfig
 from readers.manifest import READER_FILE, Calibration, load_manifest
 
-Other = tuple[float, Mapping[str, torch.Tensor]]
-"""A reader's share, and its weights by name."""
-
 
 def start_model(
-    config: ReaderModelConfig, *, longest: int, seed: int, passage_head: bool = False, fact_head: bool = False
+    config: ReaderModelConfig, *, longest: int, seed: int, passage_head: bool = False
 ) -> tuple[SpanModel, Any]:
     """Load `config.encoder`, an encoder or a reader, with the heads that are asked for, and its tokenizer.
 
     Args:
         longest: tokens of the longest row.
         seed: random seed of new heads.
-        passage_head, fact_head: further heads.
+        passage_head: whether a passage logit is trained.
 
     Raises:
         ArtifactError: nothing there can be trained.
@@ -52,9 +46,7 @@ def start_model(
         model = loaded
     else:
         model = SpanModel.from_encoder(folder, seed=seed)
-    model.add_heads(
-        passage=config.answer_types or passage_head, skim_layer=config.skim_layer, facts=fact_head, seed=seed
-    )
+    model.add_heads(passage=config.answer_types or passage_head, skim_layer=config.skim_layer, seed=seed)
     _check(folder, model, tokenizer, longest)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -102,48 +94,3 @@ def _check(folder: str, model: SpanModel, tokenizer: Any, row_tokens: int) -> No
             f"rows have {row_tokens} tokens, the encoder reads at most {longest}",
             hint="lower full_tokens and max_tokens (mlm.joint_tokens of `rag train mlm` and `realm`)",
         )
-
-
-def other_readers(shares: Mapping[str, float], weights: Mapping[str, torch.Tensor]) -> list[Other]:
-    """Load the readers that `weights` are to be averaged with.
-
-    Args:
-        shares: folder or name → share.
-        weights: weights of the network that is trained.
-
-    Raises:
-        ArtifactError: there is no reader.
-        ConfigError: a reader has another network.
-    """
-    found: list[Other] = []
-    for source, share in shares.items():
-        other = load_parts(source).model.state_dict()
-        odd = [name for name in other.keys() & weights.keys() if other[name].shape != weights[name].shape]
-        if odd or not other.keys() & weights.keys():
-            raise ConfigError(
-                f"average: {source} is another network ({', '.join(odd[:3]) or 'no weight in common'})",
-                hint="weights can be averaged of readers that went on from the same one",
-            )
-        found.append((share, other))
-    return found
-
-
-def averaged(weights: Mapping[str, torch.Tensor], others: Sequence[Other]) -> dict[str, torch.Tensor]:
-    """Each weight averaged over the readers that have it, in proportion to their shares.
-
-    Example:
-        >>> one = {"w": torch.tensor([1.0]), "new": torch.tensor([5.0])}
-        >>> averaged(one, [(0.4, {"w": torch.tensor([2.0])})])
-        {'w': tensor([1.4000]), 'new': tensor([5.])}
-
-    Source: Wortsman et al. 2022, "Model soups" and "Robust fine-tuning of zero-shot models".
-    """
-    rest = 1.0 - sum(share for share, _ in others)
-    mixed = dict(weights)
-    for name, own in weights.items():
-        having = [(rest, own), *((share, found[name]) for share, found in others if name in found)]
-        if own.is_floating_point() and len(having) > 1:
-            total = sum(share for share, _ in having)
-            parts = [share / total * one.to(own.device, torch.float32) for share, one in having]
-            mixed[name] = torch.stack(parts).sum(0)
-    return mixed

@@ -129,17 +129,6 @@ def test_a_path_that_was_found_counts(retrieved: Any) -> None:
     assert "Other" not in {title for title, _ in finder(QUESTION, answers(retrieved), found)}
 
 
-def test_a_sentence_that_the_reader_marked_counts(retrieved: Any) -> None:
-    given = answers(retrieved)
-    _, moss = retrieved[1]
-    last = moss.text.index("She paints.")
-    step = Evidence(moss.id, moss.title, moss.text, None, None, 1.0, ((last, len(moss.text)),))
-    given = replace(given, answers=(replace(given.answers[0], path=(step,)),))
-    finder = FactFinder(FactSettings(sentence_marked=5.0))
-    assert ("Ada Moss", 1) in finder(QUESTION, given, retrieved)
-    assert ("Ada Moss", 1) not in finder(QUESTION, answers(retrieved), retrieved)
-
-
 def test_settings_are_read_from_a_file(tmp_path: Path) -> None:
     assert open_finder("off", None, read=20) is None
     path = tmp_path / "facts.json"

@@ -28,7 +28,7 @@ _DPR = {
 _PUBLISHED: dict[str, dict[str, Any]] = {
     "dpr-nq": _DPR,
     "dpr-reader-nq": {
-        "learning_rate": 1e-5, "schedule": "constant", "spans": "passage-marginal",
+        "learning_rate": 1e-5, "schedule": "constant", "spans": "marginal",
         "normalisation": "passage",
     },
     "fid-base-nq": _FID,

@@ -190,7 +190,7 @@ def test_unknown_settings_are_refused(reader: ExtractiveReader) -> None:
 
 def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
     model = SpanModel.from_encoder(encoder_folder, seed=3)
-    model.add_heads(passage=True, skim_layer=0, facts=False, seed=1)
+    model.add_heads(passage=True, skim_layer=0, seed=1)
     assert model.passage_head is not None
     with torch.no_grad():
         model.passage_head.bias.copy_(torch.tensor([0.0, -90.0, 50.0]))

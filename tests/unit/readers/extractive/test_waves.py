@@ -30,7 +30,7 @@ SCORES = [[float(n) for n in range(9)], [1.0, 3.0, 2.0]]  # the first question's
 @pytest.fixture(scope="module")
 def network(encoder_folder: Path) -> FastSpanModel:
     model = SpanModel.from_encoder(encoder_folder, seed=3)
-    model.add_heads(passage=True, skim_layer=1, facts=False, seed=5)
+    model.add_heads(passage=True, skim_layer=1, seed=5)
     return FastSpanModel(model.eval(), "fp32")
 
 

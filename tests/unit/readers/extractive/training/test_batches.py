@@ -193,27 +193,11 @@ def test_weights_mix_the_sets(tmp_path: Path) -> None:
         batches_of(config_of(tmp_path, [sets[2]]))
 
 
-def test_hard_em_is_annealed(tmp_path: Path) -> None:
-    one = TrainingSet(questions=tiny_squad(tmp_path / "s.json", 40, 0), held_out=0)
-    objective = {"spans": "hard-em", "hard_em_steps": 20}
-    stage = ReaderStage(epochs=8, max_tokens=48, tokens_per_batch=512, full_tokens=64)
-    batches = batches_of(config_of(tmp_path, [one], objective=objective, stages=(stage,)))
-    share = [batches[step].hard.float().mean().item() for step in range(len(batches))]
-    assert share[0] == 0.0
-    assert 0.7 < sum(share[20:]) / len(share[20:]) < 0.9
-    always = config_of(tmp_path, [one], objective={**objective, "hard_em_steps": 0}, stages=(stage,))
-    assert batches_of(always)[0].hard.all()
-
-
 def test_steps_and_epochs_count_as_elsewhere(tmp_path: Path) -> None:
     one = TrainingSet(questions=tiny_squad(tmp_path / "s.json", 40, 0), held_out=0)
     whole = len(batches_of(config_of(tmp_path, [one])))
     assert len(batches_of(config_of(tmp_path, [one], epochs=3))) == pytest.approx(3 * whole, abs=2)
     assert len(batches_of(config_of(tmp_path, [one], epochs=3, max_steps=4, accumulate=2))) == 8
-    spans = {"objective": {"spans": "hard-em", "hard_em_steps": 10}, "epochs": 20}
-    plain, gathered = (batches_of(config_of(tmp_path, [one], accumulate=n, **spans)) for n in (1, 8))
-    assert sum(plain[step].hard.sum().item() for step in range(12)) > 0
-    assert sum(gathered[step].hard.sum().item() for step in range(4)) == 0  # not half a step of ten
 
 
 def article(example: Example) -> str:
@@ -275,21 +259,3 @@ def test_places_follow_the_rule_of_matching() -> None:
     assert [text[a:b] for a, b in matcher.places(text)] == ["new  york", "CAFE\u0301", "café"]
     assert matcher.matches(text)
     assert AnswerMatcher([r"\d+", "("], "regex").places("7 or 88") == [(0, 1), (5, 7)]
-
-
-def test_sets_of_paths_need_two_passages_that_are_not_the_same(tmp_path: Path) -> None:
-    def record(name: str, *titles: str) -> dict[str, object]:
-        context = [[title, [f"{title} is a river.", " It is long."]] for title in titles]
-        return {
-            "_id": name, "question": f"{name}?", "answer": "long", "type": "bridge", "context": context,
-            "supporting_facts": [[title, 1] for title in titles],
-        }  # fmt: skip
-
-    good, lone = record("good", "Rhine", "Elbe"), record("one", "Elbe")
-    twice = record("twice", "Rhine", "Rhine")
-    (tmp_path / "q.json").write_text(json.dumps([good, twice, lone]))
-    one = TrainingSet(questions=tmp_path / "q.json", paths=True)
-    assert [example.id for example in read_set(one)] == ["good"]
-    (tmp_path / "q.json").write_text(json.dumps([twice, lone]))
-    with pytest.raises(DataError, match="no question with two gold passages"):
-        read_set(one)

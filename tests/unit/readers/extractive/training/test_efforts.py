@@ -26,7 +26,7 @@ Setup = tuple[ExtractiveReader, list[str], list[list[Passage]], list[Example]]
 def setup(encoder_folder: Path) -> Setup:
     """A reader, questions, their passages, and what it says at first as the right answers."""
     model = SpanModel.from_encoder(encoder_folder, seed=3)
-    model.add_heads(passage=True, skim_layer=1, facts=False, seed=5)
+    model.add_heads(passage=True, skim_layer=1, seed=5)
     settings = with_overrides(SMALL, {"skim_layer": 1, "retrieval_weight": 1.0})
     reader = ExtractiveReader(FastSpanModel(model.eval(), "fp32"), tiny_tokenizer(), settings)
     passages = [Passage(str(n), "City", f"city {n} has {n + 10} meters of river near {n}") for n in range(20)]

@@ -33,7 +33,7 @@ def case(seed: int = 3) -> dict[str, torch.Tensor]:
     }  # fmt: skip
 
 
-def brute_loss(inputs: dict[str, torch.Tensor], hard: list[bool], normalisation: str) -> float:
+def brute_loss(inputs: dict[str, torch.Tensor], normalisation: str) -> float:
     """The docstring's equation, question by question, with loops."""
     start, end, allowed = (inputs[k].numpy() for k in ("start_logits", "end_logits", "allowed"))
     values = []
@@ -50,19 +50,15 @@ def brute_loss(inputs: dict[str, torch.Tensor], hard: list[bool], normalisation:
         if not HAS_ANSWER[q] and normalisation == "passage":
             values.append(np.mean(np.log(chances)))
         else:
-            values.append(np.log(max(chances) if hard[q] and HAS_ANSWER[q] else sum(chances)))
+            values.append(np.log(sum(chances)))
     return -0.5 * float(np.mean(values))
 
 
 @pytest.mark.parametrize("normalisation", ["shared", "passage"])
-@pytest.mark.parametrize("hard", [[False] * 5, [True] * 5, [True, False, True, False, True]])
-def test_span_losses_equal_their_equation(normalisation: str, hard: list[bool]) -> None:
+def test_span_losses_equal_their_equation(normalisation: str) -> None:
     inputs = case()
-    found = span_loss(
-        **inputs, has_answer=torch.tensor(HAS_ANSWER), hard=torch.tensor(hard),
-        normalisation=normalisation,  # type: ignore[arg-type]
-    )  # fmt: skip
-    assert float(found) == pytest.approx(brute_loss(inputs, hard, normalisation))
+    found = span_loss(**inputs, has_answer=torch.tensor(HAS_ANSWER), normalisation=normalisation)  # type: ignore[arg-type]
+    assert float(found) == pytest.approx(brute_loss(inputs, normalisation))
 
 
 @pytest.mark.parametrize("normalisation", ["shared", "passage"])
@@ -70,27 +66,12 @@ def test_span_losses_have_the_right_gradients(normalisation: str) -> None:
     inputs = case()
     start = inputs.pop("start_logits").requires_grad_()
     end = inputs.pop("end_logits").requires_grad_()
-    hard = torch.tensor([True, False, True, True, False])
 
     def value(start: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-        given = {"has_answer": torch.tensor(HAS_ANSWER), "hard": hard, "normalisation": normalisation}
+        given = {"has_answer": torch.tensor(HAS_ANSWER), "normalisation": normalisation}
         return span_loss(start, end, **inputs, **given)  # type: ignore[arg-type]
 
     assert torch.autograd.gradcheck(value, (start, end))
-
-
-def test_unanswerable_questions_are_summed_also_by_hard_em() -> None:
-    """No passage holds the answer: that is one fact about all of them, not a choice of the likeliest."""
-    inputs = case()
-    every = torch.ones(QUESTIONS, dtype=torch.bool)
-    answered = torch.tensor(HAS_ANSWER)
-    hard = span_loss(**inputs, has_answer=answered, hard=every)
-    one = {**inputs, "acceptable": inputs["acceptable"].clone()}
-    one["acceptable"][~answered, 1:] = False
-    assert float(hard) < float(span_loss(**one, has_answer=answered, hard=every))
-    silent = {k: v[~answered] for k, v in inputs.items()}
-    summed = span_loss(**silent)
-    assert float(span_loss(**silent, has_answer=answered[~answered], hard=every[:2])) == float(summed)
 
 
 def test_dpr_s_loss_is_the_sum_of_its_two_parts() -> None:
