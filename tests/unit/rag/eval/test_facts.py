@@ -1,7 +1,6 @@
 """Sentence boundaries, supporting facts in an evaluation, tuning, KILT's pages."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
