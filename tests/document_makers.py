@@ -292,7 +292,8 @@ def rtf(content: Content) -> bytes:
         if kind == "table":
             rows = ("".join(rf"\pard\plain\intbl {cell}\cell" for cell in row) for row in value)
             return "".join(rf"\trowd\cellx100\cellx200{row}\row" for row in rows) + r"\pard\par"
-        style = {"h1": r"\s1 ", "h2": r"\s2 ", "code": r"\s9 ", "li": "\\bullet\\tab ", "p": " "}[kind]
+        style = {"h1": r"\s1\outlinelevel0 ", "h2": r"\s2\outlinelevel1 ", "code": r"\f1 ", "p": " ",
+                 "li": "\\bullet\\tab "}[kind]  # fmt: skip
         return rf"\pard\plain{style}" + value.replace("\n", r"\line ") + r"\par"
 
     return (r"{\rtf1\ansi" + styles + "\n".join(shown(*block) for block in content) + "}").encode()
@@ -302,7 +303,7 @@ def latex(content: Content) -> bytes:
     def shown(kind: str, value: Any) -> str:
         if kind == "table":
             rows = "".join(" & ".join(row) + "\\\\\n" for row in value)
-            return f"\\begin{{tabular}}{{ll}}\n\\hline\n{rows}\\end{{tabular}}"
+            return f"\\begin{{tabular}}{{{'l' * len(value[0])}}}\n\\hline\n{rows}\\end{{tabular}}"
         if kind == "code":
             return f"\\begin{{verbatim}}\n{value}\n\\end{{verbatim}}"
         if kind == "li":
@@ -319,7 +320,7 @@ def asciidoc(content: Content) -> bytes:
             return "\n".join(["|===", *("".join(f"|{cell} " for cell in row) for row in value), "|==="])
         if kind == "code":
             return f"[source,sh]\n----\n{value}\n----"
-        return {"h1": "= ", "h2": "== ", "li": "* ", "p": ""}[kind] + value
+        return {"h1": "== ", "h2": "=== ", "li": "* ", "p": ""}[kind] + value
 
     return "\n\n".join(shown(*block) for block in content).encode()
 
@@ -338,8 +339,10 @@ def org(content: Content) -> bytes:
 
 MAKERS: dict[str, Callable[[Content], bytes]] = {
     "a.md": markdown, "a.rst": rst, "a.html": page, "a.docx": word, "a.pptx": slides, "a.epub": epub,
-    "a.eml": mail, "a.pdf": pdf_of, "a.odt": odt, "a.rtf": rtf, "a.tex": latex, "a.adoc": asciidoc,
-    "a.org": org,
+    "a.eml": mail, "a.pdf": pdf_of, "a.odt": odt,
+}  # fmt: skip
+BY_PANDOC: dict[str, Callable[[Content], bytes]] = {
+    "a.rtf": rtf, "a.tex": latex, "a.adoc": asciidoc, "a.org": org
 }  # fmt: skip
 
 

@@ -6,18 +6,16 @@ from rag.core.errors import RagError
 from rag.data.documents import (
     epub,
     html,
-    latex,
-    lightweight,
     mail,
-    man,
     markdown,
     odf,
     office,
+    pandoc,
     pdf,
     plain,
     rst,
-    rtf,
     sheets,
+    subtitles,
 )  # fmt: skip
 from rag.data.documents.blocks import Converted, Piece, Unreadable, assemble, clean
 from rag.data.documents.kinds import kind_by_name, kind_of
@@ -67,10 +65,12 @@ def _read(
     kind = kind_of(data, name)
     if kind == "pdf":
         return pdf.pdf(data, limits)
-    if kind == "rtf":
-        return *rtf.rtf(data), ()
+    if kind == "xlsx":
+        return sheets.workbook(data, limits)
     if read := _ARCHIVES.get(kind):
         return *read(data, limits), ()
+    if kind == "rtf":  # in 7-bit characters
+        return *pandoc.read(data, kind, limits), ()
     if read_mail := _MAIL.get(kind):
 
         def attached(part: bytes, part_name: str) -> list[Piece]:
@@ -85,6 +85,8 @@ def _read(
 
         return *read_mail(data, attached), ()
     source, notes = plain.decode(data, encoding)
+    if kind in pandoc.FORMATS:
+        return *pandoc.read(source.encode(), kind, limits), notes
     return *_TEXTS[kind](source), notes
 
 
@@ -92,7 +94,6 @@ _MAIL = {"mail": mail.message, "mbox": mail.mailbox}
 _ARCHIVES: dict[str, Callable[[bytes, Limits], tuple[str, list[Piece]]]] = {
     "docx": office.word,
     "pptx": office.slides,
-    "xlsx": sheets.workbook,
     "epub": epub.book,
     "odt": odf.text,
     "ods": odf.spreadsheet,
@@ -102,11 +103,7 @@ _TEXTS: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
     "html": html.page,
     "markdown": markdown.markdown,
     "rst": rst.rst,
-    "latex": latex.latex,
-    "asciidoc": lightweight.asciidoc,
-    "org": lightweight.org,
-    "subtitles": lightweight.subtitles,
-    "man": man.man,
+    "subtitles": subtitles.subtitles,
     "text": plain.text,
     "csv": lambda source: ("", list(sheets.csv_table(source))),
     "notebook": markdown.notebook,

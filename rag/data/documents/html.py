@@ -29,8 +29,10 @@ _BLOCKS = frozenset((
     "legend", "td", "th",
 ))  # fmt: skip
 _MAX_CELL_CHARS = 1500  # a longer one is part of the layout, not of a table
+_MAX_TABLES = 50  # in each other
 _MIN_CONTENTS = 5  # links that make a list a table of contents
 _XHTML = re.compile(r"\s*(<\?xml\b|<!DOCTYPE html PUBLIC \S+ XHTML)", re.IGNORECASE)
+_RAW = "data-raw"
 _VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
 _CLOSED = re.compile(rf"<(?!(?:{_VOID})\b)([a-z][\w.:-]*)((?:\s[^<>]*)?)/>", re.IGNORECASE)
 
@@ -50,14 +52,38 @@ def page(text: str) -> tuple[str, list[Piece]]:
     return title, whole
 
 
-def fragment(text: str) -> list[Piece]:
-    """Pieces of a part of a page, such as HTML within Markdown."""
+def rendered(text: str) -> list[Piece]:
+    """Pieces of HTML that a renderer wrote: its tables hold data, and its lists of links are text."""
     tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
-    return _walked(tree.body) if tree.body is not None else []
+    return _walked(tree.body, is_page=False) if tree.body is not None else []
 
 
-def _walked(root: Any) -> list[Piece]:
-    walk = _Walk()
+def rendered_page(text: str, *, has_title: bool) -> tuple[str, list[Piece]]:
+    """Title and pieces of a page that pandoc wrote.
+
+    Args:
+        has_title: whether the title is also the document's first heading.
+    """
+    tree = require("selectolax.lexbor", "docs").LexborHTMLParser(text)
+    title = tree.css_first("#title-block-header .title")
+    name = clean(title.text()) if title is not None else ""
+    for part in tree.css("#title-block-header"):
+        part.decompose()
+    pieces = [Piece("heading", name, 1)] if name and has_title else []
+    pieces += _walked(tree.body, is_page=False)
+    return name or first_heading(pieces), pieces
+
+
+def closed(text: str) -> str:
+    """HTML that stands in another format, with every element closed; its tables may be layout."""
+    body = require("selectolax.lexbor", "docs").LexborHTMLParser(text).body
+    for table in body.css("table") if body is not None else ():
+        table.attrs[_RAW] = ""
+    return "" if body is None else "".join(child.html or "" for child in body.iter(include_text=True))
+
+
+def _walked(root: Any, is_page: bool = True) -> list[Piece]:
+    walk = _Walk(is_page)
     walk.children(root)
     walk.flush()
     return walk.pieces
@@ -70,8 +96,9 @@ def _letters(pieces: list[Piece]) -> int:
 class _Walk:
     """Collects inline text until a block begins or ends, and makes a piece of it then."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_page: bool = True) -> None:
         self.pieces: list[Piece] = []
+        self._is_page, self._tables = is_page, 0
         self._inline: list[str] = []
         self._mark = ""  # what the next entry of a list begins with
         self._depth = 0  # of lists
@@ -123,7 +150,7 @@ class _Walk:
 
     def _list(self, node: Any, *, ordered: bool) -> None:
         self.flush()
-        if _is_contents(node):
+        if self._is_page and _is_contents(node):
             return
         self._depth += 1
         number = int(start) if ordered and (start := node.attributes.get("start") or "").isdecimal() else 1
@@ -162,14 +189,27 @@ class _Walk:
         self._mark = ""
 
     def _table(self, node: Any) -> None:
+        self._tables += 1
+        if self._tables > _MAX_TABLES:
+            raise RecursionError
+        self._table_rows(node)
+        self._tables -= 1
+
+    def _table_rows(self, node: Any) -> None:
         lines = [row for row in node.css("tr") if _table_of(row) == node.mem_id]
         cells = [[cell for cell in row.iter() if cell.tag in ("td", "th")] for row in lines]
         width = max(map(len, cells), default=0)
-        layout = (
-            width < 2 or node.css_first("table table, td h1, td h2, td h3, td pre, td ul li ul") is not None
+        may_be_layout = self._is_page or _RAW in node.attributes
+        layout = not width or (
+            may_be_layout
+            and (
+                width < 2
+                or node.css_first("table table, td h1, td h2, td h3, td pre, td ul li ul") is not None
+            )
         )
         texts = [[_inline_text(cell) for cell in row] for row in cells] if not layout else []
-        if layout or any(len(text) > _MAX_CELL_CHARS for row in texts for text in row):
+        longest = max((len(text) for row in texts for text in row), default=0)
+        if layout or (may_be_layout and longest > _MAX_CELL_CHARS):
             self.children(node)
             self.flush()
             return

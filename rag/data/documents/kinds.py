@@ -8,27 +8,19 @@ from pathlib import PurePath
 from rag.data.documents.blocks import Unreadable
 from rag.data.documents.limits import Limits, open_archive
 
-_BY_SUFFIX = {
-    ".pdf": "pdf", ".docx": "docx", ".docm": "docx", ".pptx": "pptx", ".pptm": "pptx", ".xlsx": "xlsx",
-    ".xlsm": "xlsx", ".epub": "epub", ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown",
-    ".markdown": "markdown", ".mdx": "markdown", ".rst": "rst", ".rest": "rst", ".eml": "mail",
-    ".mbox": "mbox", ".txt": "text", ".text": "text", ".log": "text", ".adoc": "asciidoc",
-    ".asciidoc": "asciidoc", ".org": "org", ".tex": "latex", ".rtf": "rtf",
-    ".srt": "subtitles", ".vtt": "subtitles", ".man": "man",
-    ".csv": "csv", ".tsv": "csv", ".ipynb": "notebook", ".py": "python", ".pyi": "python",
-    ".odt": "odt", ".ott": "odt", ".ods": "ods", ".ots": "ods", ".odp": "odp", ".otp": "odp",
+_SUFFIXES = {
+    "pdf": "pdf", "docx": "docx docm", "pptx": "pptx pptm", "xlsx": "xlsx xlsm", "epub": "epub",
+    "html": "html htm xhtml", "markdown": "md markdown mdx", "rst": "rst rest", "mail": "eml", "mbox": "mbox",
+    "text": "txt text", "asciidoc": "adoc asciidoc", "org": "org", "latex": "tex", "rtf": "rtf", "man": "man",
+    "subtitles": "srt vtt", "csv": "csv tsv", "notebook": "ipynb", "python": "py pyi", "odt": "odt ott",
+    "ods": "ods ots", "odp": "odp otp",
+    "code": "c h cc cpp cxx hpp cs go java kt scala swift rs rb php pl pm js jsx mjs ts tsx vue lua r jl m "
+    "sh bash zsh fish ps1 bat sql yaml yml toml ini cfg conf properties xml json gradle cmake mk tf proto "
+    "graphql ex exs erl hs ml clj lisp el vim dart log",
 }  # fmt: skip
-_CODE = (
-    "c", "h", "cc", "cpp", "cxx", "hpp", "cs", "go", "java", "kt", "scala", "swift", "rs", "rb", "php",
-    "pl", "pm", "js", "jsx", "mjs", "ts", "tsx", "vue", "lua", "r", "jl", "m", "sh",
-    "bash", "zsh", "fish", "ps1", "bat", "sql", "yaml", "yml", "toml", "ini", "cfg", "conf",
-    "properties", "xml", "json", "gradle", "cmake", "mk", "tf", "proto", "graphql", "ex", "exs", "erl",
-    "hs", "ml", "clj", "lisp", "el", "vim", "dart",
-)  # fmt: skip
-_BY_SUFFIX |= {f".{suffix}": "code" for suffix in _CODE}
-_BY_NAME = {"makefile": "code", "dockerfile": "code", "readme": "text", "license": "text",
-            "copying": "text", "changelog": "text", "news": "text", "authors": "text", "install": "text",
-            "todo": "text"}  # fmt: skip
+_BY_SUFFIX = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
+_TEXT_NAMES = ("readme", "license", "copying", "changelog", "news", "authors", "install", "todo")
+_BY_NAME = {**dict.fromkeys(_TEXT_NAMES, "text"), "makefile": "code", "dockerfile": "code"}
 _GET_AGAIN = "get a whole copy of it"
 _BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt", "ods", "odp")
 _UNSUPPORTED = {

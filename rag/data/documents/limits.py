@@ -56,6 +56,22 @@ class Limits:
             )
 
 
+def check_nesting(text: str, opening: str, most: int) -> None:
+    """Refuse text in which more than `most` of the brackets `opening` are open at once.
+
+    Parsers of such text take time with the square of the depth, or end at a limit of the language.
+
+    Raises:
+        Unreadable: it is nested deeper.
+    """
+    ends = {"[": "]", "{": "}"}
+    depth = 0
+    for bracket in re.findall(f"[{re.escape(opening + ''.join(map(ends.__getitem__, opening)))}]", text):
+        depth = depth + 1 if bracket in opening else max(depth - 1, 0)
+        if depth > most:
+            raise Unreadable("nested too deeply", "save it as plain text", f"{most} brackets in each other")
+
+
 def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
     """Open a ZIP file whose members together stay within the limits.
 

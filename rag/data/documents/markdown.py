@@ -2,22 +2,26 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import yaml
 
 from rag.core.optional import require
-from rag.data.documents import html, tables
-from rag.data.documents.blocks import BULLET, Kind, Piece, Unreadable, clean, first_heading
+from rag.data.documents import html
+from rag.data.documents.blocks import Piece, Unreadable, clean, first_heading
+from rag.data.documents.limits import check_nesting
 
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.{0,50000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _ALERT = re.compile(r"\A\[!(\w+)\]\s*")  # GitHub's notes: "> [!WARNING]"
 _ATTRIBUTES = re.compile(r"\s*\{[#.:][^{}]*\}\s*\Z")  # "# Title {#anchor}"
 
 
 def front_matter(text: str) -> tuple[str, str]:
     r"""The title that a document's metadata gives, "" if none, and the text below them.
+
+    Only the events of YAML are read: nothing is built of them, so that no alias is expanded.
 
     Example:
         >>> front_matter("---\ntitle: Guide\n---\nBody.")
@@ -28,99 +32,66 @@ def front_matter(text: str) -> tuple[str, str]:
     if match is None:
         return "", text
     try:
-        fields = yaml.load(match[1], Loader=yaml.BaseLoader)  # strings only: no date is refused
-    except yaml.YAMLError:
+        check_nesting(match[1], "[{", 100)
+        fields = _fields(match[1])
+    except (yaml.YAMLError, Unreadable):
+        fields = None
+    if fields is None:
         return "", text
-    if not isinstance(fields, dict):
-        return "", text
-    title = clean(str(fields.get("title") or ""))
+    title = clean(fields.get("title", ""))
     return "" if title in ("null", "~") else title, text[match.end() :]
+
+
+def _fields(source: str) -> dict[str, str] | None:
+    """The fields of a mapping in YAML whose values are text; None if it is no mapping."""
+    fields: dict[str, str] | None = None
+    key: str | None = None  # of the value that comes next, or is being read
+    depth = 0
+    for event in yaml.parse(source, Loader=yaml.BaseLoader):
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+            key = None if depth == 1 else key
+        elif isinstance(event, yaml.NodeEvent):
+            text: str | None = getattr(event, "value", None)
+            if depth == 0:
+                if not isinstance(event, yaml.MappingStartEvent):
+                    return None
+                fields = {}
+            elif depth == 1 and key is None:
+                if text is None:
+                    return None
+                key = text
+            elif depth == 1 and fields is not None and key is not None:
+                fields |= {key: text} if text is not None else {}
+                key = key if isinstance(event, yaml.CollectionStartEvent) else None
+            depth += isinstance(event, yaml.CollectionStartEvent)
+    return fields
 
 
 def markdown(text: str) -> tuple[str, list[Piece]]:
     """Title and pieces; the title is that of the front matter, else the first heading."""
     title, body = front_matter(text)
-    module = require("markdown_it", "docs")
-    tokens = module.MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(body)
-    pieces = list(_Blocks(tokens).pieces())
+    check_nesting(body, "[", 1000)
+    pieces = [_tidied(piece) for piece in html.rendered(_parser().render(body))]
     return title or first_heading(pieces), pieces
 
 
-class _Blocks:
-    """Walks over the tokens of one document."""
-
-    def __init__(self, tokens: Sequence[Any]) -> None:
-        self._tokens = tokens
-        self._lists: list[int] = []  # of each open list the next number, 0 for bullets
-        self._mark = ""
-
-    def pieces(self) -> Iterator[Piece]:
-        heading, is_header = 0, False
-        header: list[str] = []
-        row: list[str] | None = None
-        body: list[list[str]] = []
-        for token in self._tokens:
-            match token.type:
-                case "heading_open":
-                    heading = int(token.tag[1])
-                case "heading_close":
-                    heading = 0
-                case "inline" if row is not None:
-                    row.append(_text(token))
-                case "inline" if heading:
-                    yield Piece("heading", _ATTRIBUTES.sub("", _text(token)), heading)
-                case "inline":
-                    if text := _ALERT.sub(lambda match: f"{match[1].capitalize()}: ", _text(token)):
-                        yield self._block(text)
-                case "fence" | "code_block":
-                    yield Piece("code", token.content)
-                case "html_block":
-                    yield from html.fragment(token.content)
-                case "bullet_list_open":
-                    self._lists.append(0)
-                case "ordered_list_open":
-                    self._lists.append(int(token.attrs.get("start", 1)))
-                case "bullet_list_close" | "ordered_list_close":
-                    self._lists.pop()
-                case "list_item_open":
-                    self._begin_item()
-                case "thead_open":
-                    is_header = True
-                case "thead_close":
-                    is_header = False
-                case "tr_open":
-                    row = []
-                case "tr_close":
-                    if is_header:
-                        header = row or []
-                    else:
-                        body.append(row or [])
-                    row = None
-                case "table_close":
-                    yield from tables.rows(body, header)
-                    header, body = [], []
-
-    def _begin_item(self) -> None:
-        number = self._lists[-1]
-        self._mark = f"{number}. " if number else BULLET
-        if number:
-            self._lists[-1] += 1
-
-    def _block(self, text: str) -> Piece:
-        kind: Kind = "item" if self._lists else "paragraph"
-        mark, self._mark = self._mark, ""
-        return Piece(kind, mark + text)
+@lru_cache(maxsize=1)
+def _parser() -> Any:
+    parser = require("markdown_it", "docs").MarkdownIt("commonmark", {"html": True})
+    # A tag within a line may be no HTML at all ("Vec<T>"), and one of a block may never be closed.
+    parser.add_render_rule(
+        "html_inline", lambda _, tokens, at, *rest: " " if tokens[at].content.startswith("<br") else ""
+    )
+    parser.add_render_rule("html_block", lambda _, tokens, at, *rest: html.closed(tokens[at].content))
+    parser.normalizeLink = str  # no target of a link is shown
+    return parser.enable(["table", "strikethrough"])
 
 
-def _text(token: Any) -> str:
-    """Inline text without marks, link targets, pictures and tags."""
-    parts = []
-    for child in token.children or ():
-        if child.type in ("text", "code_inline"):
-            parts.append(child.content)
-        elif child.type in ("softbreak", "hardbreak") or child.content.startswith("<br"):
-            parts.append(" ")
-    return clean("".join(parts))
+def _tidied(piece: Piece) -> Piece:
+    if piece.kind == "heading":
+        return replace(piece, text=_ATTRIBUTES.sub("", piece.text))
+    return replace(piece, text=_ALERT.sub(lambda match: f"{match[1].capitalize()}: ", piece.text))
 
 
 def notebook(text: str) -> tuple[str, list[Piece]]:

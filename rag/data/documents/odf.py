@@ -1,18 +1,17 @@
-"""OpenDocument files, as LibreOffice writes them: texts, spreadsheets and presentations."""
-
-from __future__ import annotations
+"""OpenDocument files, as LibreOffice writes them: texts and slides by way of HTML, and spreadsheets."""
 
 import datetime
-import zipfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from html import escape
 from itertools import groupby
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from rag.data.documents import tables
+from rag.data.documents import html
 from rag.data.documents.blocks import BULLET, Piece, Unreadable, clean, first_heading
 from rag.data.documents.limits import Limits, open_archive
-from rag.data.documents.sheets import Row, sheet, shown, without_empty_columns
+from rag.data.documents.sheets import dense, sheet, shown
 
 _TEXT, _TABLE, _DRAW, _OFFICE, _STYLE, _SLIDES = (
     f"{{urn:oasis:names:tc:opendocument:xmlns:{part}:1.0}}"
@@ -26,7 +25,7 @@ _NOT_READ = (  # deletions that are still marked, generated lists, comments
 _BELOW = (f"{_TEXT}note", f"{_DRAW}frame", f"{_DRAW}custom-shape")  # in a paragraph, read after it
 _FOOTERS = ("date-time", "footer", "header", "page-number")
 _CODE = ("code", "preformatted", "source")
-_MAX_EMPTY_CELLS = 1000  # next to each other
+_MAX_REPEATED = 1000  # empty cells next to each other, or blanks
 
 
 def text(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
@@ -38,8 +37,37 @@ def text(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
         Unreadable: it is damaged or has a password.
     """
     title, content = _open(data, limits)
-    pieces = list(_joined(_Blocks(content).of(_body(content, "text"))))
+    pieces = _read(_body(content, "text"), _bases(content))
     return title or first_heading(pieces), pieces
+
+
+def presentation(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
+    """Title and pieces of an ODP file: a slide's title is its heading, its number the page; notes follow.
+
+    See `text` for errors.
+    """
+    title, content = _open(data, limits)
+    slides = _body(content, "presentation").findall(f"{_DRAW}page")
+    limits.check_pages(len(slides), "slides")
+    pieces = list[Piece]()
+    for page, slide in enumerate(slides, start=1):
+        names, body = [], list[Piece]()
+        for frame in slide:
+            found = _read([frame])
+            if frame.get(f"{_SLIDES}class") == "title":
+                names += [piece.text for piece in found]
+            elif len(found) > 1 and frame.tag != f"{_SLIDES}notes":  # several paragraphs are a list
+                body += [_listed(piece) for piece in found]
+            else:
+                body += found
+        if names or body:
+            pieces.append(Piece("heading", " ".join(names) or f"Slide {page}", 1, str(page)))
+            pieces += [replace(piece, page=str(page)) for piece in body]
+    return title or first_heading(pieces), pieces
+
+
+def _listed(piece: Piece) -> Piece:
+    return replace(piece, kind="item", text=BULLET + piece.text) if piece.kind == "paragraph" else piece
 
 
 def spreadsheet(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
@@ -54,55 +82,21 @@ def spreadsheet(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
     }
     pieces: list[Piece] = []
     for table in sheets:
-        if table.get(f"{_TABLE}style-name") in hidden:
-            continue
-        rows = list(sheet(without_empty_columns(list(_rows(table, limits)))))
-        if rows:
-            pieces += [Piece("heading", table.get(f"{_TABLE}name", ""), 1), *rows]
+        if table.get(f"{_TABLE}style-name") not in hidden:
+            rows = list(sheet(dense(_rows(table), limits)))
+            pieces += [Piece("heading", table.get(f"{_TABLE}name", ""), 1), *rows] if rows else []
     return title, pieces
-
-
-def presentation(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
-    """Title and pieces of an ODP file: a slide's title is its heading, its number the page; notes follow.
-
-    See `text` for errors.
-    """
-    title, content = _open(data, limits)
-    slides = _body(content, "presentation").findall(f"{_DRAW}page")
-    limits.check_pages(len(slides), "slides")
-    blocks, pieces = _Blocks(content), list[Piece]()
-    for page, slide in enumerate(slides, start=1):
-        titles = [frame for frame in slide if frame.get(f"{_SLIDES}class") == "title"]
-        name = clean(" ".join(piece.text for frame in titles for piece in blocks.of(frame)))
-        body = [piece for frame in slide if frame not in titles for piece in _listed(frame, blocks)]
-        if name or any(piece.text.strip() for piece in body):
-            pieces.append(Piece("heading", name or f"Slide {page}", 1, str(page)))
-            pieces += [Piece(piece.kind, piece.text, page=str(page)) for piece in body]
-    return title or (pieces[0].text if pieces else ""), pieces
-
-
-def _listed(frame: Element, blocks: _Blocks) -> Iterator[Piece]:
-    """The pieces of a part of a slide; several paragraphs are a list, except those of notes."""
-    pieces = [piece for piece in blocks.of([frame]) if piece.text.strip()]
-    is_list = len(pieces) > 1 and frame.tag != f"{_SLIDES}notes"
-    for piece in pieces:
-        if is_list and piece.kind == "paragraph":
-            piece = Piece("item", BULLET + piece.text)
-        yield piece
 
 
 def _open(data: bytes, limits: Limits) -> tuple[str, Element]:
     """The title among the properties, and the content."""
     with open_archive(data, limits) as archive:
-        if b"encryption-data" in _member(archive, "META-INF/manifest.xml"):
-            raise Unreadable("encrypted", "save a copy without a password")
-        properties = _member(archive, "meta.xml") or b"<none/>"
-        title = ElementTree.fromstring(properties).findtext(f".//{_TITLE}", "")
-        return clean(title), ElementTree.fromstring(archive.read("content.xml"))
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> bytes:
-    return archive.read(name) if name in archive.namelist() else b""
+        parts = {name: archive.read(name) for name in ("META-INF/manifest.xml", "meta.xml", "content.xml")
+                 if name in archive.namelist()}  # fmt: skip
+    if b"encryption-data" in parts.get("META-INF/manifest.xml", b""):
+        raise Unreadable("encrypted", "save a copy without a password")
+    properties = ElementTree.fromstring(parts.get("meta.xml", b"<none/>"))
+    return clean(properties.findtext(f".//{_TITLE}", "")), ElementTree.fromstring(parts["content.xml"])
 
 
 def _body(content: Element, kind: str) -> Element:
@@ -112,58 +106,62 @@ def _body(content: Element, kind: str) -> Element:
     return found
 
 
-class _Blocks:
-    """Reads paragraphs, lists and tables; knows the styles that a document's own ones are based on."""
+def _bases(content: Element) -> dict[str, str]:
+    """The styles that a document's own ones are based on."""
+    return {
+        style.get(f"{_STYLE}name", ""): style.get(f"{_STYLE}parent-style-name", "")
+        for style in content.iter(f"{_STYLE}style")
+    }
 
-    def __init__(self, content: Element) -> None:
-        self._bases = {
-            style.get(f"{_STYLE}name"): style.get(f"{_STYLE}parent-style-name", "")
-            for style in content.iter(f"{_STYLE}style")
-        }
 
-    def of(self, elements: Iterable[Element], in_list: bool = False) -> Iterator[Piece]:
-        mark = BULLET if in_list else ""
-        for element in elements:
-            if element.tag in (f"{_TEXT}p", f"{_TEXT}h"):
-                yield self._paragraph(element, in_list, mark)
-                mark = ""  # further paragraphs of an entry
-                yield from self.of(_below(element))
-            elif element.tag == f"{_TABLE}table":
-                yield from self._table(element)
-            elif element.tag not in _NOT_READ and element.get(f"{_SLIDES}class") not in _FOOTERS:
-                yield from self.of(element, in_list or element.tag == f"{_TEXT}list")
+def _read(elements: Iterable[Element], bases: dict[str, str] | None = None) -> list[Piece]:
+    """Pieces of elements; lines of code that follow each other are one, though each is a paragraph."""
+    pieces = html.rendered("".join(_block(element, bases or {}) for element in elements))
+    grouped = ((kind, list(group)) for kind, group in groupby(pieces, lambda piece: piece.kind))
+    return [
+        piece
+        for kind, group in grouped
+        for piece in ([Piece("code", "\n".join(p.text for p in group))] if kind == "code" else group)
+    ]
 
-    def _paragraph(self, element: Element, in_list: bool, mark: str) -> Piece:
-        words = _text(element)
-        if element.tag == f"{_TEXT}h":
-            return Piece("heading", words, int(element.get(f"{_TEXT}outline-level", "1")))
+
+def _block(element: Element, bases: dict[str, str]) -> str:
+    """An element as HTML."""
+    tag = element.tag
+    if tag in _NOT_READ or element.get(f"{_SLIDES}class") in _FOOTERS:
+        return ""
+    if tag in (f"{_TEXT}p", f"{_TEXT}h"):
         style = element.get(f"{_TEXT}style-name", "")
-        names = f"{style} {self._bases.get(style, '')}".lower()
-        if "title" in names.split():
-            return Piece("heading", words, 1)
-        if in_list:
-            return Piece("item", mark + words if words.strip() else "")
-        return Piece("code" if any(word in names for word in _CODE) else "paragraph", words)
+        styles = f"{style} {bases.get(style, '')}".lower()
+        name = "pre" if any(word in styles for word in _CODE) else "p"
+        if tag == f"{_TEXT}h" or "title" in styles.split():
+            name = f"h{min(int(element.get(f'{_TEXT}outline-level', '1')), 6)}"
+        below = "".join(_block(child, bases) for child in _below(element))
+        return f"<{name}>{_inline(element)}</{name}>{below}"
+    inside = "".join(_block(child, bases) for child in element)
+    if tag == f"{_TABLE}table":
+        lines = [_cells(row, bases) for row in _own_rows(element)]
+        if max(map(len, lines), default=0) < 2:
+            return f"<div>{''.join(cell for line in lines for cell, _ in line)}</div>"
+        rows = ("".join(f'<td colspan="{n}">{cell}</td>' for cell, n in line) for line in lines)
+        return "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
+    name = {f"{_TEXT}list": "ul", f"{_TEXT}list-item": "li"}.get(tag, "div")
+    return f"<{name}>{inside}</{name}>"
 
-    def _table(self, table: Element) -> Iterator[Piece]:
-        cells = []
-        for row in _own_rows(table):
-            texts, covered = list[str](), 0
-            for cell in row:
-                count = int(cell.get(f"{_TABLE}number-columns-repeated", "1"))
-                if cell.tag == f"{_TABLE}covered-table-cell":  # by the cell before it, or by one above
-                    texts += [""] * min(max(count - covered, 0), _MAX_EMPTY_CELLS)
-                    covered = max(covered - count, 0)
-                elif cell.tag == f"{_TABLE}table-cell":
-                    span = int(cell.get(f"{_TABLE}number-columns-spanned", "1"))
-                    lines = (clean(piece.text) for piece in self.of(cell))
-                    texts += [" ".join(filter(None, lines))] * min(count * span, _MAX_EMPTY_CELLS)
-                    covered = span - 1
-            cells.append(texts)
-        if max(map(len, cells), default=0) < 2:
-            yield from self.of(cell for row in _own_rows(table) for cell in row)
-        else:
-            yield from tables.grid(cells)
+
+def _cells(row: Element, bases: dict[str, str]) -> list[tuple[str, int]]:
+    """The cells of a row as HTML, and the number of columns of each."""
+    cells, covered = list[tuple[str, int]](), 0
+    for cell in row:
+        count = min(int(cell.get(f"{_TABLE}number-columns-repeated", "1")), _MAX_REPEATED)
+        if cell.tag == f"{_TABLE}covered-table-cell":  # by the cell before it, or by one above
+            cells += [("", 1)] * max(count - covered, 0)
+            covered = max(covered - count, 0)
+        elif cell.tag == f"{_TABLE}table-cell":
+            span = int(cell.get(f"{_TABLE}number-columns-spanned", "1"))
+            cells += [("".join(_block(child, bases) for child in cell), span)] * count
+            covered = span - 1
+    return cells
 
 
 def _own_rows(table: Element) -> Iterator[Element]:
@@ -175,42 +173,17 @@ def _own_rows(table: Element) -> Iterator[Element]:
             yield from _own_rows(child)
 
 
-def _rows(table: Element, limits: Limits) -> Iterator[Row]:
-    """The rows of a sheet; one empty row in place of many."""
-    chars = 0
-    for row in _own_rows(table):
-        cells: list[str] = []
-        for cell in row:
-            count, value = int(cell.get(f"{_TABLE}number-columns-repeated", "1")), _value(cell)
-            cells += [value] * (count if value else min(count, _MAX_EMPTY_CELLS))
-        count = int(row.get(f"{_TABLE}number-rows-repeated", "1")) if any(cells) else 1
-        chars += count * sum(map(len, cells))
-        if chars > limits.max_chars:
-            raise Unreadable("too long", "split it", f"more than {limits.max_chars:,} characters")
-        yield from [cells] * count
-
-
-def _value(cell: Element) -> str:
-    """A number with all its digits, a date as in ISO 8601, everything else as it is displayed."""
-    kind = cell.get(f"{_OFFICE}value-type")
-    if kind == "float":
-        return shown(float(cell.get(f"{_OFFICE}value", "nan")))
-    if kind == "date":
-        return shown(datetime.datetime.fromisoformat(cell.get(f"{_OFFICE}date-value", "")))
-    return clean(" ".join(_text(paragraph) for paragraph in cell.findall(f"{_TEXT}p")))
-
-
-def _text(element: Element) -> str:
+def _inline(element: Element) -> str:
     """The text of a paragraph, without what is read after it."""
-    parts = [element.text or ""]
+    parts = [escape(element.text or "")]
     for child in element:
         if child.tag == f"{_TEXT}s":
-            parts.append(" " * min(int(child.get(f"{_TEXT}c", "1")), _MAX_EMPTY_CELLS))
+            parts.append(" " * min(int(child.get(f"{_TEXT}c", "1")), _MAX_REPEATED))
         elif child.tag in (f"{_TEXT}tab", f"{_TEXT}line-break"):
             parts.append("\t" if child.tag == f"{_TEXT}tab" else "\n")
         elif child.tag not in (*_NOT_READ, *_BELOW):
-            parts.append(_text(child))
-        parts.append(child.tail or "")
+            parts.append(_inline(child))
+        parts.append(escape(child.tail or ""))
     return "".join(parts)
 
 
@@ -223,10 +196,24 @@ def _below(paragraph: Element) -> Iterator[Element]:
             yield from _below(child)
 
 
-def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Lines of code that follow each other become one piece: each is a paragraph of its own."""
-    for kind, group in groupby(pieces, lambda piece: piece.kind):
-        if kind == "code":
-            yield Piece("code", "\n".join(piece.text for piece in group))
-        else:
-            yield from group
+def _rows(table: Element) -> Iterator[dict[int, str]]:
+    """The rows of a sheet, by the number of the column; one empty row in place of many."""
+    for row in _own_rows(table):
+        cells: dict[int, str] = {}
+        column = 0
+        for cell in row:
+            count, value = int(cell.get(f"{_TABLE}number-columns-repeated", "1")), _value(cell)
+            if value:
+                cells.update(dict.fromkeys(range(column, column + count), value))
+            column += count
+        yield from [cells] * (int(row.get(f"{_TABLE}number-rows-repeated", "1")) if cells else 1)
+
+
+def _value(cell: Element) -> str:
+    """A number with all its digits, a date as in ISO 8601, everything else as it is displayed."""
+    kind = cell.get(f"{_OFFICE}value-type")
+    if kind == "float":
+        return shown(float(cell.get(f"{_OFFICE}value", "nan")))
+    if kind == "date":
+        return shown(datetime.datetime.fromisoformat(cell.get(f"{_OFFICE}date-value", "")))
+    return clean(" ".join(_inline(paragraph) for paragraph in cell.findall(f"{_TEXT}p")))

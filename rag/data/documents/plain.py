@@ -17,6 +17,7 @@ _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
 _ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+(?=\S)")
 _RULE = re.compile(r"[\s=\-_*#~+.]+\Z")
 _BORDER = re.compile(r"[|+=:\s-]+")  # of a table drawn with lines
+_TIME = re.compile(r"\W{0,2}\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\W{0,2}\w{3} [ \d]\d \d\d:\d\d:\d\d")  # of a log
 _MAX_HEADING_CHARS = 100
 _LATIN_SHARE = 0.25  # of letters beyond ASCII: more is no Western European text
 
@@ -151,6 +152,8 @@ def _is_prose(lines: Sequence[str]) -> bool:
     """Whether its line ends only come from the width of the text: one line, or lines that are all full."""
     if len(lines) == 1:
         return True
+    if sum(_TIME.match(line) is not None for line in lines) > 1:
+        return False
     width = max(len(line.rstrip()) for line in lines)
     is_full = all(len(line.rstrip()) > 0.6 * width for line in lines[:-1])
     aligned = {len(line) - len(line.lstrip()) for line in lines[1:]}

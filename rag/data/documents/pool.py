@@ -1,7 +1,5 @@
 """Convert many documents at once, each in a separate process that is killed at its time limit."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -13,25 +11,20 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import asdict
-from typing import Any
 
 from rag.core.errors import MissingDependencyError, ResourceError
 from rag.core.log import get_logger
 from rag.data.documents.blocks import Converted, Unreadable
 from rag.data.documents.limits import Limits
 
-_LOOK_AHEAD = 8  # documents of each process that may be finished before they are wanted
+_LOOK_AHEAD = 8  # documents of each process that may be finished before they are yielded
 _SLOW_S = 10.0  # from then on the file that takes long is named
 _log = get_logger(__name__)
 
 
 def convert_files(
-    paths: Iterable[str],
-    limits: Limits,
-    *,
-    encoding: str = "utf-8",
-    processes: int | None = None,
-) -> Iterator[tuple[str, Converted | Unreadable]]:
+    paths: Iterable[str], limits: Limits, *, encoding: str = "utf-8", processes: int | None = None
+) -> Iterator[Converted | Unreadable]:
     """Convert files, in the order given; for a file that cannot be read, the result is the reason.
 
     Args:
@@ -41,30 +34,29 @@ def convert_files(
         MissingDependencyError: a converter needs a package that is not installed.
     """
     n_processes = processes or min(os.cpu_count() or 1, 8)
-    request = {"limits": asdict(limits), "encoding": encoding}
-    local = threading.local()
-    workers: list[_Worker] = []
+    workers = [_Worker(limits, encoding) for _ in range(n_processes)]
+    idle = deque(workers)
+    waiting: deque[tuple[str, Future[Converted | Unreadable]]] = deque()
 
     def run(path: str) -> Converted | Unreadable:
-        if not hasattr(local, "worker"):
-            local.worker = _Worker()
-            workers.append(local.worker)
-        worker: _Worker = local.worker
-        return worker.convert({**request, "path": os.path.abspath(path)}, limits.timeout_s)
+        worker = idle.popleft()  # there are as many as threads
+        try:
+            return worker.convert(path)
+        finally:
+            idle.append(worker)
 
-    waiting: deque[tuple[str, Future[Converted | Unreadable]]] = deque()
     executor = ThreadPoolExecutor(n_processes, thread_name_prefix="documents")
     try:
         for path in paths:
             waiting.append((path, executor.submit(run, path)))
             if len(waiting) >= _LOOK_AHEAD * n_processes:
-                yield waiting[0][0], _result(*waiting.popleft())
+                yield _result(*waiting.popleft())
         while waiting:
-            yield waiting[0][0], _result(*waiting.popleft())
+            yield _result(*waiting.popleft())
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
-            worker.kill()
+            worker.close()
 
 
 def _result(path: str, future: Future[Converted | Unreadable]) -> Converted | Unreadable:
@@ -79,28 +71,24 @@ def _result(path: str, future: Future[Converted | Unreadable]) -> Converted | Un
 class _Worker:
     """A converting process, started when it is first needed and after each one that was killed."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits, encoding: str) -> None:
+        self._limits, self._request = limits, {"limits": asdict(limits), "encoding": encoding}
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
-        self._is_over = False
+        self._is_closed = False
 
-    def convert(self, request: dict[str, Any], timeout_s: float) -> Converted | Unreadable:
+    def convert(self, path: str) -> Converted | Unreadable:
         """Send one request and wait for its reply; see `convert_files`."""
         process = self._running()
         if process is None:
             return Unreadable("stopped", "run the command again")
-        late = threading.Event()
-
-        def stop() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(timeout_s, stop)
+        timeout_s, started = self._limits.timeout_s, time.monotonic()
+        timer = threading.Timer(timeout_s, process.kill)
         timer.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.write(json.dumps({**self._request, "path": os.path.abspath(path)}).encode() + b"\n")
             process.stdin.flush()
             line = process.stdout.readline()
         except BrokenPipeError:
@@ -110,18 +98,18 @@ class _Worker:
         if line.endswith(b"\n"):
             reply = json.loads(line)
             if "missing" in reply:
-                raise MissingDependencyError(f"{request['path']}: {reply['missing']}", hint=reply["hint"])
+                raise MissingDependencyError(f"{path}: {reply['missing']}", hint=reply["hint"])
             return Unreadable(**reply) if "reason" in reply else Converted.from_json(reply)
         process.kill()
         code = process.wait()
-        if late.is_set():
+        if time.monotonic() - started >= timeout_s:
             remedy = "split it, or give it more time (--document-timeout)"
             return Unreadable("takes too long", remedy, f"more than {timeout_s:g} s")
         return Unreadable("broken file", "open and save it again", f"its converter ended with code {code}")
 
     def _running(self) -> subprocess.Popen[bytes] | None:
         with self._lock:
-            if self._is_over:
+            if self._is_closed:
                 return None
             if self._process is None or self._process.poll() is not None:
                 environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -137,10 +125,10 @@ class _Worker:
                     ) from error
             return self._process
 
-    def kill(self) -> None:
+    def close(self) -> None:
         """End the process for good."""
         with self._lock:
-            self._is_over = True
+            self._is_closed = True
             if self._process is not None:
                 self._process.kill()
                 self._process.wait()

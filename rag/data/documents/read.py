@@ -35,10 +35,10 @@ def documents_of_files(
 ) -> Iterator[tuple[Source, Document | BadRecord, tuple[str, ...]]]:
     """Each file as a document, or the reason why it cannot be read; and remarks for the user."""
     with Progress(len(sources), "files", "read") as progress:
-        for source, (_, found) in zip(sources, _converted(sources, options), strict=True):
+        for source, result in zip(sources, _converted(sources, options), strict=True):
             progress.update()
-            notes = () if isinstance(found, Unreadable) else found.notes
-            yield source, document_of(source.name, found), notes
+            notes = () if isinstance(result, Unreadable) else result.notes
+            yield source, document_of(source.name, result), notes
 
 
 def document_of(name: str, file: Converted | Unreadable) -> Document | BadRecord:
@@ -50,14 +50,12 @@ def document_of(name: str, file: Converted | Unreadable) -> Document | BadRecord
     return Document(file_id(name), title, file.text, blocks=file.blocks, pages=file.pages, path=shown)
 
 
-def _converted(
-    sources: Sequence[Source], options: ReadOptions
-) -> Iterator[tuple[str, Converted | Unreadable]]:
+def _converted(sources: Sequence[Source], options: ReadOptions) -> Iterator[Converted | Unreadable]:
     if [source.path for source in sources] == [STDIN]:
         try:
             data = sys.stdin.buffer.read(options.limits.max_bytes)
-            yield STDIN, convert(data, STDIN, options.limits, options.encoding)
+            yield convert(data, STDIN, options.limits, options.encoding)
         except Unreadable as error:
-            yield STDIN, error
+            yield error
     else:
         yield from convert_files([file.path for file in sources], options.limits, encoding=options.encoding)

@@ -5,7 +5,7 @@ import datetime
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from rag.core.optional import require
@@ -15,6 +15,9 @@ from rag.data.documents.tables import MAX_NAME_CHARS, is_header, is_number, rows
 
 _DELIMITERS = ",;\t|"
 _SAMPLE = 20  # rows by which a header or a delimiter is judged
+
+# a formula whose cell has no value, or an empty one
+_WITHOUT_VALUE = re.compile(rb"<f\b[^>]*(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v>\s*</v>)?\s*</c>")
 
 Row = Sequence[str]
 
@@ -121,34 +124,51 @@ def csv_table(text: str) -> Iterator[Piece]:
     yield from sheet(cells)
 
 
-def workbook(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
-    """Title and pieces of an XLSX file: each sheet a section."""
+def workbook(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ...]]:
+    """Title and pieces of an XLSX file, each sheet a section, and notes about formulas without a value."""
     source = open_office(data, limits)
     book = require("openpyxl", "docs").load_workbook(source, read_only=True, data_only=True)
     limits.check_pages(len(book.worksheets), "sheets")
-    pieces: list[Piece] = []
-    chars = 0
-    for one in book.worksheets:
-        if one.sheet_state != "visible":
+    pieces, notes = list[Piece](), list[str]()
+    for page in book.worksheets:
+        if page.sheet_state != "visible":
             continue
-        one.reset_dimensions()  # some programs write wrong ones, and rows would be cut by them
-        cells = []
-        for row in one.iter_rows(values_only=True):
-            cells.append([shown(value) for value in row])
-            chars += sum(map(len, cells[-1]))
-            if chars > limits.max_chars:
-                raise Unreadable("too long", "split it", f"more than {limits.max_chars:,} characters")
-        found = list(sheet(without_empty_columns(cells)))
-        if found:
-            pieces += [Piece("heading", one.title, 1), *found]
-    return book.properties.title or "", pieces
+        page.reset_dimensions()  # some programs write wrong ones, and rows would be cut by them
+        rows = (
+            {column: text for column, value in enumerate(row) if (text := shown(value))} if row else {}
+            for row in page.iter_rows(values_only=True)
+        )
+        found = list(sheet(dense(rows, limits)))
+        pieces += [Piece("heading", page.title, 1), *found] if found else []
+        if missing := len(_WITHOUT_VALUE.findall(book._archive.read(page._worksheet_path))):
+            noun = "formula has" if missing == 1 else "formulas have"
+            notes.append(
+                f"sheet {page.title!r}: {missing:,} {noun} no stored value, so these cells are empty; open "
+                "and save it in a spreadsheet program"
+            )
+    return book.properties.title or "", pieces, tuple(notes)
 
 
-def without_empty_columns(cells: Sequence[Row]) -> list[Row]:
-    """The rows of a sheet, all of one width, without the columns in which no row has anything."""
-    width = max(map(len, cells), default=0)
-    used = [n for n in range(width) if any(n < len(row) and row[n] for row in cells)]
-    return [[row[n] if n < len(row) else "" for n in used] for row in cells]
+def dense(rows: Iterable[Mapping[int, str]], limits: Limits) -> list[list[str]]:
+    """The rows of a sheet by columns, without those in which no row has anything, and one empty row for many.
+
+    Args:
+        rows: cells that are not empty, by the number of the column.
+
+    Raises:
+        Unreadable: it has more cells or characters than the limit.
+    """
+    filled, chars = list[Mapping[int, str]](), 0
+    for row in rows:
+        if row or (filled and filled[-1]):
+            filled.append(row)
+            chars += sum(map(len, row.values()))
+        if chars > limits.max_chars:
+            break
+    used = sorted({column for row in filled for column in row})
+    if max(chars, len(used) * len(filled)) > limits.max_chars:
+        raise Unreadable("too long", "split it", f"more than {limits.max_chars:,} cells or characters")
+    return [[row.get(column, "") for column in used] for row in filled]
 
 
 def shown(value: object) -> str:

@@ -1,11 +1,15 @@
 """A process that converts one document after another: requests and replies are lines of JSON.
 
-It is started by `rag.data.documents.pool`, which kills it when a document takes too long.
+It ends with the process that started it, whose end closes the pipe of requests, and enforces the limits of a
+conversion itself: a document that takes too long ends it.
 """
 
 import json
 import os
+import queue
+import signal
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
@@ -24,21 +28,39 @@ def main() -> None:
     sys.setrecursionlimit(_MAX_FRAMES)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    for line in sys.stdin:
-        request = json.loads(line)
+    requests: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(requests,), daemon=True).start()
+    while True:
+        request = json.loads(requests.get())
         limits = Limits(**request["limits"])
-        _limit_memory(limits.memory_mib)
-        replies.write(json.dumps(_reply(request["path"], limits, request["encoding"])) + "\n")
+        limit_process(limits)
+        reply = _reply(request["path"], limits, request["encoding"])
+        _set_timer(0)
+        replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
 
-def _limit_memory(mib: int) -> None:
+def _receive(requests: "queue.SimpleQueue[str]") -> None:
+    for line in sys.stdin:
+        requests.put(line)
+    os._exit(0)  # whoever asked is gone, and with it the need for what is being converted
+
+
+def limit_process(limits: Limits) -> None:
+    """Limit this process: its memory, and the time until a signal ends it."""
+    _set_timer(limits.timeout_s + 1)  # a little more than the parent allows, which names the file
     try:
         import resource
     except ImportError:  # Windows
         return
     with suppress(ValueError, OSError):  # a lower limit of the system stays; macOS refuses any
-        resource.setrlimit(resource.RLIMIT_AS, (mib << 20, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        size = limits.memory_mib << 20
+        resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _set_timer(seconds: float) -> None:
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _reply(path: str, limits: Limits, encoding: str) -> dict[str, Any]:
@@ -69,8 +91,7 @@ def convert_file(path: str, limits: Limits, encoding: str = "utf-8") -> Converte
             raise Unreadable("unpacks to too much", "split it", f"more than {limits.max_bytes:,} bytes")
     else:
         data = Path(path).read_bytes()
-    name = PurePath(strip_compression(path)).name
-    return convert(data, name, limits, encoding)
+    return convert(data, PurePath(strip_compression(path)).name, limits, encoding)
 
 
 if __name__ == "__main__":

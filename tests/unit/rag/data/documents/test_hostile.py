@@ -1,0 +1,103 @@
+"""Small files that would use all of the time or memory, and converters whose parent is gone."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import openpyxl
+import pytest
+
+from rag.data.corpus import read_documents
+from rag.data.documents.blocks import Unreadable
+from rag.data.documents.convert import convert
+from rag.data.documents.limits import Limits
+from rag.data.records import ReadReport
+from tests import document_makers as make
+
+_ALIASES = "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij"))
+
+
+def cell_at_the_end() -> bytes:
+    book, buffer = openpyxl.Workbook(), io.BytesIO()
+    book.active["A1"], book.active["XFD1048576"] = "First", "Last"
+    book.save(buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "found"),
+    [
+        ("a.md", f"---\na: &a [x]\n{_ALIASES}title: *j\n---\nText.\n".encode(), "Text."),
+        ("a.md", b"---\n" + b"[" * 20_000 + b"\n---\nText.", "nested too deeply"),
+        ("a.md", b"[" * 20_000, "nested too deeply"),
+        ("a.html", b"<table><tr><td>" * 5_000 + b"x", "nested too deeply"),
+        ("a.html", b"<div>" * 20_000 + b"x", "nested too deeply"),
+        ("a.ipynb", b"[" * 20_000, "nested too deeply"),
+        ("a.xlsx", cell_at_the_end(), "Sheet\n\nFirst\n\nLast"),
+    ],
+)
+def test_small_files_take_little_time(name: str, data: bytes, found: str) -> None:
+    started = time.process_time()
+    try:
+        result = convert(data, name).text
+    except Unreadable as error:
+        result = error.reason
+    assert result == found
+    assert time.process_time() - started < 4
+
+
+def test_formulas_without_a_value_are_counted(tmp_path: Path) -> None:
+    rows = [
+        ["Month", "Litres", "Sum"],
+        ["May", 3, "=B2"],
+        ["June", 4, "=B2+B3"],
+        ["Total", "=SUM(B2:B3)", None],
+    ]
+    (tmp_path / "use.xlsx").write_bytes(make.workbook({"Use": rows, "Other": [["a", 1]]}))
+    report = ReadReport()
+    (document,) = read_documents(tmp_path / "use.xlsx", report=report)
+    assert "Month: Total" in document.text
+    (note,) = report.notes
+    assert "use.xlsx: sheet 'Use': 3 formulas have no stored value" in note
+
+
+@pytest.mark.parametrize("name", ["server.log", "server.txt"])
+def test_lines_of_a_log_stay_lines(name: str) -> None:
+    line = "2024-05-14 02:17:43 WARN  payments-db-2.internal:5432 is slow, trying again in a second"
+    (block,) = make.of(f"{line}\n{line}\n{line}\n", name)
+    assert block == ("code", "\n".join([line] * 3))
+
+
+def worker(path: Path, timeout_s: float) -> "subprocess.Popen[bytes]":
+    """A converter at work on a file that never ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rag.data.documents.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    request = {"path": str(path), "limits": asdict(Limits(timeout_s=timeout_s)), "encoding": "utf-8"}
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(request).encode() + b"\n")
+    process.stdin.flush()
+    return process
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    os.mkfifo(tmp_path / "endless.txt")
+    return tmp_path / "endless.txt"
+
+
+def test_a_converter_ends_itself_at_its_time_limit(endless: Path) -> None:
+    assert worker(endless, 0.5).wait(timeout=60) == -signal.SIGALRM
+
+
+def test_a_converter_ends_with_its_parent(endless: Path) -> None:
+    process = worker(endless, 600)
+    assert process.stdin is not None
+    process.stdin.close()  # as the end of the parent does, however it ends
+    assert process.wait(timeout=60) == 0

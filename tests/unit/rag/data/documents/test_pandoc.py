@@ -1,0 +1,92 @@
+"""Formats that pandoc reads, and what is said where it is not installed."""
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+
+from rag.data.corpus import read_documents
+from rag.data.documents import pandoc
+from rag.data.documents.blocks import Unreadable
+from rag.data.documents.convert import convert
+from rag.data.documents.limits import Limits
+from rag.data.records import ReadReport
+from tests.document_makers import BY_PANDOC, CONTENT, LONG, blocks, of
+
+MAN = r""".TH TOOL 1 "May 2024" "1.0" "User Commands"
+.SH NAME
+tool \- do a thing
+.SH OPTIONS
+.TP
+\fB\-v\fR, \fB\-\-verbose\fR
+Say more; see
+.BR other (8).
+"""
+
+
+@pytest.mark.parametrize("name", BY_PANDOC)
+def test_headings_words_and_tables_survive(name: str) -> None:
+    converted = convert(BY_PANDOC[name](CONTENT), name)
+    assert converted.title == "Guide"
+    headings = [converted.text_of(block) for block in converted.blocks if block.kind == "heading"]
+    assert headings == ["Guide", "Linux"]
+    words = re.findall(r"\w+", converted.text)
+    for text in (LONG, "first entry", "second entry", "apt install x", "cellar", "attic"):
+        assert " ".join(re.findall(r"\w+", text)) in " ".join(words)
+    assert ("row", "Week: two; Room: cellar") in blocks(converted)
+
+
+def test_a_manual_page() -> None:
+    converted = convert(MAN.encode(), "tool.1")
+    assert converted.title == "tool"
+    assert blocks(converted)[:4] == [
+        ("heading", "NAME"), ("paragraph", "tool - do a thing"), ("heading", "OPTIONS"),
+        ("item", "-v, --verbose: Say more; see other(8)."),
+    ]  # fmt: skip
+
+
+def test_a_folder_of_compressed_pages_is_read(tmp_path: Path) -> None:
+    (tmp_path / "tool.1.gz").write_bytes(gzip.compress(MAN.encode()))
+    (tmp_path / "other.gz").write_bytes(gzip.compress(b"no page"))
+    report = ReadReport()
+    assert [document.id for document in read_documents(tmp_path, report=report)] == ["tool.1.gz"]
+    assert report.ignored == [str(tmp_path / "other.gz")]
+
+
+def test_states_and_titles_of_org_are_text() -> None:
+    converted = convert(b"#+TITLE: My notes\n* TODO Linux\n  Use =pip=.\n* DONE Windows\n  No.\n", "a.org")
+    assert converted.title == "My notes"
+    assert [text for kind, text in blocks(converted) if kind == "heading"] == ["TODO Linux", "DONE Windows"]
+
+
+def test_the_title_of_asciidoc_is_its_first_heading() -> None:
+    source = "= The Guide\n:toc: left\n\n== Use\n\nIt *is* fine.\n\n include::/etc/passwd[]\n"
+    converted = convert(source.encode(), "a.adoc")
+    assert [(b.level, converted.text_of(b)) for b in converted.blocks[:2]] == [(1, "The Guide"), (2, "Use")]
+    assert "root:" not in converted.text
+
+
+def test_nothing_that_a_file_names_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "secret.tex").write_text("The secret.")
+    source = rf"\begin{{document}}Text. \input{{{tmp_path}/secret.tex}} End.\end{{document}}"
+    texts = [text for _, text in of(source, "a.tex")]
+    assert texts[0].startswith("Text.")
+    assert not any("secret." in text for text in texts)
+
+
+def test_without_pandoc_a_file_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pandoc, "find_pandoc", lambda: None)
+    with pytest.raises(Unreadable) as caught:
+        convert(b"{\\rtf1 text}", "letter.doc")  # its content decides
+    assert (caught.value.reason, caught.value.detail) == ("pandoc is not installed", "it reads RTF files")
+    assert "pypandoc_binary" in caught.value.remedy
+
+
+def test_pandoc_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "pandoc"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(pandoc, "find_pandoc", lambda: str(slow))
+    with pytest.raises(Unreadable, match="takes too long"):
+        convert(b"* Text", "a.org", Limits(timeout_s=0.5))
