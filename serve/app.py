@@ -20,11 +20,11 @@ from rag import __version__
 from serve import chat, documents, embeddings, feedback
 from serve import files as served_files
 from serve.engine import Engine
-from serve.errors import add_error_handlers, is_openai_path
+from serve.errors import add_error_handlers
 from serve.holder import OpenPipeline, open_pipeline
 from serve.middleware import Gate
-from serve.routes import TAGS, router
-from serve.schemas import add_limits
+from serve.routes import router
+from serve.schemas import ErrorOut
 from serve.settings import ServeSettings
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def create_app(
         description="Ask a corpus; get an answer, its evidence in the text, and a calibrated confidence.",
         docs_url=None,
         redoc_url=None,
-        openapi_tags=TAGS,
+        responses={"default": {"model": ErrorOut, "description": "An error; its code says which"}},
         lifespan=lifespan,
         middleware=[Middleware(Gate, settings=settings, metrics=engine.metrics, routes=api_routes)],
     )
@@ -149,14 +149,9 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
 def _openapi(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
-        add_limits(schema, settings)
         for model, field in (("AnswerSet", "failure"), ("Location", "pages")):  # which no JSON has
             del schema["components"]["schemas"][model]["properties"][field]
         schema["servers"] = [{"url": "./"}]  # beside this description, also behind a proxy
-        for path, operations in schema["paths"].items():
-            if is_openai_path(path):  # an invalid request is answered with 400 there
-                for operation in operations.values():
-                    operation["responses"].pop("422", None)
         if settings.api_keys:
             schema["components"]["securitySchemes"] = {
                 "bearer": {"type": "http", "scheme": "bearer"},

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -35,20 +36,12 @@ class ItemFailed(Exception):
         self.number, self.__cause__ = number, cause
 
 
-@dataclass(frozen=True, slots=True)
-class Finished(Generic[ResultT]):
-    """One result, and the seconds that its item waited before it ran."""
-
-    value: ResultT
-    wait_s: float
-
-
 @dataclass(slots=True, eq=False)
 class _Entry(Generic[ItemT, ResultT]):
     key: Hashable
     number: int
     item: ItemT
-    future: asyncio.Future[Finished[ResultT]]
+    future: asyncio.Future[tuple[ResultT, float]]
     queued_at: float = field(default_factory=time.monotonic)
 
 
@@ -107,10 +100,13 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         """Start dispatching; call it on the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._dispatch(), name="rag-batcher")
 
-    async def submit(self, key: Hashable, items: Sequence[ItemT]) -> list[Finished[ResultT]]:
+    async def submit(self, key: Hashable, items: Sequence[ItemT]) -> list[tuple[ResultT, float]]:
         """Run `items`, possibly in one batch with others' items; all are accepted or none.
 
         Cancelling this call removes its items from the queue if they have not started.
+
+        Returns:
+            Each result, and the seconds that its item waited before it ran.
 
         Raises:
             QueueFull: there is no room for all of them.
@@ -122,14 +118,11 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         if len(self._queue) + len(items) > self.queue_size:
             raise QueueFull(self._retry_after_s())
         loop = asyncio.get_running_loop()
-        entries = [
-            _Entry[ItemT, ResultT](key, number, item, loop.create_future())
-            for number, item in enumerate(items)
-        ]
+        entries = [_Entry(key, number, item, loop.create_future()) for number, item in enumerate(items)]
         self._set_queue([*self._queue, *entries])
         self._changed.set()
         try:
-            return list(await asyncio.gather(*(entry.future for entry in entries)))
+            return await asyncio.gather(*(entry.future for entry in entries))
         finally:  # cancelled, timed out, or one item failed: the other results are not needed
             unread = {entry for entry in entries if not entry.future.done() or entry.future.cancelled()}
             for entry in unread:
@@ -179,25 +172,19 @@ class MicroBatcher(Generic[ItemT, ResultT]):
 
     async def _gather(self, expected: int, deadline: float) -> None:
         """Wait until `expected` items are queued, the deadline passes, or the batcher closes."""
-        while len(self._queue) < expected and not self._closing:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                return
-            self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), left_s)
-            except TimeoutError:
-                return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                while len(self._queue) < expected and not self._closing:
+                    self._changed.clear()
+                    await self._changed.wait()
 
     def _take(self) -> list[_Entry[ItemT, ResultT]]:
         """Remove the oldest item and others with its key from the queue, up to `max_size`."""
         batch: list[_Entry[ItemT, ResultT]] = []
         rest: deque[_Entry[ItemT, ResultT]] = deque()
         for entry in self._queue:
-            if len(batch) < self.max_size and (not batch or entry.key == batch[0].key):
-                batch.append(entry)
-            else:
-                rest.append(entry)
+            fits = len(batch) < self.max_size and (not batch or entry.key == batch[0].key)
+            (batch if fits else rest).append(entry)
         self._set_queue(rest)
         return batch
 
@@ -217,7 +204,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
             if isinstance(outcome, BaseException):
                 entry.future.set_exception(ItemFailed(entry.number, outcome))
             else:
-                entry.future.set_result(Finished(outcome, wait_s))
+                entry.future.set_result((outcome, wait_s))
         duration_s = time.monotonic() - started
         recent, average = duration_s / len(batch) / self._workers, self._seconds_per_item
         self._seconds_per_item = 0.7 * average + 0.3 * recent if average else recent
@@ -226,12 +213,15 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         self._expected = min(self.max_size, len(batch) + len(self._queue))
         self._free.release()
 
-    def _run_safely(self, batch: list[_Entry[ItemT, ResultT]]) -> list[ResultT | BaseException]:
+    def _run_safely(self, batch: list[_Entry[ItemT, ResultT]]) -> Sequence[ResultT | BaseException]:
         """Run the batch on the worker thread, or its items one by one if it fails; errors take a result's
         place.
         """
         try:
-            return list(self._call(batch))
+            results = self._run(batch[0].key, [entry.item for entry in batch])
+            if len(results) != len(batch):
+                raise RuntimeError(f"{len(batch)} items gave {len(results)} results")
+            return results
         except Exception as error:
             if len(batch) == 1:
                 return [error]
@@ -239,9 +229,3 @@ class MicroBatcher(Generic[ItemT, ResultT]):
             log.warning("a batch failed, running its items one by one", extra=fields)
         gone = asyncio.CancelledError()
         return [gone if entry.future.done() else self._run_safely([entry])[0] for entry in batch]
-
-    def _call(self, batch: list[_Entry[ItemT, ResultT]]) -> Sequence[ResultT | BaseException]:
-        results = self._run(batch[0].key, [entry.item for entry in batch])
-        if len(results) != len(batch):
-            raise RuntimeError(f"{len(batch)} items gave {len(results)} results")
-        return results

@@ -16,7 +16,7 @@ from rag.core.unicode import as_unicode
 from rag.data.text import simple_tokenize
 from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request
-from serve.routes import AppEngine, error_models
+from serve.routes import AppEngine
 from serve.schemas import checked_filter, checked_question
 from serve.settings import ONLY_INDEX
 
@@ -88,23 +88,13 @@ class ChatRequest(BaseModel):
     filter: dict[str, Any] | None = Field(None, description="as in /v1/ask; not of OpenAI's protocol")
 
 
-@router.get(
-    "/v1/models",
-    tags=["chat"],
-    summary="The models to name in a chat",
-    responses=error_models(401, 422),
-)
+@router.get("/v1/models", tags=["chat"])
 async def models(engine: AppEngine) -> Response:
     """One model per index that is served, the default first."""
     return JSONResponse({"object": "list", "data": [_model(name, engine) for name in engine.holders]})
 
 
-@router.get(
-    "/v1/models/{model}",
-    tags=["chat"],
-    summary="One model",
-    responses=error_models(401, 404, 422),
-)
+@router.get("/v1/models/{model}", tags=["chat"])
 async def model(model: str, engine: AppEngine) -> Response:
     """The model of this name."""
     return JSONResponse(_model(index_of(model, engine), engine))
@@ -126,12 +116,7 @@ def index_of(model: str, engine: Engine) -> str:
     )
 
 
-@router.post(
-    "/v1/chat/completions",
-    tags=["chat"],
-    summary="Answer the last question of a conversation",
-    responses=error_models(400, 401, 404, 408, 413, 415, 422, 429, 500, 502, 503, 504),
-)
+@router.post("/v1/chat/completions", tags=["chat"])
 async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Response:
     """The answer with marks [n] and footnotes, or plainly that none was found; errors are in OpenAI's shape.
 

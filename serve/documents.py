@@ -34,7 +34,7 @@ from rag.data.split import split_documents
 from readers.protocols import check_lengths
 from serve.engine import Engine
 from serve.errors import ApiError, invalid_request
-from serve.routes import AppEngine, error_models
+from serve.routes import AppEngine
 from serve.settings import ServeSettings
 
 log = get_logger(__name__)
@@ -102,14 +102,6 @@ class DocumentsOut(BaseModel):
     next: str | None = None
 
 
-class DeletedOut(BaseModel):
-    """Whether there was such a document, and the version of the index without it."""
-
-    id: str
-    deleted: bool
-    index_version: str
-
-
 def _index_of(engine: Engine, index: str | None, *, changes: bool = True) -> str:
     """The name of the index to read or to change, on a server with API keys."""
     if not engine.settings.api_keys:
@@ -131,9 +123,7 @@ def _index_of(engine: Engine, index: str | None, *, changes: bool = True) -> str
 @router.post(
     "/v1/documents",
     tags=["documents"],
-    summary="Add or replace documents",
     response_model=DocumentsOut,
-    responses=error_models(400, 401, 403, 404, 408, 409, 413, 415, 422, 500, 503),
     openapi_extra={"requestBody": {"required": True, "content": _BODIES}},
 )
 async def send(request: Request, engine: AppEngine) -> Response:
@@ -351,13 +341,7 @@ def _shown(entry: DocumentEntry) -> dict[str, Any]:
     return {"id": entry.id, "passages": entry.passages, "sent": entry.sent}
 
 
-@router.get(
-    "/v1/documents",
-    tags=["documents"],
-    summary="List the documents",
-    response_model=DocumentsOut,
-    responses=error_models(401, 403, 404, 422, 500, 503),
-)
+@router.get("/v1/documents", tags=["documents"], response_model=DocumentsOut)
 async def listing(
     engine: AppEngine,
     after: str | None = None,
@@ -377,13 +361,7 @@ async def listing(
     return JSONResponse({"documents": listed, "index_version": version, "total": total, "next": following})
 
 
-@router.delete(
-    "/v1/documents/{document_id:path}",
-    tags=["documents"],
-    summary="Delete a document",
-    response_model=DeletedOut,
-    responses=error_models(401, 403, 404, 409, 422, 500, 503),
-)
+@router.delete("/v1/documents/{document_id:path}", tags=["documents"])
 async def delete(document_id: str, engine: AppEngine, index: str | None = None) -> Response:
     """Delete a document's passages from the index; if there is no such document, `deleted` is false."""
     version, present = await _change(engine, _index_of(engine, index), (), [document_id])

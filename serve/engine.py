@@ -24,7 +24,7 @@ from rag.core.log import get_logger
 from rag.core.manifest import read_manifest, version_of
 from rag.core.progress import StageTimer
 from rag.data.filters import Filter, FilterError
-from serve.batching import BatcherClosed, Finished, ItemFailed, MicroBatcher, QueueFull
+from serve.batching import BatcherClosed, ItemFailed, MicroBatcher, QueueFull
 from serve.conversions import Conversions
 from serve.errors import ApiError, invalid_request, shutting_down
 from serve.holder import OpenPipeline, PipelineHolder, open_newer
@@ -135,6 +135,12 @@ class Engine:
         folder = self.settings.indexes[name]
         may_write = not self.settings.api_keys or not folder.exists() or os.access(folder, os.W_OK)
         return "" if may_write else "its folder is read-only for this server"
+
+    def description(self, name: str) -> dict[str, Any]:
+        """Version and size of an index in use; with the reason if it is read-only."""
+        pipeline, reason = self.require_ready(name), self.read_only(name)
+        shown = {"index_version": pipeline.index_version, "n_passages": pipeline.n_passages}
+        return {**shown, "read_only": reason} if reason else shown
 
     def index_name(self, requested: str | None) -> str:
         """The name of an index that a request names, or the default's.
@@ -331,10 +337,12 @@ class Engine:
     async def _batched(self, job: Job, texts: list[str], request_id: str) -> list[dict[str, Any]]:
         batcher = self._readings if job.kind == "ask" and self._readings else self.batcher
         step = batcher.max_size if job.kind == "embed" else len(texts)  # others' turn in between
-        finished, start = list[Finished[dict[str, Any]]](), 0
+        results, start = list[dict[str, Any]](), 0
         try:
             for start in range(0, len(texts), step):
-                finished += await batcher.submit(job, texts[start : start + step])
+                for result, wait_s in await batcher.submit(job, texts[start : start + step]):
+                    waited = {"queue": round(wait_s * 1000.0, 3)}
+                    results.append({**result, "timings_ms": waited | result["timings_ms"]})
         except QueueFull as full:
             raise self.refusal(
                 503, "overloaded", "too many questions are waiting", full.retry_after_s
@@ -343,10 +351,7 @@ class Engine:
             raise self._failed(failed, job, texts, start + failed.number, request_id) from None
         except BatcherClosed:
             raise self._stopping() from None
-        for result in finished:
-            queue_ms = round(result.wait_s * 1000.0, 3)
-            result.value["timings_ms"] = {"queue": queue_ms, **result.value["timings_ms"]}
-        return [result.value for result in finished]
+        return results
 
     def _run_batch(self, key: Hashable, texts: list[str]) -> list[dict[str, Any] | BaseException]:
         """Run one batch on a worker thread; a question that failed has an error as its result."""

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from rag.core.log import get_logger
 from serve.errors import ApiError, invalid_request
-from serve.routes import AppEngine, error_models
+from serve.routes import AppEngine
 from serve.schemas import checked_question
 
 log = get_logger(__name__)
@@ -54,21 +54,9 @@ class FeedbackRequest(BaseModel):
         return self
 
 
-class FeedbackOut(BaseModel):
-    """The id of the record that was written."""
-
-    id: str
-
-
-@router.post(
-    "/v1/feedback",
-    tags=["questions"],
-    summary="Judge an answer",
-    response_model=FeedbackOut,
-    responses=error_models(400, 401, 403, 404, 408, 413, 415, 422, 500, 503, 507),
-)
+@router.post("/v1/feedback", tags=["questions"])
 async def feedback(body: FeedbackRequest, engine: AppEngine) -> Response:
-    """Append the judgement to the server's file of labelled questions, which is synced before the reply.
+    """Append the judgement to the server's file of labelled questions, and return the id of its record.
 
     `passage_id` is the passage of the answer's evidence in `index`; for a right answer it becomes the gold
     passage.

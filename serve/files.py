@@ -13,7 +13,7 @@ from rag.data.documents.read import file_id
 from serve.documents import documents_of
 from serve.engine import Engine
 from serve.errors import ApiError
-from serve.routes import AppEngine, error_models
+from serve.routes import AppEngine
 
 router = APIRouter()
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
@@ -23,13 +23,7 @@ _TEXTS = (
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-@router.get(
-    "/v1/files/{path:path}",
-    tags=["documents"],
-    summary="A file of the corpus",
-    response_class=FileResponse,
-    responses=error_models(401, 403, 404, 422, 500, 503),
-)
+@router.get("/v1/files/{path:path}", tags=["documents"], response_class=FileResponse)
 async def file(path: str, engine: AppEngine, index: str | None = None, page: str = "") -> Response:
     """The file that a passage's location names, where the server has its folder.
 

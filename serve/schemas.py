@@ -191,30 +191,6 @@ AskOut = AnswerSet | Batch[AnswerSet]
 RetrieveOut = HitsOut | Batch[HitsOut]
 
 
-class IndexOut(BaseModel):
-    """An index that is served; `read_only` is the reason why its documents cannot be changed."""
-
-    index_version: str
-    n_passages: int
-    read_only: str = ""
-
-
-class StatusOut(BaseModel):
-    """State of the server: its default index, and all indexes by name where there are several."""
-
-    status: str
-    index_version: str | None = None
-    n_passages: int | None = None
-    read_only: str = ""
-    indexes: dict[str, IndexOut] = {}
-
-
-class ReloadOut(IndexOut):
-    """The index now served and the one it replaced."""
-
-    previous_index_version: str | None
-
-
 class ErrorBody(BaseModel):
     """What went wrong and what to do.
 
@@ -234,20 +210,3 @@ class ErrorOut(BaseModel):
     """Shape of every error."""
 
     error: ErrorBody
-
-
-def add_limits(schema: dict[str, Any], settings: ServeSettings) -> None:
-    """Write this server's limits into its OpenAPI description."""
-    limits: dict[str, dict[str, int]] = {
-        "question": {"minLength": 1, "maxLength": settings.max_question_chars},
-        "top_k": {"maximum": settings.max_top_k},
-        "n_best": {"maximum": settings.max_n_best},
-    }
-    for model in ("AskRequest", "RetrieveRequest"):
-        properties = schema["components"]["schemas"][model]["properties"]
-        for name, values in limits.items():
-            if name in properties:
-                properties[name]["anyOf"][0].update(values)
-        questions = properties["questions"]["anyOf"][0]
-        questions.update({"minItems": 1, "maxItems": settings.max_questions_per_request})
-        questions["items"].update(limits["question"])

@@ -44,7 +44,7 @@ def batcher(
 
 
 async def values(made: MicroBatcher[int, int], *items: int, key: Hashable = "k") -> list[int]:
-    return [finished.value for finished in await made.submit(key, items)]
+    return [value for value, _ in await made.submit(key, items)]
 
 
 async def test_a_lone_item_does_not_wait():

@@ -223,32 +223,21 @@ async def test_the_access_log_has_fields_and_no_question_unless_asked_for(caplog
     assert next(record.questions for record in caplog.records if hasattr(record, "questions")) == [QUESTION]
 
 
-async def test_openapi_is_valid_and_names_limits_examples_and_the_error_shape():
-    async with running(max_question_chars=77, max_top_k=50, api_keys="0" * 64) as client:
+async def test_openapi_is_valid_and_describes_requests_answers_and_errors():
+    async with running(api_keys="0" * 64) as client:
         schema = (await client.get("/openapi.json")).json()
     OpenAPI.model_validate(schema)
     models = schema["components"]["schemas"]
-    assert models["AskRequest"]["properties"]["question"]["anyOf"][0]["maxLength"] == 77
-    assert models["RetrieveRequest"]["properties"]["top_k"]["anyOf"][0]["maximum"] == 50
-    for example in models["AskRequest"]["examples"]:
-        AskRequest.model_validate(example)
-    for example in models["RetrieveRequest"]["examples"]:
-        RetrieveRequest.model_validate(example)
+    for kind in (AskRequest, RetrieveRequest):
+        for example in models[kind.__name__]["examples"]:
+            kind.model_validate(example)
     assert set(models["AnswerSet"]["properties"]) == set(AnswerSet.__dataclass_fields__) - {"failure"}
     for path, operations in schema["paths"].items():
         for operation in operations.values():
             assert operation["tags"], path
-            for status, response in operation["responses"].items():
-                if status >= "400":
-                    reference = response["content"]["application/json"]["schema"]["$ref"]
-                    assert reference.endswith("/ErrorOut"), (path, status)
+            error = operation["responses"]["default"]["content"]["application/json"]["schema"]
+            assert error == {"$ref": "#/components/schemas/ErrorOut"}
     assert schema["paths"]["/v1/ask"]["post"]["security"]
-    for path, statuses in (
-        ("/v1/ask", {"400", "408", "502"}),
-        ("/v1/retrieve", {"400", "408"}),
-        ("/v1/admin/reload", {"408", "413"}),
-    ):
-        assert statuses <= schema["paths"][path]["post"]["responses"].keys()
     assert "head" not in schema["paths"]["/healthz"]
     assert "HTTPValidationError" not in models
 
