@@ -16,14 +16,14 @@ _QUIET_S = 60.0
 _REPEATED = ("socket.accept()", "Invalid HTTP request", "a connection was closed")
 
 
-def connection_limits() -> tuple[int, int]:
-    """Most connections of this process, and most that are accepted at a time before some can be closed.
+ACCEPTED_AT_ONCE = 32  # some hundred are open beyond the limit before the first of them is closed
+BACKLOG = 1024  # connections that the system keeps until they are accepted
 
-    Together they leave descriptors for the index's files, its updates and converters.
-    """
+
+def most_connections() -> int:
+    """Connections of this process that leave descriptors for the files of indexes and for converters."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    accepted = min(256, descriptors // 4)
-    return descriptors - accepted - min(256, descriptors // 4), accepted
+    return descriptors - min(320, descriptors // 2)
 
 
 class GuardedProtocol(H11Protocol):
@@ -34,15 +34,16 @@ class GuardedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room and wait for the first request."""
-        if len(self.connections) >= connection_limits()[0]:
+        super().connection_made(transport)
+        self._watch()
+        if len(self.connections) > most_connections():
+            log.warning("a connection was closed to make room; %d are open", len(self.connections))
             idle = [
                 other for other in self.connections if isinstance(other, GuardedProtocol) and other._is_idle
             ]
-            oldest = min(idle, key=lambda other: other._idle_since, default=None)
-            log.warning("a connection was closed to make room; %d are open", len(self.connections))
-            (oldest.transport if oldest else transport).abort()
-        super().connection_made(transport)
-        self._watch()
+            oldest = min(idle, key=lambda other: other._idle_since)  # perhaps this one
+            self.connections.discard(oldest)  # now, before it is lost, so that the next one is another
+            oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""

@@ -30,7 +30,7 @@ from rag.core.errors import RagError, ResourceError
 from rag.core.log import setup_logging
 from rag.core.manifest import read_manifest
 from serve.app import RUN_PREFIX, create_app
-from serve.connections import GuardedProtocol, connection_limits, quieten_connections
+from serve.connections import ACCEPTED_AT_ONCE, BACKLOG, GuardedProtocol, quieten_connections
 from serve.holder import OpenPipeline, open_pipeline
 from serve.metrics import SHARED_FOLDER
 from serve.settings import ServeSettings
@@ -78,7 +78,7 @@ def _config(settings: ServeSettings, app: Any, **more: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=GuardedProtocol,
-        backlog=connection_limits()[1],
+        backlog=ACCEPTED_AT_ONCE,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -99,43 +99,34 @@ def _serve(
         server.should_exit = True
 
     app = create_app(settings, open_pipeline=open_pipeline, on_load_error=stop_on, folder=folder)
-    server = uvicorn.Server(_config(settings, app))
-
-    async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        if threading.current_thread() is threading.main_thread():
-            loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(app.state.engine.reload_all()))
-        await server.serve([listener])
-
-    with _stopping(server):
-        asyncio.run(serve())
+    server = _Server(_config(settings, app))
+    server.run([listener])
     for error in failures:
         if isinstance(error, RagError):
             raise error
-        folders = " or ".join(map(str, settings.indexes.values()))
         raise ResourceError(
-            f"the index in {folders} could not be opened ({type(error).__name__})",
-            hint="the log above has the reason",
+            f"an index could not be opened ({type(error).__name__})", hint="the log above has the reason"
         ) from error
 
 
-@contextmanager
-def _stopping(server: uvicorn.Server) -> Iterator[None]:
-    """Let stop signals lead to a normal return, also before and after the server handles them itself."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class _Server(uvicorn.Server):
+    """Returns after a stop signal, where uvicorn's own would raise it again; SIGHUP reloads."""
 
-    def stop(number: int, frame: Any) -> None:
-        server.should_exit = True
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept few connections at once, while many may wait."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, stop) for number in numbers]
-    try:
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals as long as the event loop runs."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        reload_all = self.config.app.state.engine.reload_all
+        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(reload_all(), name="rag-reload"))
         yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _supervise(
@@ -174,6 +165,7 @@ class _Workers(Multiprocess):
         """Look after the workers once; stop signals are handled before."""
         was_stopped, before = self.should_exit.is_set(), {process.pid for process in self.processes}
         super().keep_subprocess_alive()
+        self.sockets[0].listen(BACKLOG)  # a worker that starts has made it smaller
         self.has_failed = self.has_failed or (self.should_exit.is_set() and not was_stopped)
         for pid in before - {process.pid for process in self.processes}:
             mark_process_dead(pid, os.environ[SHARED_FOLDER])
@@ -221,7 +213,7 @@ def bind(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=connection_limits()[1])
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:  # also of an empty or overlong part of a name
         reason = getattr(error, "strerror", None) or str(error)
         raise ResourceError(

@@ -38,7 +38,7 @@ async def test_headers_that_do_not_arrive_end_the_connection(address, begun: byt
 async def test_too_many_connections_cost_the_one_that_is_idle_for_longest(
     address, monkeypatch, caplog
 ) -> None:
-    monkeypatch.setattr(connections, "connection_limits", lambda: (4, 4))
+    monkeypatch.setattr(connections, "most_connections", lambda: 4)
     open_ones = [await asyncio.open_connection(*address) for _ in range(8)]
     async with httpx.AsyncClient(base_url=f"http://{address[0]}:{address[1]}") as client:
         assert (await client.get("/healthz")).status_code == 200

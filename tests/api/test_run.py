@@ -2,12 +2,15 @@
 
 import logging
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -138,6 +141,24 @@ def test_a_server_that_opens_its_index_ends_at_once(process):
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=20)
     assert process.returncode == 0
+
+
+def test_idle_connections_beyond_the_descriptors_stop_nobody(process):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    url = process.stdout.readline().removeprefix("listening on ").strip()
+    address = url.removeprefix("http://").split(":")
+    with httpx.Client(base_url=url, timeout=60) as client, ExitStack() as idle:
+        ready(client, "v1")
+        for _ in range(1100):
+            idle.enter_context(socket.create_connection((address[0], int(address[1])), timeout=60))
+        assert httpx.get(f"{url}/healthz", timeout=5).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "Traceback" not in err
+    assert err.count("a connection was closed to make room") == 1
 
 
 def test_an_idle_server_ends_at_once(process):
