@@ -192,9 +192,9 @@ def settings(**values: Any) -> ServeSettings:
 
 @asynccontextmanager
 async def running(
-    pipeline: Any = None, app: FastAPI | None = None, **values: Any
+    pipeline: Any = None, app: FastAPI | None = None, *, waits: bool = True, **values: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an application in this event loop, within its life span."""
+    """A client of an application in this event loop, within its life span; waits until the index is open."""
     if app is None:
         pipeline = pipeline or FakePipeline()
         app = create_app(settings(**values), pipeline)
@@ -203,8 +203,8 @@ async def running(
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client,
     ):
-        if pipeline is not None:
-            await until(lambda: app.state.engine.state != "loading")
+        if waits:
+            await until(lambda: app.state.engine.state != "loading", 120)
         yield client
 
 

@@ -263,7 +263,6 @@ async def test_shutdown_finishes_accepted_requests():
     service = FakePipeline(gate=gate)
     app = create_app(settings(batch_max_size=1), service)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready")
         tasks = [asyncio.create_task(ask(client, f"q{number}")) for number in range(4)]
         await until(lambda: app.state.engine.batcher.depth == 3)
         closing = asyncio.create_task(app.state.engine.close())

@@ -47,7 +47,6 @@ def application(index: Path, **values: object):
 async def test_documents_are_searched_when_the_answer_comes(index: Path) -> None:
     app = application(index)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
 
         async def found(question: str) -> list[str]:
             reply = await client.post("/v1/retrieve", json={"question": question}, headers=KEY)
@@ -83,7 +82,6 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
     app = application(index)
     before = (index / "manifest.json").read_bytes()
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
         good = {"id": "x", "text": "word"}
         for documents in ([], [{"id": "x"}], [{**good, "text": " "}], [good, good], [{**good, "id": ""}]):
             reply = await client.post("/v1/documents", json={"documents": documents}, headers=KEY)
@@ -106,7 +104,6 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
 async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
     app = application(index)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
 
         async def found(**chosen: object) -> list[str]:
             wanted = {"question": "zebra", "filter": chosen}
@@ -152,7 +149,6 @@ async def test_metadata_that_filters_cannot_compare_is_refused_by_name(
 ) -> None:
     app, before = application(index), (index / "manifest.json").read_bytes()
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
         body = f'{{"documents": [{{"id": "x", "text": "word", "metadata": {metadata}}}]}}'
         head = {**KEY, "Content-Type": "application/json"}
         reply = await client.post("/v1/documents", content=body, headers=head)
@@ -176,7 +172,6 @@ async def test_a_format_whose_package_is_missing_is_the_servers_fault(
     monkeypatch.syspath_prepend(tmp_path)
     app = application(index)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
         page = ("a.html", b"<html><body><p>Text.</p></body></html>")
         reply = await client.post("/v1/documents", files={"file": page}, headers=KEY)
     assert (reply.status_code, reply.json()["error"]["code"]) == (501, "missing_package")
@@ -187,7 +182,6 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
     """The server waits while a command writes, and both find what the other wrote."""
     app = application(index, follow_updates_s=0.1)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
 
         def hold() -> None:
             with directory_lock(index):
@@ -219,7 +213,6 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
 async def test_what_no_file_or_url_could_name_is_refused(index: Path) -> None:
     app = application(index)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
         for name in ("..", ".", "x" * 300 + ".txt"):
             reply = await client.post("/v1/documents", files={"file": (name, b"hello text")}, headers=KEY)
             assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request"), name
@@ -241,7 +234,6 @@ async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, inde
     for place, status in ((kept, 422), (index, 200)):
         app = application(place)
         async with running(app=app) as client:
-            await until(lambda app=app: app.state.engine.state == "ready", 120)
             sent = {"documents": [{"id": "long", "text": text}]}
             reply = await client.post("/v1/documents", json=sent, headers=KEY)
             assert reply.status_code == status, reply.text
@@ -260,7 +252,6 @@ async def test_after_a_reload_documents_are_cut_as_the_new_index_cuts(tmp_path: 
     app = application(link)
     text = " ".join(f"word{n}" for n in range(360))
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
         counts = []
         for target in (index, other):
             link.unlink()
@@ -280,7 +271,6 @@ async def test_an_update_published_before_the_first_look_is_followed(index: Path
     update_index(index, lambda known: [*(Unchanged(id) for id in known), *puts], lambda _: None)
     engine._first = service
     async with running(app=app) as client:
-        await until(lambda: engine.state == "ready", 120)
         await until(lambda: engine.holders[engine.default].current.n_passages == 3, 20)
         reply = await client.post("/v1/retrieve", json={"question": "elbe"}, headers=KEY)
         assert [hit["passage_id"] for hit in reply.json()["hits"]] == ["c-0"]
@@ -289,7 +279,6 @@ async def test_an_update_published_before_the_first_look_is_followed(index: Path
 async def test_a_write_does_not_make_a_folder_anew(index: Path) -> None:
     app = application(index)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
         index.rename(index.with_name("away"))
         reply = await client.delete("/v1/documents/x", headers=KEY)
         assert (reply.status_code, reply.json()["error"]["code"]) == (500, "index_unusable")
@@ -300,7 +289,6 @@ async def test_an_index_that_may_not_be_written_says_so(index: Path, monkeypatch
     monkeypatch.setattr("serve.engine.os.access", lambda *_: False)
     app = application(index)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
         reason = "its folder is read-only for this server"
         assert (await client.get("/readyz")).json()["read_only"] == reason
         assert (await client.get("/page.json")).json()["indexes"][0]["read_only"] == reason
@@ -315,6 +303,5 @@ async def test_an_index_that_may_not_be_written_says_so(index: Path, monkeypatch
 async def test_a_quote_in_the_name_of_a_file_is_a_quote_in_its_id(index: Path) -> None:
     app = application(index)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
         reply = await client.post("/v1/documents", files={"file": ('a "b".md', b"words")}, headers=KEY)
         assert reply.json()["documents"][0]["id"] == 'a%20"b".md'

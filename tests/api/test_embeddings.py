@@ -106,7 +106,6 @@ async def test_one_reply_never_mixes_the_encoders_of_two_indexes() -> None:
     gate = threading.Event()
     app = create_app(settings(batch_max_size=1), FakePipeline(gate=gate))
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready")
         mixed = asyncio.create_task(client.post("/v1/embeddings", json={"input": ["a", "b"]}))
         await until(lambda: app.state.engine.holders[MODEL].current.batches)
         app.state.engine.holders[MODEL].swap(FakePipeline("v2"))

@@ -248,7 +248,7 @@ async def test_not_ready_while_loading():
         return FakePipeline("late")
 
     app = create_app(settings(), open_pipeline=open_slowly)
-    async with running(app=app) as client:
+    async with running(app=app, waits=False) as client:
         assert (await client.get("/healthz")).status_code == 200
         for response in (
             await client.get("/readyz"),

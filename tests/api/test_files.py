@@ -11,7 +11,7 @@ from rag.pipeline import Pipeline
 from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key, load_settings
 from tests import document_makers as make
-from tests.api.fakes import running, settings, until
+from tests.api.fakes import running, settings
 from tests.pipeline_parts import LastWordsReader
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,6 @@ def application(made: tuple[Path, Path], **values: object):
 async def test_indexed_files_are_served_as_what_browsers_may_show(made):
     app = application(made)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
         assert (await client.get("/page.json")).json()["indexes"][0]["files"] is True
         text = await client.get("/v1/files/notes.md")
         assert (text.status_code, text.text) == (200, "# Rivers\n\nThe *Danube* rises.\n")
@@ -76,7 +75,6 @@ async def test_indexed_files_are_served_as_what_browsers_may_show(made):
 async def test_nothing_else_is_served(made, path: str):
     app = application(made)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
         reply = await client.get(f"http://test/v1/files/{path}")
         assert reply.status_code == 404, reply.text
         assert "secret" not in reply.text
@@ -89,7 +87,6 @@ async def test_a_file_that_was_sent_gives_no_way_to_one_of_its_name(made, tmp_pa
     rag.index(folder / "notes.md", index, retriever="bm25", threads=1)
     app = application((folder, index), api_keys=(hash_api_key("admin"),))
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
         assert (await client.get("/v1/files/notes.md")).status_code == 401
         assert (await client.get("/v1/files/notes.md", headers=KEY)).status_code == 200
         sent = await client.post("/v1/documents", files={"f": ("later.txt", b"What I have.")}, headers=KEY)
@@ -113,7 +110,6 @@ async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path, monkeypatch):
     rag.index(folder, index, retriever="bm25", threads=1)
     app = application((folder, index))
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready", 120)
         hit = (await client.post("/v1/retrieve", json={"question": "second chapter"})).json()["hits"][0]
         assert hit["location"]["page"] == "2"
         reply = await client.get("/v1/files/a%20b.pdf?page=2")

@@ -7,7 +7,7 @@ import pytest
 
 from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key
-from tests.api.fakes import FakePipeline, running, settings, until
+from tests.api.fakes import FakePipeline, running, settings
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
@@ -44,7 +44,6 @@ async def client(opener, tmp_path):
         open_pipeline=opener,
     )
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready")
         client.headers.update(KEY)
         yield client
 

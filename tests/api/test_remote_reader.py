@@ -36,7 +36,6 @@ async def test_questions_wait_for_the_reader_and_searches_do_not():
     service = Elsewhere()
     app = create_app(settings(queue_size=32), service)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready")
         asked = [asyncio.create_task(client.post("/v1/ask", json={"question": f"q{n}"})) for n in range(8)]
         await until(
             lambda: service.reading == 3 and app.state.engine.metrics.render().count(b"depth 5.0") == 1
@@ -51,7 +50,6 @@ async def test_a_dead_reader_is_asked_once_per_question():
     service = Elsewhere(fails=True)
     app = create_app(settings(), service)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready")
         asked = [client.post("/v1/ask", json={"question": f"q{n}"}) for n in range(8)]
         assert [reply.status_code for reply in await asyncio.gather(*asked)] == [502] * 8
     assert service.reading == 8

@@ -58,7 +58,6 @@ async def test_reload_under_load_loses_nothing_and_uses_no_closed_index():
     opener = Opener()
     app = application(opener)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready")
         versions: list[str] = []
         is_over = False
 
@@ -93,7 +92,6 @@ async def test_a_replaced_index_leaves_memory():
     opener = Opener()
     app = application(opener)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready")
         old = opener.opened.pop()
         old.itself = old  # as networks and their parts refer to one another
         left = weakref.ref(old)
@@ -110,7 +108,6 @@ async def test_a_failed_reload_keeps_the_old_index():
     opener = Opener()
     app = application(opener)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready")
         opener.fails = True
         response = await client.post("/v1/admin/reload", headers=KEY)
         assert response.status_code == 500
@@ -124,7 +121,6 @@ async def test_one_reload_at_a_time():
     opener = Opener()
     app = application(opener)
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready")
         opener.gate.clear()
         first = asyncio.create_task(client.post("/v1/admin/reload", headers=KEY))
         await until(app.state.engine._reload_locks["openqa-rag"].locked)
@@ -145,7 +141,6 @@ async def test_reload_needs_keys():
 async def test_parameters_that_nothing_reads_are_refused():
     app = application(opener := Opener())
     async with running(app=app) as client:
-        await until(lambda: app.state.engine.state == "ready")
         for path, body, status in (
             ("/v1/admin/reload", {"index": "/nope"}, 404),
             ("/v1/admin/reload", {"folder": "/nope"}, 422),

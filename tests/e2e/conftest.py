@@ -47,10 +47,16 @@ def shots() -> Path | None:
 
 
 @pytest.fixture
-def page(driver, url, shots):
-    from tests.e2e.page import Page
+def page_at(driver, shots):
+    """Opens the page of a server at an address in the browser."""
+    from tests.e2e.page import Page  # needs selenium
 
-    page = Page(driver, url, shots)
+    return lambda address: Page(driver, address, shots)
+
+
+@pytest.fixture
+def page(page_at, url):
+    page = page_at(url)
     page.media()
     page.complaints()
     return page.open()

@@ -250,12 +250,10 @@ def test_narrow_screens_do_not_scroll_sideways(page):
             page.shoot(("narrow-answer", "", "narrow-no-answer")[number])
 
 
-def test_errors_are_shown_with_a_way_out(page, driver, shots):
-    from tests.e2e.page import Page
-
+def test_errors_are_shown_with_a_way_out(page, driver, page_at):
     broken = FakePipeline(poison=["bad"])
     with listening(create_app(settings(max_question_chars=30), broken)) as address:
-        own = Page(driver, address, shots).open()
+        own = page_at(address).open()
         own.ask("bad")
         assert own.text(".error h2") == "The server failed to answer this request"
         assert own.text(".error .fine").startswith("Request ")
@@ -271,16 +269,14 @@ def test_errors_are_shown_with_a_way_out(page, driver, shots):
     assert own.text(".error h2") == "The server cannot be reached"
 
 
-def test_loading_state_and_escape_while_waiting(page, driver, shots):
+def test_loading_state_and_escape_while_waiting(page, driver, page_at):
     from selenium.webdriver.common.keys import Keys
-
-    from tests.e2e.page import Page
 
     gate = threading.Event()
     slow = FakePipeline(gate=gate)
     app = create_app(settings(), slow)
     with listening(app) as address:
-        own = Page(driver, address, shots).open()
+        own = page_at(address).open()
         own.all("#question")[0].send_keys("slow", Keys.ENTER)
         own.until(lambda: own.is_visible(".skeleton"))
         assert own.all("#results")[0].get_attribute("aria-busy") == "true"

@@ -14,13 +14,6 @@ from tests.api.fakes import FakePipeline, listening, settings
 QUESTION = "Where does the Danube rise?"
 
 
-@pytest.fixture
-def page_at(driver, shots):
-    from tests.e2e.page import Page
-
-    return lambda url: Page(driver, url, shots)
-
-
 def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, page_at):
     class Located(FakePipeline):
         """Passages that have a place in a file."""

@@ -14,11 +14,9 @@ from tests.api.fakes import FakePipeline, listening, settings
 QUESTION = "Where does the Danube rise?"
 
 
-def test_a_server_with_keys_asks_for_one(page, driver, shots):
-    from tests.e2e.page import Page
-
+def test_a_server_with_keys_asks_for_one(page, driver, page_at):
     with listening(create_app(settings(api_keys=(hash_api_key("sésame-ключ"),)), FakePipeline())) as address:
-        own = Page(driver, address, shots).open()
+        own = page_at(address).open()
         own.until(lambda: own.is_visible("#key"))
         own.ask(QUESTION)
         assert own.text(".error h2") == "An API key is needed"
@@ -29,15 +27,24 @@ def test_a_server_with_keys_asks_for_one(page, driver, shots):
         own.until(lambda: own.text(".answer") == "the Black Forest")
 
 
-def test_two_buttons_keep_a_judgement(page, driver, shots, tmp_path):
-    from selenium.webdriver.common.keys import Keys
+def test_an_index_that_may_not_be_written_takes_no_files(page_at, tmp_path, monkeypatch):
+    monkeypatch.setattr("serve.engine.os.access", lambda *_: False)
+    served = settings(api_keys=(hash_api_key("admin"),), index=str(tmp_path))
+    with listening(create_app(served, FakePipeline())) as address:
+        page = page_at(address).open()
+        page.until(lambda: page.is_visible("#key"))
+        page.all("#key")[0].send_keys("admin")
+        assert not page.all("#upload")[0].is_enabled()
+        assert page.text("#upload-note") == "Files cannot be added: its folder is read-only for this server."
 
-    from tests.e2e.page import Page
+
+def test_two_buttons_keep_a_judgement(page, driver, page_at, tmp_path):
+    from selenium.webdriver.common.keys import Keys
 
     assert page.all(".feedback") == []
     path = tmp_path / "feedback.jsonl"
     with listening(create_app(settings(feedback_file=path), FakePipeline())) as address:
-        page = Page(driver, address, shots).open()
+        page = page_at(address).open()
         page.until(lambda: "Answers from" in page.text("#tagline"))  # the server's settings are there
         page.ask(QUESTION)
         assert page.texts(".feedback button") == ["Right", "Wrong"]  # and no signs that a font may lack
@@ -60,15 +67,13 @@ def test_two_buttons_keep_a_judgement(page, driver, shots, tmp_path):
     assert (better.answers, better.meta["shown_answer"]) == (("tomorrow",), "mañana")
 
 
-def test_one_of_several_indexes_is_chosen_and_kept_in_the_address(driver, shots):
-    from tests.e2e.page import Page
-
+def test_one_of_several_indexes_is_chosen_and_kept_in_the_address(driver, page_at):
     def open_service(one):
         return FakePipeline(*one.indexes)
 
     several = settings(index=("wiki=a", "news=b"))
     with listening(create_app(several, open_pipeline=open_service)) as url:
-        page = Page(driver, url, shots)
+        page = page_at(url)
         page.complaints()
         page.open().until(lambda: page.texts("#index option") == ["wiki", "news"])
         page.ask(QUESTION)
@@ -86,14 +91,12 @@ def test_one_of_several_indexes_is_chosen_and_kept_in_the_address(driver, shots)
         assert "gone" in page.text(".error")
 
 
-def test_a_proxy_may_serve_the_page_below_a_path(driver, shots):
-    from tests.e2e.page import Page
-
+def test_a_proxy_may_serve_the_page_below_a_path(driver, page_at):
     with (
         listening(create_app(settings(example_questions=("Who?",)), FakePipeline())) as behind,
         listening(below("/qa", behind)) as outside,
     ):
-        page = Page(driver, outside, shots)
+        page = page_at(outside)
         page.complaints()
         page.open("/qa/").until(lambda: page.texts("#examples li") == ["Who?"])
         page.ask(QUESTION)
@@ -131,14 +134,12 @@ def try_it_out(page, operation: str, path: str) -> None:
     page.script("document.querySelector('.execute').click()")
 
 
-def test_the_api_is_described_and_tried_out_without_any_other_server(driver, url, shots):
-    from tests.e2e.page import Page
-
-    page = Page(driver, url, shots)
+def test_the_api_is_described_and_tried_out_without_any_other_server(driver, url, page_at):
+    page = page_at(url)
     page.complaints()
     driver.set_page_load_timeout(200)  # a megabyte of script, on a machine that may have other work
     page.open("/docs").until(lambda: page.all("#operations-questions-ask_v1_ask_post"), 200)
-    assert "Answer one question, or several" in page.text("#operations-questions-ask_v1_ask_post")
+    assert "/v1/ask" in page.text("#operations-questions-ask_v1_ask_post")
     page.shoot("docs")
     try_it_out(page, "ask_v1_ask_post", "/v1/ask")
     page.until(lambda: "the Black Forest" in page.text(".live-responses-table"))
