@@ -11,7 +11,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import wait
@@ -100,6 +100,7 @@ def _serve(
 
     app = create_app(settings, open_pipeline=open_pipeline, on_load_error=stop_on, folder=folder)
     server = _Server(_config(settings, app))
+    server.reload_all = app.state.engine.reload_all
     server.run([listener])
     for error in failures:
         if isinstance(error, RagError):
@@ -111,6 +112,8 @@ def _serve(
 
 class _Server(uvicorn.Server):
     """Returns after a stop signal, where uvicorn's own would raise it again; SIGHUP reloads."""
+
+    reload_all: Callable[[], Coroutine[Any, Any, None]]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept few connections at once, while many may wait."""
@@ -124,8 +127,7 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.handle_exit, number, None)
-        reload_all = self.config.app.state.engine.reload_all
-        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(reload_all(), name="rag-reload"))
+        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload_all()))
         yield
 
 
