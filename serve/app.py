@@ -123,7 +123,6 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
             {
                 "examples": settings.example_questions,
                 "feedback": settings.feedback_file is not None,
-                "max_question_chars": settings.max_question_chars,
                 "needs_key": bool(settings.api_keys),
                 "indexes": [
                     {

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from rag.core.types import certainty
@@ -17,7 +17,7 @@ from rag.data.text import simple_tokenize
 from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request
 from serve.routes import AppEngine
-from serve.schemas import checked_filter, checked_question
+from serve.schemas import MAX_QUESTION_CHARS, Text, checked_filter
 from serve.settings import ONLY_INDEX
 
 MODEL = ONLY_INDEX  # with several indexes, the default one
@@ -38,6 +38,8 @@ _FOLLOWS_UP = re.compile(
     re.IGNORECASE,
 )
 _LEAST_WORDS = 3  # a question of fewer words, such as "The population?", needs the one before it
+_TOP_K, _N_BEST = 20, 5
+_TEXT = TypeAdapter(Text)
 
 router = APIRouter()
 
@@ -129,14 +131,17 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     """
     index, conditions = index_of(body.model, engine), checked_filter(body.filter)
     message, previous = _last_questions(body.messages)
-    message = checked_question("the last user message", message, engine.settings)
+    try:
+        message = _TEXT.validate_python(message)
+    except ValidationError as error:
+        raise invalid_request(f"the last user message: {error.errors()[0]['msg']}") from None
     if _GREETING.fullmatch(message):
         engine.require_ready(index)
         result: dict[str, Any] = {"question": message, "answers": [], "no_answer_confidence": 1.0}
         sources, content = list[dict[str, Any]](), _GREETED
     else:
-        question = in_context(message, previous, engine.settings.max_question_chars)
-        job = Job("ask", index, engine.settings.read_top_k, engine.settings.n_best, conditions)
+        question = in_context(message, previous)
+        job = Job("ask", index, _TOP_K, _N_BEST, conditions)
         (result,) = await engine.run(request, job, [question])
         sources = _sources(result, *_links(request, engine, index))
         content = _content(result, message, sources)
@@ -199,18 +204,18 @@ def _last_questions(messages: list[ChatMessage]) -> tuple[str, str]:
     return last, next(understood, previous).removeprefix(_UNDERSTOOD)
 
 
-def in_context(question: str, previous: str, max_chars: int) -> str:
+def in_context(question: str, previous: str) -> str:
     """A question that follows up on another, behind that one; others, and those too long together, alone.
 
     Example:
-        >>> in_context("And its population?", "What is the capital of France?", 1000)
+        >>> in_context("And its population?", "What is the capital of France?")
         'What is the capital of France? And its population?'
-        >>> in_context("Who wrote Faust?", "What is the capital of France?", 1000)
+        >>> in_context("Who wrote Faust?", "What is the capital of France?")
         'Who wrote Faust?'
     """
     follows_up = _FOLLOWS_UP.search(question) is not None or len(question.split()) < _LEAST_WORDS
     both = f"{previous} {question}"
-    return both if previous and follows_up and len(both) <= max_chars else question
+    return both if previous and follows_up and len(both) <= MAX_QUESTION_CHARS else question
 
 
 def _links(request: Request, engine: Engine, index: str) -> tuple[str, str]:

@@ -284,8 +284,6 @@ class Engine:
         self._charge(getattr(request.state, "api_key", None), job, len(texts))
         fields = request.state.log_fields
         fields["n_questions"] = len(texts)
-        if self.settings.log_questions:
-            fields["questions"] = texts
         work = self._batched(job, texts, request.state.request_id)
         results = await self.while_connected(request, work, self.settings.timeout_s)
         fields["queue_ms"] = results[0]["timings_ms"]["queue"]

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, StrictStr, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 from starlette.responses import JSONResponse, Response
 
 from rag.core.log import get_logger
-from serve.errors import ApiError, invalid_request
+from serve.errors import ApiError
 from serve.routes import AppEngine
-from serve.schemas import checked_question
+from serve.schemas import Name, Text
 
 log = get_logger(__name__)
 router = APIRouter()
+MAX_BYTES = 64 << 20  # of the file
 
 
 class FeedbackRequest(BaseModel):
@@ -40,17 +41,19 @@ class FeedbackRequest(BaseModel):
         },
     )
 
-    question: StrictStr
-    answer: StrictStr
+    question: Text
+    answer: Text
     verdict: Literal["right", "wrong"]
-    better_answer: StrictStr | None = None
-    passage_id: StrictStr | None = None
-    index: StrictStr | None = None
+    better_answer: Text | None = None
+    passage_id: Text | None = None
+    index: Name | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> FeedbackRequest:
         if self.better_answer is not None and self.verdict == "right":
             raise ValueError("a right answer has no 'better_answer'")
+        if any("\0" in text for text in (self.question, self.answer, self.better_answer or "")):
+            raise ValueError("a text holds a NUL character; remove it")
         return self
 
 
@@ -66,39 +69,31 @@ async def feedback(body: FeedbackRequest, engine: AppEngine) -> Response:
         raise ApiError(
             403, "feedback_disabled", "this server keeps no feedback", hint="set RAG_SERVE_FEEDBACK_FILE"
         )
-    texts = {
-        name: checked_question(name, value, settings)
-        for name in ("question", "answer", "better_answer", "passage_id")
-        if (value := getattr(body, name)) is not None
-    }
-    if any("\0" in text for text in texts.values()):
-        raise invalid_request("a text holds a NUL character", "remove it")
     index = engine.index_name(body.index)
-    if "passage_id" in texts and await engine.passage(texts["passage_id"], index) is None:
-        raise ApiError(
-            404, "passage_not_found", "no passage has this id", hint="passage_id is that of the evidence"
-        )
-    record = labelled_question(texts, body.verdict, engine.require_ready(index).index_version)
+    if body.passage_id is not None and await engine.passage(body.passage_id, index) is None:
+        message, hint = "no passage has this id", "passage_id is that of the evidence"
+        raise ApiError(404, "passage_not_found", message, hint=hint)
+    record = labelled_question(body, engine.require_ready(index).index_version)
     if len(engine.holders) > 1:
         record["index"] = index
-    await engine.in_thread(append_record, settings.feedback_file, record, settings.feedback_max_bytes)
+    await engine.in_thread(append_record, settings.feedback_file, record, MAX_BYTES)
     return JSONResponse({"id": record["id"]})
 
 
-def labelled_question(texts: dict[str, str], verdict: str, index_version: str) -> dict[str, Any]:
+def labelled_question(body: FeedbackRequest, index_version: str) -> dict[str, Any]:
     """A judgement as a record of a question set.
 
     `answers` has the answer that is right, if it is known; question sets keep the other fields as they are.
     """
-    right = texts["answer"] if verdict == "right" else texts.get("better_answer")
-    is_gold = verdict == "right" and "passage_id" in texts
+    right = body.answer if body.verdict == "right" else body.better_answer
+    is_gold = body.verdict == "right" and body.passage_id is not None
     return {
         "id": f"feedback-{uuid.uuid4().hex}",
-        "question": texts["question"],
+        "question": body.question,
         "answers": [right] if right else [],
-        **({"gold_passage_ids": [texts["passage_id"]]} if is_gold else {}),
-        "verdict": verdict,
-        "shown_answer": texts["answer"],
+        **({"gold_passage_ids": [body.passage_id]} if is_gold else {}),
+        "verdict": body.verdict,
+        "shown_answer": body.answer,
         "index_version": index_version,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -118,7 +113,7 @@ def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
             if size_bytes + len(line) > max_bytes:
                 raise ApiError(
                     507, "feedback_full", "the file of feedback has reached its limit",
-                    hint="the operator may move it away or raise RAG_SERVE_FEEDBACK_MAX_BYTES",
+                    hint="the operator may move it away",
                 )  # fmt: skip
             stream.seek(max(0, size_bytes - 1))
             if stream.read(1) not in (b"\n", b""):

@@ -38,7 +38,7 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     if isinstance(pipeline.index, Index):
         threading.Thread(target=pipeline.index.read_ahead, name="rag-read-ahead", daemon=True).start()
     try:
-        pipeline.ask(["Is everything loaded?"], top_k=settings.read_top_k, n_best=settings.n_best)
+        pipeline.ask(["Is everything loaded?"])
     except BaseException:
         pipeline.close()
         raise

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,6 +23,7 @@ access_log = get_logger("serve.access")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_MAX_BODY_BYTES = 256 * 1024
 _SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -54,18 +54,6 @@ class Gate:
         self, app: ASGIApp, settings: ServeSettings, metrics: ServerMetrics, routes: Sequence[BaseRoute]
     ) -> None:
         self.app, self.settings, self.metrics, self.routes = app, settings, metrics, routes
-        self._checked = self._with_cors(self._check)
-
-    def _with_cors(self, app: ASGIApp) -> ASGIApp:
-        if not self.settings.cors_origins:
-            return app
-        return CORSMiddleware(
-            app,
-            allow_origins=self.settings.cors_origins,
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["*"],  # OpenAI's clients in a browser send a dozen of their own
-            expose_headers=["X-Request-ID", "Retry-After"],
-        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI request."""
@@ -92,10 +80,10 @@ class Gate:
 
         self.metrics.in_flight.inc()
         try:
-            await self._checked(scope, receive, send_wrapped)
+            await self._check(scope, receive, send_wrapped)
         except asyncio.CancelledError:  # the server stops and waits no longer
             if status == 0:
-                await self._with_cors(error_response(shutting_down(), scope))(scope, receive, send_wrapped)
+                await error_response(shutting_down(), scope)(scope, receive, send_wrapped)
         except Exception:
             log.exception("request failed", extra={"request_id": state["request_id"]})
             if status != 0:  # part of the response is sent: break the connection, which is not complete
@@ -104,7 +92,7 @@ class Gate:
                 500, "internal_error", "the server failed to answer this request",
                 hint="try again; the server's log has the reason under this request id",
             )  # fmt: skip
-            await self._with_cors(error_response(error, scope))(scope, receive, send_wrapped)
+            await error_response(error, scope)(scope, receive, send_wrapped)
         finally:
             self.metrics.in_flight.dec()
             self._finish(scope, status or 499, time.perf_counter() - started)
@@ -177,9 +165,7 @@ class Gate:
 
     async def _read(self, is_upload: bool, headers: Headers, receive: Receive) -> bytes | None:
         """The body; None if the client disconnects before its end."""
-        limit = self.settings.max_body_bytes
-        if is_upload:
-            limit = max(limit, self.settings.max_upload_bytes)
+        limit = self.settings.max_upload_bytes if is_upload else _MAX_BODY_BYTES
         refused = functools.partial(ApiError, headers={"Connection": "close"})
         too_large = refused(
             413, "body_too_large", f"the body is larger than {limit} bytes", hint="send less in one request"

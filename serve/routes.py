@@ -42,20 +42,17 @@ async def ask(body: AskRequest, request: Request, engine: AppEngine) -> Response
     With `question` the result is one object, with `questions` it is `{"results": [...]}`. Offsets of evidence
     count Unicode code points.
     """
-    limits, questions = engine.settings, body.checked_questions(engine.settings)
-    top_k = body.checked("top_k", limits.read_top_k, limits.max_top_k)
-    n_best = body.checked("n_best", limits.n_best, limits.max_n_best)
-    job = Job("ask", engine.index_name(body.index), top_k, n_best, filter=checked_filter(body.filter))
-    return JSONResponse(body.shown(await engine.run(request, job, questions)))
+    index, conditions = engine.index_name(body.index), checked_filter(body.filter)
+    job = Job("ask", index, body.top_k, body.n_best, conditions)
+    return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 
 @router.post("/v1/retrieve", dependencies=BODY_ALONE, tags=["questions"], response_model=RetrieveOut)
 async def retrieve(body: RetrieveRequest, request: Request, engine: AppEngine) -> Response:
     """Passages without answers, best first; larger scores are better, comparable within one index only."""
-    limits, questions = engine.settings, body.checked_questions(engine.settings)
-    top_k = body.checked("top_k", limits.retrieve_top_k, limits.max_top_k)
-    job = Job("retrieve", engine.index_name(body.index), top_k, filter=checked_filter(body.filter))
-    return JSONResponse(body.shown(await engine.run(request, job, questions)))
+    index, conditions = engine.index_name(body.index), checked_filter(body.filter)
+    job = Job("retrieve", index, body.top_k, filter=conditions)
+    return JSONResponse(body.shown(await engine.run(request, job, body.texts)))
 
 
 @router.get("/v1/passages/{passage_id:path}", tags=["questions"], response_model=PassageOut)

@@ -195,7 +195,7 @@ def _end_with_parent() -> None:
 
 
 def _set_up_logging(settings: ServeSettings) -> None:
-    setup_logging(settings.log_level, json_lines=settings.log_json, is_server=True)
+    setup_logging(settings.log_level, json_lines=True, is_server=True)
     quieten_connections()
 
 

@@ -6,28 +6,32 @@ Answers are described by the dataclasses of `rag.core.types`; their `to_json` le
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from rag.core.types import AnswerSet, FirstStage, Hit, Location, Passage
-from rag.core.unicode import is_unicode
 from rag.data.filters import Filter, FilterError
 from serve.errors import invalid_request
-from serve.settings import ServeSettings
 
 ResultT = TypeVar("ResultT")
+MAX_QUESTION_CHARS = 1000
+Text = Annotated[
+    str,
+    StringConstraints(strict=True, strip_whitespace=True, min_length=1, max_length=MAX_QUESTION_CHARS),
+]
+Name = Annotated[str, StringConstraints(strict=True)]
 
 
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    question: StrictStr | None = Field(None, description="one question")
-    questions: list[StrictStr] | None = Field(None, description="several questions, answered in this order")
-    top_k: StrictInt | None = Field(None, ge=1, description="passages to retrieve for each question")
-    index: StrictStr | None = Field(
-        None, description="name of one of the server's indexes; null: the default"
+    question: Text | None = Field(None, description="one question")
+    questions: list[Text] | None = Field(
+        None, min_length=1, max_length=32, description="several questions, answered in this order"
     )
+    top_k: int = Field(20, ge=1, le=100, strict=True, description="passages to retrieve for each question")
+    index: Name | None = Field(None, description="name of one of the server's indexes; null: the default")
     filter: dict[str, Any] | None = Field(
         None,
         description="only passages that meet all conditions: path (patterns such as guide/*), document, or "
@@ -41,34 +45,10 @@ class _Request(BaseModel):
             raise ValueError("give either 'question' (a string) or 'questions' (a list of strings)")
         return self
 
-    def checked_questions(self, settings: ServeSettings) -> list[str]:
-        """The questions, stripped and within the server's limits.
-
-        Raises:
-            ApiError: 422; the message states which question breaks which limit.
-        """
-        if self.questions is None:
-            return [checked_question("question", self.question or "", settings)]
-        if not self.questions:
-            raise invalid_request("'questions' is empty", "send at least one question")
-        if len(self.questions) > settings.max_questions_per_request:
-            raise invalid_request(
-                f"{len(self.questions)} questions in one request, "
-                f"the limit is {settings.max_questions_per_request}",
-                "send several requests",
-            )
-        return [checked_question(f"questions.{n}", text, settings) for n, text in enumerate(self.questions)]
-
-    def checked(self, name: str, default: int, most: int) -> int:
-        """`top_k` or `n_best`, or its default.
-
-        Raises:
-            ApiError: 422; the value is above the server's limit.
-        """
-        value: int = default if getattr(self, name) is None else getattr(self, name)
-        if value > most:
-            raise invalid_request(f"{name} is {value}, at most {most} is accepted", f"lower {name}")
-        return value
+    @property
+    def texts(self) -> list[str]:
+        """The questions."""
+        return self.questions or [self.question or ""]
 
     def shown(self, results: list[dict[str, Any]]) -> dict[str, Any]:
         """The results in the form of the request: those of several questions, or that of one."""
@@ -87,7 +67,7 @@ class AskRequest(_Request):
         }
     )
 
-    n_best: StrictInt | None = Field(None, ge=1, description="answers to return at most, for each question")
+    n_best: int = Field(5, ge=1, le=20, strict=True, description="most answers to return for each question")
 
 
 class RetrieveRequest(_Request):
@@ -103,7 +83,7 @@ class ReloadRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    index: StrictStr | None = None
+    index: Name | None = None
 
 
 def checked_filter(conditions: dict[str, Any] | None) -> Filter | None:
@@ -116,25 +96,6 @@ def checked_filter(conditions: dict[str, Any] | None) -> Filter | None:
         return Filter.parse(conditions)
     except FilterError as error:
         raise invalid_request(error.message, error.hint) from None
-
-
-def checked_question(name: str, text: str, settings: ServeSettings) -> str:
-    """The question, stripped and within the server's limits; `name` is its place in the request.
-
-    Raises:
-        ApiError: 422; it is empty, too long, or no valid Unicode.
-    """
-    question = text.strip()
-    if not question:
-        raise invalid_request(f"{name} is empty", "ask something")
-    if len(question) > settings.max_question_chars:
-        raise invalid_request(
-            f"{name} has {len(question)} characters, at most {settings.max_question_chars} are accepted",
-            "shorten the question",
-        )
-    if not is_unicode(question):
-        raise invalid_request(f"{name} holds half of a surrogate pair", "send text that is valid Unicode")
-    return question
 
 
 class PassageOut(BaseModel):

@@ -70,19 +70,7 @@ class ServeSettings(BaseSettings, OpenSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least severe messages that are logged"
     )
-    log_json: bool = Field(True, description="one JSON object a log line")
-    log_questions: bool = Field(False, description="write the text of questions to the log")
 
-    read_top_k: int = Field(20, ge=1, description="passages read per question, unless the request sets it")
-    retrieve_top_k: int = Field(
-        20, ge=1, description="passages returned by /v1/retrieve, unless the request sets it"
-    )
-    n_best: int = Field(5, ge=1, description="answers returned, unless the request sets it")
-    max_top_k: int = Field(100, ge=1, le=1000, description="largest top_k a request may ask for")
-    max_n_best: int = Field(20, ge=1, le=100, description="largest n_best a request may ask for")
-    max_question_chars: int = Field(1000, ge=1, description="longest question, in characters")
-    max_questions_per_request: int = Field(32, ge=1, description="most questions in one request")
-    max_body_bytes: int = Field(256 * 1024, ge=64, description="largest request body, in bytes")
     max_upload_bytes: int = Field(
         32 << 20, ge=1024, description="largest request body with documents, in bytes"
     )
@@ -109,7 +97,6 @@ class ServeSettings(BaseSettings, OpenSettings):
     feedback_file: Path | None = Field(
         None, description="JSON lines file that /v1/feedback appends to; it is off without one"
     )
-    feedback_max_bytes: int = Field(64 << 20, ge=1024, description="largest size of that file, in bytes")
 
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all"
@@ -119,9 +106,6 @@ class ServeSettings(BaseSettings, OpenSettings):
         ge=1,
         le=1_000_000,
         description="questions per minute of each API key, in each worker; more get 429; none: no limit",
-    )
-    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="web origins whose pages may call the API; none by default"
     )
     example_questions: Annotated[tuple[str, ...], NoDecode] = Field(
         (), max_length=8, description="questions the web page offers to try"
@@ -176,7 +160,7 @@ class ServeSettings(BaseSettings, OpenSettings):
             parse_cluster(value)
         return value
 
-    @field_validator("api_keys", "cors_origins", "example_questions", mode="before")
+    @field_validator("api_keys", "example_questions", mode="before")
     @classmethod
     def _split(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, str):
@@ -201,15 +185,6 @@ class ServeSettings(BaseSettings, OpenSettings):
 
     @model_validator(mode="after")
     def _fit_together(self) -> ServeSettings:
-        for name, limit in (
-            ("read_top_k", "max_top_k"),
-            ("retrieve_top_k", "max_top_k"),
-            ("n_best", "max_n_best"),
-            ("max_questions_per_request", "queue_size"),
-        ):
-            value, largest = getattr(self, name), getattr(self, limit)
-            if value > largest:
-                raise ValueError(f"{name}={value} is larger than {limit}={largest}")
         if self.workers > 1 and not self.follow_updates_s:
             raise ValueError("follow_updates_s=0 with several workers, which see each other's changes so")
         if self.questions_per_minute is not None and not self.api_keys:
@@ -246,7 +221,7 @@ def load_settings(**values: object) -> ServeSettings:
     variables = {_PREFIX + name.upper() for name in ServeSettings.model_fields}
     present = {name for name in map(str.upper, os.environ) if name.startswith(_PREFIX)}
     for name in sorted(present - variables):
-        hint = did_you_mean(name, variables, "`rag docs settings` lists them")
+        hint = did_you_mean(name, variables, "serve.settings.ServeSettings lists them")
         raise ConfigError(f"server settings: there is no {name}", hint=hint)
     try:
         return ServeSettings(**values)  # type: ignore[arg-type]

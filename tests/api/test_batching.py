@@ -213,7 +213,7 @@ async def test_requests_that_arrive_together_form_one_batch():
 async def test_a_full_queue_answers_503_with_retry_after():
     gate = threading.Event()
     service = FakePipeline(gate=gate)
-    async with running(service, queue_size=2, max_questions_per_request=2) as client:
+    async with running(service, queue_size=2) as client:
         tasks = [asyncio.create_task(ask(client, "first"))]
         await until(service.started.is_set)
         tasks.append(asyncio.create_task(client.post("/v1/ask", json={"questions": ["a", "b"]})))

@@ -35,7 +35,7 @@ class ThreeCitations(FakePipeline):
 
 @pytest.fixture
 def client() -> Iterator[openai.OpenAI]:
-    app = create_app(settings(api_keys=[hash_api_key("sesame")], max_question_chars=100), FakePipeline())
+    app = create_app(settings(api_keys=[hash_api_key("sesame")]), FakePipeline())
     with listening(app) as url:
         yield openai.OpenAI(base_url=f"{url}/v1", api_key="sesame", max_retries=0)
 
@@ -139,8 +139,8 @@ def test_wrong_requests_have_errors_that_the_client_knows(client: openai.OpenAI)
         client.models.retrieve("gpt-4o")
     for messages, words in (
         ([], "messages: list should have at least 1 item"),
-        ([user("")], "the last user message is empty"),
-        ([user("a" * 101)], "101 characters"),
+        ([user("")], "the last user message: String should have at least 1"),
+        ([user("a" * 1001)], "at most 1000 characters"),
         ([{"role": "system", "content": "x"}], "no message of the user"),
         ([user(QUESTION), {"role": "user", "content": 3}], "messages.1.content"),
     ):

@@ -87,7 +87,7 @@ def test_an_encoder_of_questions_alone_says_so(service: FakePipeline, client: op
 async def test_long_lists_leave_room_for_questions() -> None:
     gate = threading.Event()
     service = FakePipeline(gate=gate)
-    async with running(service, batch_max_size=4, queue_size=8, max_questions_per_request=8) as client:
+    async with running(service, batch_max_size=4, queue_size=8) as client:
         texts = [f"text {number}" for number in range(30)]
         whole = asyncio.create_task(client.post("/v1/embeddings", json={"input": texts}))
         await until(lambda: service.batches)

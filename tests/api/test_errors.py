@@ -19,6 +19,7 @@ from serve.settings import ServeSettings, hash_api_key, load_settings
 from tests.api.fakes import FakePipeline, running, settings, until
 
 pytestmark = pytest.mark.anyio
+LARGEST = 256 * 1024  # body, in bytes
 
 
 def check(response: httpx.Response, status: int, code: str) -> dict[str, str]:
@@ -42,32 +43,31 @@ def check(response: httpx.Response, status: int, code: str) -> dict[str, str]:
     [
         ({}, "either 'question'"),
         ({"question": "a", "questions": ["b"]}, "either 'question'"),
-        ({"question": ""}, "question is empty"),
-        ({"question": " \n\t "}, "question is empty"),
-        ({"questions": []}, "'questions' is empty"),
-        ({"questions": ["a", " "]}, "questions.1 is empty"),
+        ({"question": ""}, "question: string should have at least 1 character"),
+        ({"question": " \n\t "}, "question: string should have at least 1 character"),
+        ({"questions": []}, "questions: list should have at least 1 item"),
+        ({"questions": ["a", " "]}, "questions.1: string should have at least 1 character"),
         ({"question": 7}, "question: input should be a valid string"),
         ({"questions": "a"}, "questions: input should be a valid list"),
         ({"questions": ["a", None]}, "questions.1: input should be a valid string"),
-        ({"question": "é" * 21}, "21 characters, at most 20"),
-        ({"questions": ["a"] * 4}, "4 questions in one request, the limit is 3"),
+        ({"question": "é" * 1001}, "question: string should have at most 1000 characters"),
+        ({"questions": ["a"] * 33}, "questions: list should have at most 32 items"),
         ({"question": "a", "top_k": 0}, "top_k: input should be greater than or equal to 1"),
-        ({"question": "a", "top_k": 31}, "top_k is 31, at most 30"),
+        ({"question": "a", "top_k": 101}, "top_k: input should be less than or equal to 100"),
         ({"question": "a", "top_k": "5"}, "top_k: input should be a valid integer"),
         ({"question": "a", "top_k": True}, "top_k: input should be a valid integer"),
         ({"question": "a", "top_k": 10**30}, "top_k"),
-        ({"question": "a", "n_best": 21}, "n_best is 21, at most 20"),
+        ({"question": "a", "n_best": 21}, "n_best: input should be less than or equal to 20"),
         ({"question": "a", "topk": 5}, "'topk' is not a known field"),
         ({"question": "a", "\ud800": 5}, "unicode"),
-        ({"question": "half \ud83d"}, "half of a surrogate pair"),
+        ({"question": "half \ud83d"}, "unicode"),
         ([1, 2], "not a JSON object"),
         ("text", "not a JSON object"),
         (None, "not a JSON object"),
     ],
 )
 async def test_invalid_requests_are_explained(body, words):
-    limits: dict[str, Any] = {"max_question_chars": 20, "max_questions_per_request": 3, "max_top_k": 30}
-    async with running(**limits) as client:
+    async with running() as client:
         response = await client.post(
             "/v1/ask", content=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
         )
@@ -75,11 +75,11 @@ async def test_invalid_requests_are_explained(body, words):
 
 
 async def test_limits_hold_exactly():
-    async with running(max_question_chars=20, max_questions_per_request=3, max_top_k=30) as client:
+    async with running() as client:
         for body in (
-            {"question": "😀" * 20},
-            {"questions": ["a"] * 3},
-            {"question": "a", "top_k": 30, "n_best": 20},
+            {"question": "😀" * 1000},
+            {"questions": ["a"] * 32},
+            {"question": "a", "top_k": 100, "n_best": 20},
         ):
             assert (await client.post("/v1/ask", json=body)).status_code == 200
 
@@ -115,17 +115,17 @@ async def test_unknown_paths_methods_and_passages():
     assert "😀" in error["message"]
 
 
-async def pieces(n: int, size_bytes: int = 100) -> AsyncIterator[bytes]:
+async def pieces(n: int, size_bytes: int = LARGEST // 10) -> AsyncIterator[bytes]:
     for _ in range(n):
         yield b" " * size_bytes
 
 
 async def test_large_bodies_are_refused_declared_or_chunked():
-    async with running(max_body_bytes=1000) as client:
-        check(await client.post("/v1/ask", content=b" " * 1001), 413, "body_too_large")
+    async with running() as client:
+        check(await client.post("/v1/ask", content=b" " * (LARGEST + 1)), 413, "body_too_large")
         check(await client.post("/v1/ask", content=pieces(11)), 413, "body_too_large")
         check(await client.post("/v1/admin/reload", content=pieces(11)), 413, "body_too_large")
-        just_fits = b'{"question": "a"}'.ljust(1000)
+        just_fits = b'{"question": "a"}'.ljust(LARGEST)
         headers = {"Content-Type": "application/json"}
         assert (await client.post("/v1/ask", content=just_fits, headers=headers)).status_code == 200
         assert 'rag_rejected_total{reason="body_too_large"} 3.0' in (await client.get("/metrics")).text
@@ -333,8 +333,8 @@ class TestSettings:
         monkeypatch.setenv("RAG_SERVE_PORT", "9001")
         monkeypatch.setenv("RAG_SERVE_API_KEYS", f"{'a' * 64}  -, {'B' * 64}")  # as sha256sum prints it
         monkeypatch.setenv("RAG_SERVE_EXAMPLE_QUESTIONS", "Who, when? | Why?")
-        got = load_settings(max_top_k=50)
-        assert (got.port, got.max_top_k) == (9001, 50)
+        got = load_settings(queue_size=50)
+        assert (got.port, got.queue_size) == (9001, 50)
         assert got.api_keys == ("a" * 64, "b" * 64)
         assert got.example_questions == ("Who, when?", "Why?")
         for value, indexes in (
@@ -350,8 +350,7 @@ class TestSettings:
         [
             ({"prot": 1}, "prot: Extra inputs are not permitted"),
             ({"api_keys": "plain"}, "api_keys: entry 1 is not a sha256 (64 hex digits)"),
-            ({"read_top_k": 200}, "read_top_k=200 is larger than max_top_k=100"),
-            ({"queue_size": 8}, "max_questions_per_request=32 is larger than queue_size=8"),
+            ({"workers": 2, "follow_updates_s": 0}, "follow_updates_s=0 with several workers"),
             ({"timeout_s": 0}, "timeout_s"),
             ({"timeout_s": "inf"}, "timeout_s: Input should be a finite number"),
             ({"drain_timeout_s": "inf"}, "drain_timeout_s: Input should be a finite number"),

@@ -67,12 +67,15 @@ async def test_what_cannot_be_kept_is_refused(
 
 
 @pytest.mark.anyio
-async def test_it_is_off_by_default_and_stops_at_its_limit(tmp_path: Path) -> None:
+async def test_it_is_off_by_default_and_stops_at_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running() as client:
         reply = await client.post("/v1/feedback", json=judged())
     assert (reply.status_code, reply.json()["error"]["code"]) == (403, "feedback_disabled")
     path = tmp_path / "feedback.jsonl"
-    async with running(feedback_file=path, feedback_max_bytes=1024) as client:
+    monkeypatch.setattr(feedback, "MAX_BYTES", 1024)
+    async with running(feedback_file=path) as client:
         replies = [await client.post("/v1/feedback", json=judged()) for _ in range(8)]
     kept = [reply for reply in replies if reply.status_code == 200]
     assert 0 < len(kept) < 8

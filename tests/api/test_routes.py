@@ -89,12 +89,12 @@ async def test_several_questions_are_answered_in_order():
     assert service.batches[0] == questions
 
 
-async def test_defaults_come_from_the_settings_and_requests_override_them():
+async def test_requests_override_the_defaults():
     service = FakePipeline()
-    async with running(service, read_top_k=7, n_best=2) as client:
+    async with running(service) as client:
         await client.post("/v1/ask", json={"question": "a"})
         await client.post("/v1/ask", json={"question": "a", "top_k": 3, "n_best": 4})
-    assert service.parameters == [(7, 2), (3, 4)]
+    assert service.parameters == [(20, 5), (3, 4)]
 
 
 async def test_offsets_count_code_points():
@@ -105,14 +105,14 @@ async def test_offsets_count_code_points():
 
 
 async def test_retrieve():
-    async with running(retrieve_top_k=3) as client:
+    async with running() as client:
         one = (await client.post("/v1/retrieve", json={"question": "the Danube", "top_k": 2})).json()
         many = (await client.post("/v1/retrieve", json={"questions": ["the Danube", "Rhine"]})).json()
     assert list(one) == ["question", "hits", "index_version", "timings_ms"]
     assert list(one["hits"][0]) == ["passage_id", "title", "text", "score"]
     assert one["hits"][0]["passage_id"] == "danube-1"
     assert len(one["hits"]) == 2
-    assert [len(result["hits"]) for result in many["results"]] == [3, 3]
+    assert [len(result["hits"]) for result in many["results"]] == [4, 4]
     assert one["hits"][0]["score"] >= one["hits"][1]["score"]
 
 
@@ -158,7 +158,7 @@ async def test_health_and_readiness():
 
 
 async def test_metrics_tell_requests_stages_batches_and_the_index():
-    async with running(max_body_bytes=1000) as client:
+    async with running() as client:
         for question in (QUESTION, "Who invented the telephone?"):
             await client.post("/v1/ask", json={"question": question})
         await client.get("/v1/passages/danube-1")
@@ -166,7 +166,7 @@ async def test_metrics_tell_requests_stages_batches_and_the_index():
         await client.get("/no/such/path")
         await client.get("/?q=a")
         await client.get("/openapi.json")
-        await client.post("/v1/ask", content=b" " * 1001)
+        await client.post("/v1/ask", content=b" " * 300_000)
         await client.get("/v1/ask")
         response = await client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain")
@@ -207,7 +207,7 @@ async def test_request_ids_are_kept_if_valid_and_made_if_not():
     assert len(set(made)) == len(made)
 
 
-async def test_the_access_log_has_fields_and_no_question_unless_asked_for(caplog):
+async def test_the_access_log_has_fields_and_no_question(caplog):
     caplog.set_level(logging.INFO, logger="serve.access")
     async with running() as client:
         await client.post("/v1/ask", json={"question": QUESTION}, headers={"X-Request-ID": "r1"})
@@ -217,10 +217,6 @@ async def test_the_access_log_has_fields_and_no_question_unless_asked_for(caplog
     assert record.index_version == "v1"
     assert record.duration_ms >= record.queue_ms >= 0
     assert "Danube" not in json.dumps(record.__dict__, default=str)
-    caplog.clear()
-    async with running(log_questions=True) as client:
-        await client.post("/v1/ask", json={"question": QUESTION})
-    assert next(record.questions for record in caplog.records if hasattr(record, "questions")) == [QUESTION]
 
 
 async def test_openapi_is_valid_and_describes_requests_answers_and_errors():
@@ -243,7 +239,7 @@ async def test_openapi_is_valid_and_describes_requests_answers_and_errors():
 
 
 async def test_the_page_and_its_files_are_served_with_security_headers():
-    async with running(example_questions=("Why?",), max_question_chars=9) as client:
+    async with running(example_questions=("Why?",)) as client:
         page = await client.get("/?q=Why")
         for path, media_type in (
             ("/static/style.css", "text/css"),
@@ -267,31 +263,11 @@ async def test_the_page_and_its_files_are_served_with_security_headers():
     assert page.headers["referrer-policy"] == "no-referrer"
     assert page.headers["cache-control"] == "no-cache"
     assert about == {
-        "examples": ["Why?"], "feedback": False, "max_question_chars": 9, "needs_key": False,
+        "examples": ["Why?"], "feedback": False, "needs_key": False,
         "indexes": [
             {"name": "openqa-rag", "n_passages": 4, "files": False, "folders": ["guide/", "guide/setup/"]}
         ],
     }  # fmt: skip
-
-
-async def test_cross_origin_calls_only_from_listed_origins():
-    asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
-    async with running() as client:
-        assert "access-control-allow-origin" not in (await client.options("/v1/ask", headers=asked)).headers
-    async with running(cors_origins=("https://a.example",), api_keys="0" * 64) as client:
-        allowed = await client.options("/v1/ask", headers=asked)
-        refused = await client.options("/v1/ask", headers={**asked, "Origin": "https://b.example"})
-    assert allowed.headers["access-control-allow-origin"] == "https://a.example"
-    assert "access-control-allow-origin" not in refused.headers
-
-
-async def test_a_failure_is_told_across_origins_too(monkeypatch):
-    async with running(cors_origins=("https://a.example",)) as client:
-        monkeypatch.setattr(client._transport.app.state.engine, "require_ready", None)
-        response = await client.get("/readyz", headers={"Origin": "https://a.example"})
-    assert response.status_code == 500
-    assert response.headers["access-control-allow-origin"] == "https://a.example"
-    assert "X-Request-ID" in response.headers["access-control-expose-headers"]
 
 
 async def test_the_api_is_described_on_a_page_of_local_files():
