@@ -1,10 +1,7 @@
-"""A tiny random Llama with a byte-level tokenizer, and the same model as a GGUF file."""
+"""A tiny random Llama with a byte-level tokenizer."""
 
 from pathlib import Path
-from typing import Any
 
-import gguf
-import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -56,59 +53,3 @@ def causal_folder(place: Path, *, chat: bool = True, seed: int = 0, positions: i
     tiny_causal(seed, positions).save_pretrained(place)
     causal_tokenizer(chat).save_pretrained(place)
     return place
-
-
-def write_gguf(
-    path: Path,
-    model: Any,
-    *,
-    kind: gguf.GGMLQuantizationType | None = None,
-    arch: str = "llama",
-    drop: str = "",
-) -> Path:
-    """The model as llama.cpp's converter writes it: other names, and the halves of rotary heads interleaved.
-
-    Args:
-        kind: quantisation of the matrices; None: fp32.
-        drop: name of a tensor that is left out.
-    """
-    config, (entries, merges) = model.config, _vocabulary()
-    writer = gguf.GGUFWriter(path, arch)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(entries)
-    writer.add_token_types([3] * len(SPECIAL) + [1] * (len(entries) - len(SPECIAL)))
-    writer.add_token_merges([" ".join(pair) for pair in merges])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_pad_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_chat_template(CHAT)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
-    for name, tensor in model.state_dict().items():
-        values, base = tensor.float().numpy(), name.removesuffix(".weight")
-        for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
-            if base.endswith(part):
-                halves = values.reshape(heads, 2, -1, values.shape[1])
-                values = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
-        known = f"{names.get_name(base)}.weight"
-        if known == drop:
-            continue
-        if kind is not None and values.ndim == 2:
-            writer.add_tensor(known, gguf.quants.quantize(values, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(known, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path

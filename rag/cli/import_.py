@@ -13,8 +13,7 @@ def import_(
         Path,
         typer.Argument(
             help="Checkpoint of DPR (.cp) or with the same names, a folder of RAG, any model's folder with "
-            "pickled weights (pytorch_model.bin), a language model's GGUF file (also inside a wheel), or "
-            "minilm-qa, as a folder for other libraries."
+            "pickled weights (pytorch_model.bin), or minilm-qa, as a folder for other libraries."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")],
@@ -29,24 +28,17 @@ def import_(
         typer.Option("--index", "-i", help="Index that a RAG checkpoint's question encoder is to search."),
     ] = None,
 ) -> None:
-    """Convert a dense retriever, RAG, a folder with pickled weights or a language model.
+    """Convert a dense retriever, RAG or a folder with pickled weights.
 
     Only tensors are read, nothing is executed.
     """
     from rag.core.log import setup_logging
     from rag.joint.rag_import import import_rag, is_rag
-    from rag.runtime.gguf import import_gguf, is_gguf
     from rag.runtime.low_rank import is_difference, write_whole
     from rag.runtime.model_files import QA_ENCODER, model_folder
-    from retrievers.encoders.checkpoint_import import import_checkpoint
-    from retrievers.encoders.folder_import import import_folder
+    from retrievers.encoders.import_weights import import_checkpoint, import_folder
 
     setup_logging("INFO")
-    if is_gguf(source):
-        _refuse_unused("a GGUF file", base=base, index=index)
-        model = import_gguf(source, out)
-        typer.echo(f"language model → {model}\nuse it: rag ask … --reader {model}")
-        return
     if is_rag(source):
         _refuse_unused("a RAG checkpoint", base=base)
         reader = import_rag(source, out, index)

@@ -256,18 +256,38 @@ def read_weight(folder: Path, name: str) -> Tensor:
     raise ArtifactError(f"{folder} has no {name}", hint="copy or download it again")
 
 
-def open_tokenizer(file: Path) -> Any:
-    """The tokenizer in a tokenizer.json.
+def folder_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a model folder's tokenizer.json, without padding and truncation.
 
     Raises:
-        ArtifactError: it is damaged.
+        ArtifactError: it is missing or damaged.
     """
     from tokenizers import Tokenizer
 
+    file = tokenizer_file(folder)
     try:
-        return Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the Rust side raises plain Exception
         raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def tokenizer_file(folder: Path) -> Path:
+    """A model folder's tokenizer.json, which belongs to the model's identity: other tokens, other answers.
+
+    Raises:
+        ArtifactError: it is missing; another tokenizer is never made up from a vocabulary.
+    """
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise ArtifactError(
+            f"{folder} has no tokenizer.json",
+            hint="copy the whole folder again; a folder published without it gets one from transformers: "
+            f'AutoTokenizer.from_pretrained("{folder}").save_pretrained("{folder}")',
+        )
+    return file
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:

@@ -31,7 +31,7 @@ from rag.runtime.model_files import (
 from retrievers.encoders.layout import PAIR, PassageLayout
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer
-from retrievers.encoders.tower import Tower
+from retrievers.encoders.tower import TowerModel
 from retrievers.encoders.vectors import Vectors
 
 WINDOW_ROWS = 8192  # passages that are sorted by length together
@@ -95,7 +95,6 @@ class BiEncoder:
         passage_prefix: str | None = None,
         layout: str | None = None,
         batch_size: int | None = None,
-        fast: bool = True,
     ) -> BiEncoder:
         """Load a bi-encoder.
 
@@ -115,7 +114,6 @@ class BiEncoder:
             passage_prefix: put before every passage; default: the folder's prompt.
             layout: "pair" for `[CLS] title [SEP] text [SEP]`, or a template such as "{title} {text}".
             batch_size: most texts in a batch; default 32 on CPU, 256 on a GPU.
-            fast: False forces transformers' own implementation.
 
         Raises:
             ConfigError: a setting is not one of the above.
@@ -156,11 +154,11 @@ class BiEncoder:
         for note in dict.fromkeys((*_open_notes(settings, changes), *_open_notes(query_settings, changes))):
             log.warning("%s", note)
         checked_layout = PassageLayout(settings.layout)
-        side = _Side(settings, where, how, fast)
+        side = _Side(settings, where, how)
         if shared and how == how_queries:
             other = side
         else:
-            other = _Side(query_settings, where, how_queries, fast)
+            other = _Side(query_settings, where, how_queries)
             _check_towers(side, other)
         files = _files(settings) + ([] if shared else _files(query_settings))
         identity = EncoderIdentity(
@@ -185,11 +183,6 @@ class BiEncoder:
     def dim(self) -> int:
         """Vector size D."""
         return self.identity.dim
-
-    @property
-    def is_fast(self) -> bool:
-        """Whether the packed CPU path is in use (else transformers)."""
-        return self._passage.tower.is_fast
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) float32 of passages, in order.
@@ -222,7 +215,7 @@ class BiEncoder:
 
         tokenizer = self._passage.tokenizer
         before = tokenizer.cut
-        found = self._encode(self._passage.tower, tokenize, len(texts))
+        found = self._encode(self._passage, tokenize, len(texts))
         if tokenizer.cut and not before:  # only the first time
             log.warning(
                 "%d of %d passages are longer than the %d tokens that %s reads: their ends are not in their "
@@ -241,7 +234,7 @@ class BiEncoder:
 
         tokenizer = self._query.tokenizer
         before = tokenizer.cut_questions
-        found = self._encode(self._query.tower, tokenize, len(queries), question=True)
+        found = self._encode(self._query, tokenize, len(queries), question=True)
         if tokenizer.cut_questions and not before:  # only the first time
             log.warning(
                 "%d of %d questions are longer than the %d tokens that %s reads: their ends do not count",
@@ -268,7 +261,7 @@ class BiEncoder:
         self._pool.close()
 
     def _encode(
-        self, tower: Tower, tokenize: Callable[[int, int], list[list[int]]], n: int, *, question: bool = False
+        self, side: _Side, tokenize: Callable[[int, int], list[list[int]]], n: int, *, question: bool = False
     ) -> Vectors:
         parts: list[Vectors] = []
         spans = [(start, min(start + WINDOW_ROWS, n)) for start in range(0, n, WINDOW_ROWS)]
@@ -278,25 +271,26 @@ class BiEncoder:
                 sequences = coming.pop().result()
                 if number + 1 < len(spans):
                     coming.append(background.submit(tokenize, *spans[number + 1]))
-                parts.append(self._encode_window(tower, sequences, question))
+                parts.append(self._encode_window(side, sequences, question))
         return Vectors.joined(parts) if parts else Vectors(torch.empty(0, self.dim))
 
-    def _encode_window(self, tower: Tower, sequences: list[list[int]], question: bool) -> Vectors:
-        on_cpu = tower.device == "cpu"
+    def _encode_window(self, side: _Side, sequences: list[list[int]], question: bool) -> Vectors:
+        on_cpu = side.device == "cpu"
         batches = plan_batches(
             [len(sequence) for sequence in sequences],
             max_rows=self.batch_size,
             max_tokens=CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS,
         )
 
+        @torch.inference_mode()
         def run(rows: list[int]) -> Vectors:
-            return tower.run([sequences[row] for row in rows], question=question)
+            vectors = side.tower([sequences[row] for row in rows], question=question)
+            return Vectors(vectors.values.cpu(), None if vectors.lengths is None else vectors.lengths.cpu())
 
-        # transformers' models and GPUs are already parallel inside one batch
-        running = self._pool.map(run, batches) if tower.is_fast else map(run, batches)
         results = []
-        for rows, found in zip(batches, running, strict=True):
-            results.append(found)
+        # a GPU is parallel inside one batch
+        for rows, vectors in zip(batches, (self._pool.map if on_cpu else map)(run, batches), strict=True):
+            results.append(vectors)
             self._done(len(rows))
         places = np.argsort([row for rows in batches for row in rows])
         return Vectors.joined(results).take(places.tolist())
@@ -308,20 +302,20 @@ class _Side:
     Indexing then never holds a question tower, nor serving a passage tower.
     """
 
-    def __init__(self, settings: EncoderSettings, device: str, precision: str, fast: bool) -> None:
-        self.settings, self.device, self.precision, self.fast = settings, device, precision, fast
+    def __init__(self, settings: EncoderSettings, device: str, precision: str) -> None:
+        self.settings, self.device, self.precision = settings, device, precision
         self.dim = settings.dim
         self.tokenizer = TextTokenizer(settings)
-        self._tower: Tower | None = None
+        self._tower: TowerModel | None = None
         self._lock = threading.Lock()
 
     @property
-    def tower(self) -> Tower:
+    def tower(self) -> TowerModel:
         with self._lock:
             if self._tower is None:
-                self._tower = Tower(
-                    self.settings, device=self.device, precision=self.precision, fast=self.fast
-                )
+                loaded = TowerModel.load(self.settings, device=self.device, train=False)
+                dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
+                self._tower = loaded.requires_grad_(False).to_compute(dtype)
             return self._tower
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,12 @@ from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.runtime.backbone import attention_for, loading, refuse_missing, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
-from rag.runtime.fast.core_pool import CorePool
-from rag.runtime.fast.fast_bert import FastBert
-from rag.runtime.fast.packing import pack, plan_batches
+from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, read_config, weight_files
 from retrievers.encoders.layout import PAIR, PassageLayout
 
 _BATCH_TOKENS = 8192
-_CORE_TOKENS = 2048  # tokens per core at a time
 _LAYOUT = "{title} {text}"
 _LAYOUT_KEY = "passage_layout"  # key of config.json: the layout of training
 _SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
@@ -173,47 +170,6 @@ def _log_odds(logits: torch.Tensor) -> torch.Tensor:
     return found[:, 0] if found.shape[1] == 1 else found[:, 1] - found[:, 0]
 
 
-class _FastPairs:
-    """Fast inference on a CPU: packed tokens, whole batches per core, the last layer for [CLS] alone.
-
-    The encoder's weights are copied: of the network only the head is kept.
-    """
-
-    def __init__(self, model: PairModel, precision: str) -> None:
-        base = model.network.base_model
-        self._encoder = FastBert.from_model(base, precision=precision)
-        self._pooler, self._classifier = getattr(base, "pooler", None), model.network.classifier
-        self._texts = replace(model, network=None)
-        self.pool = CorePool()
-
-    @staticmethod
-    def supports(network: Any, device: str) -> bool:
-        """Whether it computes what the network does; the heads of these two kinds are known."""
-        kind = network.config.model_type
-        return (
-            device == "cpu"
-            and kind in ("bert", "xlm-roberta", "roberta")
-            and FastBert.supports(network.config)
-        )
-
-    def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> torch.Tensor:
-        encoded = self._texts.encode(questions, passages)
-        ids, types = encoded["input_ids"], encoded.get("token_type_ids")
-        plan = plan_batches(
-            [len(own) for own in ids], max_rows=self._texts.batch_size, max_tokens=_CORE_TOKENS
-        )
-
-        def run(rows: list[int]) -> torch.Tensor:
-            kinds = None if types is None else [types[row] for row in rows]
-            with torch.inference_mode():
-                packed = pack([ids[row] for row in rows], kinds)
-                first = self._encoder.forward(packed, first_token_only=True)[:, None]
-                return _log_odds(self._classifier(first if self._pooler is None else self._pooler(first)))
-
-        parts = list(self.pool.map(run, plan))
-        return torch.cat(parts)[torch.tensor([row for rows in plan for row in rows]).argsort()]
-
-
 class CrossEncoder:
     """Scores how relevant passages are to questions; for filtering negatives and for re-ranking.
 
@@ -230,9 +186,7 @@ class CrossEncoder:
         self.name, self.device = name, device
         self._dtype, self._probabilities = dtype, probabilities
         model.network.to(device).eval()
-        self._model: PairModel | _FastPairs = model
-        if _FastPairs.supports(model.network, device):
-            self._model = _FastPairs(model, "bf16" if dtype == torch.bfloat16 else "fp32")
+        self._model = model
 
     @classmethod
     def load(
@@ -276,16 +230,8 @@ class CrossEncoder:
             raise DataError(f"{len(questions)} questions for {len(passages)} passages, expected pairs")
         if not questions:
             return np.zeros(0, np.float32)
-        if isinstance(self._model, _FastPairs):
-            logits = self._model.logits(questions, passages)
-        else:
-            half, device = self._dtype == torch.bfloat16, self.device.partition(":")[0]
-            with torch.inference_mode(), torch.autocast(device, self._dtype) if half else nullcontext():
-                logits, _ = self._model.logits(questions, passages)
+        half, device = self._dtype == torch.bfloat16, self.device.partition(":")[0]
+        with torch.inference_mode(), torch.autocast(device, self._dtype) if half else nullcontext():
+            logits, _ = self._model.logits(questions, passages)
         scores = torch.sigmoid(logits) if self._probabilities else logits
         return np.asarray(scores.cpu().numpy(), np.float32)
-
-    def close(self) -> None:
-        """End the worker threads; the next call starts them again."""
-        if isinstance(self._model, _FastPairs):
-            self._model.pool.close()

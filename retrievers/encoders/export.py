@@ -1,204 +1,158 @@
-"""Write finished encoders as folders that transformers and sentence-transformers open too.
+"""Write finished encoders as folders that sentence-transformers opens too.
 
-Two BERT towers that read [CLS] become DPR's layout, which transformers loads:
-
-    DIR/question_encoder/    config.json (model_type dpr), model.safetensors, tokenizer
-    DIR/ctx_encoder/         the same
-
-Everything else becomes sentence-transformers' layout (PyLate's, where tokens keep their vectors): `DIR/`
-itself where one tower does both, or one such folder per tower under `DIR/query_encoder/` and
-`DIR/passage_encoder/`. `rag index --encoder DIR` takes all three. The same weights give the same bytes.
+`DIR/` itself where one tower does both, or one such folder per tower under `DIR/query_encoder/` and
+`DIR/passage_encoder/`. Encoders with one vector per token become a `MultiVectorEncoder`. The same weights
+give the same bytes.
 """
 
+import copy
 import json
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
-from rag.core.errors import ArtifactError
 from rag.core.files import replaced_folder
+from rag.runtime.model_files import TOWER_NAMES, read_config, tokenizer_file
 from retrievers.encoders.head import ACTIVATIONS, Linear
-from retrievers.encoders.layout import PAIR
-from retrievers.encoders.settings import POOLING_KEYS, EncoderForm
+from retrievers.encoders.settings import EncoderSettings
+from retrievers.encoders.tokenization import marked_tokenizer
+from retrievers.encoders.tower import TowerModel
 
-_TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
-)
-_POSITION_BUFFER = "embeddings.position_ids"
-_MODULES, _PYLATE_DENSE = "sentence_transformers.models", "pylate.models.Dense.Dense"
-
-
-@dataclass(frozen=True, slots=True)
-class TowerWeights:
-    """One tower as it leaves training.
-
-    Attributes:
-        config: configuration of the bare transformers model, as in its config.json.
-        state: weights under the bare model's names (`embeddings.word_embeddings.weight`, …).
-        tokenizer_dir: folder whose tokenizer files are copied.
-        head: the layers that follow the token vectors, in order.
-    """
-
-    config: Mapping[str, Any]
-    state: Mapping[str, torch.Tensor]
-    tokenizer_dir: Path
-    head: tuple[Linear | nn.LayerNorm, ...] = ()
-
-
-def _is_dpr(form: EncoderForm, towers: Iterable[TowerWeights]) -> bool:
-    """Whether DPR's layout says all there is to say."""
-    plain = not (form.normalize or form.query_prefix or form.passage_prefix or form.lower_case)
-    plain = plain and not form.segments and form.pooling == "cls" and form.layout == PAIR
-    return plain and all(
-        tower.config.get("model_type") == "bert"
-        and len(tower.head) <= 1
-        and all(
-            isinstance(e, Linear) and e.bias is not None and e.activation == "Identity" for e in tower.head
-        )
-        for tower in towers
-    )
+_TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
+_CLASSES = {
+    "Transformer": "base.modules.transformer.Transformer",
+    "Dense": "base.modules.dense.Dense",
+    "Normalize": "base.modules.normalize.Normalize",
+    "Pooling": "sentence_transformer.modules.pooling.Pooling",
+    "LayerNorm": "sentence_transformer.modules.layer_norm.LayerNorm",
+    "MultiVectorMask": "multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+}
 
 
 def write_encoder(
-    folder: Path, question: TowerWeights, passage: TowerWeights | None, form: EncoderForm
+    folder: Path,
+    question: TowerModel,
+    passage: TowerModel | None,
+    weights: Mapping[str, Tensor],
+    settings: EncoderSettings,
 ) -> Path:
     """Write a bi-encoder; what `folder` held before is replaced.
 
     Args:
         question: question tower, or the only one.
+        weights: fp32 by the names of the model's parameters (`question.encoder.…`); others stay as they are.
+        settings: how the finished encoder reads texts.
 
     Returns:
         `folder`.
     """
     with replaced_folder(folder) as temporary:
         if passage is None:
-            _write_sentence_tower(temporary, question, form)
-        elif _is_dpr(form, (question, passage)):
-            write_dpr_tower(temporary / "question_encoder", question, role="question_encoder")
-            write_dpr_tower(temporary / "ctx_encoder", passage, role="ctx_encoder")
+            _write_tower(temporary, question, "question.", weights, settings)
         else:
-            _write_sentence_tower(temporary / "query_encoder", question, form)
-            _write_sentence_tower(temporary / "passage_encoder", passage, form)
+            of_passages, of_questions = (temporary / name for name in TOWER_NAMES[0])
+            _write_tower(of_questions, question, "question.", weights, settings)
+            _write_tower(of_passages, passage, "passage.", weights, settings)
     return folder
 
 
-def write_dpr_tower(
-    folder: Path, tower: TowerWeights, *, role: Literal["question_encoder", "ctx_encoder"]
+def _write_tower(
+    folder: Path, tower: TowerModel, prefix: str, weights: Mapping[str, Tensor], settings: EncoderSettings
 ) -> None:
-    """Write one tower as `DPRQuestionEncoder` or `DPRContextEncoder` loads it; the pooler is left out."""
-    kept = {name: t for name, t in tower.state.items() if not name.startswith("pooler.")}
-    state = {f"{role}.bert_model.{name}": tensor for name, tensor in kept.items()}
-    dim = 0
-    for layer in tower.head:
-        dim = layer.weight.shape[0]
-        state[f"{role}.encode_proj.weight"] = layer.weight
-        state[f"{role}.encode_proj.bias"] = torch.zeros(dim) if layer.bias is None else layer.bias
-    kind = "DPRQuestionEncoder" if role == "question_encoder" else "DPRContextEncoder"
-    config = {**tower.config, "model_type": "dpr", "architectures": [kind], "projection_dim": dim}
-    _write_model(folder, config, state)
-    _copy_tokenizer(tower.tokenizer_dir, folder)
+    source, how = tower.settings.weights_dir, settings.interaction
+    config = read_config(source)  # as the folder states it: dropout may be another in training
+    if config["model_type"] == "dpr":
+        config |= {"model_type": "bert"}
+    config["architectures"] = [type(tower.encoder).__name__]
+    dropped = ("_name_or_path", "dtype", "torch_dtype", "transformers_version", "projection_dim")
+    _write_weights(folder, tower.bare("encoder", weights, prefix))
+    _write_json(folder / "config.json", {k: v for k, v in config.items() if k not in dropped})
+    if how is not None and how.marked:
+        marked_tokenizer(settings).save(str(folder / "tokenizer.json"))
+    else:
+        shutil.copyfile(tokenizer_file(source), folder / "tokenizer.json")  # saved anew it may be another
+    for name in filter(lambda name: (source / name).is_file(), _TOKENIZER_FILES):
+        shutil.copyfile(source / name, folder / name)
+    reading: dict[str, Any] = {"max_seq_length": settings.max_length, "do_lower_case": False}
+    if stated := next(iter(sorted(source.glob("sentence_*_config.json"))), None):
+        reading["do_lower_case"] = bool(json.loads(stated.read_text(encoding="utf-8")).get("do_lower_case"))
+    if how is not None:
+        reading["document_length"], reading["query_length"] = settings.max_length, how.query_tokens
+        if how.expanded:
+            reading["query_expansion"] = {
+                "strategy": "fixed", "attend": how.attended, "length": how.query_tokens
+            }  # fmt: skip
+    _write_json(folder / "sentence_bert_config.json", reading)
+    places = [("Transformer", "")]
 
+    def add(kind: str, layer: nn.Module | None, config: Mapping[str, Any]) -> None:
+        place = f"{len(places)}_{kind}"
+        places.append((kind, place))
+        if layer is not None:
+            part = "linear" if isinstance(layer, Linear) else "norm"
+            _write_weights(folder / place, {f"{part}.{k}": v for k, v in layer.state_dict().items()})
+        _write_json(folder / place / "config.json", config)
 
-def _write_sentence_tower(folder: Path, tower: TowerWeights, form: EncoderForm) -> None:
-    _write_model(folder, tower.config, tower.state)
-    _copy_tokenizer(tower.tokenizer_dir, folder)
-    _write_json(
-        folder / "sentence_bert_config.json",
-        {"max_seq_length": form.max_length, "do_lower_case": form.lower_case},
-    )
-    modules = [("", "Transformer")]
-    several = form.interaction is not None
+    head = copy.deepcopy(tower.head)
+    head.load_state_dict(tower.bare("head", weights, prefix))
+    on_tokens = settings.on_tokens or how is not None
+    per_token = {"module_input_name": "token_embeddings"} if on_tokens else {}
 
     def add_layers() -> None:
-        for layer in tower.head:
-            kind = "Dense" if isinstance(layer, Linear) else "LayerNorm"
-            modules.append((f"{len(modules)}_{kind}", kind))
-            _write_layer(folder / modules[-1][0], layer, on_tokens=form.on_tokens and not several)
+        for layer in head.layers:
+            if isinstance(layer, Linear):
+                kind = ACTIVATIONS[layer.activation]
+                add("Dense", layer, {
+                    "in_features": layer.in_features, "out_features": layer.out_features,
+                    "bias": layer.bias is not None,
+                    "activation_function": f"{kind.__module__}.{kind.__name__}", **per_token,
+                })  # fmt: skip
+            else:
+                add("LayerNorm", layer, {"dimension": len(layer.weight)})
 
-    if form.on_tokens:
+    if how is not None:
         add_layers()
-    if form.pooling != "tokens":
-        modules.append((f"{len(modules)}_Pooling", "Pooling"))
-        wanted = "cls" if form.pooling == "pooler" else form.pooling
-        modes = {key: how == wanted for key, how in POOLING_KEYS.items()}
-        words = next(t for name, t in tower.state.items() if name.endswith("word_embeddings.weight"))
-        size = int(tower.config.get("hidden_size") or tower.config.get("dim") or words.shape[1])
-        if form.on_tokens and tower.head:
-            size = len(tower.head[-1].weight)
-        _write_json(
-            folder / modules[-1][0] / "config.json",
-            {"word_embedding_dimension": size, **modes, "include_prompt": True},
-        )
-    if not form.on_tokens:
-        add_layers()
-    if form.normalize and not several:
-        modules.append((f"{len(modules)}_Normalize", "Normalize"))
-    types = {"Dense": _PYLATE_DENSE} if several else {}
-    listed = [
-        {"idx": n, "name": str(n), "path": path, "type": types.get(kind, f"{_MODULES}.{kind}")}
-        for n, (path, kind) in enumerate(modules)
-    ]
-    _write_json(folder / "modules.json", listed)
-    settings: dict[str, Any] = {
-        "prompts": {"query": form.query_prefix, "document": form.passage_prefix},
-        "default_prompt_name": None,
-        "similarity_fn_name": "MaxSim" if form.pooling == "tokens" else form.similarity,
-        "passage_layout": form.layout,
-    }
-    if form.segments:
-        settings["token_types"] = True
-    if form.interaction is not None:
-        settings |= {**form.interaction.to_pylate(), "document_length": form.max_length}
-        settings |= {} if form.normalize else {"normalize": False}
-    _write_json(folder / "config_sentence_transformers.json", settings)
-
-
-def _write_layer(folder: Path, layer: Linear | nn.LayerNorm, *, on_tokens: bool) -> None:
-    """A Dense or LayerNorm module."""
-    part = "linear" if isinstance(layer, Linear) else "norm"
-    state = {f"{part}.weight": layer.weight} | ({} if layer.bias is None else {f"{part}.bias": layer.bias})
-    config: dict[str, Any] = {"dimension": len(layer.weight)}
-    if isinstance(layer, Linear):
-        activation = ACTIVATIONS[layer.activation]
-        config = {
-            "in_features": layer.weight.shape[1],
-            "out_features": layer.weight.shape[0],
-            "bias": layer.bias is not None,
-            "activation_function": f"{activation.__module__}.{activation.__name__}",
-        }
+        add("MultiVectorMask", None, {"skiplist_words": list(how.skipped), "skiplist_tasks": ["document"]})
+    else:
         if on_tokens:
-            config |= dict.fromkeys(("module_input_name", "module_output_name"), "token_embeddings")
-    _write_model(folder, config, state)
+            add_layers()
+        size = head.dim if on_tokens else head.size
+        add("Pooling", None, {"embedding_dimension": size, "pooling_mode": head.pooling})
+        if not on_tokens:
+            add_layers()
+    if settings.normalize:
+        add("Normalize", None, per_token if how is not None else {})
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.{_CLASSES[kind]}"}
+        for n, (kind, path) in enumerate(places)
+    ]
+    _write_json(folder / "modules.json", modules)
+    stated: dict[str, Any] = {
+        "model_type": "SentenceTransformer" if how is None else "MultiVectorEncoder",
+        "prompts": {"query": settings.query_prefix, "document": settings.passage_prefix},
+        "default_prompt_name": None,
+        "similarity_fn_name": settings.similarity,
+        "passage_layout": settings.layout,
+    }
+    if settings.segments:
+        stated["token_types"] = True
+    _write_json(folder / "config_sentence_transformers.json", stated)
 
 
-def _write_model(folder: Path, config: Mapping[str, Any], state: Mapping[str, torch.Tensor]) -> None:
+def _write_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     kept = {
         name: tensor.detach().float().cpu().contiguous()
         for name, tensor in sorted(state.items())
-        if tensor.is_floating_point() and not name.endswith(_POSITION_BUFFER)
+        if tensor.is_floating_point()
     }
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-    dropped = ("_name_or_path", "dtype", "torch_dtype", "transformers_version")
-    _write_json(folder / "config.json", {k: v for k, v in config.items() if k not in dropped})
 
 
 def _write_json(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _copy_tokenizer(source: Path, folder: Path) -> None:
-    """The files as they are: a tokenizer that was loaded and saved again need not be the same."""
-    found = [source / name for name in _TOKENIZER_FILES if (source / name).is_file()]
-    if not any(path.name in ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model") for path in found):
-        raise ArtifactError(f"{source} has no tokenizer files", hint="give a whole model folder")
-    for path in found:
-        shutil.copyfile(path, folder / path.name)

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -28,8 +27,6 @@ from retrievers.encoders.vectors import Vectors
 
 if TYPE_CHECKING:
     from retrievers.encoders.settings import EncoderSettings
-
-LayerT = TypeVar("LayerT", "Linear", nn.LayerNorm)
 
 ACTIVATIONS = {"Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU}
 
@@ -88,6 +85,7 @@ class Head(nn.Module):
         on_tokens: bool = False,
     ) -> None:
         super().__init__()
+        self.size = size
         self.pooling = "cls" if pooling == "pooler" else pooling
         self.layers = nn.ModuleList(layers)
         self.normalize, self.on_tokens = normalize, on_tokens
@@ -150,19 +148,15 @@ def _read_layer(layer: HeadLayer) -> Linear | nn.LayerNorm:
     bias = read_weight(layer.folder, bias_name) if bias_name in _shapes(layer.folder) else None
     if layer.kind == "linear":
         return linear_of(weight, bias, layer.activation)
-    return _filled(nn.LayerNorm(weight.shape[0]), weight, bias)
+    norm = nn.LayerNorm(weight.shape[0], bias=bias is not None)
+    norm.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
+    return norm
 
 
 def linear_of(weight: Tensor, bias: Tensor | None = None, activation: str = "Identity") -> Linear:
     """A linear layer with these weights (out, in) and (out,)."""
-    return _filled(Linear(weight.shape[1], weight.shape[0], bias is not None, activation), weight, bias)
-
-
-def _filled(layer: LayerT, weight: Tensor, bias: Tensor | None) -> LayerT:
-    with torch.no_grad():
-        layer.weight.copy_(weight)
-        if bias is not None:
-            layer.bias.copy_(bias)
+    layer = Linear(weight.shape[1], weight.shape[0], bias is not None, activation)
+    layer.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
     return layer
 
 

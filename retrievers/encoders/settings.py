@@ -16,7 +16,7 @@ from typing import Any
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import read_json
 from rag.runtime import backbone
-from rag.runtime.model_files import position_limit, read_config
+from rag.runtime.model_files import folder_tokenizer, position_limit, read_config
 from retrievers.encoders.head import ACTIVATIONS, HeadLayer, find_weight, weight_shape
 from retrievers.encoders.interaction import Interaction
 from retrievers.encoders.layout import PAIR, PASSAGE_PROMPTS, passage_prompt
@@ -34,38 +34,45 @@ POOLING_KEYS = {
 }
 """Switches of sentence-transformers' Pooling modules, and the pooling that each stands for."""
 _DPR_MAX_LENGTH = 256
+COLBERT_MARKERS = ("[unused0]", "[unused1]")  # of questions and passages
 _COLBERT = "artifact.metadata"  # a file of original ColBERT checkpoints
 _MASK = "MultiVectorMask"  # sentence-transformers' module for late interaction
 _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderForm:
-    """How texts become vectors, apart from the weights; an encoder's folder records these settings.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderSettings:
+    """How texts become vectors, and where the weights are; what an encoder's folder records.
 
     Attributes:
+        kind: "sentence-transformers", "dpr", "ance", "fid", "colbert" or "transformers".
+        weights_dir: folder of config.json and model.safetensors.
         pooling: one of `POOLINGS`.
         normalize: whether vectors get unit length.
         max_length: tokens after which texts are cut, special tokens included.
         layout: see `PassageLayout`.
         query_prefix: put before every question.
         passage_prefix: put before every passage.
-        lower_case: texts are lower-cased before tokenisation.
         on_tokens: whether the head's layers are applied to every token, before pooling.
         segments: whether tokens of the second segment have token type 1; if not, all have type 0.
         interaction: settings of late interaction; given if and only if `pooling` is "tokens".
+        layers: layers of the head, in order.
+        notes: warnings about settings that had to be guessed.
     """
 
+    kind: str
+    weights_dir: Path
     pooling: str
     normalize: bool
     max_length: int
     layout: str = "{title} {text}"
     query_prefix: str = ""
     passage_prefix: str = ""
-    lower_case: bool = False
     on_tokens: bool = False
     segments: bool = False
     interaction: Interaction | None = None
+    layers: tuple[HeadLayer, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def similarity(self) -> str:
@@ -73,23 +80,6 @@ class EncoderForm:
         if self.pooling == "tokens":
             return "maxsim"
         return "cosine" if self.normalize else "dot"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderSettings(EncoderForm):
-    """An encoder's form, and where its parts are.
-
-    Attributes:
-        kind: "sentence-transformers", "dpr", "ance", "fid", "colbert" or "transformers".
-        weights_dir: folder of config.json and model.safetensors.
-        layers: layers of the head, in order.
-        notes: warnings about settings that had to be guessed.
-    """
-
-    kind: str
-    weights_dir: Path
-    layers: tuple[HeadLayer, ...] = ()
-    notes: tuple[str, ...] = ()
 
     def override(self, **changes: Any) -> EncoderSettings:
         """A copy with all changes that are not None; `query_tokens` is a field of `interaction`."""
@@ -106,6 +96,11 @@ class EncoderSettings(EncoderForm):
         if made.get("pooling", self.pooling) != "tokens":
             return replace(self, **made, interaction=None)
         how = self.interaction or Interaction()
+        if self.interaction is None:  # ColBERT's markers, where the vocabulary has them
+            known = folder_tokenizer(self.weights_dir).get_vocab()
+            if all(marker in known for marker in COLBERT_MARKERS):
+                for name, marker in zip(("query_prefix", "passage_prefix"), COLBERT_MARKERS, strict=True):
+                    made[name] = made.get(name) or f"{marker} "
         made.setdefault("normalize", self.normalize or self.pooling != "tokens")
         return replace(
             self, **made, interaction=replace(how, query_tokens=query_tokens) if query_tokens else how
@@ -159,6 +154,8 @@ def read_settings(folder: Path) -> EncoderSettings:
             kind="colbert", weights_dir=folder, pooling="tokens", normalize=True,
             max_length=min(int(colbert.get("doc_maxlen") or 220), position_limit(config)),
             layers=(HeadLayer("linear", folder, linear),), interaction=Interaction.from_colbert(colbert),
+            query_prefix=f"{colbert.get('query_token_id') or COLBERT_MARKERS[0]} ",
+            passage_prefix=f"{colbert.get('doc_token_id') or COLBERT_MARKERS[1]} ",
             notes=() if colbert else (
                 f"{folder.name} lacks {_COLBERT}, which states the lengths and markers of texts: "
                 "taking ColBERT's usual settings",
@@ -209,9 +206,7 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
             hint="use an encoder made of these modules",
         )
     if "Normalize" in kinds and [kind for kind in kinds if kind != _MASK][-1] != "Normalize":
-        raise ArtifactError(
-            f"{folder}/modules.json normalises before another module, expected Normalize last"
-        )
+        raise ArtifactError(f"{folder}/modules.json normalises before another module, expected it last")
     place = kinds.index("Pooling") if "Pooling" in kinds else len(kinds)
     inner = [n for n, kind in enumerate(kinds) if kind in ("Dense", "LayerNorm")]
     if inner and inner[0] < place < inner[-1]:
@@ -268,7 +263,9 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         interaction = Interaction.from_modules(
             transformer, mask, limit=min(_tokenizer_limit(weights_dir), limit)
         )
-    elif several:  # PyLate normalises without saying so
+    elif several:  # PyLate normalises without saying so, and its markers stand before the prompts
+        query = str(own.get("query_prefix") or "") + query
+        passage = str(own.get("document_prefix") or "") + passage
         normalize, interaction = normalize or own.get("normalize", True), Interaction.from_pylate(own)
     return EncoderSettings(
         kind="sentence-transformers",
@@ -279,7 +276,6 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         query_prefix=query,
         passage_prefix=passage,
         layout=str(own.get("passage_layout") or "{title} {text}"),
-        lower_case=bool(transformer.get("do_lower_case")),
         layers=tuple(_layer(folder / modules[n]["path"], kinds[n]) for n in inner),
         on_tokens=bool(inner) and inner[0] < place,
         segments=bool(own.get("token_types")),

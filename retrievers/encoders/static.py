@@ -30,8 +30,8 @@ from rag.core.log import get_logger
 from rag.core.types import Query
 from rag.runtime.model_files import (
     check_packaged,
+    folder_tokenizer,
     model_folder,
-    open_tokenizer,
     weight_files,
     weights_sha256,
 )
@@ -339,13 +339,7 @@ def read_tokenizer(folder: Path) -> Any:
     Raises:
         ArtifactError: tokenizer.json is missing or damaged.
     """
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise ArtifactError(f"{file} is missing", hint="copy the whole folder of the encoder")
-    tokenizer = open_tokenizer(file)
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer
+    return folder_tokenizer(folder)
 
 
 def _json(path: Path) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -12,12 +10,9 @@ from torch import Tensor, nn
 
 from rag.core.arrays import Int32
 from rag.core.errors import ConfigError
-from rag.runtime.backbone import load_backbone, load_config, pad, refuse_missing, segments_of, token_vectors
-from rag.runtime.fast.fast_bert import FastBert
-from rag.runtime.fast.packing import pack
-from rag.runtime.model_files import backbone_state
+from rag.runtime.backbone import load_backbone, pad, segments_of, token_vectors
+from rag.runtime.bert import Bert
 from retrievers.encoders.head import Head, Linear, build_head, linear_of
-from retrievers.encoders.interaction import TokenRules
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import separator_id, token_rules
 from retrievers.encoders.vectors import Vectors
@@ -30,28 +25,18 @@ class TowerModel(nn.Module):
     transformers model names them, and `head.layers.0.weight`, …
 
     Attributes:
-        encoder: the bare transformers model, without BERT's pooler.
+        encoder: the bare transformers model, without BERT's pooler; for inference on a CPU perhaps a `Bert`.
         head: pooling and layers that follow the token vectors.
-        folder: the model's folder, which has the tokenizer too.
+        settings: how it reads texts, with the folder of the model.
         dim: size D of the vectors.
-        separator: the token behind which segment 1 begins; None: all token types are 0.
-        rules: which tokens are seen and kept where every token has a vector.
         autocast: run the encoder under bf16 autocast (GPU); on a CPU its weights are bf16 themselves.
     """
 
-    def __init__(
-        self,
-        encoder: nn.Module,
-        head: Head,
-        *,
-        folder: Path,
-        separator: int | None = None,
-        rules: TokenRules | None = None,
-    ) -> None:
+    def __init__(self, encoder: nn.Module, head: Head, settings: EncoderSettings) -> None:
         super().__init__()
-        self.encoder, self.head = encoder, head
-        self.folder, self.separator, self.rules = folder, separator, rules
-        self.autocast = False
+        self.encoder, self.head, self.settings = encoder, head, settings
+        self.separator = separator_id(settings.weights_dir) if settings.segments else None
+        self.rules, self.autocast = token_rules(settings), False
         config: Any = encoder.config
         self.pad_id = int(getattr(config, "pad_token_id", 0) or 0)
         self.dim = head.dim
@@ -94,12 +79,12 @@ class TowerModel(nn.Module):
                     hint="leave projection_dim at 0 to train the projection that is there",
                 )
         elif projection_dim:
-            added.append(_drawn(hidden, projection_dim, seed, bias=settings.interaction is None))
+            drawn = torch.empty(projection_dim, hidden)
+            drawn.normal_(0.0, hidden**-0.5, generator=torch.Generator().manual_seed(seed))
+            has_bias = settings.interaction is None
+            added.append(linear_of(drawn, torch.zeros(projection_dim) if has_bias else None))
             added += [nn.LayerNorm(projection_dim)] if projection_norm else []
-        head = build_head(settings, hidden, added)
-        separator = separator_id(folder) if settings.segments else None
-        rules = token_rules(settings)
-        return cls(encoder, head, folder=folder, separator=separator, rules=rules).to(device)
+        return cls(encoder, build_head(settings, hidden, added), settings).to(device)
 
     @property
     def is_trained(self) -> bool:
@@ -107,8 +92,10 @@ class TowerModel(nn.Module):
         return any(parameter.requires_grad for parameter in self.parameters())
 
     def to_compute(self, dtype: torch.dtype) -> TowerModel:
-        """Compute in `dtype`; bf16 converts the weights on a CPU, and means autocast on a GPU."""
-        if next(self.encoder.parameters()).device.type == "cpu":
+        """Compute in `dtype`: bf16 converts the weights on a CPU, on a GPU it is autocast. Returns self."""
+        if isinstance(self.encoder, Bert):
+            self.encoder.compute_in(dtype)
+        elif next(self.encoder.parameters()).device.type == "cpu":
             self.encoder.to(dtype)
         else:
             self.autocast = dtype == torch.bfloat16
@@ -116,7 +103,8 @@ class TowerModel(nn.Module):
 
     def forward(self, texts: Sequence[Int32 | Sequence[int]], *, question: bool = False) -> Vectors:
         """Vectors, float32, of n token sequences (special tokens included), padded together."""
-        device = next(self.encoder.parameters()).device
+        first = next(self.encoder.parameters(), None)
+        device = torch.device("cpu") if first is None else first.device
         ids, mask = pad(texts, self.pad_id)  # (n, L)
         types = None if self.separator is None else segments_of(ids, mask, self.separator).to(device)
         seen = kept = mask
@@ -125,8 +113,8 @@ class TowerModel(nn.Module):
         ids, seen, kept = ids.to(device), seen.to(device), kept.to(device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.autocast):
             hidden = token_vectors(self.encoder, ids, seen, types)  # (n, L, H)
-        found: Vectors = self.head(hidden, kept)
-        return found
+        vectors: Vectors = self.head(hidden, kept)
+        return vectors
 
     def bare(
         self, part: Literal["encoder", "head"], weights: Mapping[str, Tensor], prefix: str
@@ -144,72 +132,3 @@ class TowerModel(nn.Module):
             name: weights.get(f"{prefix}{part}.{name}", tensor.detach().float())
             for name, tensor in own.items()
         }
-
-
-class Tower:
-    """A loaded tower for inference: fast path on CPU, `TowerModel` everywhere else.
-
-    Args:
-        device: "cpu", "cuda" or "cuda:0".
-        precision: "fp32" or "bf16".
-        fast: use `FastBert` where the model allows it; False forces transformers.
-
-    Attributes:
-        dim: vector size D.
-        is_fast: whether the fast path is in use.
-    """
-
-    def __init__(
-        self, settings: EncoderSettings, *, device: str = "cpu", precision: str = "fp32", fast: bool = True
-    ) -> None:
-        self.settings, self.device, self.precision = settings, device, precision
-        config = load_config(settings.weights_dir)
-        self.is_fast = fast and device == "cpu" and FastBert.supports(config)
-        self._fast: FastBert | None = None
-        if self.is_fast:
-            try:
-                self._fast = FastBert(backbone_state(settings.weights_dir), config, precision=precision)
-            except KeyError as error:
-                refuse_missing(settings.weights_dir, [str(error.args[0])])
-            self._separator = separator_id(settings.weights_dir) if settings.segments else None
-            self._rules = token_rules(settings)
-            self._head = build_head(settings, config.hidden_size).requires_grad_(False)
-        else:
-            self._model = TowerModel.load(settings, device=device, train=False)
-            self._model.autocast = precision == "bf16"
-        self.dim = self._head.dim if self.is_fast else self._model.dim
-
-    @torch.inference_mode()
-    def run(self, sequences: Sequence[Sequence[int]], *, question: bool = False) -> Vectors:
-        """Vectors, float32 on the CPU, of token sequences of passages or questions; sort them by length."""
-        if self._fast is not None:
-            return self._run_fast(sequences, question)
-        found = self._model(sequences, question=question)
-        return Vectors(found.values.cpu(), None if found.lengths is None else found.lengths.cpu())
-
-    def _run_fast(self, sequences: Sequence[Sequence[int]], question: bool) -> Vectors:
-        assert self._fast is not None
-        head, types = self._head, None
-        if self._separator is not None:
-            types = [segments_of(*pad([ids], 0), self._separator)[0].tolist() for ids in sequences]
-        tokens = pack(sequences, types)
-        kept = torch.ones_like(tokens.token_ids)
-        if self._rules is not None:
-            seen = self._rules.seen(tokens.token_ids, kept, question=question)
-            tokens = tokens if seen is kept else replace(tokens, seen=seen.bool())
-            kept = self._rules.kept(tokens.token_ids, kept, question=question)
-        first = head.pooling == "cls"
-        x: Tensor = self._fast.forward(tokens, first_token_only=first)  # (B, H) or (T, H)
-        if head.pooling == "tokens":
-            lengths = torch.tensor([int(part.sum()) for part in kept.split(tokens.lengths)])
-            return Vectors(head.finish(head.transform(x[kept.bool()])), lengths)
-        if head.on_tokens:
-            x = head.transform(x)
-        if not first:
-            x = self._fast.pool(x, tokens, head.pooling)
-        return Vectors(head.finish(x if head.on_tokens else head.transform(x)))
-
-
-def _drawn(size: int, dim: int, seed: int, *, bias: bool) -> Linear:
-    drawn = torch.empty(dim, size).normal_(0.0, size**-0.5, generator=torch.Generator().manual_seed(seed))
-    return linear_of(drawn, torch.zeros(dim) if bias else None)

@@ -220,7 +220,7 @@ class RetrieverTokenizer:
 def _fingerprint(questions: EncoderSettings, passages: EncoderSettings, query_tokens: int) -> str:
     digest = hashlib.sha256(str(query_tokens).encode())
     for settings, prefix in ((questions, questions.query_prefix), (passages, passages.passage_prefix)):
-        stated = [prefix, settings.layout, str(settings.max_length), str(settings.lower_case)]
+        stated = [prefix, settings.layout, str(settings.max_length)]
         if settings.interaction is not None:
             stated.append(settings.interaction.describe())
         for part in stated:

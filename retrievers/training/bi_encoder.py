@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -20,11 +19,10 @@ from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.runtime.backbone import reset_layers
 from rag.runtime.fast.packing import plan_batches
-from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, read_config, read_weight, tower_folders
-from retrievers.encoders.export import TowerWeights, write_encoder
-from retrievers.encoders.head import find_weight
+from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
+from retrievers.encoders.export import write_encoder
 from retrievers.encoders.open import load_like
-from retrievers.encoders.settings import EncoderForm, EncoderSettings, read_settings
+from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.static import POOLING as STATIC
 from retrievers.encoders.tower import TowerModel
 from retrievers.encoders.vectors import Vectors, score
@@ -254,7 +252,7 @@ def load_model(config: RetrieverTrainConfig, device: str, *, freeze_passages: bo
     return model.freeze("passage") if freeze_passages else model
 
 
-def encoder_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderForm:
+def encoder_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderSettings:
     """Text settings of the finished encoder: those of training, or longer where its start's are."""
     settings = model.settings.passage
     source = config.model.passage_encoder or config.model.question_encoder
@@ -268,7 +266,7 @@ def export_model(
     folder: Path,
     model: BiEncoderModel,
     weights: Mapping[str, Tensor],
-    form: EncoderForm,
+    form: EncoderSettings,
     *,
     only: Literal["question"] | None = None,
 ) -> Path:
@@ -280,26 +278,9 @@ def export_model(
         weights: fp32, by the model's parameter names; empty takes the model's present ones.
         only: write this tower alone, as an encoder of its own.
     """
+    passage = None if only or model.shared else model.passage
     with torch.no_grad():
-        chosen = list(model.towers())[: 1 if only else 2]
-        towers = [_tower_weights(tower, weights, prefix) for prefix, tower in chosen]
-    return write_encoder(folder, towers[0], towers[1] if len(towers) > 1 else None, form)
-
-
-def _tower_weights(tower: TowerModel, weights: Mapping[str, Tensor], prefix: str) -> TowerWeights:
-    stated = read_config(tower.folder)  # as the folder states it: dropout may be another in training
-    config: dict[str, Any] = {k: v for k, v in stated.items() if k != "projection_dim"}
-    if config["model_type"] == "dpr":
-        config["model_type"] = "bert"
-    config["architectures"] = [type(tower.encoder).__name__]
-    pooler = find_weight(tower.folder, "pooler.dense.weight")  # unused, but without it transformers warns
-    unused = {}
-    for name in () if pooler is None else (pooler, pooler.removesuffix("weight") + "bias"):
-        unused["pooler.dense." + name.rpartition(".")[2]] = read_weight(tower.folder, name)
-    head = copy.deepcopy(tower.head)
-    head.load_state_dict(tower.bare("head", weights, prefix))
-    state = {**unused, **tower.bare("encoder", weights, prefix)}
-    return TowerWeights(config, state, tower.folder, tuple(head.layers))  # type: ignore[arg-type]
+        return write_encoder(folder, model.question, passage, weights, form)
 
 
 def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) -> ConfigT:

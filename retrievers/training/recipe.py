@@ -30,7 +30,7 @@ from rag.training.refresh.processes import TrainerRole
 from rag.training.run import Method, Run, Trained, several, train
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import PAIR
-from retrievers.encoders.settings import EncoderForm
+from retrievers.encoders.settings import EncoderSettings
 from retrievers.examples.batches import BatchTargets, Epochs, RetrieverBatches
 from retrievers.examples.data import TrainingArrays
 from retrievers.examples.tokens import RetrieverTokenizer
@@ -224,12 +224,12 @@ def train_bi_encoder(
         return train_model(adopted, partial(recipe, adopted), bank=bank)
 
 
-def encoder_card(form: EncoderForm) -> Card:
+def encoder_card(form: EncoderSettings) -> Card:
     """The model card of a bi-encoder that lays texts out in this form."""
     return Card("retrievers.training", "bi_encoder.md", {"form": form, "is_pair": form.layout == PAIR})
 
 
-def frozen_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderForm:
+def frozen_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderSettings:
     """Text settings of an encoder whose passage vectors are an index's: those it was encoded with."""
     return replace(encoder_form(config, model), max_length=config.model.passage_tokens)
 

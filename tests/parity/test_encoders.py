@@ -23,11 +23,10 @@ def dpr(request, tiny, tmp_path_factory):
     return tiny.dpr(tmp_path_factory.mktemp("dpr"), projection_dim=request.param)
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_dpr_towers(dpr, fast):
+def test_dpr_towers(dpr):
     from transformers import AutoTokenizer, DPRContextEncoder, DPRQuestionEncoder
 
-    encoder = BiEncoder.load(dpr, precision="fp32", fast=fast)
+    encoder = BiEncoder.load(dpr, precision="fp32")
     assert encoder.identity.layout == "pair"
     tokenizer = AutoTokenizer.from_pretrained(dpr / "ctx_encoder")
     options = {"padding": True, "truncation": "longest_first", "max_length": 64, "return_tensors": "pt"}
@@ -63,13 +62,12 @@ def test_dpr_passages_that_are_too_long_keep_their_last_separator(dpr):
     ],
     ids=lambda options: "-".join(map(str, options)) or "plain",
 )
-@pytest.mark.parametrize("fast", [True, False])
-def test_sentence_transformers(tiny, tmp_path, options, fast):
+def test_sentence_transformers(tiny, tmp_path, options):
     folder = tiny.sentence_transformer(tmp_path, **options)
     from sentence_transformers import SentenceTransformer
 
     peer = SentenceTransformer(str(folder), device="cpu")
-    encoder = BiEncoder.load(folder, precision="fp32", fast=fast)
+    encoder = BiEncoder.load(folder, precision="fp32")
     assert encoder.identity.max_length == 24
     documents = [f"{title} {text}" for title, text in zip(TITLES, TEXTS, strict=True)]
     np.testing.assert_allclose(
@@ -94,6 +92,5 @@ def test_a_cosine_model_without_normalize_module_gets_unit_vectors(tiny, tmp_pat
 def test_pickled_weights_are_refused(tiny, tmp_path):
     folder = tiny.bert(tmp_path)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    for fast in (True, False):
-        with pytest.raises(ArtifactError, match=r"pytorch_model\.bin"):
-            BiEncoder.load(folder, precision="fp32", fast=fast)
+    with pytest.raises(ArtifactError, match=r"pytorch_model\.bin"):
+        BiEncoder.load(folder, precision="fp32")

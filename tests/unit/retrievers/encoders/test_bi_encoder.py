@@ -38,7 +38,6 @@ def encoder(tiny_bert):
 def test_it_is_a_passage_encoder(encoder):
     assert isinstance(encoder, PassageEncoder)
     assert isinstance(encoder, ReportingEncoder)
-    assert encoder.is_fast
     assert encoder.dim == encoder.identity.dim == 32
 
 
@@ -78,9 +77,8 @@ def test_the_same_call_gives_the_same_bytes(tiny_bert):
     assert first.tobytes() == second.tobytes()
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_progress_is_told_within_a_shard_and_vectors_stay(tiny_bert, tmp_path, fast):
-    encoder = BiEncoder.load(tiny_bert, precision="fp32", batch_size=3, fast=fast)
+def test_progress_is_told_within_a_shard_and_vectors_stay(tiny_bert, tmp_path):
+    encoder = BiEncoder.load(tiny_bert, precision="fp32", batch_size=3)
     texts = [f"text {n} " * (n % 9) for n in range(50)]
     with PassageStoreWriter(tmp_path / "passages") as writer:
         writer.add_many(Passage(str(n), "a title", text) for n, text in enumerate(texts))
@@ -99,24 +97,6 @@ def test_progress_is_told_within_a_shard_and_vectors_stay(tiny_bert, tmp_path, f
         [encoder.encode_passages(["a title"] * len(part), part) for part in (texts[:30], texts[30:])]
     )
     assert shards.rows(np.arange(50)).tobytes() == expected.tobytes()
-
-
-def test_transformers_path_equals_the_fast_one(tiny_bert, encoder):
-    generic = BiEncoder.load(tiny_bert, precision="fp32", fast=False)
-    assert not generic.is_fast
-    assert generic.identity == encoder.identity
-    np.testing.assert_allclose(
-        generic.encode_passages(TITLES, TEXTS), encoder.encode_passages(TITLES, TEXTS), atol=1e-5
-    )
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "lasttoken"])
-def test_pooling_on_both_paths(tiny_bert, pooling):
-    both = [
-        BiEncoder.load(tiny_bert, precision="fp32", pooling=pooling, fast=fast).encode_questions(TEXTS)
-        for fast in (True, False)
-    ]
-    np.testing.assert_allclose(both[0], both[1], atol=1e-5)
 
 
 def test_settings_reach_the_vectors_and_the_identity(tiny_bert, encoder):
@@ -205,28 +185,13 @@ def test_the_identity_changes_with_one_weight(tiny_bert, encoder, tmp_path):
     assert difference.startswith("weights_sha256")
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_missing_weights_are_never_made_up(tiny_bert, tmp_path, fast):
+def test_missing_weights_are_never_made_up(tiny_bert, tmp_path):
     folder = shutil.copytree(tiny_bert, tmp_path / "copy")
     state = load_file(folder / "model.safetensors")
     del state["encoder.layer.1.output.dense.weight"]
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match=r"encoder\.layer\.1\.output\.dense\.weight"):
-        BiEncoder.load(folder, precision="fp32", fast=fast).encode_questions(["who"])
-
-
-def test_other_architectures_take_the_transformers_path(tiny, tmp_path):
-    from transformers import DistilBertConfig, DistilBertModel
-
-    config = DistilBertConfig(
-        vocab_size=128, dim=16, n_layers=1, n_heads=2, hidden_dim=16, max_position_embeddings=32
-    )
-    DistilBertModel(config).save_pretrained(tmp_path)
-    tiny.tokenizer(tmp_path)
-    encoder = BiEncoder.load(tmp_path, precision="fp32")
-    assert not encoder.is_fast
-    assert encoder.encode_passages(TITLES, TEXTS).shape == (6, 16)
-    assert encoder.identity.max_length == 32
+        BiEncoder.load(folder, precision="fp32").encode_questions(["who"])
 
 
 @pytest.mark.needs_bf16
@@ -281,7 +246,7 @@ def test_a_question_with_passages_is_read_in_search_as_in_training(encoder, tiny
     queries = [Query("who’s there", (one, two)), Query("who’s there")]
     settings = read_settings(tiny_bert)
     tokens = RetrieverTokenizer(settings, settings).queries(queries)
-    np.testing.assert_array_equal(encoder.encode_queries(queries), encoder._query.tower.run(tokens).values)
+    np.testing.assert_array_equal(encoder.encode_queries(queries), encoder._query.tower(tokens).values)
     plain = Query("who's there", (Passage("", "", "the north sea a river"),))  # the newest first
     np.testing.assert_array_equal(encoder.encode_queries([plain]), encoder.encode_queries(queries[:1]))
     np.testing.assert_array_equal(

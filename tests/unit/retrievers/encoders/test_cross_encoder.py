@@ -1,5 +1,3 @@
-import gc
-import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -84,7 +82,7 @@ def test_a_pair_is_read_alike_whatever_else_is_asked(folder):
     assert seen == [1, 7]  # a question's length is looked up once
 
 
-def test_the_fast_path_of_roberta_is_transformers(tiny, tmp_path):
+def test_scores_of_roberta_are_transformers(tiny, tmp_path):
     torch.manual_seed(0)
     config = XLMRobertaConfig(**{**tiny.config(), "num_labels": 1, "type_vocab_size": 2})
     XLMRobertaForSequenceClassification(config).save_pretrained(tmp_path)
@@ -95,18 +93,6 @@ def test_the_fast_path_of_roberta_is_transformers(tiny, tmp_path):
         wanted, _ = load_pair_model(tmp_path, max_length=48).logits(questions, PASSAGES)
     assert wanted.std() > 0.01
     np.testing.assert_allclose(found.score(questions, PASSAGES), wanted, atol=1e-4)
-
-
-def test_the_fast_path_drops_the_network_and_starts_its_workers_again(folder):
-    model = load_pair_model(folder)
-    network = weakref.ref(model.network)
-    encoder = CrossEncoder(model, name="x", device="cpu", dtype=torch.float32, probabilities=True)
-    del model
-    gc.collect()
-    assert network() is None
-    before = encoder.score(["who"], PASSAGES[:1])
-    encoder.close()
-    np.testing.assert_array_equal(encoder.score(["who"], PASSAGES[:1]), before)
 
 
 def test_length_and_prompt_of_sentence_transformers_are_read(folder, tmp_path):

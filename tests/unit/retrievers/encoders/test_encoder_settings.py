@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+import shutil
 
 import pytest
 
@@ -116,7 +116,7 @@ def test_unknown_similarity_and_modules_are_refused(tmp_path):
         read_settings(
             sentence_folder(tmp_path / "b", kinds=("Transformer", "WeightedLayerPooling", "Pooling"))
         )
-    with pytest.raises(ArtifactError, match="Normalize last"):
+    with pytest.raises(ArtifactError, match="expected it last"):
         read_settings(sentence_folder(tmp_path / "c", kinds=("Transformer", "Pooling", "Normalize", "Dense")))
 
 
@@ -169,10 +169,11 @@ def test_length_never_exceeds_the_position_table(tmp_path):
         settings.override(max_length=129)
 
 
-def test_lower_casing_leaves_special_tokens_alone(tiny_bert):
+def test_lower_casing_leaves_special_tokens_alone(tiny_bert, tmp_path):
     """As REALM's masks and the [SEP] of a layout; [mask] would be three pieces of a word."""
-    settings = read_settings(tiny_bert)
-    cased, lowered = (TextTokenizer(replace(settings, lower_case=lower)) for lower in (False, True))
+    folder = shutil.copytree(tiny_bert, tmp_path / "old")
+    write(folder / "sentence_bert_config.json", {"do_lower_case": True})
+    cased, lowered = (TextTokenizer(read_settings(place)) for place in (tiny_bert, folder))
     [expected] = cased(["who wrote [MASK] [SEP] the danube"])
     assert lowered(["WHO wrote [MASK] [SEP] The Danube"]) == [expected]
     assert lowered(["The Danube"], ["In"]) == cased(["the danube"], ["in"])

@@ -1,44 +1,95 @@
-"""Finished encoders: transformers, sentence-transformers and `BiEncoder` read the same vectors."""
+"""Finished encoders, of any family: what was trained, what is exported, what sentence-transformers reads."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer, DPRContextEncoder, DPRQuestionEncoder
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from rag.cli.recipe import say_encoder
 from rag.config import load_config
+from rag.core.types import Query
 from rag.training.card import render_card
+from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.export import TowerWeights, write_encoder
-from retrievers.encoders.head import Linear, linear_of
+from retrievers.encoders.export import write_encoder
 from retrievers.encoders.interaction import Interaction
-from retrievers.encoders.layout import PAIR
-from retrievers.encoders.settings import EncoderForm
+from retrievers.encoders.settings import EncoderSettings, read_settings
+from retrievers.encoders.tower import TowerModel
+from retrievers.examples.tokens import RetrieverTokenizer
+from retrievers.training.bi_encoder import encoder_form, export_model, load_model
 from retrievers.training.config import DprTrainConfig
 from retrievers.training.recipe import encoder_card
 
+_QUESTIONS = ["who wrote the text", "the river"]
+_TITLES = ["danube", "title"]
+_TEXTS = ["the danube rises in the black forest", "a river"]
+_JOINED = [f"{title} {text}" for title, text in zip(_TITLES, _TEXTS, strict=True)]
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "xlm-roberta": {"max_position_embeddings": 66},
+    "albert": {"embedding_size": 16},
+    "distilbert": {"dim": 32, "n_heads": 4, "n_layers": 2, "hidden_dim": 48},
+    "mpnet": {"max_position_embeddings": 66},
+    "modernbert": {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 8, "bos_token_id": 2, "eos_token_id": 3},
+}
 
-def _card(config: DprTrainConfig, form: EncoderForm) -> str:
+
+def _settings(folder: Path, pooling: str = "mean", **more: Any) -> EncoderSettings:
+    return EncoderSettings(
+        kind="transformers", weights_dir=folder, pooling=pooling, normalize=more.pop("normalize", True),
+        max_length=more.pop("max_length", 48), **more,
+    )  # fmt: skip
+
+
+def _card(config: DprTrainConfig, form: EncoderSettings) -> str:
     return render_card(config, encoder_card(form), {}, {})
 
 
-_QUESTIONS = ["who wrote the text", "the river"]
-_TITLES = ["danube", ""]
-_TEXTS = ["the danube rises in the black forest", "a river"]
+def _family(tiny: Any, folder: Path, family: str) -> Path:
+    settings = {**tiny.config(), **_FAMILIES[family], "pad_token_id": 0}
+    if family == "distilbert":
+        settings = {k: v for k, v in settings.items() if k not in ("hidden_size", "intermediate_size")}
+        settings = {k: v for k, v in settings.items() if not k.startswith("num_")}
+    torch.manual_seed(1)
+    AutoModel.from_config(AutoConfig.for_model(family, **settings)).save_pretrained(folder)
+    tiny.tokenizer(folder)
+    return folder
 
 
-def _tower(folder: Path, *, projection: tuple[int, bool] | None = None, seed: int = 0) -> TowerWeights:
-    model = AutoModel.from_pretrained(folder)
-    torch.manual_seed(seed)
-    head: tuple[Linear, ...] = ()
-    if projection is not None:
-        size, biased = projection
-        head = (linear_of(torch.randn(size, 32), torch.randn(size) if biased else None),)
-    return TowerWeights(json.loads((folder / "config.json").read_text()), model.state_dict(), folder, head)
+@pytest.mark.parametrize("family", sorted(_FAMILIES))
+def test_vectors_of_every_family_stay_the_same(tmp_path: Path, tiny: Any, family: str) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    pooling, prompt = ("lasttoken", "who ") if family == "qwen3" else ("mean", "")
+    config = DprTrainConfig(
+        out=tmp_path, train_files=(tmp_path,), question_encoder=str(_family(tiny, tmp_path / "s", family)),
+        shared=False, pooling=pooling, normalize=True, projection_dim=8, precision="fp32", dropout=0.0,
+        question_tokens=24, passage_tokens=40, query_prefix=prompt,
+    )  # fmt: skip
+    model = load_model(config, "cpu")
+    master = MasterWeights.lowering(model, torch.float32)
+    with torch.no_grad():
+        for tensor in master.master:  # as if trained: towers differ, the file's weights are not used
+            tensor.mul_(1.01 + 0.1 * torch.rand(tensor.shape))
+    master.write_back()
+    folder = export_model(tmp_path / "encoder", model, master.state(), encoder_form(config, model))
+
+    tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage)
+    with torch.no_grad():
+        questions = model.eval().encode_questions(tokenizer.queries([Query(q) for q in _QUESTIONS])).numpy()
+        passages = model.encode_passages(tokenizer.passages(_TITLES, _TEXTS)).numpy()
+    encoder = BiEncoder.load(folder, precision="fp32")
+    np.testing.assert_allclose(encoder.encode_questions(_QUESTIONS), questions, atol=2e-5)
+    np.testing.assert_allclose(encoder.encode_passages(_TITLES, _TEXTS), passages, atol=2e-5)
+    peers = [
+        SentenceTransformer(str(folder / name), device="cpu") for name in ("query_encoder", "passage_encoder")
+    ]
+    np.testing.assert_allclose(peers[0].encode_query(_QUESTIONS), questions, atol=2e-5)
+    np.testing.assert_allclose(peers[1].encode_document(_JOINED), passages, atol=2e-5)
 
 
 def _pooled(folder: Path, texts: list[str], pooling: str) -> np.ndarray:
@@ -52,100 +103,43 @@ def _pooled(folder: Path, texts: list[str], pooling: str) -> np.ndarray:
     return torch.stack(rows).numpy()
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("projection", [None, (8, True), (8, False)])
-def test_a_shared_tower_is_the_same_for_all_three(
-    tmp_path: Path, tiny_bert: Path, pooling: str, normalize: bool, projection: Any
+@pytest.mark.parametrize(
+    ("pooling", "normalize", "projection"), [("mean", True, 0), ("cls", False, 8), ("cls", True, 8)]
+)
+def test_a_shared_tower_is_the_same_for_transformers_and_sentence_transformers(
+    tmp_path: Path, tiny_bert: Path, pooling: str, normalize: bool, projection: int
 ) -> None:
-    library = pytest.importorskip("sentence_transformers")
-    tower = _tower(tiny_bert, projection=projection)
-    form = EncoderForm(pooling, normalize, 48, "{title} {text}", query_prefix="the ")
-    folder = write_encoder(tmp_path / "encoder", tower, None, form)
+    from sentence_transformers import SentenceTransformer
 
+    settings = _settings(
+        tiny_bert, pooling, normalize=normalize, query_prefix="the ", layout="{text} {title}"
+    )
+    tower = TowerModel.load(settings, projection_dim=projection)
+    folder = write_encoder(tmp_path / "encoder", tower, None, {}, settings)
     ours = BiEncoder.load(folder, precision="fp32")
-    assert ours.identity.max_length == 48
-    assert (ours.identity.pooling, ours.identity.normalize) == (pooling, normalize)
-    assert ours.identity.query_prefix == "the "
+    stated = read_settings(folder)
+    for name in ("pooling", "normalize", "max_length", "query_prefix", "layout"):
+        assert getattr(stated, name) == getattr(settings, name)
     questions = ours.encode_questions(_QUESTIONS)
-    passages = ours.encode_passages(_TITLES, _TEXTS)
-
-    peer = library.SentenceTransformer(str(folder), device="cpu")
-    joined = [f"{title} {text}".strip() for title, text in zip(_TITLES, _TEXTS, strict=True)]
-    np.testing.assert_allclose(peer.encode(_QUESTIONS, prompt_name="query"), questions, atol=2e-5)
-    np.testing.assert_allclose(peer.encode(joined), passages, atol=2e-5)
+    peer = SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(peer.encode_query(_QUESTIONS), questions, atol=2e-5)
     assert peer.similarity_fn_name == ("cosine" if normalize else "dot")
-
     expected = _pooled(folder, [f"the {question}" for question in _QUESTIONS], pooling)
-    for layer in tower.head:
-        weight = layer.weight.detach().numpy()
-        bias = None if layer.bias is None else layer.bias.detach().numpy()
-        expected = expected @ weight.T + (0 if bias is None else bias)
+    for layer in tower.head.layers:
+        expected = expected @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
     if normalize:
         expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(questions, expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("pooling", ["weightedmean", "mean_sqrt_len_tokens"])
-def test_every_pooling_is_written_as_it_is_read(tmp_path: Path, tiny_bert: Path, pooling: str) -> None:
-    form = EncoderForm(pooling, normalize=False, max_length=48)
-    folder = write_encoder(tmp_path / "encoder", _tower(tiny_bert), None, form)
-    assert BiEncoder.load(folder, precision="fp32").identity.pooling == pooling
-
-
-@pytest.mark.parametrize("projection", [None, (8, True)])
-def test_two_bert_towers_become_dprs_layout(tmp_path: Path, tiny: Any, projection: Any) -> None:
-    towers = [_tower(tiny.bert(tmp_path / str(n), seed=n), projection=projection, seed=n) for n in (1, 2)]
-    form = EncoderForm("cls", False, 64, PAIR)
-    folder = write_encoder(tmp_path / "encoder", *towers, form)
-
-    ours = BiEncoder.load(folder, precision="fp32")
-    assert ours.identity.layout == PAIR
-    tokenizer = AutoTokenizer.from_pretrained(folder / "ctx_encoder")
-    asked = DPRQuestionEncoder.from_pretrained(folder / "question_encoder").eval()
-    found = DPRContextEncoder.from_pretrained(folder / "ctx_encoder").eval()
-    assert AutoModel.from_pretrained(folder / "question_encoder").config.model_type == "dpr"
-    for row, question in enumerate(_QUESTIONS):
-        with torch.no_grad():
-            hf = asked(tokenizer(question, return_tensors="pt")["input_ids"]).pooler_output[0]
-        np.testing.assert_allclose(hf, ours.encode_questions(_QUESTIONS)[row], atol=2e-5)
-    ids = tokenizer(_TITLES[0], _TEXTS[0], return_tensors="pt")["input_ids"]
-    with torch.no_grad():
-        hf = found(ids, token_type_ids=torch.zeros_like(ids)).pooler_output[0]
-    np.testing.assert_allclose(hf, ours.encode_passages(_TITLES, _TEXTS)[0], atol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("form", "layout"),
-    [
-        (EncoderForm("mean", True, 64, PAIR, "the ", "in "), PAIR),
-        (EncoderForm("cls", False, 64, "{text} {title}"), "{text} {title}"),
-    ],
-)
-def test_other_pairs_of_towers_become_two_folders(
-    tmp_path: Path, tiny: Any, form: EncoderForm, layout: str
-) -> None:
-    towers = [_tower(tiny.bert(tmp_path / str(n), seed=n)) for n in (1, 2)]
-    folder = write_encoder(tmp_path / "encoder", *towers, form)
-    identity = BiEncoder.load(folder, precision="fp32").identity
-    assert (identity.layout, identity.pooling, identity.normalize) == (layout, form.pooling, form.normalize)
-    assert (identity.query_prefix, identity.passage_prefix) == (form.query_prefix, form.passage_prefix)
-    texts = ["the river", "danube"]
-    questions = BiEncoder.load(folder, precision="fp32").encode_questions(texts)
-    expected = _pooled(folder / "query_encoder", [form.query_prefix + text for text in texts], form.pooling)
-    if form.normalize:
-        expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
-    np.testing.assert_allclose(questions, expected, atol=2e-5)
-
-
 def test_equal_weights_give_equal_bytes_and_replace_what_was_there(tmp_path: Path, tiny_bert: Path) -> None:
-    form = EncoderForm("mean", True, 48, "{title} {text}")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "old").write_text("old")
-    folders = [write_encoder(tmp_path / name, _tower(tiny_bert), None, form) for name in "ab"]
+    settings = _settings(tiny_bert)
+    tower = TowerModel.load(settings)
+    folders = [write_encoder(tmp_path / name, tower, None, {}, settings) for name in "ab"]
     files = [{p.relative_to(f): p.read_bytes() for p in f.rglob("*") if p.is_file()} for f in folders]
     assert files[0] == files[1]
-    assert {"modules.json", "model.safetensors", "tokenizer.json"} <= set(map(str, files[0]))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]  # nothing temporary is left
 
 
@@ -154,7 +148,7 @@ def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
         out=tmp_path / "run", train_files=(tmp_path / "train.json",), index=tmp_path / "index", name="mine",
         question_encoder=str(tmp_path), notes="Seen once.", layout="{text} {title}", query_prefix="",
     )  # fmt: skip
-    form = EncoderForm("mean", True, 48, "{title} {text}", "query: ")
+    form = _settings(tmp_path, query_prefix="query: ")
     card = render_card(config, encoder_card(form), {"questions": 12}, {"nll": 0.123456, "top": {"1": 0.5}})
     assert str(tmp_path) not in card
     for words in ("# mine", "rag train dpr --config FILE", "| nll | 0.1235 |", "| top | 1 0.5 |",
@@ -172,7 +166,7 @@ def test_the_card_names_the_run_where_every_run_has_such_a_folder(tmp_path: Path
     start = tmp_path / "first" / last
     start.mkdir(parents=True)
     config = DprTrainConfig(out=tmp_path / "run", train_files=(tmp_path / "t",), question_encoder=str(start))
-    card = _card(config, EncoderForm("mean", True, 48))
+    card = _card(config, _settings(tmp_path))
     assert f"started from first/{last}." in card
     assert f'"question_encoder": "first/{last}"' in card
 
@@ -181,9 +175,9 @@ def test_late_interaction_is_indexed_by_its_own_type(
     tmp_path: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = DprTrainConfig(out=tmp_path / "run", train_files=(tmp_path / "t",))
-    form = EncoderForm("tokens", True, 48, interaction=Interaction(12))
-    assert "--index-type plaid" not in _card(config, EncoderForm("mean", True, 48))
+    form = _settings(tiny_bert, "tokens", interaction=Interaction(12))
+    assert "--index-type plaid" not in _card(config, _settings(tmp_path))
     card = _card(config, form)
     assert "--index-type plaid --out INDEX" in card
-    say_encoder(write_encoder(tmp_path / "c", _tower(tiny_bert, projection=(8, False)), None, form))
+    say_encoder(write_encoder(tmp_path / "c", TowerModel.load(form, projection_dim=8), None, {}, form))
     assert capsys.readouterr().out.endswith("--index-type plaid\n")

@@ -96,8 +96,6 @@ def test_published_heads_are_read_trained_and_written_back(tmp_path: Path, tiny:
     assert encoder.dim == 6
     wanted = torch.stack([expected(x) for x in hidden(folder, encoder)]).numpy()
     np.testing.assert_allclose(encoder.encode_questions(TEXTS), wanted, atol=2e-5)
-    slow = BiEncoder.load(folder, precision="fp32", fast=False)
-    np.testing.assert_allclose(slow.encode_questions(TEXTS), wanted, atol=2e-5)
 
     model = BiEncoderModel.from_folder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
     tokens = [np.asarray(ids, np.int32) for ids in encoder._query.tokenizer(TEXTS)]
@@ -145,8 +143,6 @@ def test_one_vector_a_token_from_folder_to_training_and_back(tmp_path: Path, tin
     assert found.lengths is not None
     assert found.lengths.tolist() == [len(x) for x in wanted]
     torch.testing.assert_close(found.values, torch.cat(wanted), atol=2e-5, rtol=1e-5)
-    slow = BiEncoder.load(tmp_path / "start", precision="fp32", fast=False).question_tokens(TEXTS)
-    torch.testing.assert_close(slow.values, found.values, atol=2e-5, rtol=1e-5)
     with pytest.raises(ConfigError, match="one vector per token"):
         encoder.encode_questions(TEXTS)
 
@@ -176,6 +172,4 @@ def test_segments_are_trained_exported_and_encoded(tmp_path: Path, tiny: Any) ->
     with torch.no_grad():
         wanted, other = model.encode_passages(rows).numpy(), plain.encode_passages(rows).numpy()
     np.testing.assert_allclose(encoder.encode_passages(titles, texts), wanted, atol=2e-5)
-    slow = BiEncoder.load(written, precision="fp32", fast=False)
-    np.testing.assert_allclose(slow.encode_passages(titles, texts), wanted, atol=2e-5)
     assert np.abs(wanted - other).max() > 0.01
