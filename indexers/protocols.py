@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from indexers.settings import VectorDtype
 
 
+_OPTIONAL = ("interaction", "tokenizer_sha256")  # fields of an encoder's identity that may be absent
+
+
 @dataclass(frozen=True, slots=True)
 class EncoderIdentity:
     """Everything that decides which vector a text gets; two encoders that agree on it are interchangeable.
@@ -30,6 +33,8 @@ class EncoderIdentity:
         similarity: "dot" or "cosine"; both are searched as inner products.
         layout: how title and text are joined: "pair", or a template such as "{title} {text}".
         interaction: for encoders with one vector per token, a description of how they read texts; else "".
+        tokenizer_sha256: hex sha256 over the tokenizers of all towers; "" where an older index lacks it, and
+            it is not compared.
 
     Example:
         >>> a = EncoderIdentity("tiny", "ab12", dim=4)
@@ -51,10 +56,11 @@ class EncoderIdentity:
     similarity: str = "dot"
     layout: str = "{title} {text}"
     interaction: str = ""
+    tokenizer_sha256: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`; an empty interaction is left out."""
-        return {name: value for name, value in asdict(self).items() if value or name != "interaction"}
+        """A dict ready for `json.dumps`; an empty interaction or tokenizer is left out."""
+        return {name: value for name, value in asdict(self).items() if value or name not in _OPTIONAL}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> EncoderIdentity:
@@ -64,8 +70,8 @@ class EncoderIdentity:
             ArtifactError: a field is missing or unknown.
         """
         expected = {field.name for field in fields(cls)}
-        if {*value, "interaction"} != expected:
-            odd = ", ".join(sorted({*value, "interaction"} ^ expected))
+        if {*value, *_OPTIONAL} != expected:
+            odd = ", ".join(sorted({*value, *_OPTIONAL} ^ expected))
             raise ArtifactError(
                 f"the encoder identity has missing or unknown fields: {odd}", hint="rebuild the index"
             )
@@ -74,6 +80,8 @@ class EncoderIdentity:
     def differences(self, other: EncoderIdentity) -> tuple[str, ...]:
         """One readable line for each field that matters and differs; empty if vectors are comparable."""
         skipped = {"name"} if self.weights_sha256 and other.weights_sha256 else set()
+        if not self.tokenizer_sha256 or not other.tokenizer_sha256:
+            skipped.add("tokenizer_sha256")
         return tuple(
             f"{field.name}: {getattr(self, field.name)!r} != {getattr(other, field.name)!r}"
             for field in fields(self)

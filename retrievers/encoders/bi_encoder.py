@@ -24,6 +24,7 @@ from rag.runtime.model_files import (
     EMBEDDED_ENCODER_NAMES,
     TOWER_SEPARATOR,
     model_folder,
+    tokenizer_file,
     tower_folders,
     weight_files,
     weights_sha256,
@@ -161,9 +162,11 @@ class BiEncoder:
             other = _Side(query_settings, where, how_queries)
             _check_towers(side, other)
         files = _files(settings) + ([] if shared else _files(query_settings))
+        folders = (settings.weights_dir, query_settings.weights_dir)
         identity = EncoderIdentity(
             name=_name(name_or_path, query_encoder),
             weights_sha256=weights_sha256(files),
+            tokenizer_sha256=weights_sha256(dict.fromkeys(map(tokenizer_file, folders))),
             dim=side.dim,
             pooling=settings.pooling,
             normalize=settings.normalize,

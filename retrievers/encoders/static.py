@@ -32,6 +32,7 @@ from rag.runtime.model_files import (
     check_packaged,
     folder_tokenizer,
     model_folder,
+    tokenizer_file,
     weight_files,
     weights_sha256,
 )
@@ -64,7 +65,6 @@ class StaticEncoder:
 
     precision = query_precision = "fp32"
     device = "cpu"
-    is_fast = True
 
     def __init__(self, vectors: Float32, tokenizer: Any, identity: EncoderIdentity) -> None:
         self.identity = identity
@@ -121,6 +121,7 @@ class StaticEncoder:
         identity = EncoderIdentity(
             name=str(folder.resolve()) if Path(name_or_path).is_dir() else str(name_or_path),
             weights_sha256=weights_sha256(weight_files(inner)),
+            tokenizer_sha256=weights_sha256([tokenizer_file(inner)]),
             dim=vectors.shape[1],
             pooling=POOLING,
             normalize=unit,

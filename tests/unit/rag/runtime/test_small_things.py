@@ -4,9 +4,7 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,7 +21,6 @@ from rag.runtime.hardware import (
 from rag.runtime.seeds import generator
 from rag.training.config import schedule_factor
 from rag.training.precision import MasterWeights
-from retrievers.encoders.bi_encoder import BiEncoder
 
 
 def test_linear_schedule_is_a_straight_line_after_the_warmup() -> None:
@@ -184,24 +181,3 @@ print(given_back, faults(8))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     given_back, kept = map(int, done.stdout.split())
     assert kept < given_back / 4
-
-
-def test_fast_kernels_step_aside_for_another_torch_and_say_so_once(
-    tiny_bert: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    titles, texts = ["", "title"], ["the danube rises in the black forest", "who wrote the river"]
-    fast = BiEncoder.load(tiny_bert, precision="fp32")
-    expected = fast.encode_passages(titles, texts)
-    assert fast.is_fast
-    monkeypatch.setattr(hardware, "TESTED_TORCH", "0.1.")
-    hardware.has_tested_torch.cache_clear()
-    try:
-        for _ in range(2):
-            slow = BiEncoder.load(tiny_bert, precision="fp32")
-            assert np.abs(slow.encode_passages(titles, texts) - expected).max() < 1e-5
-            assert not slow.is_fast
-        warned = [r.getMessage() for r in caplog.records if "fast CPU kernels" in r.getMessage()]
-        assert len(warned) == 1
-        assert f"torch is {torch.__version__}, the fast CPU kernels are tested with 0.1.*" in warned[0]
-    finally:
-        hardware.has_tested_torch.cache_clear()

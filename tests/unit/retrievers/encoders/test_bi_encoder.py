@@ -1,5 +1,6 @@
 import logging
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -192,6 +193,19 @@ def test_missing_weights_are_never_made_up(tiny_bert, tmp_path):
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match=r"encoder\.layer\.1\.output\.dense\.weight"):
         BiEncoder.load(folder, precision="fp32").encode_questions(["who"])
+
+
+def test_another_tokenizer_is_another_encoder_and_a_lost_one_is_refused(tiny_bert, encoder, tmp_path):
+    folder = shutil.copytree(tiny_bert, tmp_path / "copy")
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text().replace('"danube"', '"rhine"'))
+    (difference,) = BiEncoder.load(folder, precision="fp32").identity.differences(encoder.identity)
+    assert difference.startswith("tokenizer_sha256")
+    older = replace(encoder.identity, tokenizer_sha256="")  # of an index from before it was recorded
+    assert older.differences(encoder.identity) == ()
+    file.unlink()
+    with pytest.raises(ArtifactError, match=r"no tokenizer\.json"):
+        BiEncoder.load(folder, precision="fp32")
 
 
 @pytest.mark.needs_bf16
