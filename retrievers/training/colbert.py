@@ -17,7 +17,8 @@ from retrievers.training.target_losses import kl_loss, target_objective
 
 
 def train_colbert(config: ColbertTrainConfig) -> Path:
-    """Train a retriever as `config` says; see `train_model`. The finished encoder is in PyLate's layout.
+    """Train a retriever as `config` says; see `train_model`. The finished encoder is a folder of
+    sentence-transformers' `MultiVectorEncoder`.
 
     Score of question and passage is MaxSim of their token vectors; questions are filled up with masks.
 
