@@ -66,8 +66,8 @@ def index(
     Args:
         corpus: files, folders, patterns, "hf:owner/name", "-" for standard input, or "sample".
         out: the index directory.
-        encoder: folder, hub name, SentenceTransformer, or model of transformers and its tokenizer as a tuple;
-            None is `minilm-qa`, "static" the static one.
+        encoder: folder, hub name, or an object as `indexers.protocols.PassageEncoder`; None is `minilm-qa`,
+            "static" the static one.
         query_encoder: question encoder, if it is another model.
         precision, pooling, max_length: see `BiEncoder.load`.
         reuse: earlier indexes of this encoder; only passages that they lack are encoded.
@@ -92,8 +92,6 @@ def index(
         `rag.index("corpus.jsonl", "my-index", retriever="hybrid", split="sentences")`
     """
     from indexers.build import build_index
-    from rag.opening import keep_encoder
-    from rag.runtime.live_models import is_source
     from rag.scale.encoding import encoding_at
     from retrievers.encoders.open import load_encoder, passage_budget
 
@@ -104,8 +102,9 @@ def index(
     checked = load_config(BuildSettings, overrides=settings)
     if is_sample and of_documents.get("split", "auto") == "auto":
         of_documents["split"] = "none"
-    budget = encoder if is_source(encoder) else None  # a model in memory is measured by the embedded one
-    if ray is not None and (reuse or not checked.has_dense or not is_source(encoder)):
+    is_named = encoder is None or isinstance(encoder, str | Path)
+    budget = encoder if is_named else None  # an encoder of one's own is measured by the embedded one
+    if ray is not None and (reuse or not checked.has_dense or not is_named):
         raise ConfigError(
             "--ray encodes one vector per passage by an encoder that every node can load, and reuses none",
             hint="name a folder on a shared disk, without --reuse; BM25 and token vectors are built here",
@@ -126,8 +125,6 @@ def index(
             passages, place, encoder=known or loaded, settings=checked, source=source, documents=table,
             overwrite=overwrite, until=until, **encoding,
         )  # fmt: skip
-    if loaded is not None:
-        keep_encoder(encoder, place)
     if known is not None:
         report.notes.insert(0, f"{known.reused:,} vectors taken over")
     if report.total:

@@ -1,4 +1,4 @@
-"""Open pipelines with models given by name, folder or in memory, and save them: `Pipeline.open` and `save`.
+"""Open pipelines with models given by name or folder, and save them: `Pipeline.open` and `save`.
 
 A saved pipeline is an index directory that also contains `pipeline.json`, the settings that were given, and
 the models in `encoder/` and `reader/`, unless they come with the package or from the hub.
@@ -21,7 +21,6 @@ from rag.core.files import TEMPORARY_MARK, atomic_write_json, check_target, read
 from rag.core.log import get_logger
 from rag.core.manifest import read_manifest
 from rag.open_settings import OpenSettings
-from rag.runtime.live_models import describe_model, is_source, load_live, write_model
 from rag.runtime.model_files import TOWER_NAMES, TOWER_SEPARATOR, tower_folders
 from readers.paths import counts_scores
 from readers.protocols import Reader
@@ -127,12 +126,6 @@ def describe(index: Index, retriever: Retriever, reader: Reader | None) -> dict[
     }
 
 
-def keep_encoder(encoder: Any, directory: Path) -> None:
-    """Write an encoder that was given in memory into the index that it made, so that this can be opened."""
-    if not is_source(encoder) and not hasattr(encoder, "identity") and not (directory / ENCODER_DIR).exists():
-        write_model(encoder, directory / ENCODER_DIR)
-
-
 def save(index: Index, opened: OpenSettings, place: Path, *, overwrite: bool) -> None:
     """Write an index with the models and settings that it was opened with; see `Pipeline.save`."""
     if place.exists() and place.resolve() == index.directory.resolve():
@@ -177,13 +170,10 @@ def _write(source: Any, folder: Path) -> str:
     """Write a model to `folder`; if that is not needed, its name."""
     if isinstance(source, EncoderIdentity):
         source = source.name
-    if isinstance(source, Reader):
+    if not isinstance(source, str | Path):
         raise ConfigError(
             f"a {type(source).__name__} cannot be saved", hint="open the pipeline with its folder"
         )
-    if not is_source(source):
-        write_model(source, folder)
-        return ""
     passages, separator, questions = str(source).partition(TOWER_SEPARATOR)
     if separator and Path(passages).is_dir() and Path(questions).is_dir():
         for number, name in enumerate((passages, questions)):
@@ -199,7 +189,7 @@ def _reader_file(reader: Any) -> Mapping[str, Any]:
     """The `reader.json` of a reader's folder, if it has one."""
     from readers.manifest import READER_FILE, read_reader_file
 
-    if not reader or not is_source(reader) or not (Path(reader) / READER_FILE).exists():
+    if not isinstance(reader, str | Path) or not reader or not (Path(reader) / READER_FILE).exists():
         return {}
     return read_reader_file(Path(reader))
 
@@ -250,9 +240,4 @@ def _open_reader(reader: Any, precision: str, effort: str | None) -> Reader | No
     from readers.open import open_reader
 
     settings = {"precision": precision, **({"effort": effort} if effort else {})}
-    if is_source(reader):
-        return open_reader(reader, **settings)
-    opened = load_live(reader, lambda folder: open_reader(folder, **settings))
-    if hasattr(opened, "name"):
-        opened.name = describe_model(reader)
-    return opened
+    return open_reader(reader, **settings)

@@ -25,7 +25,7 @@ from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.question_checks import check_questions
 from rag.open_settings import OpenSettings
-from rag.opening import describe, keep_encoder, open_models, save, with_saved
+from rag.opening import describe, open_models, save, with_saved
 from readers.answer_kinds import answers_wanted, in_parts, in_whole, with_kind
 from readers.paths import read_answers, with_paths
 from readers.protocols import Reader, check_lengths
@@ -147,7 +147,6 @@ class Pipeline:
             out = FilePath(holder.name) / "index"
         loaded = load_encoder(encoder) if has_encoder else None
         build_index(passages, FilePath(out), encoder=loaded, settings=settings, overwrite=overwrite)
-        keep_encoder(encoder, FilePath(out))
         pipeline = cls.open(out, retriever=retriever, index_encoder=loaded, reader=reader)
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
         return pipeline

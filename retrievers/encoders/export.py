@@ -8,9 +8,9 @@ give the same bytes.
 import copy
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -103,7 +103,7 @@ def _write_tower(
     per_token = {"module_input_name": "token_embeddings"} if on_tokens else {}
 
     def add_layers() -> None:
-        for layer in head.layers:
+        for layer in cast(Iterable[Linear | nn.LayerNorm], head.layers):
             if isinstance(layer, Linear):
                 kind = ACTIVATIONS[layer.activation]
                 add("Dense", layer, {
@@ -112,7 +112,7 @@ def _write_tower(
                     "activation_function": f"{kind.__module__}.{kind.__name__}", **per_token,
                 })  # fmt: skip
             else:
-                add("LayerNorm", layer, {"dimension": len(layer.weight)})
+                add("LayerNorm", layer, {"dimension": layer.weight.shape[0]})
 
     if how is not None:
         add_layers()
@@ -131,7 +131,7 @@ def _write_tower(
         for n, (kind, path) in enumerate(places)
     ]
     _write_json(folder / "modules.json", modules)
-    stated: dict[str, Any] = {
+    own: dict[str, Any] = {
         "model_type": "SentenceTransformer" if how is None else "MultiVectorEncoder",
         "prompts": {"query": settings.query_prefix, "document": settings.passage_prefix},
         "default_prompt_name": None,
@@ -139,8 +139,8 @@ def _write_tower(
         "passage_layout": settings.layout,
     }
     if settings.segments:
-        stated["token_types"] = True
-    _write_json(folder / "config_sentence_transformers.json", stated)
+        own["token_types"] = True
+    _write_json(folder / "config_sentence_transformers.json", own)
 
 
 def _write_weights(folder: Path, state: Mapping[str, Tensor]) -> None:

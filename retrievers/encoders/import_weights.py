@@ -58,7 +58,8 @@ def import_checkpoint(source: Path, out: Path, *, base: str | Path | None = None
         )
     with replaced_folder(out) as folder:
         for prefix, role in _TOWERS.items():
-            state, projection = {}, {}
+            state: dict[str, torch.Tensor] = {}
+            projection: dict[str, torch.Tensor] = {}
             for name, tensor in weights.items():
                 bare = plain_name(name, prefix)
                 if name.startswith(prefix) and not bare.startswith("pooler.") and "position_ids" not in bare:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ArtifactError, ConfigError
-from rag.runtime.live_models import describe_model, is_source, load_live
 from rag.runtime.model_files import QA_ENCODER, TOWER_SEPARATOR, model_folder, tower_folders
 from retrievers.encoders.static import (
     POOLING,
@@ -30,20 +28,21 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
     """Load an encoder; None is `minilm-qa`, the one for indexes, "static" the static one of the package.
 
     Args:
-        source: a folder, a name, a SentenceTransformer, or a model of transformers and its tokenizer as a
-            tuple; an encoder that is loaded already is returned as it is.
+        source: a folder or a name; an encoder that is loaded already is returned as it is.
         options: see `BiEncoder.load`; a static encoder has no precision, device or pooling to choose.
 
     Raises:
         ConfigError: a pooling or a separate question encoder was given for a static encoder.
         ArtifactError: `source` is no encoder.
     """
-    if not is_source(source):
-        if isinstance(getattr(source, "identity", None), EncoderIdentity):
-            return source
-        loaded = load_live(source, lambda folder: load_encoder(folder, **options))
-        loaded.identity = replace(loaded.identity, name=describe_model(source))
-        return loaded
+    if isinstance(getattr(source, "identity", None), EncoderIdentity):
+        return source
+    if source is not None and not isinstance(source, str | Path):
+        raise ConfigError(
+            f"cannot encode with a {type(source).__name__}",
+            hint="give a folder (as a SentenceTransformer's save writes it), a name, or an encoder with an "
+            "identity as in indexers.protocols",
+        )
     name_or_path: str | Path = QA_ENCODER if source is None else source
     if not is_static_name(name_or_path):
         from retrievers.encoders.bi_encoder import BiEncoder

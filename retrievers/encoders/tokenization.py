@@ -136,7 +136,7 @@ def open_tokenizer(folder: Path) -> Any:
         ArtifactError: tokenizer.json is missing or damaged.
     """
     tokenizer = folder_tokenizer(folder)
-    stated = next(map(read_json, sorted(folder.glob("sentence_*_config.json"))), {})
+    stated: Any = next(map(read_json, sorted(folder.glob("sentence_*_config.json"))), {})
     if stated.get("do_lower_case"):
         own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
