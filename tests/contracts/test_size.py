@@ -8,10 +8,10 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1714, 1425),
+    "rag/*.py": (1695, 1425),
     "rag/adaptation": (863, 400),
     "rag/bench": (2253, 1300),
-    "rag/cli": (2831, 1300),
+    "rag/cli": (2823, 1300),
     "rag/core": (1793, 900),
     "rag/data": (8040, 5000),
     "rag/docs": (80, 80),
@@ -20,15 +20,15 @@ CEILINGS = {
     "rag/joint": (2816, 2100),
     "rag/metrics": (973, 600),
     "rag/rounds": (1106, 450),
-    "rag/runtime": (2137, 1100),
+    "rag/runtime": (2087, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (753, 450),
     "rag/training": (3037, 1400),
     "indexers": (6447, 4400),
     "readers": (9996, 6600),
-    "retrievers": (11735, 6600),
+    "retrievers": (11251, 6600),
     "serve": (3485, 2600),
-    "tests": (38251, 24000),
+    "tests": (37673, 24000),
 }
 
 
