@@ -69,11 +69,10 @@ class EncoderIdentity:
         Raises:
             ArtifactError: a field is missing or unknown.
         """
-        expected = {field.name for field in fields(cls)}
-        if {*value, *_OPTIONAL} != expected:
-            odd = ", ".join(sorted({*value, *_OPTIONAL} ^ expected))
+        if odd := sorted({*value, *_OPTIONAL} ^ {field.name for field in fields(cls)}):
             raise ArtifactError(
-                f"the encoder identity has missing or unknown fields: {odd}", hint="rebuild the index"
+                f"the encoder identity has missing or unknown fields: {', '.join(odd)}",
+                hint="rebuild the index",
             )
         return cls(**value)
 
@@ -94,14 +93,8 @@ class EncoderIdentity:
 
     def options(self) -> dict[str, Any]:
         """The settings to load an encoder with so that it makes these vectors."""
-        return {
-            "pooling": self.pooling,
-            "normalize": self.normalize,
-            "max_length": self.max_length,
-            "query_prefix": self.query_prefix,
-            "passage_prefix": self.passage_prefix,
-            "layout": self.layout,
-        }
+        names = ("pooling", "normalize", "max_length", "query_prefix", "passage_prefix", "layout")
+        return {name: getattr(self, name) for name in names}
 
     def fingerprint(self) -> str:
         """Short hash of all fields but the name; goes into ledgers."""
