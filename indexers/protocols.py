@@ -33,8 +33,7 @@ class EncoderIdentity:
         similarity: "dot" or "cosine"; both are searched as inner products.
         layout: how title and text are joined: "pair", or a template such as "{title} {text}".
         interaction: for encoders with one vector per token, a description of how they read texts; else "".
-        tokenizer_sha256: hex sha256 over the tokenizers of all towers; "" where an older index lacks it, and
-            it is not compared.
+        tokenizer_sha256: hex sha256 over the tokenizers of all towers; "", as in older indexes, fits any.
 
     Example:
         >>> a = EncoderIdentity("tiny", "ab12", dim=4)
