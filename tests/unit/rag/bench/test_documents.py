@@ -16,14 +16,28 @@ from rag.data.questions import read_questions
 
 FOLDER = fetch.SOURCES.parent
 QUESTIONS = FOLDER / "questions.jsonl"
+COLLEAGUES = FOLDER / "colleagues.jsonl"
 ROWS = [json.loads(line) for line in QUESTIONS.read_text("utf-8").splitlines()]
 SOURCES = json.loads(fetch.SOURCES.read_text("utf-8"))
 ANSWERABLE = [row for row in ROWS if row["kind"] != "unanswerable"]
 
 
 def test_the_questions_are_those_that_were_frozen():
-    digest = hashlib.sha256(QUESTIONS.read_bytes()).hexdigest()
-    assert re.findall(r"\b[0-9a-f]{64}\b", (FOLDER / "README.md").read_text("utf-8")) == [digest]
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (QUESTIONS, COLLEAGUES)]
+    assert re.findall(r"\b[0-9a-f]{64}\b", (FOLDER / "README.md").read_text("utf-8")) == digests
+
+
+def test_questions_of_colleagues_are_divided_by_document():
+    rows = [json.loads(line) for line in COLLEAGUES.read_text("utf-8").splitlines()]
+    paths = {source["path"] for source in json.loads((FOLDER / "colleagues-sources.json").read_text("utf-8"))}
+    parts = {(row["document"] or row["near"]): row["part"] for row in rows}
+    assert len(rows) == len({row["id"] for row in rows}) == 414
+    assert parts.keys() == paths
+    assert all(parts[row["document"] or row["near"]] == row["part"] for row in rows)
+    assert all(bool(row["answers"]) != bool(row.get("is_impossible")) for row in rows)
+    answerable = Counter(row["part"] for row in rows if row["answers"])
+    assert answerable == {"read": 68, "unread": 277}
+    assert [row["answers"] for row in rows] == [list(q.answers) for q in read_questions(COLLEAGUES)]
 
 
 def test_counts_hold_what_the_readme_says():
