@@ -55,21 +55,6 @@ def test_counts_hold_what_the_readme_says():
     assert len({source["publisher"] for source in SOURCES}) == 44
 
 
-def test_every_question_has_its_fields():
-    paths = {source["path"] for source in SOURCES}
-    assert len({row["id"] for row in ROWS}) == len({row["question"] for row in ROWS}) == len(ROWS) == 202
-    for row in ANSWERABLE:
-        assert row["document"] in paths
-        assert row["document"].startswith(row["format"] + "/")
-        assert row["answers"]
-        assert all(isinstance(answer, str) and answer.strip() for answer in row["answers"])
-        assert re.fullmatch(r"page \d+|line \d+|sheet .+|\S+\.x?html", row["where"]), row["id"]
-    for row in ROWS[len(ANSWERABLE) :]:
-        assert row["is_impossible"]
-        assert not row["answers"]
-        assert row["document"] is None
-
-
 def test_the_reader_of_question_sets_takes_them():
     questions = list(read_questions(QUESTIONS))
     assert [question.answers for question in questions] == [tuple(row["answers"]) for row in ROWS]
