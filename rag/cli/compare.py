@@ -26,23 +26,22 @@ def compare(
         ),
     ] = None,
     report: Annotated[Path | None, option(help="Write a side-by-side HTML page.", panel=OUTPUT)] = None,
-    markdown: Annotated[Path | None, option(help="Write the tables as Markdown.", panel=OUTPUT)] = None,
 ) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses."""
     from rag.eval.api import compare as run
 
     chosen = [name.strip() for name in figures.split(",")] if figures else None
     share = None if margin is None else margin / 100
-    compared = run(results, chosen, all_pairs=all_pairs, margin=share, report=report, markdown=markdown)
+    compared = run(results, chosen, all_pairs=all_pairs, margin=share, report=report)
     typer.echo(comparison_table(compared))
-    for written in filter(None, (report, markdown)):
-        typer.echo(f"written: {written}")
+    if report is not None:
+        typer.echo(f"written: {report}")
 
 
 def comparison_table(compared: Sequence[Any]) -> str:
     """The comparisons as a table for the terminal."""
     from rag.core.views import text_table
-    from rag.eval.report_labels import NATS
+    from rag.eval.labels import NATS
 
     columns = ["figure", "A", "B", "A", "B", "B-A", "p", "p Holm", "won/tied/lost"]
     columns += [] if all(row.p_worse is None for row in compared) else ["p worse", "95 % of B-A"]

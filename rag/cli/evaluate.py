@@ -22,28 +22,12 @@ from rag.cli.options import (
 )
 from rag.eval.settings import EvaluationSettings
 
-FACTS = "Supporting facts (--profile hotpot)"
-Split = Annotated[
-    Literal["train", "dev", "test"] | None,
-    option(
-        help="Split of the data set (train, dev, test), if the file name does not contain it.", panel=DATA
-    ),
-]
-Facts = Annotated[str, option(help="auto, off, or a file of settings.", panel=FACTS)]
-Sentences = Annotated[
-    str | None,
-    option(help="Corpus the index was built from, for exact sentence numbers.", panel=FACTS),
-]
-
-
 _OPENING = {name: setting for name, setting in OPENING.items() if name != "fusion"}
 
 
 @adds_options("opening", _OPENING)
-@adds_options(
-    "figures", options_of(EvaluationSettings, "profile", "pages", "seed", "batch_size", panel="Figures")
-)
-@adds_options("reading", options_of(EvaluationSettings, "gold", "oracle", "likelihood", panel=READING))
+@adds_options("figures", options_of(EvaluationSettings, "profile", "seed", "batch_size", panel="Figures"))
+@adds_options("reading", options_of(EvaluationSettings, "gold", "likelihood", panel=READING))
 @adds_options("drawn", options_of(EvaluationSettings, "limit", "sample", panel=DATA))
 def evaluate(
     *,
@@ -53,11 +37,15 @@ def evaluate(
     ] = None,
     questions: QuestionFile,
     format: QuestionFormat = "auto",
-    split: Split = None,
-    drawn: dict[str, Any],
-    train: Annotated[
-        str | None, option(help="Training questions, to report figures by overlap with them.", panel=DATA)
+    split: Annotated[
+        Literal["train", "dev", "test"] | None,
+        option(help="Split of the data set, if the file name does not contain it.", panel=DATA),
     ] = None,
+    run: Annotated[
+        str | None,
+        option(help="Score these search results instead: a TREC run, or DPR's JSON.", panel=DATA),
+    ] = None,
+    drawn: dict[str, Any],
     opening: dict[str, Any],
     fusion: Annotated[
         list[str] | None,
@@ -76,8 +64,6 @@ def evaluate(
         str | None,
         option(help="Fields of the questions to break the figures down by: kind,format.", panel="Figures"),
     ] = None,
-    facts: Facts = "auto",
-    sentences: Sentences = None,
     out: Annotated[Path, out_option("Result folder; an unfinished one is continued.")],
 ) -> None:
     """Evaluate an index and a reader on a question set."""
@@ -95,8 +81,7 @@ def evaluate(
     if read == 0:
         opening["reads"] = False
     command = shlex.join(["rag", *sys.argv[1:]])
-    settings |= {"format": format, "split": split, "train": train, "facts": facts, "sentences": sentences}
-    settings |= {**opening, "command": command}
+    settings |= {**opening, "format": format, "split": split, "run": run, "command": command}
     if fusion and len(fusion) > 1:
         evaluations, compared = api.evaluate_fusions(index, questions, out, fusion, **settings)
         for evaluation in evaluations:

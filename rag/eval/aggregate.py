@@ -1,11 +1,11 @@
-"""From per-question records to figures with intervals, curves, breakdowns and stages.
+"""From per-question records to figures with intervals, curves, groups and stages.
 
 Only numbers are kept in memory, never texts, so 100,000 questions need some tens of megabytes.
 """
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,9 +13,8 @@ import numpy as np
 
 from rag.core.arrays import Float64
 from rag.core.errors import DataError
-from rag.eval.breakdown import breakdown_table
 from rag.eval.settings import EvaluationSettings
-from rag.metrics.calibration import measure_calibration, risk_coverage
+from rag.metrics.calibration import measure_calibration
 from rag.metrics.significance import bootstrap
 
 _BREAKDOWN_FIGURES = (
@@ -66,8 +65,8 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         records: from `rag.eval.scoring.score_outcomes`, one per question.
 
     Returns:
-        "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "risk_coverage", "stages",
-        "breakdowns", "latency_ms".
+        "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "stages",
+        "breakdowns", "latency_ms", "reading".
 
     Raises:
         DataError: there are no records, or one lacks a field.
@@ -98,20 +97,17 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     n = len(table.ids)
     if n == 0:
         raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
-    options = {"resamples": settings.resamples, "seed": settings.seed, "level": settings.level}
-    intervals = bootstrap(table.matrix(table.names), **options)  # type: ignore[arg-type]
+    intervals = bootstrap(table.matrix(table.names), resamples=settings.resamples, seed=settings.seed)
     shown = [name for name in _BREAKDOWN_FIGURES if name in table.names]
-    curves = measure_calibration(np.array(confidence), table.column("em"))
-    abstention = risk_coverage(np.array(confidence), table.column("em"))
+    calibration = measure_calibration(np.array(confidence), table.column("em"))
     return {
         "n": n,
         "figures": {name: interval.to_json() for name, interval in zip(table.names, intervals, strict=True)},
-        "curve": _accuracy_curve(np.array(ranks), deepest, options),
-        "calibration": asdict(curves) if curves else None,
-        "risk_coverage": asdict(abstention) if abstention else None,
+        "curve": _accuracy_curve(np.array(ranks), deepest),
+        "calibration": asdict(calibration) if calibration else None,
         "stages": dict(stages.most_common()),
         "breakdowns": {
-            name: breakdown_table(members, table.matrix(shown), shown, seed=settings.seed)[:_MAX_GROUPS]
+            name: _group_rows(members, table.matrix(shown), shown, settings)[:_MAX_GROUPS]
             for name, members in sorted(groups.items())
             if shown
         },
@@ -120,14 +116,29 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     }
 
 
-def _accuracy_curve(ranks: Float64, deepest: int, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _group_rows(
+    groups: Mapping[str, Sequence[int]], values: Float64, names: Sequence[str], settings: EvaluationSettings
+) -> list[dict[str, Any]]:
+    """Rows `{"group", "n", "figures": {name: interval}}`, the largest group first.
+
+    Args:
+        groups: rows of each group's questions in `values`, (n, m).
+    """
+    table = []
+    for group, rows in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        intervals = bootstrap(values[rows], resamples=settings.resamples, seed=settings.seed)
+        figures = {name: interval.to_json() for name, interval in zip(names, intervals, strict=True)}
+        table.append({"group": group, "n": len(rows), "figures": figures})
+    return table
+
+
+def _accuracy_curve(ranks: Float64, deepest: int) -> list[dict[str, Any]]:
     """Accuracy at up to 40 cut-offs between 1 and the deepest hit, evenly spaced on a logarithmic axis."""
-    if deepest == 0 or np.isnan(ranks).all():
+    judged = ranks[~np.isnan(ranks)]
+    if deepest == 0 or not len(judged):
         return []
     ks = np.unique(np.geomspace(1, deepest, 40).round().astype(int))
-    hits = np.where(np.isnan(ranks)[:, None], np.nan, (ranks[:, None] <= ks[None, :]).astype(np.float64))
-    intervals = bootstrap(hits, **options)
-    return [{"k": int(k), **interval.to_json()} for k, interval in zip(ks, intervals, strict=True)]
+    return [{"k": int(k), "value": float((judged <= k).mean()), "n": len(judged)} for k in ks]
 
 
 def _percentiles(values: Float64) -> dict[str, float]:

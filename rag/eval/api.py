@@ -9,26 +9,27 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from indexers.index import Index
+from indexers.passages import PassageStore
 from rag.config import load_config
 from rag.core.arguments import checked
 from rag.core.errors import ConfigError
-from rag.core.files import atomic_write_text, check_target
+from rag.core.files import check_target
 from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.questions import draw_sample, questions_from, read_questions
 from rag.eval import runner
-from rag.eval.breakdown import TrainingOverlap
-from rag.eval.compare import Comparison, compare_evaluations, compare_pooled, markdown_tables
+from rag.eval.compare import Comparison, compare_evaluations, compare_pooled
 from rag.eval.confidence_tuning import ConfidenceTuning, tune_confidence
-from rag.eval.facts import BOUNDARIES, FactFinder, open_finder
+from rag.eval.facts import FactFinder
 from rag.eval.gold import GoldResolver
 from rag.eval.guard import check_selection_split
+from rag.eval.labels import main_figures
 from rag.eval.report import write_report
-from rag.eval.report_labels import main_figures
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import GoldReader
+from rag.eval.systems import GoldReader, ReadsPassages, RunFile
 from rag.open_settings import OpenSettings
 from rag.pipeline import Pipeline
 from readers.extractive.files import check_calibrated, save_calibrated
@@ -37,43 +38,40 @@ from readers.open import open_reader
 
 REPORT_NAME = "report.html"
 Questions = Any  # a file, or what `questions_from` takes
-_log = get_logger(__name__)
 _SHOWN_FIELDS = 6
+_log = get_logger(__name__)
 
 
 @checked
 def evaluate(
-    index: str | Path | None = None,
+    index: Any = None,
     questions: Questions = (),
     out: str | Path | None = None,
     *,
-    reader: Any = None,
+    run: str | Path | None = None,
     reads: bool = True,
     format: str = "auto",
     split: str | None = None,
-    train: str | Path | None = None,
-    facts: str | Path = "auto",
-    sentences: str | Path | None = None,
     command: str = "",
     **options: Any,
 ) -> Evaluation:
     """Ask every question, score every answer.
 
     Args:
-        index: a directory written by `rag index`; None with `gold=True` for sets that quote their passages.
+        index: a directory written by `rag index`, an open `Pipeline`, or your own object with the methods of
+            `rag.eval.systems.AnswersQuestions`; None with `run`, or with `gold=True` for sets that quote
+            their passages.
         questions: a file, a data set `hf:owner/name[:config][:split]`, a list of `Question` records or of
             mappings with the fields of a file, or a DataFrame of such rows.
         out: result folder, continued if an earlier run stopped in it; by default one that is deleted with the
             object returned.
-        reader, reads: as in `Pipeline.open`; without reading, only retrieval is scored.
+        run: search results to be scored, in place of a search: a TREC run or DPR's JSON.
+        reads: False only searches, and so does `reader=False`.
         format: format of the question file.
         split: "train", "dev" or "test", if the file name does not say.
-        train: training questions, to report figures by overlap with them.
-        facts: supporting facts (profile "hotpot"): "auto", "off", or a file of settings.
-        sentences: corpus the index was built from, for exact sentence numbers.
         command: the command line, for the report.
-        **options: further fields of `OpenSettings` (retriever, fusion, index_encoder, …), and fields of
-            `EvaluationSettings` (profile, limit, sample, ks, read, gold, oracle, …).
+        **options: fields of `OpenSettings` (retriever, reader, fusion, index_encoder, …), which also take
+            your own objects, and of `EvaluationSettings` (profile, limit, sample, ks, read, gold, …).
 
     Returns:
         The figures with their intervals, and the folder of records, predictions and report.
@@ -86,73 +84,80 @@ def evaluate(
         `print(rag.evaluate(index="my-index", questions="dev.jsonl", limit=200).figures["em"])`
     """
     opening = {name: options.pop(name) for name in OpenSettings.model_fields if name in options}
-    chosen = load_config(EvaluationSettings, overrides=options)
-    if not isinstance(questions, str | Path):
-        questions = questions_from(questions)
-    finder, answers = None, reads and reader is not False
-    if chosen.profile == "hotpot" and answers:
-        finder = open_finder(facts, sentences, read=chosen.read)
-    source = _source(questions, format, split)
-    unread: Counter[str] = Counter()
-    asked: Iterable[Question]
+    reads = reads and opening.get("reader") is not False
+    settings = load_config(EvaluationSettings, overrides=options)
     if isinstance(questions, str | Path):
-        stream = _warned(read_questions(questions, format=format), chosen.by, reads=answers)
-        asked = _counting(stream, unread, chosen.by)
+        source = QuestionSource.of_file(questions, split=split, format=format)
+        asked: Iterable[Question] = read_questions(questions, format=format)
     else:
-        asked = _warned(questions, reads=answers)
-    system: Pipeline | GoldReader
-    lookup = resolver = None
-    if index is not None:
-        system = Pipeline.open(index, reader=reader, reads=reads, **opening)
-        resolver = GoldResolver(system.index.passages)
-        asked, lookup = map(resolver, asked), system.passage
-    elif chosen.gold and answers:
-        given = {name: value for name in ("precision", "effort") if (value := opening.get(name))}
-        system = GoldReader(open_reader(reader or None, **given))
-    else:
-        raise ConfigError(
-            "no index was given", hint="give one, or a reader and gold=True to read the gold passages"
-        )
+        asked = questions_from(questions)
+        source = QuestionSource.of_questions(asked, split=split)
+    system, passages = _open_system(index, run, opening, reads=reads, is_gold=settings.gold)
+    if isinstance(system, RunFile):
+        settings = settings.replaced(ks=tuple(k for k in settings.ks if k <= system.depth) or (system.depth,))
+        if not system.has_texts:  # what stands in the passages is unknown: their ids alone are judged
+            asked = (replace(question, answers=()) for question in asked)
+    finder = FactFinder(read=settings.read) if settings.profile == "hotpot" and system.reader else None
+    resolver = None if passages is None else GoldResolver(passages)
+    unread: Counter[str] = Counter()
+    asked = _checked_questions(asked, settings, unread, reads=system.reader is not None)
     holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-") if out is None else None
     place = Path(holder.name if holder is not None else str(out))
     runner.evaluate(
         system,
-        asked,
+        asked if resolver is None else map(resolver, asked),
         place,
-        chosen,
+        settings,
         source=source,
-        identity=_identity(system, finder),
+        identity={**system.identity, **({"facts": finder.identity} if finder is not None else {})},
         command=command,
-        overlap=TrainingOverlap.from_training(read_questions(train)) if train else None,
-        lookup=lookup,
+        lookup=None if passages is None else passages.find,
         facts=finder,
     )
-    found = load_evaluation(place)
-    notes = []
-    if finder is not None and (guessed := finder.boundaries["rule"]):
-        notes += [
-            f"sentences of {guessed:,} of {finder.boundaries.total():,} supporting passages were cut "
-            f"{BOUNDARIES['rule']}",
-            "  → give the corpus with --sentences",
-        ]
-    if resolver is not None:
-        notes += resolver.notes()
-    judged = {name: figure.n for name, figure in found.figures.items()}
-    if finder is not None and (unmarked := judged.get("em", 0) - judged.get("sp_f1", 0)):
-        notes += [f"{unmarked:,} questions mark no sentences: figures of supporting facts leave them out"]
-    if answers and (failures := [failure for one in found.records() if (failure := one.get("failure"))]):
+    evaluation = load_evaluation(place)
+    notes = [] if resolver is None else resolver.notes()
+    notes += [] if finder is None else finder.notes()
+    notes += _notes(evaluation, unread)
+    write_report([evaluation], place / REPORT_NAME)
+    return replace(evaluation, notes=tuple(notes), holder=holder)
+
+
+def _open_system(
+    index: Any, run: str | Path | None, opening: dict[str, Any], *, reads: bool, is_gold: bool
+) -> tuple[ReadsPassages, PassageStore | None]:
+    """What is evaluated, and the passages of its index."""
+    if index is not None and not isinstance(index, str | Path | Index):
+        return index, index.index.passages if isinstance(index, Pipeline) else None
+    if run is not None:
+        passages = None if index is None else Index.open(index).passages
+        return RunFile(run, None if passages is None else passages.find), passages
+    if index is not None:
+        pipeline = Pipeline.open(index, reads=reads, **opening)
+        return pipeline, pipeline.index.passages
+    if is_gold and reads:
+        reading = {name: value for name in ("precision", "effort") if (value := opening.get(name))}
+        return GoldReader(open_reader(opening.get("reader"), **reading)), None
+    raise ConfigError(
+        "no index was given",
+        hint="give one, or results to be scored as run, or a reader and gold=True to read gold passages",
+    )
+
+
+def _notes(evaluation: Evaluation, unread: Counter[str]) -> list[str]:
+    """Warnings about the figures."""
+    figures, notes = evaluation.figures, []
+    if failures := [failure for record in evaluation.records() if (failure := record.get("failure"))]:
         notes += [f"{len(failures):,} questions could not be read and count as unanswered: {failures[0]}"]
     if unread:
         listed = [f"{name} ({count:,} questions)" for name, count in unread.most_common(_SHOWN_FIELDS)]
         notes += [f"fields of the questions that are not read: {', '.join(listed)}"]
-    if not main_figures(judged):
-        n = found.metrics["n"]
+    if not main_figures(figures):
         notes += [
-            f"no figures: none of {n:,} questions has answers, or gold passages in this index",
+            f"no figures: none of {evaluation.metrics['n']:,} questions has answers, "
+            "or gold passages in this index",
             "  → give them with the questions, in fields called answers and gold_passage_ids",
         ]
-    write_report([found], place / REPORT_NAME)
-    return replace(found, notes=tuple(notes), holder=holder)
+    return notes
 
 
 def evaluate_fusions(
@@ -180,7 +185,6 @@ def compare(
     all_pairs: bool = False,
     margin: float | None = None,
     report: str | Path | None = None,
-    markdown: str | Path | None = None,
 ) -> list[Comparison]:
     """Compare systems on the same questions: paired tests, Holm's correction, wins, ties and losses.
 
@@ -191,7 +195,6 @@ def compare(
         margin: test whether the second of each pair of results loses less than this to the first, pooled
             over the pairs; see `compare_pooled`.
         report: write a side-by-side HTML page here.
-        markdown: write tables of the figures and of the comparisons here, in Markdown.
 
     Raises:
         ConfigError: fewer than two results, an odd number with a margin, or one lacks a figure.
@@ -203,9 +206,8 @@ def compare(
     if isinstance(results, str | Path | Evaluation):
         raise ConfigError("results is a single folder, expected a list", hint="give two or more")
     figures = [figures] if isinstance(figures, str) else figures
-    for target in (report, markdown):
-        if target is not None:
-            check_target(target)
+    if report is not None:
+        check_target(report)
     evaluations = load_evaluations(
         [result.place if isinstance(result, Evaluation) else result for result in results]
     )
@@ -219,8 +221,6 @@ def compare(
         compared = compare_pooled(evaluations, margin, figures)
     if report is not None:
         write_report(evaluations, report)
-    if markdown is not None:
-        atomic_write_text(markdown, markdown_tables(evaluations, compared))
     return compared
 
 
@@ -247,52 +247,40 @@ def fit_confidence(
             hint="leave --reader out, or give a folder of `rag train reader`",
         )
     check_calibrated(reader, Path(out))
-    given = _drawn(questions, format, settings)
-    tuning = tune_confidence(pipeline, given, pipeline.reader.calibration, settings)
+    drawn = _drawn(questions, format, settings)
+    tuning = tune_confidence(pipeline, drawn, pipeline.reader.calibration, settings)
     save_calibrated(reader, Path(out), tuning.calibration)
     return tuning
 
 
 def _drawn(questions: str, format: str, settings: EvaluationSettings) -> list[Question]:
     """The first questions of a file, or a sample of these."""
-    given = list(islice(read_questions(questions, format=format), settings.limit))
-    return given if settings.sample is None else draw_sample(given, settings.sample, settings.seed)
+    first = list(islice(read_questions(questions, format=format), settings.limit))
+    return first if settings.sample is None else draw_sample(first, settings.sample, settings.seed)
 
 
-def _warned(
-    questions: Iterable[Question], read: Sequence[str] = (), *, reads: bool = False
+def _checked_questions(
+    questions: Iterable[Question], settings: EvaluationSettings, unread: Counter[str], *, reads: bool
 ) -> Iterator[Question]:
-    """The questions; a warning before the first is asked if nothing can be judged in the first hundred, or if
-    answers to them would be read for nothing.
+    """The questions, whose fields that nothing reads are counted; a warning before the first is asked if
+    nothing can be judged in the first hundred, or if answers to them would be read for nothing.
     """
     stream = iter(questions)
     first = list(islice(stream, 100))
-    if first and not any(one.answers or one.gold_passage_ids or one.gold for one in first):
-        fields = sorted({name for one in first for name in one.meta if name not in read})
+    if first and not any(
+        question.answers or question.gold_passage_ids or question.gold for question in first
+    ):
+        fields = sorted({name for question in first for name in question.meta if name not in settings.by})
         _log.warning(
             "the first %d questions have neither answers nor gold passages, and cannot be judged%s",
             len(first), f"; fields that are not read: {', '.join(fields)}" if fields else "",
         )  # fmt: skip
-    elif first and reads and not any(one.answers for one in first):
+    elif first and reads and not any(question.answers for question in first):
         _log.warning(
             "the first %d questions have gold passages and no answers; unless they are to be unanswerable, "
             "--read 0 gives the same figures much faster",
             len(first),
         )
-    return chain(first, stream)
-
-
-def _counting(questions: Iterable[Question], unread: Counter[str], read: Sequence[str]) -> Iterator[Question]:
-    for question in questions:
-        unread.update(name for name in question.meta if name not in read)
+    for question in chain(first, stream):
+        unread.update(name for name in question.meta if name not in settings.by)
         yield question
-
-
-def _source(questions: Questions, format: str, split: str | None) -> QuestionSource:
-    if isinstance(questions, (str, Path)):
-        return QuestionSource.of_file(questions, split=split, format=format)
-    return QuestionSource.of_questions(list(questions), split=split)
-
-
-def _identity(system: Pipeline | GoldReader, finder: FactFinder | None) -> dict[str, Any]:
-    return {**system.identity, **({"facts": finder.identity} if finder is not None else {})}

@@ -10,10 +10,10 @@ import numpy as np
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.eval.aggregate import FigureTable
-from rag.eval.report_labels import NATS, compared_figures, describe
+from rag.eval.labels import compared_figures
 from rag.eval.results import Evaluation
 from rag.eval.settings import EvaluationSettings, cut_off, depth_of
-from rag.metrics.significance import Interval, PairedTest, compare_paired, holm, non_inferiority
+from rag.metrics.significance import PairedTest, compare_paired, holm, non_inferiority
 
 _UNCUT = ("mrr", "RR", "AP")  # figures that look at all that was retrieved
 
@@ -106,60 +106,14 @@ def compare_pooled(
     ours = [_aligned(first, first) for first in firsts]
     theirs = [_aligned(second, first) for first, second in zip(firsts, seconds, strict=True)]
     ids = [key for _, asked in ours for key in asked]
-    first_names, second_names = (", ".join(one.name for one in side) for side in (firsts, seconds))
+    first_names, second_names = (
+        ", ".join(evaluation.name for evaluation in side) for side in (firsts, seconds)
+    )
     rows = []
     for name in chosen:
         a, b = (np.concatenate([table[name] for table, _ in side]) for side in (ours, theirs))
         rows.append(_compared(name, (first_names, second_names), a, b, ids, margin))
     return _corrected(rows)
-
-
-def markdown_tables(evaluations: Sequence[Evaluation], compared: Sequence[Comparison]) -> str:
-    """Two tables in Markdown: every system's figures with their intervals, then the comparisons.
-
-    Args:
-        evaluations: the systems, in the order of the rows.
-        compared: their comparisons; the figures of these are the columns.
-
-    Returns:
-        Shares in per cent with one digit, "41.2 [38.6, 43.9]"; figures in nats as they are.
-    """
-    names = list(dict.fromkeys(row.figure for row in compared))
-    figures = [evaluation.figures for evaluation in evaluations]
-    systems = _table(
-        ["system", *(describe(name)[0] for name in names)],
-        [
-            [one.name, *(_with_interval(name, shown[name]) for name in names)]
-            for one, shown in zip(evaluations, figures, strict=True)
-        ],
-    )
-    pairs = _table(
-        ["figure", "A", "B", "B − A", "p", "p, Holm", "B won, lost"],
-        [
-            [
-                *(describe(row.figure)[0], row.a, row.b),
-                _with_interval(row.figure, row.result.difference, sign="+"),
-                *(_p_value(row.result.p_value), _p_value(row.p_holm)),
-                f"{row.result.wins}, {row.result.losses}",
-            ]
-            for row in compared
-        ],
-    )
-    return f"{systems}\n\n{pairs}\n"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    cells = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in cells)
-
-
-def _with_interval(figure: str, shown: Interval, sign: str = "") -> str:
-    unit = 1 if figure in NATS else 100
-    return f"{shown.times(unit):{sign}.1f}"
-
-
-def _p_value(value: float) -> str:
-    return "< 0.0001" if value < 0.0001 else f"{value:.2g}"
 
 
 def _compared(

@@ -1,20 +1,20 @@
 """Finished evaluations: their figures and files."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import read_json
 from rag.core.views import text_table
+from rag.eval.labels import NATS, describe, main_figures, with_interval
 from rag.eval.predictions import read_records
-from rag.eval.report_labels import NATS, describe, main_figures, with_interval
 from rag.eval.runner import METRICS_NAME, RECORDS_NAME
 from rag.metrics.significance import Interval
 
-_SHOWN = 12
+_SHOWN = 16
 _BY_FIELD = ("em", "f1", "top1", "top5", "top20", "answered")
 
 
@@ -39,19 +39,19 @@ class Evaluation:
     @property
     def figures(self) -> dict[str, Interval]:
         """Every figure with its interval, by name."""
-        return {name: Interval.from_json(found) for name, found in self.metrics["figures"].items()}
+        return {name: Interval.from_json(values) for name, values in self.metrics["figures"].items()}
 
     def records(self) -> Iterator[dict[str, Any]]:
         """One record per question: question, retrieved passages, answers and scores."""
         return read_records(self.place / RECORDS_NAME)
 
     def __str__(self) -> str:
-        found = self.metrics["figures"]
+        figures = self.metrics["figures"]
         lines = [
-            f"{describe(name)[0]:<32} {with_interval(found[name])}"
-            for name in main_figures(found, limit=_SHOWN)
+            f"{describe(name)[0]:<32} {with_interval(figures[name])}"
+            for name in main_figures(figures, limit=_SHOWN)
         ]
-        nats = [(name, found[name]) for name in NATS if name in found]
+        nats = [(name, figures[name]) for name in NATS if name in figures]
         lines += [f"{describe(n)[0]:<32} {f['value']:.2f} ({f['low']:.2f}–{f['high']:.2f})" for n, f in nats]
         if medians := {stage: times["p50"] for stage, times in self.metrics["latency_ms"].items()}:
             total = medians.pop("total")
@@ -65,9 +65,13 @@ class Evaluation:
             rows = self.metrics["breakdowns"].get(field_name, ())
             names = [name for name in _BY_FIELD if any(name in row["figures"] for row in rows)]
             columns = (field_name, "n", *(describe(name)[0] for name in names))
-            cells = ([with_interval(row["figures"].get(name, {})) for name in names] for row in rows)
-            groups = ((row["group"], str(row["n"])) for row in rows)
-            yield from text_table(columns, [(*one, *shown) for one, shown in zip(groups, cells, strict=True)])
+            yield from text_table(
+                columns,
+                [
+                    (row["group"], str(row["n"]), *(with_interval(row["figures"].get(n, {})) for n in names))
+                    for row in rows
+                ],
+            )
 
 
 def load_evaluation(place: str | Path, name: str | None = None) -> Evaluation:
@@ -97,35 +101,23 @@ def load_evaluations(places: Sequence[str | Path]) -> list[Evaluation]:
 
 
 def short_names(places: Sequence[str | Path]) -> list[str]:
-    """Short distinct names for directories: the last part of each path, or where these are equal, the parts
-    that differ.
+    """Short distinct names for directories: the last part of each path, or, where two of these are equal,
+    what follows the part that all paths share.
 
     Raises:
         ConfigError: a directory is given twice.
 
     Example:
-        >>> short_names(["runs/bm25", "runs/dense"]), short_names(["bm25/dev", "dense/dev", "old"])
-        (['bm25', 'dense'], ['bm25', 'dense', 'old'])
-        >>> short_names(["a/bm25/dev", "b/dense/dev", "a/dense/dev"])
-        ['a/bm25', 'b/dense', 'a/dense']
+        >>> short_names(["runs/bm25", "runs/dense"]), short_names(["bm25/dev", "dense/dev"])
+        (['bm25', 'dense'], ['bm25/dev', 'dense/dev'])
     """
     paths = [Path(place).resolve() for place in places]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise ConfigError(f"{twice} is given twice", hint="name each result folder once")
-    lasts = [path.name for path in paths]
-    names = []
-    for path in paths:
-        alike = [other.parts for other in paths if other.name == path.name]
-        first = min(_common(alike), *(len(parts) - 1 for parts in alike))
-        end = len(path.parts) - _common([parts[:first:-1] for parts in alike])
-        names.append(path.name if lasts.count(path.name) == 1 else "/".join(path.parts[first:end]))
+    names = [path.name for path in paths]
     if len(set(names)) < len(names):
-        first = min(_common([path.parts for path in paths]), *(len(path.parts) - 1 for path in paths))
-        names = ["/".join(path.parts[first:]) for path in paths]
+        shared = Path(os.path.commonpath(paths))
+        shared = shared.parent if shared in paths else shared
+        names = [path.relative_to(shared).as_posix() for path in paths]
     return names
-
-
-def _common(sequences: Sequence[Sequence[str]]) -> int:
-    """Number of leading items that all sequences share."""
-    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*sequences, strict=False)))

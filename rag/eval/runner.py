@@ -29,17 +29,16 @@ from rag.core.files import (
 from rag.core.manifest import differences
 from rag.core.optional import installed_version
 from rag.core.progress import Progress
-from rag.core.types import AnswerSet, Hit, Passage, Paths, Question, RankedPassages
+from rag.core.types import AnswerSet, Hit, Paths, Question, RankedPassages
 from rag.data.questions import draw_sample
 from rag.data.text import REGEX_PROFILES
 from rag.eval.aggregate import summarise
-from rag.eval.breakdown import TrainingOverlap
 from rag.eval.gold import PassageLookup, gold_passages
 from rag.eval.predictions import read_records, write_predictions
 from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import AnswersQuestions, ReadsPassages
+from rag.eval.systems import AnswersQuestions, ReadsPassages, RunFile
 from readers.paths import search_scores
 from readers.protocols import TellsLikelihood
 
@@ -47,6 +46,9 @@ FORMAT_VERSION = 1
 METRICS_NAME = "metrics.json"
 RECORDS_NAME = "per_question.jsonl"
 _PART_NAME, _STATE_NAME = "per_question.jsonl.part", "state.json"
+N_BEST = 5
+"""Answers per question that are kept and judged."""
+
 _PACKAGES = ("torch", "transformers", "faiss-cpu", "pyserini", "ir_measures", "numpy", "scipy")
 
 
@@ -59,7 +61,6 @@ def evaluate(
     source: QuestionSource,
     identity: Mapping[str, Any] | None = None,
     command: str = "",
-    overlap: TrainingOverlap | None = None,
     lookup: PassageLookup | None = None,
     facts: Facts | None = None,
 ) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def evaluate(
         if settings.sample is not None:
             stream = iter(draw_sample(stream, settings.sample, settings.seed))
         totals = [n for n in (source.total, settings.limit, settings.sample) if n is not None]
-        asked = _ask_all(asker, stream, place, settings, min(totals, default=None), overlap, facts)
+        asked = _ask_all(asker, stream, place, settings, min(totals, default=None), facts)
         os.replace(place / _PART_NAME, place / RECORDS_NAME)
         fsync_path(place)
         files = write_predictions(place / RECORDS_NAME, place, settings.profile)
@@ -129,10 +130,9 @@ class _Asker:
         self, system: ReadsPassages, settings: EvaluationSettings, lookup: PassageLookup | None
     ) -> None:
         self.system, self.reader, self.settings, self.lookup = system, system.reader, settings, lookup
-        self.searching = system if isinstance(system, AnswersQuestions) and not settings.gold else None
-        if self.searching is None and not settings.gold:
+        if not settings.gold and not isinstance(system, AnswersQuestions | RunFile):
             raise ConfigError(f"{type(system).__name__} cannot retrieve: there is nothing to evaluate")
-        if (settings.oracle or settings.gold) and self.reader is None:
+        if settings.gold and self.reader is None:
             raise ConfigError(
                 "reading gold passages needs a system that can read given passages",
                 hint="evaluate with a reader, or leave the gold passages out",
@@ -146,18 +146,12 @@ class _Asker:
     def __call__(self, batch: Sequence[Question]) -> list[QuestionOutcome]:
         settings, texts = self.settings, [question.text for question in batch]
         started = time.perf_counter()
-        paths: Sequence[Paths] = [()] * len(batch)
-        golds = [gold_passages(question, self.lookup) for question in batch]
-        retrieved: Sequence[RankedPassages]
-        if self.searching is None:
-            retrieved = [_as_retrieved(question, gold) for question, gold in zip(batch, golds, strict=True)]
-        else:
-            retrieved, paths = self.searching.retrieve_paths(texts, settings.retrieve_top_k)
+        retrieved, paths = self._retrieve(batch)
         searched = time.perf_counter()
         answers: Sequence[AnswerSet | None] = [None] * len(batch)
         shown = [pairs[: settings.read] for pairs in retrieved]
         if self.reader is not None:
-            answers = self.system.read(texts, shown, settings.n_best, paths)
+            answers = self.system.read(texts, shown, N_BEST, paths)
         ended = time.perf_counter()
         share_ms = 1000.0 / len(batch)
         timings_ms = {"total": (ended - started) * share_ms}
@@ -165,39 +159,32 @@ class _Asker:
             timings_ms["retrieve"] = (searched - started) * share_ms
         if self.reader is not None:
             timings_ms["read"] = (ended - searched) * share_ms
-        oracle = self._oracle(batch, golds) if settings.oracle else [None] * len(batch)
         nats = self._nats(batch, shown) if settings.likelihood else [None] * len(batch)
-        return [
-            QuestionOutcome(question, pairs, answer, from_gold, timings_ms, gold, chains, nll)
-            for question, pairs, answer, from_gold, gold, chains, nll in zip(
-                batch, retrieved, answers, oracle, golds, paths, nats, strict=True
-            )
-        ]
+        rows = zip(batch, retrieved, answers, paths, nats, strict=True)
+        return [QuestionOutcome(*row[:3], timings_ms, *row[3:]) for row in rows]
+
+    def _retrieve(self, batch: Sequence[Question]) -> tuple[Sequence[RankedPassages], Sequence[Paths]]:
+        system, top_k = self.system, self.settings.retrieve_top_k
+        if self.settings.gold:
+            return [_given_gold(question, self.lookup) for question in batch], [()] * len(batch)
+        if isinstance(system, RunFile):
+            return system.results_of(batch, top_k), [()] * len(batch)
+        assert isinstance(system, AnswersQuestions)
+        return system.retrieve_paths([question.text for question in batch], top_k)
 
     def _nats(self, batch: Sequence[Question], read: Sequence[RankedPassages]) -> list[float | None]:
         assert isinstance(self.reader, TellsLikelihood)
-        found = self.reader.log_likelihood(
+        log_p = self.reader.log_likelihood(
             [question.text for question in batch],
             [[passage for _, passage in pairs] for pairs in read],
             [search_scores(self.reader, pairs) for pairs in read],
             [next(iter(question.answers), "") for question in batch],
         )
-        return [-value if question.answers else None for question, value in zip(batch, found, strict=True)]
-
-    def _oracle(
-        self, batch: Sequence[Question], golds: Sequence[Sequence[Passage]]
-    ) -> list[AnswerSet | None]:
-        known = [number for number, passages in enumerate(golds) if passages]
-        results: list[AnswerSet | None] = [None] * len(batch)
-        if known:
-            pairs = [_as_retrieved(batch[number], golds[number]) for number in known]
-            read = self.system.read([batch[number].text for number in known], pairs, self.settings.n_best)
-            for number, answer in zip(known, read, strict=True):
-                results[number] = answer
-        return results
+        return [-value if question.answers else None for question, value in zip(batch, log_p, strict=True)]
 
 
-def _as_retrieved(question: Question, gold: Sequence[Passage]) -> RankedPassages:
+def _given_gold(question: Question, lookup: PassageLookup | None) -> RankedPassages:
+    gold = gold_passages(question, lookup)
     if not gold:
         raise DataError(
             f"question {question.id!r} comes without its gold passage",
@@ -245,7 +232,6 @@ def _ask_all(
     place: Path,
     settings: EvaluationSettings,
     total: int | None,
-    overlap: TrainingOverlap | None,
     facts: Facts | None,
 ) -> float:
     """Append the records of all questions that have none yet; returns the seconds spent on them."""
@@ -272,7 +258,7 @@ def _ask_all(
             try:
                 for start in range(0, len(shard), settings.batch_size):
                     batch = shard[start : start + settings.batch_size]
-                    records = score_outcomes(asker(batch), settings, overlap=overlap, facts=facts)
+                    records = score_outcomes(asker(batch), settings, facts=facts)
                     lines += [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
                     progress.update(len(batch))
             finally:  # Ctrl-C keeps what was answered

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rag.core.types import AnswerSet, Passage, Paths, Question, RankedPassages
+from rag.core.errors import DataError
+from rag.core.types import AnswerSet, Paths, Question, RankedPassages
+from rag.data.split import document_of
 from rag.data.text import exact_match
-from rag.eval.breakdown import TrainingOverlap, field_groups, question_groups
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
 from rag.eval.settings import EvaluationSettings
 from rag.metrics.answers import em_and_f1
-from rag.metrics.kilt import evidence_sets, page_of, score_kilt
+from rag.metrics.kilt import evidence_sets, score_answers, score_pages
 from rag.metrics.multihop import Fact, multihop_scores, path_scores, score_hotpot
 from rag.metrics.ranking import answer_flags, first_true, rank_figures, trec_measures
 
@@ -19,24 +20,20 @@ Facts = Callable[[Question, AnswerSet, RankedPassages, Paths], Sequence[Fact]]
 STAGES = {
     "correct": "the first answer is right",
     "retrieval": "no passage that was read holds the answer",
-    "reading": "the answer stood in the passages, another one was given",
-    "distraction": "right from the gold passages alone, wrong among the others",
-    "both": "no passage that was read holds the answer, and the reader misses it in the gold passages too",
+    "reading": "the answer stood in the passages, another was given",
     "unknown": "yes/no answer or no accepted answer: the stage cannot be determined",
 }
-_KEPT_TEXTS = 5  # retrieved passages per question whose text stays in its record, for the report
+_STORED_TEXTS = 5  # retrieved passages per question whose text stays in its record, for the report
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionOutcome:
-    """The output of a system for one question.
+    """The output of a system for a question.
 
     Attributes:
         retrieved: hits with passages, best first.
         answers: None if the system only retrieves.
-        oracle: answers from the gold passages, if they were read.
         timings_ms: wall milliseconds by stage: the batch's time divided by its questions.
-        gold: the gold passages, if known.
         nll: −log p of the first accepted answer, if measured.
         paths: hits with passages of each path, the best path first, if the retriever finds paths.
     """
@@ -44,19 +41,13 @@ class QuestionOutcome:
     question: Question
     retrieved: RankedPassages
     answers: AnswerSet | None
-    oracle: AnswerSet | None
     timings_ms: Mapping[str, float]
-    gold: Sequence[Passage] = ()
     paths: Paths = ()
     nll: float | None = None
 
 
 def score_outcomes(
-    outcomes: Sequence[QuestionOutcome],
-    settings: EvaluationSettings,
-    *,
-    overlap: TrainingOverlap | None = None,
-    facts: Facts | None = None,
+    outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings, *, facts: Facts | None = None
 ) -> list[dict[str, Any]]:
     """Score a batch.
 
@@ -66,23 +57,29 @@ def score_outcomes(
 
     Returns:
         One JSON-ready record per question; `record["scores"]` holds the figures, None where undefined.
+
+    Raises:
+        DataError: a question lacks a field by which figures are to be broken down.
     """
-    measured = _measures(outcomes, settings)
-    records = []
-    for outcome in outcomes:
-        of_question = {name: values.get(outcome.question.id) for name, values in measured.items()}
-        records.append(_record(outcome, of_question, settings, overlap, facts))
-    return records
+    measured = _trec_measures(outcomes, settings)
+    return [
+        _record(
+            outcome,
+            {name: values.get(outcome.question.id) for name, values in measured.items()},
+            settings,
+            facts,
+        )
+        for outcome in outcomes
+    ]
 
 
 def _record(
     outcome: QuestionOutcome,
     measured: Mapping[str, float | None],
     settings: EvaluationSettings,
-    overlap: TrainingOverlap | None,
     facts: Facts | None,
 ) -> dict[str, Any]:
-    """The JSON-ready record of one question."""
+    """The JSON-ready record of a question."""
     question, answers = outcome.question, outcome.answers
     text, support = _first_text(answers, settings), None
     if facts is not None and answers is not None:
@@ -90,29 +87,25 @@ def _record(
     flags = answer_flags(question.answers, (p.text for _, p in outcome.retrieved), settings.match_mode)
     first_rank, is_in_reach = first_true(flags), any(flags[: settings.read])
     is_findable = bool(question.answers) and not is_yes_no(question)
-    scores: dict[str, float | None] = {**_scores(outcome, text, support, settings)}
+    scores = _answer_scores(outcome, text, support, settings)
     if is_findable and not settings.gold:
-        found = rank_figures([first_rank], settings.ks)
-        scores |= {name: float(value[0]) for name, value in found.items()}
+        scores |= {name: float(value[0]) for name, value in rank_figures([first_rank], settings.ks).items()}
     if is_findable and answers is not None:
         scores["gold_span_em"] = float(is_in_reach)
     if not settings.gold:  # given gold passages are no result of a retriever
         scores |= _coverage(outcome, settings)
-    scores = {
+    defined = {
         name: None if value is None or value != value else value
         for name, value in {**scores, **measured}.items()
     }
-    groups = question_groups(
-        question, first_rank=first_rank, regex=settings.is_regex, gold=outcome.gold, overlap=overlap
-    )
     record: dict[str, Any] = {
         "id": question.id,
         "question": question.text,
         "answers": list(question.answers),
-        "scores": scores,
-        "stage": _stage(scores, is_in_reach, is_findable),
+        "scores": defined,
+        "stage": _stage(defined, is_in_reach, is_findable),
         "first_rank": first_rank,
-        "groups": groups | field_groups(question, settings.by),
+        "groups": field_groups(question, settings.by),
         "hits": _hits_json(outcome, flags),
         "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
     }
@@ -122,38 +115,63 @@ def _record(
             record["failure"] = answers.failure
         if text == "":  # the system's answer is "no answer"
             record["confidence"] = answers.no_answer_confidence
-    if outcome.oracle is not None:
-        record["gold_passage_prediction"] = _first_text(outcome.oracle, settings)
     if support is not None:
         record |= {"facts": support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
     if settings.profile == "kilt":
-        pages = _pages(outcome.retrieved, settings)
-        record["provenance"] = [{"wikipedia_id": page} for page in pages]
+        record["provenance"] = [{"wikipedia_id": page} for page in _pages(outcome.retrieved)]
     if outcome.paths:
-        kept = outcome.paths[:_KEPT_TEXTS]
-        record["paths"] = [[passage.id for _, passage in path] for path in kept]
+        best = outcome.paths[:_STORED_TEXTS]
+        record["paths"] = [[passage.id for _, passage in path] for path in best]
     return record
 
 
-def _scores(
+def field_groups(question: Question, names: Sequence[str]) -> dict[str, str]:
+    """The question's values of these fields of its source.
+
+    Raises:
+        DataError: it has no such field.
+
+    Example:
+        >>> field_groups(Question("1", "When?", meta={"format": "pdf", "page": None}), ["format", "page"])
+        {'format': 'pdf', 'page': 'none'}
+    """
+    stated = {"kind": question.kind, "level": question.level}
+    values = {name: value for name, value in stated.items() if value} | dict(question.meta)
+    if missing := [name for name in names if name not in values]:
+        raise DataError(
+            f"question {question.id} has no field {missing[0]!r}, by which figures were to be broken down",
+            hint=f"its fields are {', '.join(values)}",
+        )
+    return {name: "none" if values[name] is None else str(values[name]) for name in names}
+
+
+def _answer_scores(
     outcome: QuestionOutcome,
     text: str | None,
     support: Sequence[Sequence[Any]] | None,
     settings: EvaluationSettings,
 ) -> dict[str, float]:
-    """The figures of the answers to one question; NaN where undefined."""
-    question = outcome.question
+    """The figures of the answers to a question, and those of pages; NaN where undefined."""
+    question, answers = outcome.question, outcome.answers
     scores: dict[str, float] = {}
-    if outcome.answers is not None:
-        scores["em"], scores["f1"] = _em_f1(text, question, settings)
-        scores |= _profile_scores(outcome, text, settings, support)
-        scores["n_best_em"] = _n_best_em(outcome.answers, question, settings)
-        scores["answered"] = float(outcome.answers.is_answered)
+    if answers is not None:
+        is_empty = settings.profile == "squad2" and question.is_impossible  # "" is then the accepted answer
+        accepted = ("",) if is_empty else question.answers
+        scores["em"], scores["f1"] = em_and_f1(text, accepted, settings.profile)
+        if settings.profile == "hotpot" and question.answers:
+            marked = gold_facts(question)
+            values = score_hotpot(text, support, question.answers[0], marked)
+            is_judged = support is not None and marked
+            scores |= {name: value for name, value in values.items() if is_judged or "_" not in name}
+        scores["n_best_em"] = _n_best_em(answers, question, settings)
+        scores["answered"] = float(answers.is_answered)
+    if settings.profile == "kilt" and question.provenance and not settings.gold:
+        pages = score_pages(_pages(outcome.retrieved), evidence_sets(question.provenance), settings.ks)
+        if answers is not None and question.answers:
+            scores |= score_answers(text or "", question.answers, pages["r_precision"])
+        scores |= pages
     if outcome.nll is not None:
         scores["nll"] = outcome.nll
-    if outcome.oracle is not None:
-        gold_text = _first_text(outcome.oracle, settings)
-        scores["gold_passage_em"], scores["gold_passage_f1"] = _em_f1(gold_text, question, settings)
     return scores
 
 
@@ -166,13 +184,7 @@ def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str 
     return answers.answers[0].text if answers.answers else None
 
 
-def _em_f1(text: str | None, question: Question, settings: EvaluationSettings) -> tuple[float, float]:
-    """By SQuAD 2's rules the empty answer is the accepted one where there is none."""
-    is_empty = settings.profile == "squad2" and question.is_impossible
-    return em_and_f1(text, ("",) if is_empty else question.answers, settings.profile)
-
-
-def _measures(
+def _trec_measures(
     outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings
 ) -> dict[str, dict[str, float]]:
     """trec_eval measures of the questions that have gold passages, unless these are given to the reader."""
@@ -205,30 +217,9 @@ def _coverage(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[st
     return scores
 
 
-def _profile_scores(
-    outcome: QuestionOutcome,
-    text: str | None,
-    settings: EvaluationSettings,
-    support: Sequence[Sequence[Any]] | None,
-) -> dict[str, float]:
-    question = outcome.question
-    if not question.answers:
-        return {}
-    if settings.profile == "hotpot":
-        marked = gold_facts(question)
-        values = score_hotpot(text, support, question.answers[0], marked)
-        judged = support is not None and marked
-        return {name: value for name, value in values.items() if judged or "_" not in name}
-    if settings.profile == "kilt" and question.provenance:
-        sets = evidence_sets(question.provenance, settings.pages)
-        pages = _pages(outcome.retrieved, settings)
-        return score_kilt(text or "", pages, question.answers, sets, ks=settings.ks)
-    return {}
-
-
-def _pages(retrieved: RankedPassages, settings: EvaluationSettings) -> list[str]:
-    """The retrieved pages, best first, each once."""
-    return list(dict.fromkeys(page_of(passage, settings.pages) for _, passage in retrieved))
+def _pages(retrieved: RankedPassages) -> list[str]:
+    """The documents of the retrieved passages, best first, each once."""
+    return list(dict.fromkeys(document_of(passage.id) for _, passage in retrieved))
 
 
 def _n_best_em(answers: AnswerSet, question: Question, settings: EvaluationSettings) -> float:
@@ -237,20 +228,15 @@ def _n_best_em(answers: AnswerSet, question: Question, settings: EvaluationSetti
     return float(any(exact_match(a.text, question.answers, settings.profile) for a in answers.answers))
 
 
-def _stage(scores: Mapping[str, float | None], is_in_reach: bool, findable: bool) -> str | None:
+def _stage(scores: Mapping[str, float | None], is_in_reach: bool, is_findable: bool) -> str | None:
     """The stage of `STAGES` that caused a miss; None if the system does not answer."""
     if "em" not in scores:
         return None
-    if scores["em"] is None:
-        return "unknown"
     if scores["em"] == 1.0:
         return "correct"
-    gold = scores.get("gold_passage_em")
-    if not findable:
-        return "distraction" if gold == 1.0 else "unknown" if gold is None else "reading"
-    if not is_in_reach:
-        return "both" if gold == 0.0 else "retrieval"
-    return "distraction" if gold == 1.0 else "reading"
+    if scores["em"] is None or not is_findable:
+        return "unknown"
+    return "reading" if is_in_reach else "retrieval"
 
 
 def _answers_json(answers: AnswerSet) -> dict[str, Any]:
@@ -285,7 +271,7 @@ def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool]) -> list[dict[str
         }
         if gold:
             row["is_gold"] = passage_key(passage, kind) in gold
-        if rank < _KEPT_TEXTS:
+        if rank < _STORED_TEXTS:
             row["text"] = passage.text
         rows.append(row)
     return rows

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from rag.config import DEFAULT_SEED, Config
 from rag.core.types import MAX_TOP_K
 from rag.data.text import REGEX_PROFILES, MatchMode, Profile
 from rag.metrics.cutoffs import DEFAULT_MEASURES, check_ks
+
+
+def _check_cut_offs(ks: Sequence[int]) -> tuple[int, ...]:
+    checked = check_ks(ks)
+    if checked[-1] > MAX_TOP_K:
+        raise ValueError(
+            f"the largest of ks is {checked[-1]}, expected at most {MAX_TOP_K} passages per question"
+        )
+    return checked
 
 
 class EvaluationSettings(Config):
@@ -22,59 +31,34 @@ class EvaluationSettings(Config):
         ks: cut-offs k of top-k accuracy and the other retrieval figures.
         measures: measures in ir_measures' syntax, for questions whose gold passages are known.
         read: number of passages per question that the reader reads.
-        n_best: number of answers per question.
         batch_size: questions per batch; 1 measures the latency of single questions.
         shard_size: number of questions after which results are saved; an interrupted run loses at most these.
-        pages: what counts as a page for KILT's measures: the document of a passage (ids PAGE-n), the passage
-            itself (its id) or its title.
-        match: rule that decides whether a passage contains an answer; None means the profile's rule.
         limit: evaluate only the first questions, at most this number.
         sample: evaluate a random sample of this number of questions, drawn with `seed`, in the set's order.
         gold: read the gold passages instead of searching.
-        oracle: also read the gold passages, where known, to separate retrieval errors from reading errors.
         by: fields of the questions ("kind", "format", …) by whose values the figures are also broken down.
         likelihood: also measure −log p (in nats) that a generative reader gives to the first accepted answer.
         resamples: number of bootstrap resamples.
-        level: confidence level of the intervals.
         seed: seed for the sample and the bootstrap.
     """
 
     profile: Profile = "squad"
-    ks: Annotated[tuple[int, ...], AfterValidator(check_ks)] = (1, 5, 20, 100)
+    ks: Annotated[tuple[int, ...], AfterValidator(_check_cut_offs)] = (1, 5, 20, 100)
     measures: tuple[str, ...] = DEFAULT_MEASURES
     read: int = Field(default=20, ge=1, le=MAX_TOP_K)
-    n_best: int = Field(default=5, ge=1)
     batch_size: int = Field(default=16, ge=1)
     shard_size: int = Field(default=64, ge=1)
-    pages: Literal["document", "passage", "title"] = "document"
-    match: MatchMode | None = None
     limit: int | None = Field(default=None, ge=1)
     sample: int | None = Field(default=None, ge=1)
     gold: bool = False
-    oracle: bool = False
     likelihood: bool = False
     by: tuple[str, ...] = ()
     resamples: int = 2000
-    level: float = 0.95
     seed: int = Field(default=DEFAULT_SEED, ge=0)
 
-    @model_validator(mode="after")
-    def _no_measures_of_gold(self) -> EvaluationSettings:
-        if self.gold and self.oracle:
-            raise ValueError(
-                "gold reads the gold passages alone, oracle reads them too: leave one of them out"
-            )
-        if max(self.ks) > MAX_TOP_K:
-            raise ValueError(
-                f"the largest of ks is {max(self.ks)}, expected at most {MAX_TOP_K} passages per question"
-            )
-        return self
-
     def to_json(self) -> dict[str, Any]:
-        """Settings for `metrics.json`; newer ones only if changed, so that older results still match."""
-        usual: dict[str, Any] = {"gold": False, "likelihood": False, "by": []}
-        found = self.model_dump(mode="json")
-        return {name: value for name, value in found.items() if name not in usual or value != usual[name]}
+        """Settings for `metrics.json`."""
+        return self.model_dump(mode="json")
 
     @property
     def is_regex(self) -> bool:
@@ -84,8 +68,6 @@ class EvaluationSettings(Config):
     @property
     def match_mode(self) -> MatchMode:
         """The rule that decides whether a passage contains an answer."""
-        if self.match is not None:
-            return self.match
         return "regex" if self.is_regex else "kilt" if self.profile == "kilt" else "tokens"
 
     @property
@@ -103,8 +85,8 @@ class EvaluationSettings(Config):
 
 def depth_of(ks: Sequence[int], read: int, measures: Sequence[str]) -> int:
     """Number of passages that are retrieved for such settings."""
-    asked = () if tuple(measures) == DEFAULT_MEASURES else map(cut_off, measures)
-    return max(*ks, read, *asked)
+    cut_offs = () if tuple(measures) == DEFAULT_MEASURES else map(cut_off, measures)
+    return max(*ks, read, *cut_offs)
 
 
 def cut_off(figure: str) -> int:

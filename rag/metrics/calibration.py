@@ -1,4 +1,4 @@
-"""How well confidences match accuracy, and what abstaining at low confidence gains."""
+"""How well confidences match accuracy."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from rag.core.arrays import Float64
 from rag.core.errors import DataError
-
-_POINTS = 200  # most points of a risk-coverage curve; its area uses all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,66 +101,4 @@ def measure_calibration(
         accuracy=float(hit.mean()),
         n=n,
         bins=tuple(rows),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class RiskCoverage:
-    """Share of wrong answers among those given, as the threshold of confidence falls.
-
-    Attributes:
-        coverage: rising shares of questions answered, (P,).
-        risk: share of wrong answers among them, (P,).
-        threshold: lowest confidence that is answered at each point, (P,).
-        aurc: area under the curve, the mean risk over coverages 1/n … 1; smaller is better.
-        oracle_aurc: `aurc` if every right answer were more confident than every wrong one.
-    """
-
-    coverage: tuple[float, ...]
-    risk: tuple[float, ...]
-    threshold: tuple[float, ...]
-    aurc: float
-    oracle_aurc: float
-    n: int
-
-
-def risk_coverage(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> RiskCoverage | None:
-    """Risk-coverage curve of abstention by confidence, and the area under it.
-
-    Predictions of equal confidence are answered together; inside such a group errors count as spread evenly,
-    so the area does not depend on the order of the input.
-
-    Args:
-        confidences: (n,) in [0, 1]; NaN rows are left out.
-        correct: (n,) 1 if right, else 0.
-
-    Returns:
-        None if no prediction is left.
-
-    Example:
-        >>> curve = risk_coverage([0.9, 0.8, 0.2], [1, 1, 0])
-        >>> round(curve.aurc, 4), round(curve.oracle_aurc, 4)
-        (0.1111, 0.1111)
-
-    Source: Geifman and El-Yaniv, Selective Classification for Deep Neural Networks, NeurIPS 2017.
-    """
-    confidence, hit = _checked(confidences, correct)
-    n = len(confidence)
-    if n == 0:
-        return None
-    levels, group, sizes = np.unique(-confidence, return_inverse=True, return_counts=True)
-    wrong = np.bincount(group, weights=1.0 - hit, minlength=len(levels))
-    answered = np.cumsum(sizes)
-    errors = np.cumsum(wrong)
-    each = np.repeat(wrong / sizes, sizes)  # expected error of the i-th answered question
-    counts = np.arange(1, n + 1)
-    oracle = np.sort(1.0 - hit)
-    chosen = np.unique(np.linspace(0, len(levels) - 1, min(_POINTS, len(levels))).round().astype(int))
-    return RiskCoverage(
-        coverage=tuple((answered[chosen] / n).tolist()),
-        risk=tuple((errors[chosen] / answered[chosen]).tolist()),
-        threshold=tuple((-levels[chosen]).tolist()),
-        aurc=float(np.mean(np.cumsum(each) / counts)),
-        oracle_aurc=float(np.mean(np.cumsum(oracle) / counts)),
-        n=n,
     )

@@ -1,9 +1,7 @@
 """Uncertainty of a figure, and whether two systems differ: bootstrap, randomisation, McNemar, Holm.
 
-All functions work on one value per question, (n,) or (n, m) for m figures at once. Random draws come from a
-seed. Resampling n questions with replacement only needs to know how often each *distinct* row of values was
-drawn, so the counts of distinct rows are drawn from a multinomial distribution: the same distribution as
-drawing question by question, but the cost no longer grows with n when values repeat (EM, top-k hits).
+All functions work on one value per question, (n,) or (n, m) for m figures at once; random draws come from a
+seed. The resampling is scipy's.
 """
 
 from __future__ import annotations
@@ -15,11 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rag.core.arrays import Bool, Float64
+from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, DataError
 
-_CHUNK_CELLS = 2_000_000  # numbers held at once while resampling: 16 MB of float64
-_EXACT_LIMIT = 16  # up to 2**16 sign patterns are enumerated instead of sampled
+_BATCH_CELLS = 2_000_000  # numbers in memory while resampling: 16 MB of float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,7 @@ class Interval:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Interval:
         """Inverse of `to_json`."""
-        given: dict[str, Any] = {key: np.nan if value is None else value for key, value in values.items()}
-        return cls(**given)
+        return cls(**{key: np.nan if value is None else value for key, value in values.items()})
 
 
 def bootstrap(
@@ -75,7 +71,7 @@ def bootstrap(
         level: coverage in (0, 1).
 
     Returns:
-        One interval per column, in column order. All columns share the resampled question sets.
+        One interval per column, in column order.
 
     Raises:
         ConfigError: for fewer than 1,000 resamples or a level outside (0, 1).
@@ -89,6 +85,8 @@ def bootstrap(
     Note: if all values are 0, or all are 1, resampling shows no spread; then the exact binomial
         (Clopper-Pearson) interval is given, so that 0 of 5 does not read as "surely 0".
     """
+    from scipy.stats import binomtest
+
     if resamples < 1000:
         raise ConfigError(
             f"{resamples} bootstrap resamples are too few for an interval, expected at least 1000"
@@ -96,48 +94,30 @@ def bootstrap(
     if not 0.0 < level < 1.0:
         raise ConfigError(f"the level of an interval must lie between 0 and 1, found {level}")
     table = np.asarray(values, dtype=np.float64)
-    table = table[:, None] if table.ndim == 1 else table
-    defined = ~np.isnan(table)
-    counts = defined.sum(axis=0)
-    with np.errstate(invalid="ignore"):
-        means = np.where(counts > 0, np.nansum(table, axis=0) / counts, np.nan)
-    if len(table) == 0:
-        return [Interval(float("nan"), float("nan"), float("nan"), 0, level) for _ in range(table.shape[1])]
-    sampled = _resampled_means(np.where(defined, table, 0.0), defined, resamples, seed)  # (B, m)
-    tail = (1.0 - level) / 2.0
     intervals = []
-    for column, (mean, count) in enumerate(zip(means, counts, strict=True)):
-        draws = sampled[:, column][~np.isnan(sampled[:, column])]
-        low, high = np.quantile(draws, [tail, 1.0 - tail]) if len(draws) else (np.nan, np.nan)
-        if count and mean in (0.0, 1.0) and np.isin(table[defined[:, column], column], (0.0, 1.0)).all():
-            reach = 1.0 - tail ** (1.0 / count)
-            low, high = (0.0, reach) if mean == 0.0 else (1.0 - reach, 1.0)
-        intervals.append(Interval(float(mean), float(low), float(high), int(count), level))
+    for column in (table[:, None] if table.ndim == 1 else table).T:
+        defined = column[~np.isnan(column)]
+        n, mean = len(defined), float(defined.mean()) if len(defined) else float("nan")
+        if n and mean in (0.0, 1.0) and (defined == mean).all():
+            ends = binomtest(round(mean) * n, n).proportion_ci(level, "exact")
+        elif n > 1:
+            ends = _resample_mean(defined, resamples, seed, level).confidence_interval
+        else:
+            ends = (mean, mean)
+        low, high = map(float, ends)
+        intervals.append(Interval(mean, low, high, n, level))
     return intervals
 
 
-def _resampled_means(filled: Float64, defined: Bool, resamples: int, seed: int) -> Float64:
-    """Means of `resamples` question sets drawn with replacement, (B, m); NaN where no defined row was
-    drawn."""
-    generator = np.random.default_rng(seed)
-    n, m = filled.shape
-    rows, repeats = np.unique(np.concatenate([filled, defined], axis=1), axis=0, return_counts=True)
-    if len(rows) * 4 > n:  # values hardly repeat: resample the questions themselves
-        rows, repeats = np.concatenate([filled, defined], axis=1), np.ones(n, dtype=np.int64)
-    distinct = len(rows)
-    sums = np.empty((resamples, 2 * m))
-    chunk = max(1, _CHUNK_CELLS // distinct)
-    for start in range(0, resamples, chunk):
-        size = min(chunk, resamples - start)
-        if distinct == n:
-            drawn = generator.integers(0, n, size=(size, n), dtype=np.int32)
-            drawn += np.arange(size, dtype=np.int32)[:, None] * np.int32(n)
-            weights = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n)
-        else:
-            weights = generator.multinomial(n, repeats / n, size=size)
-        sums[start : start + size] = weights.astype(np.float64) @ rows
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(sums[:, m:] > 0, sums[:, :m] / sums[:, m:], np.nan)
+def _resample_mean(values: Float64, resamples: int, seed: int, level: float = 0.95) -> Any:
+    """scipy's result for the mean of values (n,), n > 1: interval and distribution."""
+    from scipy.stats import bootstrap as resample
+
+    batch = max(1, _BATCH_CELLS // len(values))
+    return resample(
+        (values,), np.mean, n_resamples=resamples, batch=batch, confidence_level=level, method="percentile",
+        rng=seed,
+    )  # fmt: skip
 
 
 def bootstrap_difference(a: npt.ArrayLike, b: npt.ArrayLike) -> Interval:
@@ -148,8 +128,10 @@ def bootstrap_difference(a: npt.ArrayLike, b: npt.ArrayLike) -> Interval:
         >>> same.value, round(same.low, 2), round(same.high, 2)  # either could be the better one
         (0.0, -0.17, 0.17)
     """
-    found = bootstrap(_paired(a, b))[0]
-    return replace(found, low=-found.high) if found.value == found.low == 0.0 else found
+    difference = bootstrap(_paired(a, b))[0]
+    if difference.value == difference.low == 0.0:
+        return replace(difference, low=-difference.high)
+    return difference
 
 
 def non_inferiority(a: npt.ArrayLike, b: npt.ArrayLike, margin: float, *, resamples: int = 10_000) -> float:
@@ -179,9 +161,9 @@ def non_inferiority(a: npt.ArrayLike, b: npt.ArrayLike, margin: float, *, resamp
     difference = _paired(a, b)
     if len(difference) == 0:
         raise DataError("no question has both values: nothing to test")
-    rows = difference[:, None]
-    sampled = _resampled_means(rows, np.ones_like(rows, dtype=bool), resamples, seed=0)
-    return (1 + int(np.count_nonzero(sampled <= -margin + 1e-12))) / (1 + resamples)
+    sample = np.resize(difference, max(2, len(difference)))
+    means = _resample_mean(sample, resamples, seed=0).bootstrap_distribution
+    return (1 + int(np.count_nonzero(means <= -margin + 1e-12))) / (1 + resamples)
 
 
 def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Float64:
@@ -196,12 +178,12 @@ def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Float64:
     return difference[~np.isnan(difference)]
 
 
-def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 10_000) -> float:
+def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 9_999) -> float:
     """Two-sided p-value of the paired randomisation test on the difference of means.
 
     Under the hypothesis that the systems are exchangeable, the sign of each question's difference is a coin
-    flip. Up to 16 differing questions all sign patterns are enumerated; otherwise `resamples` are drawn and
-    p = (1 + extreme) / (1 + resamples), which is never zero.
+    flip. Up to 13 differing questions all sign patterns are enumerated; otherwise `resamples` are drawn, and
+    the p-value is never zero.
 
     Args:
         a, b: (n,) values of the two systems; NaN where undefined.
@@ -212,39 +194,17 @@ def randomisation_test(a: npt.ArrayLike, b: npt.ArrayLike, *, resamples: int = 1
 
     Source: Smucker, Allan and Carterette, CIKM 2007.
     """
+    from scipy.stats import permutation_test
+
     difference = _paired(a, b)
     difference = difference[difference != 0.0]
-    if len(difference) == 0:
+    if len(difference) < 2:
         return 1.0
-    observed = abs(difference.sum())
-    threshold = observed - 1e-9 * max(1.0, np.abs(difference).sum())
-    if len(difference) <= _EXACT_LIMIT:
-        patterns = np.arange(2 ** len(difference))[:, None] >> np.arange(len(difference)) & 1
-        return float(np.mean(np.abs((2.0 * patterns - 1.0) @ difference) >= threshold))
-    generator = np.random.default_rng(0)
-    magnitudes, repeats = np.unique(np.abs(difference), return_counts=True)
-    few = len(magnitudes) * 8 <= len(difference)
-    partial = None if few else _sums_by_byte(difference)
-    extreme = 0
-    chunk = max(1, _CHUNK_CELLS // (len(magnitudes) if partial is None else len(partial)))
-    for start in range(0, resamples, chunk):
-        size = min(chunk, resamples - start)
-        if partial is None:  # number of equal differences that stay positive
-            heads = generator.binomial(repeats, 0.5, size=(size, len(magnitudes)))
-            sums = (2.0 * heads - repeats) @ magnitudes
-        else:  # eight coin flips per byte
-            flips = generator.integers(0, 256, size=(size, len(partial)), dtype=np.uint8)
-            sums = partial.ravel()[flips + np.arange(len(partial), dtype=np.int64) * 256].sum(axis=1)
-        extreme += int(np.count_nonzero(np.abs(sums) >= threshold))
-    return (1 + extreme) / (1 + resamples)
-
-
-def _sums_by_byte(difference: Float64) -> Float64:
-    """Signed sums of each group of eight differences under each of the 256 sign patterns, (groups, 256)."""
-    groups = np.zeros(-(-len(difference) // 8) * 8)
-    groups[: len(difference)] = difference
-    signs = 2.0 * (np.arange(256)[None, :] >> np.arange(8)[:, None] & 1) - 1.0  # (8, 256)
-    return groups.reshape(-1, 8) @ signs
+    result = permutation_test(
+        (difference,), np.mean, permutation_type="samples", n_resamples=resamples,
+        batch=max(1, _BATCH_CELLS // len(difference)), rng=0,
+    )  # fmt: skip
+    return float(result.pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -297,8 +257,7 @@ def compare_paired(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
 
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     difference = bootstrap_difference(first, second)
-    gained = np.flatnonzero(second > first)
-    lost = np.flatnonzero(second < first)
+    gained, lost = np.flatnonzero(second > first), np.flatnonzero(second < first)
     values = np.concatenate([first, second])
     if np.isin(values[~np.isnan(values)], (0.0, 1.0)).all():
         changed = len(gained) + len(lost)

@@ -1,6 +1,7 @@
 """Evaluating and comparing in one call."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 import rag
 from rag.cli.main import app
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import GoldPassage, Passage, Question
+from rag.core.types import GoldPassage, Hit, Passage, Question
 from rag.data.examples import read_examples
 from rag.data.questions import read_questions
 from rag.eval.api import REPORT_NAME
@@ -57,6 +58,45 @@ def test_evaluate_and_compare_from_python(index: Path, tmp_path: Path) -> None:
     assert {row.figure for row in rows} == {"top1", "mrr"}
     assert all(row.result.difference.value == 0 for row in rows)
     assert "<html" in (tmp_path / "page.html").read_text()
+
+
+def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_path: Path) -> None:
+    ids = [passage.id for passage in PASSAGES]
+    asked = [replace(q, gold=(), gold_passage_ids=(id,)) for q, id in zip(QUESTIONS, ids, strict=True)]
+    ours = rag.evaluate(index, asked, tmp_path / "ours", reader=False, ks=(1, 2))
+    again = rag.evaluate(index, asked, tmp_path / "run", run=ours.place / "run.trec", ks=(1, 2))
+    assert {name: again.figures[name].value for name in ours.figures} == {
+        name: figure.value for name, figure in ours.figures.items()
+    }
+    assert all(row.result.difference.value == 0 for row in rag.compare([ours, again]))
+    alone = rag.evaluate(None, asked, run=ours.place / "run.trec")
+    assert "top1" not in alone.figures  # nothing says what stands in the passages
+    assert alone.figures["RR"].value == ours.figures["RR"].value
+    assert "Reciprocal rank of the gold" in str(alone)
+    results = [
+        {"question": q.text, "answers": list(q.answers), "ctxs": [p.to_json()]}
+        for q, p in zip(asked, PASSAGES, strict=True)
+    ]
+    (tmp_path / "found.json").write_text(json.dumps(results))
+    found = rag.evaluate(None, asked, run=tmp_path / "found.json")
+    assert found.figures["top1"].value == found.figures["RR"].value == 1.0
+    with pytest.raises(DataError, match="no such file"):
+        rag.evaluate(None, asked, run=tmp_path / "nothing.run")
+
+
+def test_pipelines_and_own_retrievers_are_evaluated(index: Path) -> None:
+    class Reversed:
+        def __init__(self, rows: int) -> None:
+            self.rows = rows
+
+        def search(self, questions: list[str], top_k: int, **_: object) -> list[list[Hit]]:
+            hits = [Hit(row, PASSAGES[row].id, float(row)) for row in reversed(range(self.rows))]
+            return [hits[:top_k] for _ in questions]
+
+    mine = rag.evaluate(index, QUESTIONS, retriever=Reversed(4), reader=False)
+    assert (mine.figures["top1"].value, mine.figures["top5"].value) == (0.25, 1.0)
+    with rag.Pipeline.open(index, reader=False) as pipeline:
+        assert rag.evaluate(pipeline, QUESTIONS).figures["top5"].value == 1.0
 
 
 def test_fusions_are_evaluated_and_compared_by_one_command(tmp_path: Path) -> None:

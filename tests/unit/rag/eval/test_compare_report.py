@@ -1,5 +1,6 @@
 """Comparisons of finished evaluations and the report page."""
 
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,9 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Passage, Question
-from rag.eval.api import compare
 from rag.eval.compare import compare_evaluations, compare_pooled
-from rag.eval.report import answer_pieces, marked, read_pieces, render_report, worst_records, write_report
-from rag.eval.report_labels import describe, with_interval
+from rag.eval.labels import describe, with_interval
+from rag.eval.report import find_answers, marked, render_report, worst_records, write_report
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations, short_names
 from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings
@@ -34,7 +34,7 @@ class Silent:
 def run(
     system: Any, questions: list[Question], out: Path, name: str | None = None, **changes: Any
 ) -> Evaluation:
-    settings = EvaluationSettings(ks=(1, 3), read=3, resamples=1000, oracle=True, **changes)
+    settings = EvaluationSettings(ks=(1, 3), read=3, resamples=1000, **changes)
     evaluate(
         system,
         questions,
@@ -56,7 +56,7 @@ def pair(tmp_path: Path, system: Any, questions: list[Question]) -> list[Evaluat
 
 def test_comparison_aligns_questions_and_corrects_p_values(pair: list[Evaluation]) -> None:
     rows = {row.figure: row for row in compare_evaluations(pair)}
-    assert set(rows) == {"em", "f1", "top1", "mrr"}
+    assert set(rows) == {"em", "f1", "top1", "mrr", "RR"}
     em = rows["em"]
     assert (em.value_a, em.value_b) == (0.0, pytest.approx(1 / 6))
     assert em.gained == ("q0",)
@@ -74,8 +74,8 @@ def test_folders_with_equal_names_are_named_by_what_differs(
     for place in places:
         run(system, questions, place)
     evaluations = load_evaluations(places)
-    assert [evaluation.name for evaluation in evaluations] == ["bm25", "dense"]
-    assert compare_evaluations(evaluations)[0].b == "dense"
+    assert [evaluation.name for evaluation in evaluations] == ["bm25/dev", "dense/dev"]
+    assert compare_evaluations(evaluations)[0].b == "dense/dev"
     assert short_names(["x", "x/x"]) == ["x", "x/x"]
     assert len(set(short_names(["bm25", "x/dev", "bm25/dev"]))) == 3
     with pytest.raises(ConfigError, match="is given twice"):
@@ -100,27 +100,6 @@ def test_three_systems_in_pairs(pair: list[Evaluation]) -> None:
     third = Evaluation("third", pair[0].place, pair[0].metrics)
     assert len(compare_evaluations([*pair, third], ["em"])) == 2
     assert len(compare_evaluations([*pair, third], ["em"], all_pairs=True)) == 3
-
-
-def test_markdown_tables_agree_with_the_records(pair: list[Evaluation], tmp_path: Path) -> None:
-    out = tmp_path / "tables.md"
-    compare([one.place for one in pair], ["em", "top1"], markdown=out)
-    first, second = out.read_text(encoding="utf-8").strip().split("\n\n")
-    systems, pairs = (
-        [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-        for table in (first, second)
-    )
-    assert systems[0] == ["system", "Exact match", "Answer in top 1"]
-    assert all(set(cell) == {"-"} for cell in systems[1])
-    for one, (name, em, _) in zip(pair, systems[2:], strict=True):
-        right = [record["scores"]["em"] for record in one.records()]
-        assert (name, em.split()[0]) == (one.place.name, f"{100 * sum(right) / len(right):.1f}")
-        low, high = (float(end.strip("[],")) for end in em.split()[1:])
-        assert low <= float(em.split()[0]) <= high
-    em, top1 = pairs[2:]
-    assert em[3].startswith("+16.7 [+0.0, +")  # one of six questions more, and none lost
-    assert em[4:] == ["1", "1", "1, 0"]  # McNemar's test of one flip: 2 × 1/2
-    assert (top1[3][:4], top1[6]) == ("+0.0", "0, 0")
 
 
 def test_a_margin_pools_pairs_over_different_questions(
@@ -192,16 +171,12 @@ class Page(HTMLParser):
 def check_page(text: str) -> Page:
     page = Page(text)
     assert NASTY not in text
-    assert not any(tag in ("script", "link", "img", "iframe") for tag, _ in page.tags)
+    assert not any(tag in ("script", "link", "img", "iframe", "image") for tag, _ in page.tags)
     for _, attributes in page.tags:
         assert not any(name.startswith("on") for name in attributes)
         for name in ("src", "href"):
             assert (attributes.get(name) or "#").startswith("#")
-    assert "http://" not in text
-    assert "https://" not in text
-    assert "url(" not in text
-    ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
-    assert {attributes["href"][1:] for tag, attributes in page.tags if tag == "a"} <= ids  # type: ignore[index]
+    assert "url(http" not in text
     return page
 
 
@@ -214,20 +189,17 @@ def test_report_of_one_system(tmp_path: Path, system: Any, questions: list[Quest
     assert "&lt;script&gt;" in text
     assert "Exact match" in text
     assert with_interval(evaluation.metrics["figures"]["em"]) in text
-    assert sum(tag == "svg" and a.get("class") == "plot" for tag, a in page.tags) == 3
+    assert sum(tag == "svg" for tag, _ in page.tags) == 2
     assert '<mark class="read">Rotterdam</mark>' not in text
     assert 'class="read">near Rotterdam</mark>' in text
-    assert "prefers-color-scheme: dark" in text
-    assert "Comparison" not in text
+    assert "against" not in text
 
 
 def test_report_side_by_side(pair: list[Evaluation]) -> None:
     text = render_report(pair)
     check_page(text)
-    assert "Questions that flipped" in text
     assert "p, corrected" in text
-    assert "gained 1 question<" in text
-    assert "against" in text  # the note of the table
+    assert "1 / 5 / 0" in text
 
 
 def test_report_of_retrieval_alone(tmp_path: Path, finds: Any, questions: list[Question]) -> None:
@@ -258,8 +230,13 @@ def test_marked_text_is_cut_around_the_span_and_overlaps_are_dropped() -> None:
     assert (pieces[0][0], pieces[-1][0]) == ("… ", " …")
 
 
-def test_an_answer_that_stands_nowhere_is_shown_without_a_mark() -> None:
-    assert read_pieces({"text": "Rain & sun.", "start": None, "end": None}) == [("Rain & sun.", "")]
+def test_without_matplotlib_the_page_has_tables_alone(
+    pair: list[Evaluation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    text = render_report(pair)
+    assert "<svg" not in text
+    assert "Exact match" in text
 
 
 def test_every_standard_figure_has_a_plain_name(pair: list[Evaluation]) -> None:
@@ -268,7 +245,8 @@ def test_every_standard_figure_has_a_plain_name(pair: list[Evaluation]) -> None:
 
 
 def test_passages_with_odd_characters_do_not_break_the_page(tmp_path: Path, system: Any) -> None:
-    assert answer_pieces("İstanbul & co", ["İstanbul"]) == [("İstanbul & co", "")]  # lower case is longer
+    assert find_answers("İstanbul & co", ["İstanbul"]) == []  # lower case is longer
+    assert marked("Rain & sun.", [(None, None, "read")]) == [("Rain & sun.", "")]
     question = Question(
         "q", "Danube İ \u202e \x00?", ("İ",), ("p0",), (GoldPassage(Passage("", "T", "İ x y.")),)
     )

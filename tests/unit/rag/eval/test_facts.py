@@ -6,18 +6,16 @@ from typing import Any
 
 import pytest
 
-from rag.core.errors import ConfigError, DataError
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
 from rag.data.corpus import read_documents
 from rag.data.files.question_fields import question_from_mapping
 from rag.data.sentences import align_sentences
-from rag.eval.facts import FactFinder, SentenceTable, open_finder
-from rag.eval.report import render_report, report_environment
+from rag.eval.facts import FactFinder
+from rag.eval.report import render_report
 from rag.eval.results import load_evaluation
 from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.metrics.kilt import evidence_sets, page_of
 from readers.facts import FactSettings
 
 # The boundary after "no. 5" is one that a rule would not find, and sentence 1 is blank.
@@ -81,27 +79,8 @@ def test_alignment_refuses_other_text() -> None:
     assert align_sentences("", []) == ()
 
 
-def test_the_table_gives_back_every_sentence(corpus: Path) -> None:
-    table = SentenceTable(read_documents(corpus))
-    assert len(table) == 2
-    for document in read_documents(corpus):
-        spans = table.find(document.title, document.text)
-        assert spans is not None
-        cut = [document.text[start:end] for start, end in spans]
-        assert cut == [sentence.strip() for sentence in SENTENCES[document.title]]
-    assert table.find("Ada Moss", "Another text.") is None
-    plain = corpus.with_name("plain.jsonl")
-    plain.write_text('{"id": "1", "text": "No list. Of sentences."}')
-    with pytest.raises(DataError, match="no document in the corpus has a list of sentences"):
-        SentenceTable(read_documents(plain))
-
-
-def test_boundaries_come_from_corpus_then_context_then_rule(corpus: Path, retrieved: Any) -> None:
+def test_boundaries_come_from_the_question_set_then_from_a_rule(retrieved: Any) -> None:
     expected = [("Silent Harbour", 2), ("Ada Moss", 0)]
-    finder = open_finder("auto", corpus, read=20)
-    assert finder is not None
-    assert finder(QUESTION, answers(retrieved), retrieved) == expected
-    assert finder.boundaries == {"corpus": 2}
     context = [[title, lines] for title, lines in SENTENCES.items()]
     with_context = question_from_mapping({**RECORD, "context": context}, "")
     finder = FactFinder()
@@ -128,67 +107,35 @@ def test_a_path_that_was_found_counts(retrieved: Any) -> None:
     assert "Other" not in {title for title, _ in finder(QUESTION, answers(retrieved), found)}
 
 
-def test_settings_are_read_from_a_file(tmp_path: Path) -> None:
-    assert open_finder("off", None, read=20) is None
-    path = tmp_path / "facts.json"
-    path.write_text('{"threshold": 2.5}')
-    finder = open_finder(str(path), None, read=20)
-    assert finder is not None
-    assert finder.identity["settings"]["threshold"] == 2.5
-    path.write_text('{"thresh": 2.5}')
-    with pytest.raises(ConfigError, match="thresh"):
-        open_finder(str(path), None, read=20)
-
-
-def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, corpus: Path, retrieved: Any) -> None:
+def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, retrieved: Any) -> None:
+    context = [[title, lines] for title, lines in SENTENCES.items()]
     metrics = evaluate(
         Reads(retrieved),  # type: ignore[arg-type]
-        [QUESTION],
+        [question_from_mapping({**RECORD, "context": context}, "")],
         tmp_path / "out",
-        EvaluationSettings(profile="hotpot", ks=(1, 2), read=2, resamples=1000),
+        EvaluationSettings(profile="hotpot", ks=(1, 2), read=2, resamples=1000, by=("kind",)),
         source=QuestionSource("toy", split="dev"),
-        facts=open_finder("auto", corpus, read=2),
+        facts=FactFinder(read=2),
     )
     assert all(metrics["figures"][name]["value"] == 1.0 for name in ("em", "sp_em", "joint_em", "joint_f1"))
-    assert metrics["breakdowns"]["question type"][0]["figures"]["joint_f1"]["value"] == 1.0
+    assert metrics["breakdowns"]["kind"][0]["figures"]["joint_f1"]["value"] == 1.0
     text = render_report([load_evaluation(tmp_path / "out")])
     assert "Supporting facts F1" in text
+    assert "by kind" in text.lower()
     written = json.loads((tmp_path / "out" / "predictions.hotpot.json").read_text())
     assert written["sp"] == {"h1": [["Silent Harbour", 2], ["Ada Moss", 0]]}
 
 
-def test_a_card_shows_right_wrong_and_missed_facts() -> None:
-    record = {
-        "question": "q", "answers": [], "scores": {}, "hits": [],
-        "facts": [["A", 0], ["B", 1]], "gold_facts": [["A", 0], ["C", 2]],
-    }  # fmt: skip
-    card = report_environment([]).get_template("macros.html").module.card(record)
-    assert 'A, sentence 1<span class="better"> ✓</span> · B, sentence 2<span class="worse"> ✗</span>' in card
-    assert "<dt>facts missed</dt><dd>C, sentence 3</dd>" in card
-
-
-def test_pages_of_kilt() -> None:
-    passage = Passage("290-12", "Aleph", "…")
-    assert [page_of(passage, kind) for kind in ("document", "passage", "title")] == ["290", "290-12", "Aleph"]
-    places = [{"wikipedia_id": "290", "title": "Aleph"}, {"wikipedia_id": "291"}]
-    assert evidence_sets([places]) == [{"290", "291"}]
-    assert evidence_sets([places], "title") == [{"Aleph", "291"}]
-
-
-@pytest.mark.parametrize(("pages", "expected"), [("document", 1.0), ("title", 1.0), ("passage", 0.0)])
-def test_r_precision_at_page_level(tmp_path: Path, retrieved: Any, pages: Any, expected: float) -> None:
-    titled = [
+def test_r_precision_at_page_level(tmp_path: Path, retrieved: Any) -> None:
+    parts = [
         (Hit(n, f"29{n}-7", 1.0), Passage(f"29{n}-7", p.title, p.text)) for n, (_, p) in enumerate(retrieved)
     ]
-    gold = [
-        [{"wikipedia_id": "291", "title": "Ada Moss"}, {"wikipedia_id": "290", "title": "Silent Harbour"}]
-    ]
+    gold = [[{"wikipedia_id": "291", "title": "Ada Moss"}, {"wikipedia_id": "290"}]]
     metrics = evaluate(
-        Reads(titled),  # type: ignore[arg-type]
+        Reads(parts),  # type: ignore[arg-type]
         [Question("k", "Where?", ("Norway",), provenance=gold)],
         tmp_path / "evaluation",
-        EvaluationSettings(profile="kilt", ks=(1, 2), read=2, resamples=1000, pages=pages),
+        EvaluationSettings(profile="kilt", ks=(1, 2), read=2, resamples=1000),
         source=QuestionSource("toy"),
     )
-    assert metrics["figures"]["r_precision"]["value"] == expected
-    assert metrics["figures"]["kilt_em"]["value"] == expected
+    assert metrics["figures"]["r_precision"]["value"] == metrics["figures"]["kilt_em"]["value"] == 1.0

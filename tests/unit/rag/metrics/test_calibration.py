@@ -1,12 +1,12 @@
-"""Calibration and risk-coverage figures against plain loops."""
+"""Calibration figures against plain loops."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rag.core.errors import DataError
-from rag.metrics.calibration import measure_calibration, risk_coverage
+from rag.metrics.calibration import measure_calibration
 
 PREDICTIONS = st.lists(
     st.tuples(st.sampled_from([i / 20 for i in range(21)]), st.booleans()), min_size=1, max_size=40
@@ -43,33 +43,10 @@ def test_perfect_and_inverted_confidence() -> None:
     assert good.ece < 0.02 < 0.3 < bad.ece
 
 
-@given(PREDICTIONS)
-@settings(max_examples=60)
-def test_area_does_not_depend_on_order_and_lies_above_the_oracle(
-    predictions: list[tuple[float, bool]],
-) -> None:
-    first = risk_coverage([c for c, _ in predictions], [y for _, y in predictions])
-    second = risk_coverage([c for c, _ in predictions[::-1]], [y for _, y in predictions[::-1]])
-    assert first is not None
-    assert second is not None
-    assert first.aurc == pytest.approx(second.aurc)
-    assert first.aurc >= first.oracle_aurc - 1e-12
-    assert first.coverage[-1] == pytest.approx(1.0)
-    assert first.risk[-1] == pytest.approx(1 - sum(y for _, y in predictions) / len(predictions))
-
-
-def test_risk_coverage_by_hand() -> None:
-    curve = risk_coverage([0.9, 0.7, 0.7, 0.1], [1, 1, 0, 0])
-    assert curve is not None
-    assert curve.coverage == (0.25, 0.75, 1.0)
-    assert curve.risk == pytest.approx((0.0, 1 / 3, 0.5))
-    assert curve.aurc == pytest.approx((0 + 0.5 / 2 + 1 / 3 + 2 / 4) / 4)
-
-
 def test_nothing_to_measure_and_bad_values() -> None:
     assert measure_calibration([], []) is None
-    assert risk_coverage([np.nan], [1.0]) is None
+    assert measure_calibration([np.nan], [1.0]) is None
     with pytest.raises(DataError, match="between 0 and 1"):
         measure_calibration([3.5], [1])
     with pytest.raises(DataError, match="one confidence per prediction"):
-        risk_coverage([0.5, 0.5], [1])
+        measure_calibration([0.5, 0.5], [1])

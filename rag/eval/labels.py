@@ -1,4 +1,4 @@
-"""Plain words for the figures of the report."""
+"""Plain words for the figures, in the terminal and in the report."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,16 +18,12 @@ _FIXED = {
     "joint_prec": ("Joint precision", ""),
     "joint_recall": ("Joint recall", ""),
     "accuracy": ("Strict accuracy", "equal without normalisation"),
-    "rouge_l": ("ROUGE-L", "longest common subsequence"),
     "kilt_em": ("KILT EM", "exact match, counted only with perfect evidence"),
     "kilt_f1": ("KILT F1", "F1, counted only with perfect evidence"),
     "kilt_accuracy": ("KILT accuracy", "strict accuracy, counted only with perfect evidence"),
-    "kilt_rouge_l": ("KILT ROUGE-L", "ROUGE-L, counted only with perfect evidence"),
     "r_precision": ("R-precision", "gold pages among the first R pages"),
     "n_best_em": ("Any of the n best", "one of all answers returned is right"),
     "answered": ("Answered", "the best answer is more likely than “no answer”"),
-    "gold_passage_em": ("EM from gold passages", "the reader is given the gold passages, not retrieved ones"),
-    "gold_passage_f1": ("F1 from gold passages", "the same, token F1"),
     "gold_span_em": ("Ceiling of reading", "an accepted answer stands in the passages that were read"),
     "mrr": ("Reciprocal rank of the answer", "1 / rank of the first passage that holds an answer"),
     "RR": ("Reciprocal rank of the gold", "1 / rank of the first gold passage"),
@@ -54,22 +50,11 @@ _PATTERNS = (
     (r"hop2_recall@(\d+)", "Second gold passage in {} paths", "in the order of the question set"),
     (r"passage_recall@(\d+)", "Share of gold passages in top {}", "of multi-hop questions"),
 )
-_GROUPS = {
-    "question word": "Question word",
-    "answer type": "Form of the answer",
-    "answer length": "Length of the answer",
-    "gold rank": "Rank of the first passage with an answer",
-    "shared words": "Words of the question that its gold passages repeat",
-    "hops": "Passages that are needed",
-    "question type": "Type, as the question set marks it",
-    "question level": "Level, as the question set marks it",
-    "training overlap": "Seen in training",
-}
 _MAIN = (  # most telling first
     *("em", "f1", "sp_f1", "joint_f1", "kilt_em", "r_precision", "top1", "top5", "top20", "top100", "mrr"),
     *("path_em@1", "path_cover@20", "passage_em@2", "passage_em@20", "passage_em@100"),
 )
-_BY_GOLD = ("nDCG@10", "RR", "R@5", "R@20", "R@100")  # where questions name passages and no answers
+_BY_GOLD = ("nDCG@10", "RR", "R@5", "R@20", "R@100")  # where it is known which passages are right
 
 
 def describe(name: str) -> tuple[str, str]:
@@ -84,14 +69,10 @@ def describe(name: str) -> tuple[str, str]:
     for pattern, title, note in _PATTERNS:
         match = re.fullmatch(pattern, name)
         if match:
-            one = note.replace("one of the first {} passages", "the first passage")
-            return title.format(match[1]), (one if match[1] == "1" else note).format(match[1])
+            if match[1] == "1":
+                note = note.replace("one of the first {} passages", "the first passage")
+            return title.format(match[1]), note.format(match[1])
     return name, ""
-
-
-def describe_group(name: str) -> str:
-    """Heading of a breakdown; an unknown name as it is."""
-    return _GROUPS.get(name, name.capitalize())
 
 
 def system_name(metrics: Mapping[str, Any]) -> str:
@@ -134,15 +115,13 @@ def ordered(names: Iterable[str]) -> list[str]:
 
 def main_figures(figures: Mapping[str, Any], limit: int = 5) -> list[str]:
     """The figures for the top of the page: those that exist, most telling first."""
-    found = [name for name in _MAIN if name in figures] or [name for name in _BY_GOLD if name in figures]
-    return found[:limit]
+    return [name for name in (*_MAIN, *_BY_GOLD) if name in figures][:limit]
 
 
 def compared_figures(*systems: Mapping[str, Any]) -> list[str]:
     """The main figures that all systems have."""
     common = [name for name in (*_MAIN, *_BY_GOLD) if all(name in figures for figures in systems)]
-    by_answer = [name for name in common if name not in _BY_GOLD]
-    return [name for name in by_answer or common if name != "passage_em@100"]
+    return [name for name in common if name != "passage_em@100"]
 
 
 def percent(value: float | None, digits: int = 1) -> str:
