@@ -129,7 +129,8 @@ def _open_system(
     if index is not None and not isinstance(index, str | Path | Index):
         return index, index.index.passages if isinstance(index, Pipeline) else None
     if run is not None:
-        passages = None if index is None else Index.open(index).passages
+        opened = index if index is None or isinstance(index, Index) else Index.open(index)
+        passages = None if opened is None else opened.passages
         return RunFile(run, None if passages is None else passages.find), passages
     if index is not None:
         pipeline = Pipeline.open(index, reads=reads, **opening)

@@ -90,6 +90,7 @@ def draw_plots(evaluations: Sequence[Evaluation]) -> list[str]:
         if scale == "linear":
             axes.plot([0, 1], [0, 1], linestyle="--", color="gray")
         axes.set(title=title, xscale=scale, ylim=(0, 1.02))
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.grid(alpha=0.3)
         if len(lines) > 1:
             axes.legend()

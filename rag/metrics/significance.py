@@ -56,7 +56,8 @@ class Interval:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Interval:
         """Inverse of `to_json`."""
-        return cls(**{key: np.nan if value is None else value for key, value in values.items()})
+        numbers: dict[str, Any] = {name: np.nan if v is None else v for name, v in values.items()}
+        return cls(**numbers)
 
 
 def bootstrap(
