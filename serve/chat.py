@@ -1,16 +1,27 @@
-"""Chat completions and the list of models as OpenAI's clients expect them."""
+"""What OpenAI's clients call: chat completions, vectors of texts, and the list of models."""
 
+import base64
 import json
 import re
 import time
-from collections.abc import AsyncIterator
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Iterable
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
+import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)  # fmt: skip
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from rag.core.arrays import Float32
 from rag.core.types import certainty
 from rag.core.unicode import as_unicode
 from rag.data.text import simple_tokenize
@@ -90,6 +101,37 @@ class ChatRequest(BaseModel):
     filter: dict[str, Any] | None = Field(None, description="as in /v1/ask; not of OpenAI's protocol")
 
 
+class EmbeddingsRequest(BaseModel):
+    """Texts to encode; `input_type` is not of OpenAI's protocol."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"model": MODEL, "input": ["Where does the Danube rise?"], "input_type": "query"}]
+        }
+    )
+
+    model: str = MODEL
+    input: list[Annotated[str, StringConstraints(strict=True, pattern=r"\S")]] = Field(
+        min_length=1, max_length=2048, description="texts, or a single one"
+    )
+    encoding_format: Literal["float", "base64"] = Field(
+        "float", description="numbers, or the bytes of little-endian float32"
+    )
+    input_type: Literal["query", "passage"] = Field(
+        "passage", description="which side of the encoder: questions or passages (without titles)"
+    )
+    dimensions: int | None = Field(None, description="only the encoder's own is accepted")
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _are_texts(cls, value: object) -> object:
+        if isinstance(value, list) and any(isinstance(item, int | list) for item in value):
+            raise ValueError(
+                "token ids, expected texts (OpenAIEmbeddings of LangChain: check_embedding_ctx_length=False)"
+            )
+        return [value] if isinstance(value, str) else value
+
+
 @router.get("/v1/models", tags=["chat"])
 async def models(engine: AppEngine) -> Response:
     """One model per index that is served, the default first."""
@@ -110,12 +152,8 @@ def index_of(model: str, engine: Engine) -> str:
     """The index that a model's name stands for."""
     if model == MODEL or model in engine.holders:
         return engine.default if model not in engine.holders else model
-    raise ApiError(
-        404,
-        "model_not_found",
-        f"there is no model {model[:100]!r}",
-        hint=f"the models here are {', '.join(engine.holders)}",
-    )
+    hint = f"the models here are {', '.join(engine.holders)}"
+    raise ApiError(404, "model_not_found", f"there is no model {model[:100]!r}", hint=hint)
 
 
 @router.post("/v1/chat/completions", tags=["chat"])
@@ -146,8 +184,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         sources = _sources(result, *_links(request, engine, index))
         content = _content(result, message, sources)
     answers = result["answers"]
-    n_prompt = sum(len(simple_tokenize(message.text)) for message in body.messages)
-    n_reply = len(simple_tokenize(content))
+    n_prompt, n_reply = _count(message.text for message in body.messages), _count([content])
     usage = {"prompt_tokens": n_prompt, "completion_tokens": n_reply, "total_tokens": n_prompt + n_reply}
     head = {
         "id": f"chatcmpl-{request.state.request_id}",
@@ -298,3 +335,33 @@ def _footnote(source: dict[str, Any]) -> str:
 
 def _in_one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def _count(texts: Iterable[str]) -> int:
+    """Words and punctuation marks, in place of tokens, of which the readers have no common ones."""
+    return sum(len(simple_tokenize(text)) for text in texts)
+
+
+@router.post("/v1/embeddings", tags=["chat"])
+async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngine) -> Response:
+    """The vectors that the index's encoder makes; their inner product with those of passages is the score."""
+    index = index_of(body.model, engine)
+    encoded = await engine.run(request, Job("embed", index, side=body.input_type), body.input)
+    if len({result["index_version"] for result in encoded}) > 1:  # perhaps with another encoder
+        message = "the index was replaced while its encoder was used"
+        raise ApiError(503, "index_changed", message, hint="try again", headers={"Retry-After": "1"})
+    vectors = np.stack([result["vector"] for result in encoded])  # (n, D)
+    if body.dimensions not in (None, vectors.shape[1]):
+        message = f"dimensions is {body.dimensions}, the vectors have {vectors.shape[1]}"
+        raise invalid_request(message, "leave it out")
+    return await engine.in_thread(_embeddings_response, body, vectors)
+
+
+def _embeddings_response(body: EmbeddingsRequest, vectors: Float32) -> JSONResponse:
+    shown: list[Any] = vectors.tolist()
+    if body.encoding_format == "base64":
+        shown = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
+    data = [{"object": "embedding", "index": number, "embedding": each} for number, each in enumerate(shown)]
+    n_tokens = _count(body.input)
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    return JSONResponse({"object": "list", "data": data, "model": body.model, "usage": usage})

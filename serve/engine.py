@@ -29,7 +29,6 @@ from serve.conversions import Conversions
 from serve.errors import ApiError, invalid_request, shutting_down
 from serve.holder import OpenPipeline, PipelineHolder, open_newer
 from serve.metrics import ServerMetrics
-from serve.rates import KeyRates
 from serve.schemas import hit_json, passage_json
 from serve.settings import ServeSettings
 
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 State = Literal["loading", "ready", "failed", "stopping"]
 Result = TypeVar("Result")
+_SEE_LOG = "the server's log has the reason"
 _CLOSE_S = 5.0  # for what no request waits for any more
 _Batcher = MicroBatcher[str, dict[str, Any]]
 _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
@@ -127,7 +127,6 @@ class Engine:
             self.state = "ready"
 
     def _fields(self, name: str) -> dict[str, str]:
-        """The index, for the log."""
         return {"index": name, "folder": str(self.settings.indexes[name])}
 
     def read_only(self, name: str) -> str:
@@ -149,12 +148,8 @@ class Engine:
             ApiError: 404; there is no such index.
         """
         if requested is not None and requested not in self.holders:
-            raise ApiError(
-                404,
-                "index_not_found",
-                f"there is no index {requested[:100]!r}",
-                hint=f"the indexes of this server are {', '.join(self.holders)}",
-            )
+            hint = f"the indexes of this server are {', '.join(self.holders)}"
+            raise ApiError(404, "index_not_found", f"there is no index {requested[:100]!r}", hint=hint)
         return requested or self.default
 
     async def reload(self, name: str) -> dict[str, Any]:
@@ -196,12 +191,8 @@ class Engine:
             opened = await self.in_background(open)
         except Exception:
             log.exception("an index could not be opened; the one in use stays", extra=self._fields(name))
-            raise ApiError(
-                500,
-                "reload_failed",
-                "the index could not be opened; the one in use stays",
-                hint="the server's log has the reason",
-            ) from None
+            message, hint = "the index could not be opened; the one in use stays", _SEE_LOG
+            raise ApiError(500, "reload_failed", message, hint=hint) from None
         previous = None if opened is None else await self._install(name, opened)
         current = self.require_ready(name)
         return {
@@ -267,7 +258,7 @@ class Engine:
             raise self._stopping()
         if self.state == "failed":
             raise self.refusal(
-                503, "load_failed", "the index could not be opened", 30, hint="see the server's log"
+                503, "load_failed", "the index could not be opened", 30, "see the server's log"
             )
         if pipeline is None or self.state == "loading":
             raise self.refusal(503, "not_ready", "the index is still being loaded", 2)
@@ -297,12 +288,8 @@ class Engine:
         if job.kind == "embed":
             questions = math.ceil(questions / self.batcher.max_size)
         if self._rates is not None and (wait_s := self._rates.charge(key, questions)):
-            raise self.refusal(
-                429,
-                "rate_limited",
-                f"this API key may ask {self.settings.questions_per_minute} questions per minute",
-                wait_s,
-            )
+            message = f"this API key may ask {self.settings.questions_per_minute} questions per minute"
+            raise self.refusal(429, "rate_limited", message, wait_s)
         self.metrics.key_questions.labels(key).inc(questions)
 
     async def while_connected(
@@ -321,12 +308,8 @@ class Engine:
             if gone.done():
                 raise ApiError(499, "client_closed_request", "the client left before the answer")
             self.metrics.rejected.labels("timeout").inc()
-            raise ApiError(
-                504,
-                "timeout",
-                f"no answer within {limit_s:g} s",
-                hint="try again, ask fewer questions at once, or lower top_k",
-            )
+            hint = "try again, ask fewer questions at once, or lower top_k"
+            raise ApiError(504, "timeout", f"no answer within {limit_s:g} s", hint=hint)
         finally:
             working.cancel()
             gone.cancel()
@@ -342,9 +325,8 @@ class Engine:
                     waited = {"queue": round(wait_s * 1000.0, 3)}
                     results.append({**result, "timings_ms": waited | result["timings_ms"]})
         except QueueFull as full:
-            raise self.refusal(
-                503, "overloaded", "too many questions are waiting", full.retry_after_s
-            ) from None
+            message = "too many questions are waiting"
+            raise self.refusal(503, "overloaded", message, full.retry_after_s) from None
         except ItemFailed as failed:
             raise self._failed(failed, job, texts, start + failed.number, request_id) from None
         except BatcherClosed:
@@ -399,7 +381,6 @@ class Engine:
     def _failed(
         self, failed: ItemFailed, job: Job, texts: list[str], number: int, request_id: str
     ) -> ApiError:
-        """Log the reason, without the question's text, and tell the client which question failed."""
         cause = failed.__cause__
         if isinstance(cause, FilterError):  # the client's mistake, which only the index could show
             return invalid_request(cause.message, cause.hint)
@@ -457,3 +438,35 @@ def _version_in(folder: Path) -> str:
         return version_of(read_manifest(folder))
     except RagError:
         return ""
+
+
+class KeyRates:
+    """Counts the questions that each API key asks of this process against a limit per minute.
+
+    A key that was idle may ask a whole minute's questions at once. A request is accepted while there is room
+    for one question; its further questions delay the next requests.
+
+    Source: ITU-T I.371, the generic cell rate algorithm; per key it stores one number, the time at which the
+        allowance is full again.
+
+    Example:
+        >>> rates = KeyRates(2, clock=lambda: 100.0)
+        >>> [rates.charge(key) for key in "aaab"]
+        [0.0, 0.0, 30.0, 0.0]
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s, self._clock = 60.0 / per_minute, clock
+        self._full_at_s: dict[str, float] = {}
+
+    def charge(self, key: str, questions: int = 1) -> float:
+        """Count these questions and return 0.0; or, if there is no room, count none and return the seconds
+        until there is.
+        """
+        now_s = self._clock()
+        full_at_s = max(now_s, self._full_at_s.get(key, 0.0))
+        wait_s = full_at_s - now_s - (60.0 - self._interval_s)
+        if wait_s > 1e-9:
+            return wait_s
+        self._full_at_s[key] = full_at_s + questions * self._interval_s
+        return 0.0

@@ -57,13 +57,9 @@ def invalid_request(message: str, hint: str = "") -> ApiError:
 
 def shutting_down() -> ApiError:
     """The error for requests that the server will not answer before it stops."""
-    return ApiError(
-        503,
-        "shutting_down",
-        "the server is shutting down",
-        hint="ask another instance",
-        headers={"Retry-After": "5", "Connection": "close"},
-    )
+    headers = {"Retry-After": "5", "Connection": "close"}
+    message, hint = "the server is shutting down", "ask another instance"
+    return ApiError(503, "shutting_down", message, hint=hint, headers=headers)
 
 
 def error_response(error: ApiError, scope: Scope) -> JSONResponse:
@@ -110,7 +106,7 @@ def _from_http(request: Request, error: HTTPException) -> ApiError:
     else:
         message, hint = HTTPStatus(error.status_code).phrase.lower(), ""
     code = HTTPStatus(error.status_code).name.lower()  # "not_found", "method_not_allowed", …
-    return ApiError(error.status_code, code, message, hint=hint, headers=error.headers)
+    return ApiError(error.status_code, code, message, hint=hint, headers=error.headers or {})
 
 
 def _from_validation(request: Request, error: RequestValidationError) -> ApiError:
@@ -118,10 +114,8 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
     has_body = request.method != "GET" and request.headers.get("content-length", "1") != "0"
     if has_body and media_type != "application/json" and not media_type.endswith("+json"):
         actual = f"content type {media_type!r}" if media_type else "no content type"
-        return ApiError(
-            415, "unsupported_media_type", f"{actual}, expected 'application/json'",
-            hint="send the header Content-Type: application/json",
-        )  # fmt: skip
+        message, hint = f"{actual}, expected 'application/json'", "Content-Type: application/json"
+        return ApiError(415, "unsupported_media_type", message, hint=f"send the header {hint}")
     problems = [_describe(problem) for problem in error.errors()[:5]]
     return invalid_request("; ".join(problems), _expected(request))
 

@@ -27,19 +27,7 @@ MAX_BYTES = 64 << 20  # of the file
 class FeedbackRequest(BaseModel):
     """A judgement of one answer: right, wrong, or wrong with a better answer."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "question": "Where does the Danube rise?",
-                    "answer": "the Swiss Alps",
-                    "verdict": "wrong",
-                    "better_answer": "the Black Forest",
-                },
-            ]
-        },
-    )
+    model_config = ConfigDict(extra="forbid")
 
     question: Text
     answer: Text
@@ -64,39 +52,28 @@ async def feedback(body: FeedbackRequest, engine: AppEngine) -> Response:
     `passage_id` is the passage of the answer's evidence in `index`; for a right answer it becomes the gold
     passage.
     """
-    settings = engine.settings
-    if settings.feedback_file is None:
-        raise ApiError(
-            403, "feedback_disabled", "this server keeps no feedback", hint="set RAG_SERVE_FEEDBACK_FILE"
-        )
-    index = engine.index_name(body.index)
+    file, index = engine.settings.feedback_file, engine.index_name(body.index)
+    if file is None:
+        hint = "set RAG_SERVE_FEEDBACK_FILE"
+        raise ApiError(403, "feedback_disabled", "this server keeps no feedback", hint=hint)
     if body.passage_id is not None and await engine.passage(body.passage_id, index) is None:
-        message, hint = "no passage has this id", "passage_id is that of the evidence"
-        raise ApiError(404, "passage_not_found", message, hint=hint)
-    record = labelled_question(body, engine.require_ready(index).index_version)
-    if len(engine.holders) > 1:
-        record["index"] = index
-    await engine.in_thread(append_record, settings.feedback_file, record, MAX_BYTES)
-    return JSONResponse({"id": record["id"]})
-
-
-def labelled_question(body: FeedbackRequest, index_version: str) -> dict[str, Any]:
-    """A judgement as a record of a question set.
-
-    `answers` has the answer that is right, if it is known; question sets keep the other fields as they are.
-    """
+        hint = "passage_id is that of the evidence"
+        raise ApiError(404, "passage_not_found", "no passage has this id", hint=hint)
     right = body.answer if body.verdict == "right" else body.better_answer
     is_gold = body.verdict == "right" and body.passage_id is not None
-    return {
+    record = {
         "id": f"feedback-{uuid.uuid4().hex}",
         "question": body.question,
         "answers": [right] if right else [],
         **({"gold_passage_ids": [body.passage_id]} if is_gold else {}),
         "verdict": body.verdict,
         "shown_answer": body.answer,
-        "index_version": index_version,
+        "index_version": engine.require_ready(index).index_version,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **({"index": index} if len(engine.holders) > 1 else {}),
     }
+    await engine.in_thread(append_record, file, record, MAX_BYTES)
+    return JSONResponse({"id": record["id"]})
 
 
 def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
@@ -111,10 +88,8 @@ def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
             fcntl.flock(stream, fcntl.LOCK_EX)
             size_bytes = stream.seek(0, os.SEEK_END)
             if size_bytes + len(line) > max_bytes:
-                raise ApiError(
-                    507, "feedback_full", "the file of feedback has reached its limit",
-                    hint="the operator may move it away",
-                )  # fmt: skip
+                message, hint = "the file of feedback has reached its limit", "the operator may move it away"
+                raise ApiError(507, "feedback_full", message, hint=hint)
             stream.seek(max(0, size_bytes - 1))
             if stream.read(1) not in (b"\n", b""):
                 line = b"\n" + line  # a crash or a full disk has cut the last line off
@@ -123,9 +98,5 @@ def append_record(path: Path, record: dict[str, Any], max_bytes: int) -> None:
             os.fsync(stream.fileno())
     except OSError as error:
         log.error("feedback could not be written: %s", error, extra={"path": str(path)})
-        raise ApiError(
-            500,
-            "feedback_failed",
-            "the feedback could not be written",
-            hint="the server's log has the reason",
-        ) from error
+        message, hint = "the feedback could not be written", "the server's log has the reason"
+        raise ApiError(500, "feedback_failed", message, hint=hint) from error

@@ -69,29 +69,20 @@ def open_newer(pipeline: Pipeline) -> Pipeline | None:
     return None
 
 
-class _Slot:
-    """One pipeline, and the number of its users."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.pipeline, self.users, self.is_retired = pipeline, 0, False
-
-
 class PipelineHolder:
     """Holds the current pipeline of an index; `swap` replaces it while requests run.
 
     Every user takes a lease; a replaced pipeline is closed when its last lease ends, so running requests
     finish on the index with which they started.
+
+    Attributes:
+        current: for new requests; None while loading. For reading its properties, not for calls.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._slot: _Slot | None = None
-
-    @property
-    def current(self) -> Pipeline | None:
-        """The pipeline for new requests; None while loading. For reading its properties, not for calls."""
-        slot = self._slot
-        return slot.pipeline if slot is not None else None
+        self.current: Pipeline | None = None
+        self._users: dict[Pipeline, int] = {}  # leases, and one of the holder itself
 
     @contextmanager
     def lease(self) -> Iterator[Pipeline]:
@@ -101,35 +92,34 @@ class PipelineHolder:
             ResourceError: nothing is loaded.
         """
         with self._lock:
-            slot = self._slot
-            if slot is None:
+            pipeline = self.current
+            if pipeline is None:
                 raise ResourceError("no index is loaded", hint="wait for /readyz to answer 200")
-            slot.users += 1
+            self._users[pipeline] += 1
         try:
-            yield slot.pipeline
+            yield pipeline
         finally:
-            with self._lock:
-                slot.users -= 1
-                is_last = slot.is_retired and slot.users == 0
-            if is_last:
-                _close(slot.pipeline)
+            self._release(pipeline)
 
     def swap(self, pipeline: Pipeline | None) -> str | None:
         """Make `pipeline` the current one (None: no pipeline); returns the version that it replaces."""
         with self._lock:
-            old, self._slot = self._slot, _Slot(pipeline) if pipeline is not None else None
-            if old is None:
-                return None
-            old.is_retired = True
-            is_unused = old.users == 0
-        version = old.pipeline.index_version
-        if is_unused:
-            _close(old.pipeline)
+            old, self.current = self.current, pipeline
+            if pipeline is not None:
+                self._users[pipeline] = 1
+        if old is None:
+            return None
+        version = old.index_version
+        self._release(old)
         return version
 
-
-def _close(pipeline: Pipeline) -> None:
-    try:
-        pipeline.close()
-    except Exception:  # a failing close must not fail the request that happened to be the last
-        log.exception("closing a replaced index failed")
+    def _release(self, pipeline: Pipeline) -> None:
+        with self._lock:
+            self._users[pipeline] -= 1
+            if self._users[pipeline] > 0:
+                return
+            del self._users[pipeline]
+        try:
+            pipeline.close()
+        except Exception:  # which must not fail the request that happened to be the last
+            log.exception("closing a replaced index failed")

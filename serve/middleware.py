@@ -155,13 +155,12 @@ class Gate:
         places = [hmac.compare_digest(accepted, key_hash) for accepted in self.settings.api_keys]
         if True in places:
             return str(places.index(True) + 1)
-        raise ApiError(
-            401,
-            "unauthorized",
-            "this API key is not accepted" if key else "an API key is needed",
-            hint="send Authorization: Bearer KEY, or X-API-Key: KEY",
-            headers={"WWW-Authenticate": "Bearer"},
+        message = "this API key is not accepted" if key else "an API key is needed"
+        hint, headers_sent = (
+            "send Authorization: Bearer KEY, or X-API-Key: KEY",
+            {"WWW-Authenticate": "Bearer"},
         )
+        raise ApiError(401, "unauthorized", message, hint=hint, headers=headers_sent)
 
     async def _read(self, is_upload: bool, headers: Headers, receive: Receive) -> bytes | None:
         """The body; None if the client disconnects before its end."""
@@ -185,10 +184,6 @@ class Gate:
                     if len(body) > limit:
                         raise too_large
         except TimeoutError:
-            raise refused(
-                408,
-                "request_timeout",
-                f"the body did not arrive within {self.settings.timeout_s:g} s",
-                hint="send it faster, or in one piece",
-            ) from None
+            message = f"the body did not arrive within {self.settings.timeout_s:g} s"
+            raise refused(408, "request_timeout", message, hint="send it faster, or in one piece") from None
         return bytes(body)

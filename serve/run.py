@@ -215,7 +215,9 @@ def bind(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        # which finds out that it is TCP, so that asyncio sends small answers without delay
+        return socket.socket(fileno=listener.detach())
     except (OSError, UnicodeError) as error:  # also of an empty or overlong part of a name
         reason = getattr(error, "strerror", None) or str(error)
         raise ResourceError(

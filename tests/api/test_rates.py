@@ -3,7 +3,7 @@
 import pytest
 
 from rag.core.errors import ConfigError
-from serve.rates import KeyRates
+from serve.engine import KeyRates
 from serve.settings import hash_api_key, load_settings
 from tests.api.fakes import running
 from tests.api.test_errors import check
