@@ -184,6 +184,6 @@ class Gate:
                     if len(body) > limit:
                         raise too_large
         except TimeoutError:
-            message = f"the body did not arrive within {self.settings.timeout_s:g} s"
-            raise refused(408, "request_timeout", message, hint="send it faster, or in one piece") from None
+            late = f"the body did not arrive within {self.settings.timeout_s:g} s"
+            raise refused(408, "request_timeout", late, hint="send it faster, or in one piece") from None
         return bytes(body)
