@@ -253,7 +253,7 @@ async def _change(
 def _update(
     settings: ServeSettings, documents: Sequence[Document], deleted: Sequence[str]
 ) -> tuple[str, set[str]]:
-    (place,) = settings.indexes.values()
+    (place,) = settings.index.values()
     puts, present = _cut(settings, place, documents), set[str]()
 
     def changes(known: Known) -> Any:
@@ -323,7 +323,7 @@ async def documents_of(engine: Engine, name: str) -> dict[str, DocumentEntry]:
     """
     version = engine.require_ready(name).index_version
     try:
-        return await engine.in_thread(_documents, engine.settings.indexes[name], version)
+        return await engine.in_thread(_documents, engine.settings.index[name], version)
     except ArtifactError as error:
         log.error("the documents cannot be listed: %s", error)
         raise ApiError(

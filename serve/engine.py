@@ -76,7 +76,7 @@ class Engine:
         self, settings: ServeSettings, open_pipeline: OpenPipeline, pipeline: Pipeline | None, folder: Path
     ) -> None:
         self.settings, self._open, self._first = settings, open_pipeline, pipeline
-        self.holders = {name: PipelineHolder() for name in settings.indexes}
+        self.holders = {name: PipelineHolder() for name in settings.index}
         self.default = next(iter(self.holders))
         self.metrics = ServerMetrics()
         self.state: State = "loading"
@@ -127,11 +127,11 @@ class Engine:
             self.state = "ready"
 
     def _fields(self, name: str) -> dict[str, str]:
-        return {"index": name, "folder": str(self.settings.indexes[name])}
+        return {"index": name, "folder": str(self.settings.index[name])}
 
     def read_only(self, name: str) -> str:
         """Why the documents of an index cannot be changed; "" if they can, or if that is off without keys."""
-        folder = self.settings.indexes[name]
+        folder = self.settings.index[name]
         may_write = not self.settings.api_keys or not folder.exists() or os.access(folder, os.W_OK)
         return "" if may_write else "its folder is read-only for this server"
 
@@ -212,7 +212,7 @@ class Engine:
             await asyncio.sleep(pause_s)
             for name, holder in self.holders.items():
                 pipeline = holder.current
-                version = await self.in_thread(_version_in, self.settings.indexes[name])
+                version = await self.in_thread(_version_in, self.settings.index[name])
                 if pipeline is None or version in ("", pipeline.index_version, tried.get(name)):
                     continue
                 if self.state == "ready":

@@ -33,7 +33,7 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     from rag.pipeline import Pipeline
     from rag.scale.search import open_sharded
 
-    (folder,) = settings.indexes.values()
+    (folder,) = settings.index.values()
     pipeline = Pipeline.open(folder if settings.ray is None else open_sharded(folder, settings.ray), settings)
     if isinstance(pipeline.index, Index):
         threading.Thread(target=pipeline.index.read_ahead, name="rag-read-ahead", daemon=True).start()

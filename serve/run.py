@@ -53,7 +53,7 @@ def run_server(settings: ServeSettings, *, open_pipeline: OpenPipeline = open_pi
         RagError: the index could not be opened.
     """
     _set_up_logging(settings)
-    for folder in settings.indexes.values():
+    for folder in settings.index.values():
         read_manifest(folder, kind=INDEX_KIND)
     with bind(settings.host, settings.port) as listener, run_folder() as folder:
         print(f"listening on {_url(listener)}", flush=True)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -44,13 +44,13 @@ class ServeSettings(BaseSettings, OpenSettings):
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid")
 
-    index: Annotated[tuple[str, ...], NoDecode] = Field(
-        ("index",),
+    index: Annotated[dict[str, Path], NoDecode] = Field(
+        {ONLY_INDEX: Path("index")},
         min_length=1,
         description="index to serve, may be a symbolic link; or several, each as NAME=DIR, the default first",
     )
-    files: Annotated[tuple[str, ...], NoDecode] = Field(
-        (),
+    files: Annotated[dict[str, Path], NoDecode] = Field(
+        {},
         description="folder that was indexed, whose files the server then shows to those who may ask it; of "
         "several indexes, each as NAME=DIR",
     )
@@ -113,45 +113,32 @@ class ServeSettings(BaseSettings, OpenSettings):
 
     @field_validator("index", "files", mode="before")
     @classmethod
-    def _split_index(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(re.split(rf",(?={_NAME}=)", value)) if _NAMED.fullmatch(value) else (value,)
-        return (str(value),) if isinstance(value, Path) else value
-
-    @field_validator("index", "files")
-    @classmethod
-    def _are_named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        names = [_named(text)[0] for text in value]
-        if len(value) > 1 and None in names:
-            raise ValueError(f"{value[names.index(None)]!r} needs a name beside others; write NAME=DIR")
-        if twice := {str(name) for name in names if names.count(name) > 1}:
+    def _split_named(cls, value: Any) -> dict[str, Path]:
+        """Folders by name, in order; a single one may lack its name, and is then `openqa-rag`."""
+        if isinstance(value, str | Path):
+            text = str(value)
+            value = re.split(rf",(?={_NAME}=)", text) if _NAMED.fullmatch(text) else [text]
+        if isinstance(value, dict):
+            return value
+        named = [
+            match.groups() if (match := _NAMED.fullmatch(text)) else (ONLY_INDEX, text) for text in value
+        ]
+        names = [name for name, _ in named]
+        if len(named) > 1 and ONLY_INDEX in names:
+            text = named[names.index(ONLY_INDEX)][1]
+            raise ValueError(f"{text!r} needs a name beside others; write NAME=DIR")
+        if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"{', '.join(sorted(twice))} is the name of two; give each its own")
-        return value
-
-    @property
-    def indexes(self) -> dict[str, Path]:
-        """Folder of each index by its name, the default first; one that has no name is `openqa-rag`.
-
-        Example:
-            >>> list(ServeSettings(index=("wiki=a", "news=b"), _env_file=None).indexes)
-            ['wiki', 'news']
-        """
-        return {name or ONLY_INDEX: folder for name, folder in map(_named, self.index)}
+        return {name: Path(folder) for name, folder in named}
 
     def folder_of_files(self, name: str) -> Path | None:
-        """The folder with the files of an index, if they may be shown.
-
-        Example:
-            >>> settings = ServeSettings(index=("wiki=a", "news=b"), files=("news=.",), _env_file=None)
-            >>> settings.folder_of_files("wiki"), settings.folder_of_files("news")
-            (None, PosixPath('.'))
-        """
-        default = next(iter(self.indexes))
-        return {name or default: folder for name, folder in map(_named, self.files)}.get(name)
+        """The folder with the files of an index, if they may be shown; without a name it is the default's."""
+        is_default = name == next(iter(self.index))
+        return self.files.get(name) or (self.files.get(ONLY_INDEX) if is_default else None)
 
     def only(self, name: str) -> ServeSettings:
         """These settings with one of the indexes alone."""
-        return self.model_copy(update={"index": (f"{name}={self.indexes[name]}",)})
+        return self.model_copy(update={"index": {name: self.index[name]}})
 
     @field_validator("ray")
     @classmethod
@@ -191,18 +178,12 @@ class ServeSettings(BaseSettings, OpenSettings):
             raise ValueError("questions_per_minute limits API keys, and there are none; set api_keys too")
         if self.feedback_file is not None and not self.feedback_file.parent.is_dir():
             raise ValueError(f"feedback_file={self.feedback_file}: there is no folder for it")
-        for index, folder in map(_named, self.files):
+        for index, folder in self.files.items():
             if not folder.is_dir():
                 raise ValueError(f"files={folder}: there is no such folder")
-            if index is not None and index not in self.indexes:
-                raise ValueError(f"files={index}={folder}: the indexes are {', '.join(self.indexes)}")
+            if index not in (ONLY_INDEX, *self.index):
+                raise ValueError(f"files={index}={folder}: the indexes are {', '.join(self.index)}")
         return self
-
-
-def _named(text: str) -> tuple[str | None, Path]:
-    """Name and folder of "NAME=DIR"; no name of "DIR"."""
-    match = _NAMED.fullmatch(text)
-    return (match[1], Path(match[2])) if match else (None, Path(text))
 
 
 def load_settings(**values: object) -> ServeSettings:

@@ -25,7 +25,7 @@ PASSAGES = [Passage("a-0", "Danube", "The danube rises."), Passage("b-0", "Rhine
 
 
 def opened(given: ServeSettings) -> Pipeline:
-    (folder,) = given.indexes.values()
+    (folder,) = given.index.values()
     return Pipeline.open(folder, retriever="bm25", reader=False)
 
 

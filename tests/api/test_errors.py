@@ -343,7 +343,7 @@ class TestSettings:
             ("./x=y", {"openqa-rag": Path("x=y")}),
         ):
             monkeypatch.setenv("RAG_SERVE_INDEX", value)
-            assert load_settings().indexes == indexes
+            assert load_settings().index == indexes
 
     @pytest.mark.parametrize(
         ("values", "words"),

@@ -19,7 +19,7 @@ KEY = {"X-API-Key": "admin"}
 
 
 def opened(given: ServeSettings) -> Pipeline:
-    (folder,) = given.indexes.values()
+    (folder,) = given.index.values()
     return Pipeline.open(folder, retriever="bm25", reader=False)
 
 

@@ -21,7 +21,7 @@ class Opener:
         self.opened: dict[str, list[FakePipeline]] = {"wiki": [], "news": []}
 
     def __call__(self, of_one: ServeSettings) -> FakePipeline:
-        ((name, folder),) = of_one.indexes.items()
+        ((name, folder),) = of_one.index.items()
         assert folder == Path(f"folder/{name}")
         services = self.opened[name]
         services.append(FakePipeline(f"{name}-{len(services) + 1}"))

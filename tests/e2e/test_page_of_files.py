@@ -51,7 +51,7 @@ def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, pa
 
 
 def opened(given):
-    (folder,) = given.indexes.values()
+    (folder,) = given.index.values()
     return Pipeline.open(folder, retriever="bm25")
 
 

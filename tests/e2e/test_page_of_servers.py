@@ -69,7 +69,7 @@ def test_two_buttons_keep_a_judgement(page, driver, page_at, tmp_path):
 
 def test_one_of_several_indexes_is_chosen_and_kept_in_the_address(driver, page_at):
     def open_service(one):
-        return FakePipeline(*one.indexes)
+        return FakePipeline(*one.index)
 
     several = settings(index=("wiki=a", "news=b"))
     with listening(create_app(several, open_pipeline=open_service)) as url:
