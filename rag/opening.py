@@ -226,7 +226,7 @@ def _relevance_of(reader: Any, precision: str, folder: str) -> ReaderRelevance:
     if not isinstance(opened, ExtractiveReader):
         raise ConfigError(
             f"{folder or 'the reader'} is a {type(opened).__name__}, which cannot re-rank passages",
-            hint="name an extractive one after reader:, or re-rank with upr:DIR by a language model",
+            hint="name an extractive one after reader:",
         )
     return ReaderRelevance(opened)
 

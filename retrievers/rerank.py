@@ -30,7 +30,7 @@ from retrievers.protocols import PairScorer, Passages, PathRetriever, Retriever
 DEFAULT_FUSION = Fusion("weighted", (1.0, 0.5), normalize="std")
 _log = get_logger(__name__)
 _READER = "reader"
-_KINDS = ("colbert", "cross-encoder", "upr", _READER)
+_KINDS = ("colbert", "cross-encoder", _READER)
 _PASSAGES_AT_ONCE = 3200  # passages whose token vectors are in memory together
 
 
@@ -244,10 +244,6 @@ def _open_scorer(
         identity |= {} if late.stored is None else {"token_bits": late.stored.info["bits"]}
         return late, identity
     identity["weights_sha256"] = weights_sha256(weight_files(folder))
-    if kind == "upr":
-        from retrievers.encoders.question_likelihood import QuestionLikelihood
-
-        return QuestionLikelihood.load(name, precision=precision, device=device), identity
     from retrievers.encoders.cross_encoder import CrossEncoder
 
     return CrossEncoder.load(name, precision=precision, device=device, probabilities=False), identity

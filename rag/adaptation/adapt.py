@@ -13,7 +13,6 @@ from rag.adaptation.agreement import Made, agreeing
 from rag.adaptation.choices import KINDS, SOURCES
 from rag.adaptation.config import AdaptConfig
 from rag.adaptation.questions import make_questions
-from rag.adaptation.writers import open_writer
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.log import get_logger
@@ -135,7 +134,6 @@ def _make(config: AdaptConfig, inputs: Mapping[str, str]) -> Counter[str]:
                 hint=f"try --kinds {','.join(others)}" if others else "give an index with more English text",
             )
     blocks = BlockFolder(config.out / "questions" / "blocks", settings)
-    writer = None if config.writer is None else open_writer(config.writer)
     reads = config.model == "reader"
     pipeline = Pipeline.open(
         config.index, retriever=config.retriever, index_encoder=config.index_encoder,
@@ -143,7 +141,7 @@ def _make(config: AdaptConfig, inputs: Mapping[str, str]) -> Counter[str]:
     )  # fmt: skip
     with closing(pipeline):
         keep = partial(
-            agreeing, search=pipeline.retrieve, reader=pipeline.reader, writer=writer, top_k=config.top_k,
+            agreeing, search=pipeline.retrieve, reader=pipeline.reader, top_k=config.top_k,
             least_f1=config.agreement,
         )  # fmt: skip
         verb = "search and read" if reads else "search"

@@ -2,14 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
-from rag.adaptation.questions import MadeQuestion, is_question
-from rag.adaptation.writers import QuestionWriter
+from rag.adaptation.questions import MadeQuestion
 from rag.core.types import Passage, RankedPassages
 from rag.data.examples import Candidate, Example
 from rag.data.text import AnswerMatcher, f1
-from readers.generative.layout import marked
 from readers.protocols import Reader
 
 Made = tuple[Passage, MadeQuestion]
@@ -19,7 +16,6 @@ def agreeing(
     made: Sequence[Made],
     search: Callable[[Sequence[str], int], Sequence[RankedPassages]],
     reader: Reader | None,
-    writer: QuestionWriter | None = None,
     *,
     top_k: int,
     least_f1: float,
@@ -31,10 +27,8 @@ def agreeing(
         made: questions with the passages that they were made from.
         search: `Pipeline.retrieve`.
         reader: None keeps all questions.
-        writer: words the questions anew, if there is one.
         least_f1: F1 of the reader's first answer that counts as agreement.
-        counts: is added to: "made", with a writer "written" (those that are questions), "retrieved", "kept",
-            and "kept KIND" by kind of question.
+        counts: is added to: "made", "retrieved", "kept", and "kept KIND" by kind of question.
 
     Returns:
         Examples whose positive is the question's passage; the other hits that do not hold the answer are hard
@@ -44,9 +38,6 @@ def agreeing(
         Alberti et al. 2019, "Synthetic QA Corpora Generation with Roundtrip Consistency", section 2.
     """
     counts["made"] += len(made)
-    if writer is not None:
-        made = reworded(made, writer)
-        counts["written"] += len(made)
     hits = search([question.text for _, question in made], top_k) if made else []
     kept = [(passage, question, pairs) for (passage, question), pairs in zip(made, hits, strict=True)]
     retrieved = [
@@ -79,11 +70,3 @@ def agreeing(
         ]
         name = f"{passage.id}:{question.start}:{question.kind}"
         yield Example.labelled(name, question.text, [question.answer], [passage], others)
-
-
-def reworded(made: Sequence[Made], writer: QuestionWriter) -> list[Made]:
-    """The questions in a writer's words, without those that are none or give their answer away."""
-    shown = [marked(passage, one.start, one.start + len(one.answer)) for passage, one in made]
-    texts = writer.write(shown, [one.answer for _, one in made])
-    new = [(passage, replace(one, text=text)) for (passage, one), text in zip(made, texts, strict=True)]
-    return [(passage, question) for passage, question in new if is_question(question)]

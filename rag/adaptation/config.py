@@ -20,8 +20,6 @@ class AdaptConfig(Config):
         model: "reader", or "retriever": the index's encoder. A retriever learns from all made questions, a
             reader from those on which search and reader agree.
         reader: folder of the reader that is adapted; None is the shipped one.
-        writer: language model that words the questions, whose answers the rules choose, see
-            `rag.adaptation.writers.open_writer`; None: the rules word them.
         replay: questions with passages, such as SQuAD's, that are trained on too, by a reader at most twice
             as many as are made; with them it keeps more of what it knows.
         kinds: kinds of made questions: "table", "sentence", "definition", "list", "heading".
@@ -41,7 +39,6 @@ class AdaptConfig(Config):
     index: Path
     model: Literal["reader", "retriever"] = "reader"
     reader: str | None = None
-    writer: str | None = None
     replay: tuple[Path, ...] = ()
     kinds: tuple[Kind, ...] = Field(default=KINDS, min_length=1)
     questions: int = Field(default=2000, ge=1)

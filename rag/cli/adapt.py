@@ -29,17 +29,6 @@ _SETTINGS = {
         ],
         None,
     ),
-    "writer": (
-        Annotated[
-            str | None,
-            option(
-                help="Language model that words the questions: a folder of `rag train generator --config "
-                "question-writer`, a causal model's folder, or openai:BASE_URL#MODEL; default: rules do.",
-                panel=_MADE,
-            ),
-        ],
-        None,
-    ),
     "retriever": (RetrieverSpec, "auto"),
     "index_encoder": (IndexEncoder, None),
     **options_of(AdaptConfig, "top_k", panel=SEARCH),

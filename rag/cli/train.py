@@ -89,15 +89,12 @@ def reader(
     ],
 )
 def generator(settings: Any) -> None:
-    """Train a reader that generates its answers: Fusion-in-Decoder, or one passage at a time.
+    """Train a reader that generates its answers: Fusion-in-Decoder.
 
     With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train generator …
     """
     finished = run_recipe("generator", settings)
-    if settings.writes == "questions":
-        typer.echo(f"writer → {finished}\nuse it: rag adapt … --writer {finished}")
-    else:
-        typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
+    typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
 
 
 for _panel, _commands in {

@@ -12,7 +12,7 @@ from rag.config import Config
 from rag.data.examples import Needed
 from rag.training.config import TrainConfig
 from readers.extractive.training.config import ReaderModelConfig
-from readers.generative.settings import Decoding, Marginal
+from readers.generative.settings import Marginal
 from retrievers.training.config import (
     CorpusTrainConfig,
     ModelConfig,
@@ -97,7 +97,6 @@ class RagTrainConfig(JointTrainConfig):
     Attributes:
         marginal: "sequence" marginalises over passages per whole answer, "token" per token of the answer.
         smoothing: label smoothing of the marginal likelihood.
-        decoding: decoding of the finished reader, see `GeneratorSettings`.
         retriever: "trained", or a fixed retriever of the index (`retrievers.open`) such as "bm25": then only
             the generator is trained, with that retriever's passages.
         prior_scale: factor on such a retriever's scores, whose softmax is p(z|x).
@@ -108,7 +107,6 @@ class RagTrainConfig(JointTrainConfig):
     name: str = Field(default="rag", min_length=1)
     marginal: Marginal = "sequence"
     smoothing: float = Field(default=0.0, ge=0, lt=1)
-    decoding: Decoding = "thorough"
     retriever: str = "trained"
     prior_scale: float = Field(default=1.0, gt=0)
 

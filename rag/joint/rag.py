@@ -29,7 +29,7 @@ def train_rag(
     """
     batch_tokens = config.reader.batch_tokens or 8192
     objective = partial(rag_loss, config.marginal, smoothing=config.smoothing, batch_tokens=batch_tokens)
-    reads = {"mode": f"rag-{config.marginal}", "decoding": config.decoding}
+    reads = {"mode": f"rag-{config.marginal}"}
     if config.retriever != "trained":
         return train_generator_alone(config, objective, reads, config.retriever, config.prior_scale)
     return train_together(config, objective, reads, role=role, encode=encode)

@@ -12,7 +12,7 @@ from rag.data.text import Profile
 from retrievers.negatives.settings import GuidanceSettings
 
 SignalName = Literal[
-    "attention", "attention-norm", "likelihood", "leave-one-out", "question-likelihood", "span-likelihood",
+    "attention", "attention-norm", "likelihood", "leave-one-out", "span-likelihood",
     "relevance",
 ]  # fmt: skip
 SIGNAL_NAMES: tuple[SignalName, ...] = get_args(SignalName)

@@ -5,12 +5,11 @@
 | attention | generative, fid | mean cross-attention score of the first decoded token | 1 |
 | attention-norm | generative, fid | attention probability × length of the value vector, all tokens | 1 |
 | likelihood | all generators | mean log p of the answer's tokens, one passage | 1, one decoding per passage |
-| question-likelihood | all generators | mean log p of the question's tokens, the passage alone | 1 |
 | leave-one-out | generative, fid | −mean log p of them without the passage | 1, one decoding per passage |
 | span-likelihood | extractive | log(p of the answer's places in the passage + 0.0001) | 1, or none |
 | relevance | extractive, cross-encoder | logit of "this passage answers it" | 1 |
 
-All generators: generative readers, and language models in a folder (llm) or at an address (endpoint).
+All generators: generative readers, and language models in a folder (llm).
 """
 
 from __future__ import annotations
@@ -35,10 +34,8 @@ from readers.extractive.likelihood import passage_relevance, span_log_likelihood
 from readers.generative.attention import passage_attention
 from readers.generative.layout import encode_rows
 from readers.generative.reader import GenerativeReader
-from readers.llm.scoring import EndpointScorer
 from readers.open import open_reader, reader_kind
 from retrievers.encoders.cross_encoder import CrossEncoder
-from retrievers.encoders.question_likelihood import QuestionLikelihood
 from retrievers.examples.data import answer_matcher
 
 CROSS_ENCODER = "cross-encoder"
@@ -99,48 +96,22 @@ def _relevance(reader: Any, examples: Sequence[Example]) -> list[Float64]:
     return passage_relevance(reader, [e.question for e in examples], [e.passages for e in examples])
 
 
-def _scored(judge: CrossEncoder | QuestionLikelihood, examples: Sequence[Example]) -> list[Float64]:
-    """The model's own score of each passage."""
+def _cross_encoded(judge: CrossEncoder, examples: Sequence[Example]) -> list[Float64]:
     pairs = [(e.question, passage) for e in examples for passage in e.passages]
     found = judge.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
-    return np.split(found, np.cumsum([len(e.candidates) for e in examples])[:-1])
+    odds = np.clip(found, -_SURE, _SURE)
+    return np.split(odds, np.cumsum([len(e.candidates) for e in examples])[:-1])
 
 
-def _cross_encoded(judge: CrossEncoder, examples: Sequence[Example]) -> list[Float64]:
-    return [np.clip(odds, -_SURE, _SURE) for odds in _scored(judge, examples)]
-
-
-def _echoed(layout: str, target: Callable[[Example], str]) -> Measure:
-    """A signal of an endpoint: what follows each passage in plain text, without a chat template."""
-
-    def measure(judge: EndpointScorer, examples: Sequence[Example]) -> list[Float64]:
-        pairs = [(e, passage) for e in examples for passage in e.passages]
-        prompts = [layout.format(title=p.title, text=p.text, question=e.question) for e, p in pairs]
-        found = np.array(judge.score(prompts, [" " + target(e) for e, _ in pairs]))
-        return np.split(found, np.cumsum([len(e.candidates) for e in examples])[:-1])
-
-    return measure
-
-
-_PASSAGE = "Passage: {title}. {text}\n"
 _MEASURES: Mapping[str, Mapping[str, Measure]] = {
     "generative": {
         "attention": _of_memory(lambda s, m, _: passage_attention(s, m, s.targets([[]]), "first-token")),
         "attention-norm": _of_memory(SIGNALS["adist"]),
         "likelihood": _of_memory(SIGNALS["pdist"]),
         "leave-one-out": _of_memory(SIGNALS["loop"]),
-        "question-likelihood": _scored,
     },
-    "llm": {
-        "likelihood": _of_memory(SIGNALS["pdist"]),
-        "question-likelihood": _scored,
-    },
-    "endpoint": {
-        "likelihood": _echoed(_PASSAGE + "Question: {question}\nAnswer:", lambda e: e.target_answer),
-        "question-likelihood": _echoed(
-            _PASSAGE + "Please write a question based on this passage.\nQuestion:", lambda e: e.question
-        ),
-    },
+    "llm": {"likelihood": _of_memory(SIGNALS["pdist"])},
+    "endpoint": {},
     "extractive": {"span-likelihood": _span_likelihood, "relevance": _relevance},
     CROSS_ENCODER: {"relevance": _cross_encoded},
 }
@@ -164,7 +135,7 @@ def check_signal(kind: str, signal: str, name: str, mode: str | None = None) -> 
         others = [other for other, measures in _MEASURES.items() if signal in measures]
         raise ConfigError(
             f"{name} ({what}) cannot give the signal {signal}",
-            hint=f"it gives {', '.join(given)}; {signal} comes from a {' or '.join(others)} reader"
+            hint=f"it gives {', '.join(given) or 'none'}; {signal} comes from a {' or '.join(others)} reader"
             + (" that fuses passages (fid)" if signal in _FUSED else ""),
         )
 
@@ -184,8 +155,7 @@ class Judge:
     Source:
         Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever" (attention); Izacard et al.
         2022, "Atlas", section 2.2 (the other signals of generators); Shi et al. 2024, "REPLUG", section 4.1
-        (likelihood by a language model, LSR); Sachan et al. 2022, "Improving Passage Retrieval with Zero-Shot
-        Question Generation" (question likelihood).
+        (likelihood by a language model, LSR).
     """
 
     def __init__(self, kind: str, model: Any, signal: str, identity: Mapping[str, str]) -> None:
@@ -211,15 +181,10 @@ class Judge:
         """
         kind = judge_kind(source)
         check_signal(kind, signal, str(source or "the shipped reader"))
-        if kind == "endpoint":
-            scorer = EndpointScorer(str(source))
-            return cls(kind, scorer, signal, {"name": scorer.name, "kind": kind, "weights_sha256": ""})
         where: Any = {"precision": precision, "device": device}
         model: Any
         if kind == CROSS_ENCODER:
             model = CrossEncoder.load(str(source), probabilities=False, **where)
-        elif signal == "question-likelihood":
-            model = QuestionLikelihood.load(str(source), **where)
         else:
             opened = GenerativeReader.load if kind == "llm" else open_reader
             model = opened(cast("str", source), **where)

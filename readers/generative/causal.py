@@ -22,25 +22,19 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 from rag.core.errors import ConfigError
 from rag.runtime.chat import chat_frame
 from rag.runtime.fast.packing import plan_batches
-from readers.generative.marginal_decoding import Allowed, beam_search
+from readers.generative.marginal_decoding import beam_search
 from readers.generative.model import Memory, Seq2Seq, cache_name
-from readers.generative.settings import Writes
 
-_BODIES: dict[Writes, str] = {
-    "answers": "Answer the question with a few words copied from the passage.\n"
-    "Question: {question}\n{title}: {text}",
-    "questions": "Write the question that [[ ]] in the passage answers.\n{title}: {text}\nAnswer: {question}",
-}
+_BODY = "Answer the question with a few words copied from the passage.\nQuestion: {question}\n{title}: {text}"
 PLAIN_END = "\nAnswer:"
-_ENDS: dict[Writes, str] = {"answers": PLAIN_END, "questions": "\nQuestion:"}
 _MAX_ROWS = 32
 FRAME_TOKENS = 16  # room for the prompt's end
 
 
-def causal_layout(tokenizer: Any, writes: Writes = "answers") -> dict[str, str]:
+def causal_layout(tokenizer: Any) -> dict[str, str]:
     """`template` and `prompt_end` of `GeneratorSettings` for a model that was not trained here."""
-    before, after = chat_frame(tokenizer, _ENDS[writes])
-    return {"template": before.replace("{", "{{").replace("}", "}}") + _BODIES[writes], "prompt_end": after}
+    before, after = chat_frame(tokenizer, PLAIN_END)
+    return {"template": before.replace("{", "{{").replace("}", "}}") + _BODY, "prompt_end": after}
 
 
 class Causal(Seq2Seq):
@@ -108,21 +102,15 @@ class Causal(Seq2Seq):
                 states[i] = packed[: len(flat[i])]
         return Memory.of(states, list(map(len, rows)))
 
-    def generate(
-        self, memory: Memory, *, answer_tokens: int, beams: int = 1, allowed: Sequence[Allowed] | None = None
-    ) -> list[list[list[int]]]:
+    def generate(self, memory: Memory, *, answer_tokens: int, beams: int = 1) -> list[list[list[int]]]:
         """Token ids of at most `beams` answers per row, best first, without the end token.
 
         Args:
             memory, answer_tokens, beams: as for `Seq2Seq.generate`.
-            allowed: for each row which tokens may follow an answer's beginning; None: any.
         """
         zero = memory.states.new_zeros(1, dtype=torch.float32)
         rows = [[row] for row in range(len(memory))]
-        found = beam_search(
-            self, memory, rows, [zero] * len(rows),
-            answer_tokens=answer_tokens, beams=beams, allowed=allowed,
-        )  # fmt: skip
+        found = beam_search(self, memory, rows, [zero] * len(rows), answer_tokens=answer_tokens, beams=beams)
         return [[list(ids) for ids in answers] for answers in found]
 
     def logits(self, memory: Memory, labels: Tensor) -> Tensor:

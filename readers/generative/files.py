@@ -56,7 +56,7 @@ def load_generator(
             fitting = min(usual, longest_row(model) or usual)
             changes = {"passage_tokens": fitting, "legacy_cross_bias": has_bias, **changes}
         else:
-            changes = {"mode": "single", **causal_layout(tokenizer), **changes}
+            changes = {**causal_layout(tokenizer), **changes}
         manifest = GeneratorManifest(name=str(name_or_path))
     settings = with_overrides(manifest.settings, changes)
     check_rows(model, settings)

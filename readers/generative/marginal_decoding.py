@@ -4,7 +4,7 @@ Hypotheses that reach the maximum length are ended there. Scores are not divided
 for the likeliest answer.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -13,10 +13,8 @@ from torch import Tensor
 
 from readers.generative.marginal import answer_log_likelihood, posterior
 from readers.generative.model import Memory, Seq2Seq
-from readers.generative.settings import Decoding, Marginal
+from readers.generative.settings import Marginal
 
-Allowed = Callable[[tuple[int, ...]], Collection[int]]
-"""The beginning of an answer → the tokens that may follow."""
 _ROWS_AT_ONCE = 128
 
 
@@ -38,20 +36,18 @@ def decode(
     marginal: Marginal,
     answer_tokens: int,
     beams: int = 1,
-    decoding: Decoding = "thorough",
 ) -> list[list[Hypothesis]]:
     """Answers of each question, best first.
 
     "token" searches with the mixture of all passages' next-token distributions. "sequence" searches passage
-    by passage. The answers are then scored under every passage ("thorough"), or get probability 0 under the
-    passages whose beams do not contain them ("fast": no further pass).
+    by passage; an answer has probability 0 under the passages whose beams do not contain it (the paper's fast
+    decoding).
 
     Args:
         apart: one row per passage, question by question.
         scores: for each question (K,) scores of its passages, whose softmax is p(z|x).
         marginal: see `readers.generative.marginal`.
         beams: number of hypotheses kept at a time; 1 is greedy.
-        decoding: decoding of mode "sequence".
 
     Source:
         Lewis et al. 2020, "Retrieval-Augmented Generation", section 2.5.
@@ -70,11 +66,11 @@ def decode(
         hypotheses_of = [[beam[row] for row in mine] for mine in rows]
     results = []
     for mine, prior, beams_of in zip(rows, priors, hypotheses_of, strict=True):
-        if marginal == "sequence" and decoding == "fast":
-            hypotheses = _fast(beams_of, prior)
+        if marginal == "sequence":
+            hypotheses = _of_own_beams(beams_of, prior)
         else:
             answers = list(dict.fromkeys(ids for beam in beams_of for ids in beam))
-            hypotheses = _scored(marginal, seq2seq, apart, mine, prior, answers)
+            hypotheses = _scored(seq2seq, apart, mine, prior, answers)
         results.append(sorted(hypotheses, key=lambda h: (-h.score, h.ids)))
     return results
 
@@ -85,7 +81,6 @@ class _Group:
 
     rows: list[int]
     prior: Tensor  # (M,)
-    allowed: Allowed | None = None
     open: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     scores: list[float] = field(default_factory=lambda: [0.0])
     whole: dict[tuple[int, ...], float] = field(default_factory=dict)
@@ -100,7 +95,6 @@ def beam_search(
     *,
     answer_tokens: int,
     beams: int,
-    allowed: Sequence[Allowed] | None = None,
 ) -> list[dict[tuple[int, ...], float]]:
     """For each group of passages at most `beams` answers with Σ_t log Σ_z p(z) p(y_t | z, y_<t), best first.
 
@@ -108,14 +102,11 @@ def beam_search(
         memory: one row per passage.
         groups: rows of each group.
         priors: (M,) log p(z) of each group's passages.
-        allowed: for each group, which tokens may follow a partial answer; None: any.
 
     Returns:
         Answers as token ids without start and end tokens.
     """
     searches = [_Group(list(rows), prior) for rows, prior in zip(groups, priors, strict=True)]
-    for search, rule in zip(searches, allowed or (), strict=allowed is not None):
-        search.allowed = rule
     active = searches
     inputs, kept = [seq2seq.start for g in active for _ in g.rows], [row for g in active for row in g.rows]
     cache = seq2seq.step_cache(memory, kept)
@@ -150,11 +141,9 @@ def beam_search(
 def _advance(group: _Group, mixed: Tensor, forced: int | None, end: int, beams: int) -> list[int]:
     """Take the best continuations; returns which hypothesis each open one continues."""
     total = torch.tensor(group.scores, device=mixed.device)[:, None] + mixed  # (n, V)
-    if forced is not None or group.allowed is not None:
+    if forced is not None:
         only = torch.full_like(total, float("-inf"))
-        for row, ids in enumerate(group.open):
-            follow = [forced] if forced is not None else list(group.allowed(ids))  # type: ignore[misc]
-            only[row, follow] = total[row, follow]
+        only[:, forced] = total[:, forced]
         total = only
     words = total.shape[1]
     best, places = total.flatten().topk(min(2 * beams, total.numel()))
@@ -180,7 +169,7 @@ def _advance(group: _Group, mixed: Tensor, forced: int | None, end: int, beams: 
     return parents
 
 
-def _fast(beams: Sequence[dict[tuple[int, ...], float]], prior: Tensor) -> list[Hypothesis]:
+def _of_own_beams(beams: Sequence[dict[tuple[int, ...], float]], prior: Tensor) -> list[Hypothesis]:
     """Each answer under the passages that found it."""
     hypotheses = []
     for ids in dict.fromkeys(ids for beam in beams for ids in beam):
@@ -191,14 +180,13 @@ def _fast(beams: Sequence[dict[tuple[int, ...], float]], prior: Tensor) -> list[
 
 
 def _scored(
-    marginal: Marginal,
     seq2seq: Seq2Seq,
     apart: Memory,
     rows: Sequence[int],
     prior: Tensor,
     answers: Sequence[tuple[int, ...]],
 ) -> list[Hypothesis]:
-    """Each answer under every passage."""
+    """Each answer of "token" under every passage, for the passages' shares in it."""
     labels = seq2seq.targets(answers)  # (H, T)
     pairs = [(number, row) for number in range(len(answers)) for row in rows]
     parts = []
@@ -208,6 +196,6 @@ def _scored(
         parts.append(seq2seq.token_log_probs(apart.rows([row for _, row in part]), targets))
     logp = torch.cat(parts).view(len(answers), len(rows), -1)  # (H, K, T)
     prior = prior.to(logp)[None].expand(len(answers), -1)
-    values = answer_log_likelihood(marginal, prior, logp).tolist()
-    weights = posterior(marginal, prior, logp, labels >= 0).tolist()
+    values = answer_log_likelihood("token", prior, logp).tolist()
+    weights = posterior("token", prior, logp, labels >= 0).tolist()
     return [Hypothesis(ids, v, tuple(w)) for ids, v, w in zip(answers, values, weights, strict=True)]

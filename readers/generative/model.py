@@ -69,7 +69,7 @@ class Memory:
         )
 
     def apart(self) -> Memory:
-        """One row per passage: the input of "single" reading."""
+        """One row per passage."""
         parts = []
         for row, count in enumerate(self.counts):
             parts += [self.states[row][self.owner[row] == passage] for passage in range(count)]

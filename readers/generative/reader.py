@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.text import normalize_answer
@@ -24,23 +23,17 @@ from readers.generative.likelihood import read_apart
 from readers.generative.marginal import answer_log_likelihood
 from readers.generative.marginal_decoding import decode
 from readers.generative.model import Memory, Seq2Seq
-from readers.generative.settings import GeneratorSettings, Writes
+from readers.generative.settings import GeneratorSettings
 from readers.manifest import Calibration
 from readers.protocols import PassageLists, ReadResult, ScoreLists, check_request
-from readers.ranking import CandidateAnswer, Ranked, retrieval_prior
+from readers.ranking import CandidateAnswer, Ranked
 from readers.spans import find_span
-
-WRITERS = (
-    "train one (`rag train generator --config question-writer`), or give a language model: its folder, or "
-    "openai:BASE_URL#MODEL"
-)
-"""What writes questions."""
 
 _DECODED_TOKENS = 65_536  # tokens of passages in one batch of the decoder
 
 
 class GenerativeReader:
-    """Reads with a sequence-to-sequence model: Fusion-in-Decoder, or one passage at a time.
+    """Reads with a sequence-to-sequence model: Fusion-in-Decoder, or RAG's two marginals.
 
     A candidate's score is log p(answer | question, passages). The score of "no answer" is that of the words
     that the model was trained to generate in this case.
@@ -73,7 +66,6 @@ class GenerativeReader:
         cls,
         name_or_path: str | Path,
         *,
-        writes: Writes = "answers",
         precision: str = "auto",
         device: str = "auto",
         **changes: Any,
@@ -82,16 +74,9 @@ class GenerativeReader:
 
         Args:
             precision: "fp32", "bf16", or "auto" for the faster of the two on this machine.
-            writes: what it must have been trained to write.
             changes: fields of `GeneratorSettings` to replace.
-
-        Raises:
-            ConfigError: it writes the other thing.
         """
         model, tokenizer, loaded = load_generator(name_or_path, **changes)
-        if loaded.settings.writes != writes:
-            hint = WRITERS if writes == "questions" else "`rag adapt --writer DIR` takes such a model"
-            raise ConfigError(f"{name_or_path} writes {loaded.settings.writes}, expected {writes}", hint=hint)
         where = resolve_device(device)
         model = model.to(where, resolve_precision(precision, where))
         network = open_network(model, tokenizer, loaded.settings)
@@ -102,7 +87,7 @@ class GenerativeReader:
     ) -> list[ReadResult]:
         """Answer each question from its passages; see `Reader.read`.
 
-        There are at most `settings.beams` answers (in mode "single": per passage).
+        There are at most `settings.beams` answers.
         """
         found = self.generate(questions, passages, scores, n_best)
         return [self._result(question, n_best) for question in found]
@@ -117,10 +102,12 @@ class GenerativeReader:
         for part in _parts(rows):
             with torch.inference_mode():
                 memory = self.seq2seq.encode([rows[b] for b in part], self.settings.batch_tokens)
-                read = {"fid": self._fused, "single": self._apart}.get(self.settings.mode, self._together)
-                answered = read(
-                    memory, [kept[b] for b in part], [scores[b] for b in part], [chosen[b] for b in part]
-                )
+                shown = [kept[b] for b in part]
+                if self.settings.marginal is None:
+                    answered = self._fused(memory, shown)
+                else:
+                    priors = self._priors([scores[b] for b in part], [chosen[b] for b in part])
+                    answered = self._marginal(memory, shown, priors)
             for b, (candidates, null) in zip(part, answered, strict=True):
                 given = [
                     replace(
@@ -136,17 +123,8 @@ class GenerativeReader:
     def log_likelihood(
         self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, answers: Sequence[str]
     ) -> list[float]:
-        """The likelihood of given answers; see `TellsLikelihood`.
-
-        Raises:
-            ConfigError: the mode is "single", which has no probability of an answer over all passages.
-        """
+        """The likelihood of given answers; see `TellsLikelihood`."""
         marginal, found = self.settings.marginal, [float("nan")] * len(questions)
-        if self.settings.mode == "single":
-            raise ConfigError(
-                f"{self.name} reads passages one by one (mode single): it has no likelihood over all of them",
-                hint="measure a reader of another mode",
-            )
         check_request(questions, passages, scores, 1)
         chosen, _, rows = self._rows(questions, passages, scores)
         answer_ids = list(map(self.seq2seq.answer_ids, answers))  # whole, also beyond `answer_tokens`
@@ -197,7 +175,7 @@ class GenerativeReader:
             )
 
     def _fused(
-        self, memory: Memory, passages: PassageLists, *_: Any
+        self, memory: Memory, passages: PassageLists
     ) -> Iterator[tuple[list[CandidateAnswer], float | None]]:
         answers = self._answers(memory)
         found = iter(self._scored(memory, answers))
@@ -209,33 +187,15 @@ class GenerativeReader:
             null = None if self._no_answer is None else next(found)[0]
             yield _distinct(candidates), null
 
-    def _apart(
-        self, memory: Memory, passages: PassageLists, scores: ScoreLists, chosen: Sequence[Sequence[int]]
-    ) -> Iterator[tuple[list[CandidateAnswer], float | None]]:
-        apart = memory.apart()
-        answers = self._answers(apart)
-        found, texts = iter(self._scored(apart, answers)), iter(answers)
-        for row, mine in enumerate(passages):
-            prior = retrieval_prior([scores[row][i] for i in chosen[row]], self.settings.retrieval_weight)
-            candidates, nulls = [], []
-            for number, passage in enumerate(mine):
-                for text, _ids in next(texts):
-                    score = next(found)[0] + float(prior[number])
-                    candidates.append(_supported(text, score, [passage], [1.0], number))
-                if self._no_answer is not None:
-                    nulls.append(next(found)[0] + float(prior[number]))
-            best = _distinct(candidates)
-            yield best, nulls[best[0].passage_index] if best and nulls else None
-
-    def _together(
-        self, memory: Memory, passages: PassageLists, scores: ScoreLists, chosen: Sequence[Sequence[int]]
+    def _marginal(
+        self, memory: Memory, passages: PassageLists, priors: Sequence[torch.Tensor]
     ) -> Iterator[tuple[list[CandidateAnswer], float | None]]:
         settings = self.settings
         marginal = settings.marginal
         assert marginal is not None
         found = decode(
-            self.seq2seq, memory.apart(), self._priors(scores, chosen), marginal=marginal,
-            answer_tokens=settings.answer_tokens, beams=settings.beams, decoding=settings.decoding,
+            self.seq2seq, memory.apart(), priors, marginal=marginal,
+            answer_tokens=settings.answer_tokens, beams=settings.beams,
         )  # fmt: skip
         for mine, hypotheses in zip(passages, found, strict=True):
             candidates = []
@@ -331,13 +291,13 @@ def find_support(
 
 
 def _supported(
-    text: str, score: float, passages: Sequence[Passage], attention: Sequence[float], first: int = 0
+    text: str, score: float, passages: Sequence[Passage], attention: Sequence[float]
 ) -> CandidateAnswer:
     """A candidate with its passage, whose spelling counts where the answer stands there."""
     number, start, end = find_support(text, passages, attention)
     if start is not None:
         text = passages[number].text[start:end]
-    return CandidateAnswer(first + number, start, end, text, score)
+    return CandidateAnswer(number, start, end, text, score)
 
 
 def _distinct(candidates: Sequence[CandidateAnswer]) -> list[CandidateAnswer]:

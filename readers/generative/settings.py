@@ -3,26 +3,24 @@
 from string import Formatter
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from rag.config import Config
 from readers.manifest import Manifest
 
 Marginal = Literal["sequence", "token"]
-Decoding = Literal["thorough", "fast"]
-Writes = Literal["answers", "questions"]
 FID_TEMPLATE = "question: {question} title: {title} context: {text}"
 _FIELDS = frozenset({"question", "title", "text"})
+_RETIRED = frozenset({"writes", "retrieval_weight", "decoding"})
 
 
 class GeneratorSettings(Config):
     """How passages are laid out and answers are generated.
 
     Attributes:
-        writes: "answers", or "questions": then it gets an answer in the place of the question.
-        mode: "fid" encodes passages apart and decodes from all of them together; "single" answers from each
-            passage alone, and the best of these answers wins; "rag-sequence" and "rag-token" read passages
-            apart, and all of them together say how likely an answer is (`readers.generative.marginal`).
+        mode: "fid" encodes passages apart and decodes from all of them together; "rag-sequence" and
+            "rag-token" read passages apart, and all of them together say how likely an answer is
+            (`readers.generative.marginal`).
         template: an input row; names in braces are filled in. The tokenizer's special tokens may be written
             out.
         prompt_end: text between the input and the answer of a decoder-only model, which is never truncated:
@@ -35,16 +33,12 @@ class GeneratorSettings(Config):
         beams: 1 is greedy; each beam gives a candidate answer.
         no_answer: text that the model was trained to generate where the passages have no answer; None if it
             was not trained on such questions.
-        retrieval_weight: w in score = log p − w·ln(1 + rank by retrieval score), mode "single" only.
         prior_scale: factor on retrieval scores, whose softmax is then p(z|x), in the modes of RAG.
-        decoding: for "rag-sequence": score each candidate answer given every passage ("thorough"), or only
-            given the passages whose beams contain it ("fast").
         legacy_cross_bias: add the position bias that T5's cross-attention had in transformers before 3.5.
         batch_tokens: tokens that are encoded at a time.
     """
 
-    writes: Writes = "answers"
-    mode: Literal["fid", "single", "rag-sequence", "rag-token"] = "fid"
+    mode: Literal["fid", "rag-sequence", "rag-token"] = "fid"
     template: str = FID_TEMPLATE
     prompt_end: str = ""
     passage_tokens: int = Field(default=250, ge=8)
@@ -53,9 +47,7 @@ class GeneratorSettings(Config):
     max_passages: int = Field(default=100, ge=1)
     beams: int = Field(default=1, ge=1, le=64)
     no_answer: str | None = None
-    retrieval_weight: float = Field(default=0.0, ge=0)
     prior_scale: float = Field(default=1.0, gt=0)
-    decoding: Decoding = "thorough"
     legacy_cross_bias: bool = False
     batch_tokens: int = Field(default=8192, ge=1)
 
@@ -63,6 +55,15 @@ class GeneratorSettings(Config):
     def marginal(self) -> Marginal | None:
         """Kind of marginalisation in the modes of RAG, else None."""
         return {"rag-sequence": "sequence", "rag-token": "token"}.get(self.mode)  # type: ignore[return-value]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_older(cls, given: Any) -> Any:
+        """Without settings of older readers; "single" read one passage at a time."""
+        if not isinstance(given, dict):
+            return given
+        kept = {name: it for name, it in given.items() if name not in _RETIRED}
+        return kept | {"mode": "fid", "max_passages": 1} if kept.get("mode") == "single" else kept
 
     @field_validator("template")
     @classmethod

@@ -3,7 +3,6 @@
 import itertools
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from rag.core.errors import ConfigError
-from rag.core.types import Hit, Passage
+from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
 from rag.joint.losses import fused_loss, rag_loss
 from rag.rounds.signals import Judge, to_judge
@@ -21,11 +20,7 @@ from readers.generative.layout import encode_rows
 from readers.generative.likelihood import leave_one_out, passage_log_likelihood
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings, Marginal
-from retrievers.encoders.question_likelihood import QuestionLikelihood
-from retrievers.rerank import reranked
 from tests.tiny_causal import causal_folder, causal_tokenizer, tiny_causal
-from tests.tiny_generator import tiny_seq2seq
-from tests.tiny_reader import tiny_tokenizer
 
 END = "<|im_end|>\n<|im_start|>assistant\n"
 PASSAGES = [
@@ -94,26 +89,6 @@ def test_greedy_and_beams_are_transformers_own(network: Causal) -> None:
         assert ids == (made[: made.index(network.end)] if network.end in made else made)
 
 
-def test_every_allowed_answer_competes_and_no_other(network: Causal) -> None:
-    """Of a closed set of answers the likeliest is found: brute force over the set."""
-    from readers.generative.marginal_decoding import beam_search
-
-    [row, *_] = rows_of(network)
-    memory = network.encode([[row]])
-    words = [network.answer_ids(word) for word in ("river", "the river", "tower", "57")]
-    ends = {tuple(word) for word in words}
-
-    def allowed(ids: tuple[int, ...]) -> set[int]:
-        follow = {word[len(ids)] for word in words if len(word) > len(ids) and tuple(word[: len(ids)]) == ids}
-        return follow | ({network.end} if ids in ends else set())
-
-    [found] = beam_search(
-        network, memory, [[0]], [torch.zeros(1)], answer_tokens=12, beams=8, allowed=[allowed]
-    )
-    expected = {tuple(word): sum(plain(network, row, word)) for word in words}
-    assert found == {ids: pytest.approx(score, abs=1e-3) for ids, score in expected.items()}
-
-
 def test_windows_side_by_side_attend_to_all(network: Causal) -> None:
     """Against one forward with a mask by hand: windows do not see each other, the answer sees all."""
     rows, answer = rows_of(network), network.answer_ids("57")
@@ -157,7 +132,7 @@ def test_gradients_flow_through_the_cache(network: Causal) -> None:
 def test_a_folder_reads_with_evidence_and_says_what_does_not_fit(tmp_path: Path) -> None:
     folder = causal_folder(tmp_path / "model")
     model, tokenizer, said = load_generator(folder, passage_tokens=120, answer_tokens=8)
-    assert said.settings.mode == "single"
+    assert said.settings.mode == "fid"
     assert said.settings.prompt_end == END
     reader = GenerativeReader(open_network(model, tokenizer, said.settings), said.settings)
     [result] = reader.read([QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]])
@@ -169,8 +144,7 @@ def test_a_folder_reads_with_evidence_and_says_what_does_not_fit(tmp_path: Path)
     assert load_generator(plain_folder)[2].settings.prompt_end == "\nAnswer:"
 
 
-def test_signals_and_the_reranker_of_a_folder_are_plain_forwards(tmp_path: Path) -> None:
-    """Likelihoods of answer and question, and the order of `--rerank upr:DIR`."""
+def test_the_likelihood_of_a_folder_is_a_plain_forward(tmp_path: Path) -> None:
     folder = causal_folder(tmp_path / "model")
     model, tokenizer = tiny_causal(), causal_tokenizer()
     head = "<|im_start|>user\n"
@@ -191,51 +165,8 @@ def test_signals_and_the_reranker_of_a_folder_are_plain_forwards(tmp_path: Path)
     ]
     [found] = Judge.open(folder, "likelihood", precision="fp32").judge([to_judge(example)])
     assert found == pytest.approx(answered, abs=2e-4)
-    asked = [
-        mean(
-            f"{head}Passage: {p.title}. {p.text}\nPlease write a question based on this passage.{END}",
-            QUESTION,
-            end=False,
-        )
-        for p in PASSAGES
-    ]
-    [found] = Judge.open(folder, "question-likelihood", precision="fp32").judge([example])
-    assert found == pytest.approx(asked, abs=2e-4)
-
-    class First:
-        def search(self, questions: Any, top_k: int, **_: Any) -> list[list[Hit]]:
-            return [[Hit(row, p.id, -float(row)) for row, p in enumerate(PASSAGES)] for _ in questions]
-
-    class Store(list[Passage]):
-        def get_many(self, rows: Any) -> list[Passage]:
-            return [self[row] for row in rows]
-
-    index: Any = SimpleNamespace(passages=Store(PASSAGES), tokens=None)
-    ranked = reranked(First(), index, f"upr:{folder},fusion=raw:1,0", precision="fp32")
-    hits = ranked.search([QUESTION], 3)[0]
-    order = sorted(range(len(PASSAGES)), key=lambda row: -asked[row])
-    assert [hit.row for hit in hits] == order
     with pytest.raises(ConfigError, match="cannot give the signal attention"):
         Judge.open(folder, "attention")
-
-
-@pytest.mark.parametrize("kind", ["t5", "bart"])
-def test_question_likelihood_of_an_encoder_decoder(kind: str) -> None:
-    model, tokenizer = tiny_seq2seq(kind), tiny_tokenizer()
-    found = QuestionLikelihood(model, tokenizer, "tiny").score([QUESTION] * 2, PASSAGES[:2])
-    for value, p in zip(found, PASSAGES, strict=False):
-        text = f"Passage: {p.title}. {p.text}\nPlease write a question based on this passage."
-        asked = tokenizer(QUESTION, add_special_tokens=False)["input_ids"]
-        with torch.no_grad():
-            loss = model(**tokenizer(text, return_tensors="pt", return_token_type_ids=False),
-                         labels=torch.tensor([asked])).loss  # fmt: skip
-        assert value == pytest.approx(-float(loss), abs=2e-4)
-
-
-def test_a_question_that_leaves_no_room_for_a_passage(tmp_path: Path) -> None:
-    judge = QuestionLikelihood(tiny_causal(positions=64), causal_tokenizer(), "tiny")
-    with pytest.raises(ConfigError, match="reads 64 tokens"):
-        judge.score([QUESTION], PASSAGES[:1])
 
 
 def test_rag_and_emdr2_over_prompts_equal_the_sums_written_out(network: Causal) -> None:

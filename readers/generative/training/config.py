@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from rag.config import Config
 from rag.training.config import OptimConfig, TrainConfig
-from readers.generative.settings import FID_TEMPLATE, Writes
+from readers.generative.settings import FID_TEMPLATE
 
 
 class GeneratorStage(Config):
@@ -57,9 +57,6 @@ class GeneratorTrainConfig(TrainConfig):
         pointer: initialise the decoder to copy from where the extractive reader predicts the answer;
             only for encoders of extractive readers.
         dropout: dropout rate; None keeps the model's.
-        writes: "answers", or "questions" for `rag adapt --writer DIR`: then a question is generated from its
-            answer and a passage that holds it.
-        mode: "fid" decodes from all passages together; "single" answers from each passage alone.
         template: format of an input, with {question}, {title} and {text} as placeholders.
         question_tokens, answer_tokens: maximum lengths of question and answer.
         beams: number of beams of the finished reader.
@@ -91,8 +88,6 @@ class GeneratorTrainConfig(TrainConfig):
     pointer: bool = False
     dropout: float = Field(default=0.1, ge=0, lt=1)
     name: str = "generator"
-    writes: Writes = "answers"
-    mode: Literal["fid", "single"] = "fid"
     template: str = FID_TEMPLATE
     question_tokens: int = Field(default=64, ge=4)
     answer_tokens: int = Field(default=50, ge=1)
@@ -117,13 +112,6 @@ class GeneratorTrainConfig(TrainConfig):
         if says_none and self.no_answer is None:
             raise ValueError(
                 'no_answer is not given: what should be said without one, for example "no answer"?'
-            )
-        if self.mode == "single" and any(stage.passages > 1 for stage in stages):
-            raise ValueError('mode "single" reads one passage at a time: set passages to 1 in every stage')
-        if self.writes == "questions" and (self.mode != "single" or says_none or self.no_answer is not None):
-            raise ValueError(
-                "a writer of questions sees one passage that holds the answer: set mode to single, and "
-                "leave out no_answer, without_answer and no_answer_fraction"
             )
         if self.model is not None and (self.encoder is not None or self.decoder_layers or self.pointer):
             raise ValueError(

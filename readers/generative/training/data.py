@@ -1,6 +1,6 @@
 """Training questions with answers and passages, merged from all files."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,8 +8,6 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.data.examples import ROLES, Candidate, Example, first_record, read_examples
 from rag.data.text import AnswerMatcher, most_matched
-from readers.generative.layout import marked
-from readers.spans import find_span
 
 _SHAPE = (
     "expected {question, answers, ctxs: [{title, text}]} of `rag retrieve` or FiD, or {question, answers, "
@@ -47,31 +45,6 @@ def merged_examples(paths: Sequence[Path]) -> list[Example]:
             len(parts),
         )
     return made
-
-
-def for_question_writing(examples: Iterable[Example]) -> Iterator[Example]:
-    """Examples turned around: the question is to be generated, from an answer and a passage that holds it.
-
-    Of each question's passages the first is taken in which an answer stands literally, cut to the words
-    around that answer; a question without such a passage is left out.
-    """
-    for example in examples:
-        places = (
-            (candidate, span)
-            for candidate in example.candidates
-            for answer in example.answers
-            if (span := find_span(answer, candidate.passage.text)) is not None
-        )
-        if (found := next(places, None)) is not None:
-            candidate, (start, end) = found
-            answer = candidate.passage.text[start:end]
-            shown = replace(
-                candidate, passage=marked(candidate.passage, start, end), rank=None, has_answer=True
-            )
-            yield replace(
-                example, question=answer, answers=(example.question,), candidates=(shown,), answer_starts=(),
-                target_answer="",
-            )  # fmt: skip
 
 
 def best_ranked(example: Example, count: int) -> list[Candidate]:

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.special import logsumexp
 
-from rag.core.arrays import Bool, Float64
 from rag.core.files import replaced_folder
 from rag.data.examples import Example
 from rag.data.text import Profile, f1
@@ -23,12 +21,10 @@ from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.generative.training.data import best_ranked
 from readers.manifest import Calibration
-from readers.ranking import Ranked, retrieval_prior
+from readers.ranking import Ranked
 
 _CHUNK = 32
 _RIGHT = 0.5  # F1 of an answer that counts as right
-_WEIGHTS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)  # of a passage's rank, those that are tried
-_WEIGHED_QUESTIONS, _WEIGHED_PASSAGES = 200, 10
 
 
 def read_examples_with(
@@ -71,34 +67,6 @@ def answer_scores(
         "silent": texts.count(None) / len(texts),
     }
     return {name: round(100 * float(share), 2) for name, share in shares.items()}
-
-
-def fit_retrieval_weight(reader: GenerativeReader, examples: Sequence[Example]) -> float:
-    """The `retrieval_weight` of a reader of single passages that makes right answers likeliest.
-
-    The best ten passages of each held-out question are read one by one, if they have ranks: in a file
-    without ranks the positives come first. The right answers have a share of the softmax over all answers.
-    The sum of its logarithms counts, over those of the first 200 questions that have a right and a wrong
-    answer; without such a question the weight is 0.
-    """
-    judged: list[tuple[int, list[int], Float64, Bool]] = []
-    for example in examples[:_WEIGHED_QUESTIONS]:
-        shown = [c for c in best_ranked(example, _WEIGHED_PASSAGES) if c.rank is not None]
-        read = read_examples_with(reader, [replace(example, candidates=(one,)) for one in shown], 1)
-        answers = [(place, one) for place, mine in enumerate(read) for one in mine.candidates]
-        right = np.array([f1(one.text, example.answers) >= _RIGHT for _, one in answers], bool)
-        if right.any() and not right.all():
-            scores = np.array([one.score for _, one in answers])
-            judged.append((len(shown), [place for place, _ in answers], scores, right))
-
-    def likelihood(weight: float) -> float:
-        value = 0.0
-        for count, places, scores, right in judged:
-            weighed = scores + retrieval_prior([-float(rank) for rank in range(count)], weight)[places]
-            value += logsumexp(weighed[right]) - logsumexp(weighed)
-        return value
-
-    return max(_WEIGHTS, key=likelihood)
 
 
 def calibrate(

@@ -29,11 +29,10 @@ from readers.generative.reader import GenerativeReader
 from readers.generative.settings import FID_TEMPLATE, GeneratorManifest, GeneratorSettings
 from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.data import for_question_writing, merged_examples
+from readers.generative.training.data import merged_examples
 from readers.generative.training.finish import (
     answer_scores,
     calibrate,
-    fit_retrieval_weight,
     read_examples_with,
     reader_card,
     save_reader,
@@ -62,10 +61,10 @@ def train_generator(config: GeneratorTrainConfig) -> Path:
 
 def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     # data
-    examples = _examples(config, config.train_files)
-    given = None if config.validation_file is None else _examples(config, [config.validation_file])
+    examples = merged_examples(config.train_files)
+    given = None if config.validation_file is None else merged_examples([config.validation_file])
     examples, held_out = hold_out(
-        examples, config.validation_questions, config.run.seed, partial(_question_of, config), given
+        examples, config.validation_questions, config.run.seed, lambda example: example.question, given
     )
     if not examples:
         raise DataError(
@@ -77,13 +76,11 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     # model
     seq2seq, span_head, layout = _start(config, run.device)
     settings = GeneratorSettings(
-        writes=config.writes,
-        mode=config.mode,
         **layout,
         passage_tokens=max(stage.passage_tokens for stage in config.stages),
         question_tokens=config.question_tokens,
         answer_tokens=config.answer_tokens,
-        max_passages=100 if config.mode == "single" else _together(config),
+        max_passages=_together(config),
         no_answer=config.no_answer,
         batch_tokens=config.batch_tokens,
     )
@@ -118,9 +115,6 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
             set_weights(seq2seq, weights, torch.float32)
             weights = merge()
         set_weights(seq2seq, weights)
-        if config.mode == "single" and config.writes == "answers":
-            weight = fit_retrieval_weight(GenerativeReader(seq2seq, final), held_out)
-            final = final.model_copy(update={"retrieval_weight": weight})
         calibration, figures = calibrate(GenerativeReader(seq2seq, final), held_out, shown)
         manifest = GeneratorManifest(name=config.name, settings=final, calibration=calibration)
         save_reader(run.out / "reader", seq2seq, weights, manifest)
@@ -135,24 +129,6 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
             "parameters, in millions": round(model.num_parameters() / 1e6, 1),
         },
     )  # fmt: skip
-
-
-def _question_of(config: GeneratorTrainConfig, example: Example) -> str:
-    return example.question if config.writes == "answers" else example.answers[0]
-
-
-def _examples(config: GeneratorTrainConfig, files: Sequence[Path]) -> list[Example]:
-    """The questions of some files, turned around for a writer of questions."""
-    examples = merged_examples(files)
-    if config.writes == "answers":
-        return examples
-    examples = list(for_question_writing(examples))
-    if not examples:
-        raise DataError(
-            f"{', '.join(map(str, files))}: no question whose answer stands in one of its passages",
-            hint="a writer learns from extractive questions, such as SQuAD's, with their passages",
-        )
-    return examples
 
 
 def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world: World) -> Loss:
@@ -189,7 +165,7 @@ def _start(
                     "checkpoint_layers is on, and a causal model keeps the keys and values of its prompts",
                     hint="switch it off; lora and a smaller batch_size save memory",
                 )
-            own = causal_layout(tokenizer, config.writes)
+            own = causal_layout(tokenizer)
             layout = {**own, **(layout if config.template != FID_TEMPLATE else {})}
             return Causal(model, tokenizer, own["prompt_end"]), None, layout
     else:

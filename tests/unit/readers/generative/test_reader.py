@@ -38,9 +38,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return tiny_generator(tmp_path_factory.mktemp(request.param), request.param)
 
 
-@pytest.mark.parametrize("mode", ["fid", "single"])
-def test_answers_come_with_a_passage_and_a_span_only_where_they_stand(folder: Path, mode: str) -> None:
-    reader = open_reader(folder, precision="fp32", mode=mode, beams=3, answer_tokens=6)
+def test_answers_come_with_a_passage_and_a_span_only_where_they_stand(folder: Path) -> None:
+    reader = open_reader(folder, precision="fp32", beams=3, answer_tokens=6)
     assert isinstance(reader, GenerativeReader)
     results = reader.read(["how many meters?", "where?"], [PASSAGES, PASSAGES[:1]], [SCORES, [1.0]])
     assert len(results) == 2
@@ -52,7 +51,7 @@ def test_answers_come_with_a_passage_and_a_span_only_where_they_stand(folder: Pa
             assert passage.id != "3"
             assert 0.0 <= answer.confidence <= 1.0
             if answer.start is None:
-                assert not any(find_span(answer.text, p.text) for p in passages) or mode == "single"
+                assert not any(find_span(answer.text, p.text) for p in passages)
             else:
                 assert passage.text[answer.start : answer.end] == answer.text
     shown = read_answers(reader, ["q"], [[(Hit(0, p.id, 1.0), p) for p in PASSAGES]], [()], 5, "v")[0]
@@ -88,8 +87,6 @@ def test_the_likelihood_of_an_answer_is_of_all_passages_together(folder: Path) -
     mixed = sum(o * math.exp(p) for o, p in zip(odds, alone, strict=True)) / sum(odds)
     assert likely("rag-sequence", PASSAGES, SCORES) == pytest.approx(math.log(mixed), rel=1e-4)
     assert likely("rag-token", PASSAGES[:1], SCORES[:1]) == pytest.approx(alone[0], rel=1e-4)
-    with pytest.raises(ConfigError, match="mode single"):
-        likely("single", PASSAGES, SCORES)
 
 
 def test_a_long_answer_is_not_likelier_for_being_cut(folder: Path) -> None:
@@ -160,7 +157,7 @@ def test_bf16_reads_too(folder: Path) -> None:
 
 def test_a_manifest_beside_the_checkpoint_is_followed(tmp_path: Path) -> None:
     tiny_generator(tmp_path)
-    settings = GeneratorSettings(mode="single", beams=2, no_answer="no", passage_tokens=60)
+    settings = GeneratorSettings(mode="rag-token", beams=2, no_answer="no", passage_tokens=60)
     calibration = Calibration(temperature=2.0, null_bias=1.0, questions=9)
     GeneratorManifest(name="mine", settings=settings, calibration=calibration).save(tmp_path)
     reader = open_reader(tmp_path)

@@ -1,9 +1,8 @@
 """A causal model is trained to answer from passages: all weights, or adapters that are merged at the end."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +12,9 @@ from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
 from rag.rounds.signals import Judge, to_judge
-from readers.generative.reader import GenerativeReader
 from readers.generative.training.config import GeneratorTrainConfig
-from readers.generative.training.finish import fit_retrieval_weight
 from readers.generative.training.recipe import _adapt, train_generator
 from readers.open import open_reader
-from readers.ranking import CandidateAnswer, Ranked
 from tests.tiny_causal import causal_folder, tiny_causal
 
 WORDS = ["tower", "river", "city", "bridge", "castle", "harbour", "forest", "year"]
@@ -49,7 +45,7 @@ def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int)
     model = causal_folder(tmp_path / "model")
     config: dict[str, Any] = {
         "train_files": [tmp_path / "train.json"], "validation_file": tmp_path / "dev.json",
-        "out": tmp_path / "out", "model": str(model), "lora": lora, "mode": "single", "answer_tokens": 8,
+        "out": tmp_path / "out", "model": str(model), "lora": lora, "answer_tokens": 8,
         "stages": [{"steps": 25, "batch_size": 8, "passage_tokens": 200}], "learning_rate": 5e-3,
         "precision": "fp32", "threads": 1,
     }  # fmt: skip
@@ -83,34 +79,3 @@ def test_merged_adapters_compute_the_same() -> None:
         merge()
         assert torch.allclose(model(ids).logits, adapted, atol=1e-4)
     assert not torch.allclose(adapted, plain, atol=1e-2)
-
-
-class ReadsApart:
-    """Answers with the last word of a passage, as likely as its first word says."""
-
-    def generate(self, questions: Any, passages: Any, scores: Any) -> list[Ranked]:
-        found = []
-        for [one] in passages:
-            words = one.text.split()
-            found.append(Ranked([CandidateAnswer(0, None, None, words[-1], float(words[0]))], None))
-        return found
-
-
-@pytest.mark.parametrize(("place", "expected"), [(0, 3.0), (3, 0.0)])
-def test_ranks_count_as_much_as_held_out_questions_say(place: int, expected: float) -> None:
-    """The passage at `place` is right, and every passage's answer is as likely."""
-    held_out = [
-        Example(
-            str(n), f"question {n}", ("right",),
-            tuple(
-                Candidate(Passage("", "", f"-1 {'right' if rank == place else rank}"), "retrieved", rank=rank)
-                for rank in range(4)
-            ),
-        )
-        for n in range(5)
-    ]  # fmt: skip
-    assert fit_retrieval_weight(cast(GenerativeReader, ReadsApart()), held_out) == expected
-    only_right = [replace(one, candidates=one.candidates[place : place + 1]) for one in held_out]
-    assert fit_retrieval_weight(cast(GenerativeReader, ReadsApart()), only_right) == 0.0
-    unranked = [replace(e, candidates=tuple(replace(c, rank=None) for c in e.candidates)) for e in held_out]
-    assert fit_retrieval_weight(cast(GenerativeReader, ReadsApart()), unranked) == 0.0

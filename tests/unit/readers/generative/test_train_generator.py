@@ -93,7 +93,7 @@ def test_the_folder_opens_in_transformers_and_says_the_same(run: tuple[Path, dic
         said = model.generate(
             input_ids=rows["input_ids"], attention_mask=rows["attention_mask"], max_new_tokens=4, num_beams=1
         )
-    reader = open_reader(out, precision="fp32", mode="single", beams=1)
+    reader = open_reader(out, precision="fp32", beams=1)
     [result] = reader.read(["how many b c"], [[Passage("1", "", "was 7 built has")]], [[1.0]])
     assert tokenizer.decode(said[0], skip_special_tokens=True).strip() == result.answers[0].text
 
@@ -254,7 +254,6 @@ def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], 
     for changes, expected in (
         ({"stages": [{"task": "denoise", "steps": 1}]}, "no stage trains on questions"),
         ({"no_answer": None}, "no_answer is not given"),
-        ({"mode": "single"}, "one passage at a time"),
         ({"model": "x"}, "warm start"),
         ({"pointer": True, "encoder": None}, "pointer needs the encoder"),
     ):
@@ -270,7 +269,7 @@ def test_a_checkpoint_is_trained_further_from_the_command_line(tmp_path: Path) -
     train, model = tiny_task(tmp_path / "train.json", 40, 0), tiny_generator(tmp_path / "t5", "t5")
     config = tmp_path / "run.yaml"
     config.write_text(
-        "recipe: generator\nmode: single\nvalidation_questions: 8\nprecision: fp32\ndropout: 0.0\n"
+        "recipe: generator\nvalidation_questions: 8\nprecision: fp32\ndropout: 0.0\n"
         "stages: [{steps: 2, batch_size: 4, passage_tokens: 40, ensure_answer: true}]\n"
     )
     options = [
@@ -287,7 +286,7 @@ def test_a_checkpoint_is_trained_further_from_the_command_line(tmp_path: Path) -
     assert result.exit_code == 0, result.output
     assert "--reader" in result.output
     settings = open_reader(tmp_path / "o" / "reader").settings  # type: ignore[attr-defined]
-    assert (settings.mode, settings.max_passages) == ("single", 100)
+    assert (settings.mode, settings.max_passages) == ("fid", 1)
 
 
 def test_questions_without_passages_get_them_from_an_index(tmp_path: Path) -> None:
