@@ -22,7 +22,7 @@ from rag.core.log import get_logger
 from rag.core.manifest import read_manifest
 from rag.open_settings import OpenSettings
 from rag.runtime.model_files import TOWER_NAMES, TOWER_SEPARATOR, tower_folders
-from readers.paths import counts_scores
+from readers.answers import counts_scores
 from readers.protocols import Reader
 from retrievers.fusion import Fusion
 from retrievers.protocols import PathRetriever, Retriever

@@ -27,7 +27,8 @@ from rag.data.question_checks import check_questions
 from rag.open_settings import OpenSettings
 from rag.opening import describe, open_models, save, with_saved
 from readers.answer_kinds import answers_wanted, in_parts, in_whole, with_kind
-from readers.paths import read_answers, with_paths
+from readers.answers import read_answers
+from readers.paths import with_paths
 from readers.protocols import Reader, check_lengths
 from retrievers.encoders.open import load_encoder
 from retrievers.open import encoder_of

@@ -65,7 +65,7 @@ def fit_chance(signs: Float64, happened: Bool, weights: Float64) -> tuple[float,
     the first answer is right.
 
     Args:
-        signs: (Q, n) s, such as `readers.confidence.answer_signs`.
+        signs: (Q, n) s, such as `readers.confidence.confidence_features`.
         happened: (Q,) such as whether the first answer is right.
         weights: (Q,) of the questions.
 

@@ -6,10 +6,11 @@ from typing import Any, TypeVar
 from pydantic import Field, ValidationError
 
 from rag.config import Config, load_config
-from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError
-from rag.core.files import atomic_write_json, read_json
+from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.files import atomic_write_json, read_json, sha256_file
 
 READER_FILE = "reader.json"
+_UNCHECKED = (READER_FILE, "README.md")
 FORMAT_VERSION = 1
 
 SettingsT = TypeVar("SettingsT", bound=Config)
@@ -24,7 +25,7 @@ class Calibration(Config):
         default=None,
         min_length=2,
         max_length=18,
-        description="bias and slopes of `answer_signs`: how likely the first answer is",
+        description="bias and slopes of `confidence_features`: how likely the first answer is",
     )
     none: tuple[float, ...] | None = Field(
         default=None,
@@ -42,15 +43,24 @@ class Calibration(Config):
 
 
 class Manifest(Config):
-    """The content of `reader.json` that all kinds share; a kind adds `kind` and `settings`."""
+    """The content of `reader.json` that all kinds share; a kind adds `kind` and `settings`.
+
+    Attributes:
+        name: for reports.
+        calibration: turns scores into probabilities.
+        checksums: sha256 of each file beside it: weights, configuration and tokenizer are one reader.
+    """
 
     format_version: int = FORMAT_VERSION
     name: str
     calibration: Calibration = Calibration()
+    checksums: dict[str, str] = Field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write `reader.json` into `folder`."""
-        atomic_write_json(folder / READER_FILE, self.model_dump(mode="json"))
+        """Write `reader.json` into `folder`, after all other files."""
+        files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in _UNCHECKED)
+        checksums = {path.name: sha256_file(path) for path in files}
+        atomic_write_json(folder / READER_FILE, {**self.model_dump(mode="json"), "checksums": checksums})
 
 
 ManifestT = TypeVar("ManifestT", bound=Manifest)
@@ -79,7 +89,7 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
     """The `reader.json` of a folder, checked.
 
     Raises:
-        IncompleteArtifactError: there is none.
+        IncompleteArtifactError: there is none, or a file that it names is missing.
         ArtifactError: it is damaged, of another format version, or of another kind of reader.
     """
     data, path = read_reader_file(folder), folder / READER_FILE
@@ -96,9 +106,27 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
             hint="it was written by another program or version: copy or train the folder again",
         )
     try:
-        return kind.model_validate(data)
+        manifest = kind.model_validate(data)
     except ValidationError as error:
         raise ArtifactError(f"{path}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
+    for name in manifest.checksums or ("tokenizer.json",):  # older readers have no checksums
+        if not (folder / name).is_file():
+            raise IncompleteArtifactError(f"{folder}: {name} is missing", hint="copy the whole folder again")
+    return manifest
+
+
+def check_files(manifest: Manifest, folder: Path) -> None:
+    """Check the files of a reader against the checksums in its `reader.json`, before they are loaded.
+
+    Raises:
+        MismatchedArtifactError: one differs; the message names it.
+    """
+    for name, expected in manifest.checksums.items():
+        if (found := sha256_file(folder / name)) != expected:
+            raise MismatchedArtifactError(
+                f"{folder / name} has sha256 {found}, {READER_FILE} names {expected}",
+                hint="the file is damaged or belongs to another reader: copy the folder again",
+            )
 
 
 def with_overrides(settings: SettingsT, overrides: dict[str, Any]) -> SettingsT:

@@ -39,7 +39,7 @@ from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import AnswersQuestions, ReadsPassages, RunFile
-from readers.paths import search_scores
+from readers.answers import search_scores
 from readers.protocols import TellsLikelihood
 
 FORMAT_VERSION = 1

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from rag.core.errors import DataError
 from rag.core.types import AnswerSet, Hit, Passage, Paths, Question, RankedPassages
 from rag.data.examples import read_examples
-from readers.paths import read_answers
+from readers.answers import read_answers
 from readers.protocols import Reader
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_path, check_target, replaced_folder, sha256_file
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import embedded_word_embeddings, position_limit, read_tensors
 from readers.extractive.model import LogitsModel, SpanModel, SpanWeights, load_dpr, load_question_answering
 from readers.extractive.quantized import load_int8, rounded
 from readers.extractive.settings import ReaderManifest, ReaderSettings
-from readers.manifest import READER_FILE, Calibration, load_manifest
+from readers.manifest import READER_FILE, Calibration, check_files, load_manifest
 
 SHIPPED_READER = Path(__file__).parents[1] / "weights"
 WORD_EMBEDDINGS = "encoder.embeddings.word_embeddings.weight"
@@ -163,17 +163,25 @@ def _span_model(folder: Path) -> tuple[SpanModel, Any]:
 
 def _load_own(folder: Path) -> ReaderParts:
     manifest = load_manifest(ReaderManifest, folder)
-    weights = _checked(folder, manifest.weights_file, manifest.weights_sha256)
-    ranges = None
-    if manifest.ranges_file is not None:
-        path = _checked(folder, manifest.ranges_file, manifest.ranges_sha256)
-        ranges = read_tensors(path)
-    config = AutoConfig.from_pretrained(folder)
-    state = {k: v for k, v in load_int8(weights).items() if not k.startswith("fact_head")}  # of older readers
+    checksums = {manifest.weights_file: manifest.weights_sha256}
+    if manifest.ranges_file is not None and manifest.ranges_sha256 is not None:
+        checksums[manifest.ranges_file] = manifest.ranges_sha256
+    manifest = manifest.model_copy(update={"checksums": {**checksums, **manifest.checksums}})
+    for name in checksums:
+        if not (folder / name).is_file():
+            raise IncompleteArtifactError(f"{folder}: {name} is missing", hint="copy the whole folder again")
+    check_files(manifest, folder)
+    ranges = None if manifest.ranges_file is None else read_tensors(folder / manifest.ranges_file)
+    hint = "copy the whole folder again"
+    with loading(f"{folder}: configuration or tokenizer cannot be read", hint=hint):
+        config = AutoConfig.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+    state = {
+        k: v for k, v in load_int8(folder / manifest.weights_file).items() if not k.startswith("fact_head")
+    }  # of older readers
     if manifest.word_embeddings is not None:
         state[WORD_EMBEDDINGS] = rounded(embedded_word_embeddings())
     loaded = SpanWeights(config, state, manifest.settings.skim_layer)
-    tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
     check_tokenizer(folder, tokenizer, config)
     return ReaderParts(loaded, tokenizer, manifest.settings, manifest.calibration, manifest.name, ranges)
 
@@ -196,17 +204,3 @@ def check_tokenizer(name: str | Path, tokenizer: Any, config: Any) -> None:
             f"{name}: the tokenizer has no {', '.join(missing)} token, rows are [CLS] question [SEP] …",
             hint="use a BERT-like encoder",
         )
-
-
-def _checked(folder: Path, file: str, expected: str | None) -> Path:
-    """The path of a file that `reader.json` names, after checking its checksum."""
-    path = folder / file
-    if not path.exists():
-        raise ArtifactError(f"{folder}: {file} is missing", hint="copy the whole folder")
-    found = sha256_file(path)
-    if found != expected:
-        raise MismatchedArtifactError(
-            f"{path} has sha256 {found}, {READER_FILE} names {expected}",
-            hint="the file is damaged or belongs to another reader: copy the folder again",
-        )
-    return path

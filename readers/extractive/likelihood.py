@@ -87,11 +87,10 @@ def passage_relevance(
 
     Source: Karpukhin et al. 2020, section 6.1 (passage selection).
     """
-    scored = reader.score(questions, passages)
-    given = scored.scores
-    values = given.relevances if reader.settings.select else given.spans[:, 0] - given.nulls
-    best = np.full(len(scored.pairs), -np.inf)
-    np.maximum.at(best, [row.group for row in scored.rows], values.astype(np.float64))
+    everything, scores = reader.score(questions, passages)
+    values = scores.relevances if reader.settings.select else scores.spans[:, 0] - scores.nulls
+    best = np.full(len(everything.pairs), -np.inf)
+    np.maximum.at(best, [row.group for row in everything.rows], values.astype(np.float64))
     return _by_question(best, passages)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from rag.core.arrays import Float32
 from rag.core.types import Passage
 from rag.runtime.hardware import resolve_device, resolve_precision
-from readers.answer_forms import can_be_polar, content_words, expected_form
 from readers.confidence import likelihoods
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.files import load_parts
@@ -23,7 +22,7 @@ from readers.extractive.tokens import check_offsets, continuations, tokenize_tex
 from readers.extractive.waves import read_waves
 from readers.manifest import Calibration, with_overrides
 from readers.protocols import PassageLists, ReadResult, ScoreLists, check_request
-from readers.ranking import Pair, PassageRows, ScoredPassages, rank
+from readers.ranking import Pair, PassageRows
 from readers.steps import with_steps
 
 
@@ -122,31 +121,27 @@ class ExtractiveReader:
             of_paths = {"retrieval_weight": settings.path_weight, "effort": settings.path_effort}
             settings = settings.model_copy(update=of_paths)
         most = sum(settings.reading.waves) or None  # further passages are never read
-        best = [np.argsort(-np.asarray(given, float), kind="stable")[:most].tolist() for given in scores]
-        read, costs = read_waves(
-            self.rows(questions, passages, best),
-            scores,
-            settings,
-            self.calibration,
-            self.score_rows,
-            depth=self.model.depth,
+        best = [np.argsort(-np.asarray(own, float), kind="stable")[:most].tolist() for own in scores]
+        rows = self.rows(questions, passages, best)
+        readings = read_waves(
+            rows, scores, settings, self.calibration, self.score_rows, depth=self.model.depth
         )
-        ranked = rank(read, scores, settings)
         results = []
-        for form, found, cost, given in zip(read.forms, ranked, costs, passages, strict=True):
-            n_read = len(found.candidates) if form == "step" else n_best  # spans of one sentence become one
-            result = found.result(*likelihoods(found, self.calibration), n_read, cost.to_json())
-            results.append(with_steps(result, given, n_best) if form == "step" else result)
+        for reading, own in zip(readings, passages, strict=True):
+            ranked, is_step = reading.ranked, reading.form == "step"
+            n_read = len(ranked.answers) if is_step else n_best  # spans of one sentence become one
+            result = ranked.result(*likelihoods(ranked, self.calibration), n_read, reading.cost)
+            results.append(with_steps(result, own, n_best) if is_step else result)
         return results
 
-    def score(self, questions: Sequence[str], passages: PassageLists) -> ScoredPassages:
-        """Run the network over all windows of all passages; `rank` makes answers of the result.
+    def score(self, questions: Sequence[str], passages: PassageLists) -> tuple[PassageRows, RowScores]:
+        """Run the network over all windows of all passages; `rank_all` makes answers of the result.
 
         The early head, if there is one, computes its scores too, but drops nothing.
         """
         everything = self.rows(questions, passages)
         floors = np.full(len(everything.rows), -np.inf, np.float32) if self.model.skim_layer else None
-        return everything.scored(range(len(everything.rows)), self.score_rows(everything.rows, floors))
+        return everything, self.score_rows(everything.rows, floors)
 
     def rows(
         self,
@@ -161,10 +156,7 @@ class ExtractiveReader:
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
         rows = rows_of_pairs(self.layout, [(q, u) for q, _, u in pairs], tokenized, titles, texts)
         extend = self._continues if self.settings.words == "extend" else None
-        polar = np.array([can_be_polar(question) for question in questions], bool)
-        forms = [expected_form(question) for question in questions]
-        contents = [content_words(question) for question in questions]
-        return PassageRows(len(questions), pairs, unique, texts, rows, extend, polar, forms, contents)
+        return PassageRows(questions, pairs, unique, texts, rows, extend)
 
     def score_rows(self, rows: Sequence[Row], floors: Float32 | None) -> RowScores:
         """Scores of rows; rows that the early head scores below their floor are dropped."""

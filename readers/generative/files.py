@@ -24,7 +24,7 @@ from rag.runtime.backbone import attention_for, loading, set_dropout
 from readers.generative.causal import FRAME_TOKENS, Causal, causal_layout, causal_limit
 from readers.generative.model import Seq2Seq, answer_limit, longest_row
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
-from readers.manifest import READER_FILE, load_manifest, with_overrides
+from readers.manifest import READER_FILE, check_files, load_manifest, with_overrides
 
 _CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 _WRAPPED = "encoder.encoder."  # FiD's own code saved the encoder inside a wrapper
@@ -49,6 +49,8 @@ def load_generator(
     """
     folder = Path(name_or_path)
     manifest = load_manifest(GeneratorManifest, folder) if (folder / READER_FILE).exists() else None
+    if manifest is not None:
+        check_files(manifest, folder)
     model, tokenizer, has_bias = load_seq2seq(name_or_path, dropout=dropout, train_on=train_on)
     if manifest is None:
         usual = GeneratorSettings().passage_tokens

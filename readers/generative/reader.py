@@ -25,8 +25,8 @@ from readers.generative.marginal_decoding import decode
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings
 from readers.manifest import Calibration
-from readers.protocols import PassageLists, ReadResult, ScoreLists, check_request
-from readers.ranking import CandidateAnswer, Ranked
+from readers.protocols import PassageLists, ReadAnswer, ReadResult, ScoreLists, check_request
+from readers.ranking import Ranked
 from readers.spans import find_span
 
 _DECODED_TOKENS = 65_536  # tokens of passages in one batch of the decoder
@@ -176,7 +176,7 @@ class GenerativeReader:
 
     def _fused(
         self, memory: Memory, passages: PassageLists
-    ) -> Iterator[tuple[list[CandidateAnswer], float | None]]:
+    ) -> Iterator[tuple[list[ReadAnswer], float | None]]:
         answers = self._answers(memory)
         found = iter(self._scored(memory, answers))
         for row, texts in enumerate(answers):
@@ -189,7 +189,7 @@ class GenerativeReader:
 
     def _marginal(
         self, memory: Memory, passages: PassageLists, priors: Sequence[torch.Tensor]
-    ) -> Iterator[tuple[list[CandidateAnswer], float | None]]:
+    ) -> Iterator[tuple[list[ReadAnswer], float | None]]:
         settings = self.settings
         marginal = settings.marginal
         assert marginal is not None
@@ -236,7 +236,7 @@ class GenerativeReader:
         return found
 
     def _result(self, ranked: Ranked, n_best: int) -> ReadResult:
-        if ranked.candidates and ranked.null is None and not self.calibration.questions:
+        if ranked.answers and ranked.null is None and not self.calibration.questions:
             return ranked.result(np.exp(np.minimum(ranked.scores, 0.0)), 0.0, n_best)
         return ranked.result(*confidences(ranked.scores, ranked.null, self.calibration), n_best)
 
@@ -292,17 +292,17 @@ def find_support(
 
 def _supported(
     text: str, score: float, passages: Sequence[Passage], attention: Sequence[float]
-) -> CandidateAnswer:
+) -> ReadAnswer:
     """A candidate with its passage, whose spelling counts where the answer stands there."""
     number, start, end = find_support(text, passages, attention)
     if start is not None:
         text = passages[number].text[start:end]
-    return CandidateAnswer(number, start, end, text, score)
+    return ReadAnswer(text, score, 0.0, number, start, end)
 
 
-def _distinct(candidates: Sequence[CandidateAnswer]) -> list[CandidateAnswer]:
+def _distinct(candidates: Sequence[ReadAnswer]) -> list[ReadAnswer]:
     """Best first, one of each normalised text."""
-    kept: dict[str, CandidateAnswer] = {}
+    kept: dict[str, ReadAnswer] = {}
     for candidate in sorted(candidates, key=lambda c: -c.score):
         kept.setdefault(normalize_answer(candidate.text) or candidate.text, candidate)
     return list(kept.values())

@@ -146,7 +146,13 @@ def parse_reply(text: str) -> Reply:
             said, earlier = statements[-1]
             statements[-1] = said, tuple(dict.fromkeys((*earlier, *numbers)))
         begin = cited.end()
+    if len(statements) == 1:  # a few words are no sentence
+        statements = [(_without_stop(statements[0][0]), statements[0][1])]
     return Reply(tuple(statements))
+
+
+def _without_stop(words: str) -> str:
+    return words.rstrip(".") if words.count(".") == 1 else words
 
 
 def _short_reply(answer: object, passages: object) -> Reply:
@@ -161,7 +167,7 @@ def _short_reply(answer: object, passages: object) -> Reply:
         return Reply()
     named = passages if isinstance(passages, list) else [passages]
     numbers = [int(digits[0]) for item in named if (digits := re.search(r"\d{1,4}", str(item)))]
-    return Reply(((words.rstrip(".") if words.count(".") == 1 else words, tuple(dict.fromkeys(numbers))),))
+    return Reply(((_without_stop(words), tuple(dict.fromkeys(numbers))),))
 
 
 def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage]) -> ReadResult:

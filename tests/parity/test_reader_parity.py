@@ -98,8 +98,8 @@ def test_any_question_answering_model_gives_its_own_logits(tmp_path: Path, famil
     model.eval().save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     reader = ExtractiveReader.load(tmp_path, precision="fp32", question_tokens=32, words="any")
-    scored = reader.score([QUESTION], [PASSAGES])
-    for passage, row in zip(PASSAGES, scored.rows, strict=True):
+    rows, scores = reader.score([QUESTION], [PASSAGES])
+    for passage, row in zip(PASSAGES, rows.rows, strict=True):
         encoded = tokenizer(QUESTION, passage.text, return_tensors="pt", return_token_type_ids=True)
         assert row.ids.tolist() == encoded["input_ids"][0].tolist()
         if family == "roberta":
@@ -112,8 +112,8 @@ def test_any_question_answering_model_gives_its_own_logits(tmp_path: Path, famil
             for i in range(row.text_from, row.text_to)
             for j in range(i, min(i + reader.settings.max_answer_tokens, row.text_to))
         )
-        assert scored.scores.spans[row.group, 0] == pytest.approx(best, abs=1e-4)
-        assert scored.scores.nulls[row.group] == pytest.approx(float(start[0] + end[0]), abs=1e-4)
+        assert scores.spans[row.group, 0] == pytest.approx(best, abs=1e-4)
+        assert scores.nulls[row.group] == pytest.approx(float(start[0] + end[0]), abs=1e-4)
 
 
 def test_dpr_reader_chooses_as_its_own_decoding_does(tmp_path: Path) -> None:

@@ -15,14 +15,13 @@ from rag.core.log import get_logger
 from rag.data.examples import Example
 from rag.metrics.calibration import measure_calibration
 from readers.calibration import fit_calibration, fit_chance
-from readers.confidence import EMPTY_SIGNS, answer_signs, confidences, likelihoods
+from readers.confidence import NO_ANSWER_FEATURES, confidence_features, confidences, likelihoods
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.data import SPAN, answer_type, is_right
-from readers.extractive.training.efforts import HeldOut, choose_efforts
-from readers.extractive.waves import standing
+from readers.extractive.waves import retrieval_ranks
 from readers.manifest import Calibration
-from readers.ranking import Ranked, ScoredPassages, rank
+from readers.ranking import PassageRows, Ranked, rank_all
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 _RULE_WEIGHTS = (0.0, 1.0, 2.0, 3.0)
@@ -67,13 +66,7 @@ class Case:
     whole: bool = True
 
 
-def tune(
-    reader: ExtractiveReader,
-    sets: Mapping[str, Sequence[Example]],
-    *,
-    effort_sets: Sequence[str] = (),
-    effort: str = "full",
-) -> Tuned:
+def tune(reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> Tuned:
     """Choose retrieval weight, merging and the weights of rules by exact match, then the null rule and
     calibration by likelihood.
 
@@ -85,8 +78,6 @@ def tune(
     Args:
         reader: gives the network and the settings to start from.
         sets: held-out questions with their retrieved passages, by name of the set.
-        effort_sets: sets on which efforts (limits on how much is read) are chosen; all by default.
-        effort: default effort of the tuned reader, if it is among the chosen ones; otherwise "full".
 
     Raises:
         DataError: there are fewer than two questions.
@@ -105,11 +96,7 @@ def tune(
         log.info("null %s: %s", null, outcomes[-1][3])
     settings, _, calibration, figures = min(outcomes, key=lambda outcome: outcome[1])
 
-    measured = reading.of_sets([name for name in effort_sets if name in sets] or list(sets))
-    efforts, kept = choose_efforts(HeldOut(*measured, settings, calibration, reader.model.depth))
-    chosen = {"efforts": efforts, "effort": effort if effort in efforts else "full"}
-    figures = {**reading.exact_match(settings), **figures, **kept}
-    return Tuned(settings.model_copy(update=chosen), calibration, figures)
+    return Tuned(settings, calibration, {**reading.exact_match(settings), **figures})
 
 
 class _Reading:
@@ -131,16 +118,19 @@ class _Reading:
         found: list[Ranked] = []
         for chunk, scored in zip(self.chunks, self.scored, strict=True):
             retrieval = [e.scores for e in chunk]
-            used = _without_answers(scored, chunk) if without_answers else scored
+            rows, scores = scored
+            used = np.ones(len(rows.rows), bool)
+            if without_answers:
+                used &= ~_holds_answer(rows, chunk)
             if depth is not None:
-                used = used.only(np.nonzero(standing(used, retrieval) < depth)[0].tolist())
-            found += rank(used, retrieval, settings)
+                used &= retrieval_ranks(rows, retrieval) < depth
+            found += rank_all(rows, scores, retrieval, settings, used)
         return found
 
     def right(self, settings: ReaderSettings) -> Float64:
         """(Q,) 1 where the first answer is right, else 0."""
         pairs = zip(self.ranked(settings), self.examples, strict=True)
-        return np.array([bool(r.candidates) and is_right(r.candidates[0].text, e) for r, e in pairs], float)
+        return np.array([bool(r.answers) and is_right(r.answers[0].text, e) for r, e in pairs], float)
 
     def most_right(self, settings: ReaderSettings, changes: Sequence[Mapping[str, Any]]) -> ReaderSettings:
         """The settings with that change which gives most right first answers."""
@@ -157,7 +147,7 @@ class _Reading:
             for number, found in enumerate(
                 self.ranked(settings, without_answers=not answerable, depth=depth)
             ):
-                if found.candidates and (answerable or number % _OF in _EMPTIED):
+                if found.answers and (answerable or number % _OF in _EMPTIED):
                     example = self.examples[number]
                     holds = answerable and any(c.has_answer for c in example.candidates)
                     given = (example, number, self.labels[number], self.weights[number])
@@ -172,17 +162,6 @@ class _Reading:
         if len(names) > 1:
             figures |= {f"em {name}": round(100 * float(right[labels == name].mean()), 2) for name in names}
         return figures
-
-    def of_sets(self, names: Sequence[str]) -> tuple[list[ScoredPassages], list[list[Example]], Float64]:
-        """The chunks with questions of these sets: scores, questions, and weights (Q,) which sum to 1."""
-        weights = self.weights * np.isin(self.labels, names)
-        parts = [weights[i : i + _CHUNK] for i in range(0, len(weights), _CHUNK)]
-        used = [part.any() for part in parts]
-        return (
-            list(compress(self.scored, used)),
-            list(compress(self.chunks, used)),
-            np.concatenate(list(compress(parts, used))) / weights.sum(),
-        )
 
 
 def with_empty_share(cases: Sequence[Case], empty: float = _EMPTY) -> list[Case]:
@@ -220,8 +199,8 @@ def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Cali
     correct = np.zeros((len(cases), candidates), bool)
     for row, case in zip(correct, cases, strict=True):
         if case.answerable:
-            found = case.found.candidates
-            row[: len(found)] = [is_right(candidate.text, case.example) for candidate in found]
+            found = case.found.answers
+            row[: len(found)] = [is_right(answer.text, case.example) for answer in found]
     number = np.array([case.number for case in cases])
     weight = np.array([case.weight for case in cases])
     whole = np.array([case.whole for case in cases])
@@ -282,7 +261,7 @@ def _fit(cases: Sequence[Case], correct: Bool) -> Calibration:
     user would meet, whole or less."""
     scores = np.full(correct.shape, -np.inf)
     for row, case in zip(scores, cases, strict=True):
-        row[: len(case.found.candidates)] = case.found.scores
+        row[: len(case.found.answers)] = case.found.scores
     nulls = np.array([-1e4 if case.found.null is None else case.found.null for case in cases])
     weight = np.array([case.weight for case in cases])
     whole = np.array([case.whole for case in cases])
@@ -296,7 +275,7 @@ def _fit(cases: Sequence[Case], correct: Bool) -> Calibration:
     if without_null.any() or not answerable.any():
         return fitted
     signs = np.array(
-        [answer_signs(c.found, *confidences(c.found.scores, c.found.null, fitted)) for c in cases]
+        [confidence_features(c.found, *confidences(c.found.scores, c.found.null, fitted)) for c in cases]
     )
     first = fit_chance(signs[answerable], correct[answerable, 0], weight[answerable])
     # "yes" and "no" stand in no passage
@@ -306,9 +285,9 @@ def _fit(cases: Sequence[Case], correct: Bool) -> Calibration:
     if not empty[spans].any() or empty[spans].all():
         return fitted.model_copy(update={"first": first})
     shares = np.array([case.weight for case in with_empty_share(cases, _PRESENTED)])
-    bias, *slopes = fit_chance(signs[spans][:, EMPTY_SIGNS], empty[spans], shares[spans])
+    bias, *slopes = fit_chance(signs[spans][:, NO_ANSWER_FEATURES], empty[spans], shares[spans])
     spread = np.zeros(signs.shape[1])
-    spread[list(EMPTY_SIGNS)] = slopes
+    spread[list(NO_ANSWER_FEATURES)] = slopes
     return fitted.model_copy(update={"first": first, "empty": (bias, *spread.tolist())})
 
 
@@ -331,11 +310,7 @@ def _chances(cases: Sequence[Case], correct: Bool, calibration: Calibration) -> 
     return np.array(rows)
 
 
-def _without_answers(scored: ScoredPassages, part: Sequence[Example]) -> ScoredPassages:
-    """The output as it would be if no passage with an answer had been retrieved."""
-    kept = [
-        index
-        for index, row in enumerate(scored.rows)
-        if not part[scored.pairs[row.group][0]].candidates[scored.pairs[row.group][1]].has_answer
-    ]
-    return scored.only(kept)
+def _holds_answer(rows: PassageRows, part: Sequence[Example]) -> Bool:
+    """(R,) whether the passage of each row holds an answer."""
+    pairs = (rows.pairs[row.group] for row in rows.rows)
+    return np.array([bool(part[q].candidates[place].has_answer) for q, place, _ in pairs], bool)

@@ -177,11 +177,8 @@ class ReaderTrainConfig(TrainConfig):
         stages: parts of the run, one after the other.
         validation_questions: number of held-out questions that are scored during training.
         calibration_questions: number of questions per set on which ranking and calibration are fitted.
-        effort_sets: names of the sets on which efforts are chosen (limits on how much the reader reads); all
-            by default. Leave out sets whose passages rarely hold the answer: there, reading less seems to
-            cost nothing.
-        effort: default effort of the finished reader.
-        keep_ranking: take ranking, efforts and confidence from the reader that training goes on from
+        effort: how much the finished reader reads by default.
+        keep_ranking: take ranking, effort and confidence from the reader that training goes on from
             (`model.encoder`), instead of fitting them on held-out questions.
         negatives_top_k: negatives are drawn from this many of a question's best-ranked passages without the
             answer.
@@ -190,7 +187,7 @@ class ReaderTrainConfig(TrainConfig):
     recipe: ClassVar[str] = "reader"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1")
     free: ClassVar[frozenset[str]] = frozenset(
-        {"name", "notes", "calibrate", "test_file", "calibration_questions", "effort_sets", "effort"}
+        {"name", "notes", "calibrate", "test_file", "calibration_questions", "effort"}
     )
 
     train: tuple[TrainingSet, ...] = Field(min_length=1)
@@ -202,7 +199,6 @@ class ReaderTrainConfig(TrainConfig):
     stages: tuple[ReaderStage, ...] = Field(default=_RECIPE, min_length=1)
     validation_questions: int = Field(default=600, ge=1)
     calibration_questions: int = Field(default=1000, ge=1)
-    effort_sets: tuple[str, ...] = ()
     effort: Literal["full", "normal", "low"] = "full"
     keep_ranking: bool = False
     negatives_top_k: int = Field(default=6, ge=1)
@@ -213,15 +209,13 @@ class ReaderTrainConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _check_keep_ranking(self) -> ReaderTrainConfig:
-        if self.keep_ranking and (self.calibrate or self.effort_sets):
-            raise ValueError("keep_ranking fits nothing, and so takes no calibrate and no effort_sets")
+        if self.keep_ranking and self.calibrate:
+            raise ValueError("keep_ranking fits nothing, and so takes no calibrate")
         return self
 
     @model_validator(mode="after")
-    def _check_effort_sets(self) -> ReaderTrainConfig:
+    def _check_names(self) -> ReaderTrainConfig:
         known = [one.label for one in (*self.train, *self.calibrate)]
         if twice := sorted({label for label in known if known.count(label) > 1}):
             raise ValueError(f"two sets are called {twice[0]!r}: give them names (name: …)")
-        if unknown := sorted(set(self.effort_sets) - set(known)):
-            raise ValueError(f"effort_sets names {unknown[0]!r}, the sets are {', '.join(known)}")
         return self

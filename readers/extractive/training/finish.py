@@ -108,7 +108,7 @@ def _chosen(
     """Ranking and confidence by `tune`, or as an earlier attempt noted them."""
 
     def tuned() -> dict[str, Any]:
-        found = tune(reader, sets, effort_sets=config.effort_sets, effort=config.effort)
+        found = tune(reader, sets)
         figures.notes["choice"] = {
             "settings": found.settings.model_dump(),
             "calibration": found.calibration.model_dump(),
@@ -143,7 +143,7 @@ def _source(config: ReaderTrainConfig, sets: Mapping[str, Sequence[Example]]) ->
         for path in (one.questions, one.retrieved, one.serving)
         if path is not None and path.is_file()
     }
-    digest = fingerprint([ids, files, config.effort, config.effort_sets])[:16]
+    digest = fingerprint([ids, files])[:16]
     return " ".join([*(f"{label} {len(examples)}" for label, examples in sets.items()), digest])
 
 

@@ -79,6 +79,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         answer_types=config.model.answer_types,
         skim_layer=model.skim_layer,
         table_spans=_TABLE_SPANS,
+        effort=config.effort,
     )
     calibration = Calibration()
     if config.keep_ranking:

@@ -58,7 +58,7 @@ def start_model(
 
 
 def kept_ranking(config: ReaderModelConfig) -> tuple[ReaderSettings, Calibration]:
-    """Ranking, efforts and confidence of the reader that training goes on from.
+    """Ranking, effort and confidence of the reader that training goes on from.
 
     Raises:
         ConfigError: it is no folder of `rag train reader`, or has outputs that the trained reader lacks.

@@ -58,7 +58,7 @@ def answer_scores(
         answers: (n,) accepted answers of each question.
         profiles: (n,) rules by which answers are compared, "squad" by default. Patterns have no F1.
     """
-    texts = [question.candidates[0].text if question.candidates else None for question in read]
+    texts = [question.answers[0].text if question.answers else None for question in read]
     rules: Sequence[Profile] = profiles or ["squad"] * len(texts)
     em, f1 = zip(*map(em_and_f1, texts, answers, rules), strict=True)
     shares = {
@@ -87,16 +87,16 @@ def calibrate(
     every = examples[::4]
     removed = zip(read_examples_with(reader, every, passages, silent=True), every, strict=True)
     pairs = [*zip(read, examples, strict=True), *((r, replace(e, answers=())) for r, e in removed)]
-    pairs = [(question, example) for question, example in pairs if question.candidates]
+    pairs = [(question, example) for question, example in pairs if question.answers]
     if not pairs:
         return Calibration(), figures
-    width = max(len(question.candidates) for question, _ in pairs)
+    width = max(len(question.answers) for question, _ in pairs)
     scores, correct = np.full((len(pairs), width), -np.inf), np.zeros((len(pairs), width), bool)
     nulls = np.zeros(len(pairs))
     for row, (question, example) in enumerate(pairs):
-        count = len(question.candidates)
+        count = len(question.answers)
         scores[row, :count] = question.scores
-        correct[row, :count] = [f1(c.text, example.answers) >= _RIGHT for c in question.candidates]
+        correct[row, :count] = [f1(c.text, example.answers) >= _RIGHT for c in question.answers]
         nulls[row] = -1e4 if question.null is None else question.null
     calibration = fit_calibration(scores, correct, nulls)
     chances = [confidences(question.scores, question.null, calibration)[0][0] for question, _ in pairs]

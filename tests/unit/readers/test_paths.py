@@ -11,11 +11,12 @@ from transformers import BertModel
 
 from rag.cli.show import format_answer_set
 from rag.core.types import AnswerSet, FirstStage, Hit, Passage
+from readers.answers import read_answers, search_scores
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import Effort, ReaderSettings
-from readers.manifest import with_overrides
-from readers.paths import read_answers, search_scores, with_paths
+from readers.extractive.settings import ReaderSettings
+from readers.manifest import Calibration
+from readers.paths import with_paths
 from readers.protocols import Citation, ReadAnswer, ReadResult
 from tests.tiny_reader import tiny_config, tiny_tokenizer
 
@@ -96,16 +97,14 @@ def test_a_reader_that_counts_scores_in_gets_those_of_the_search() -> None:
 
 def test_paths_are_read_by_an_effort_of_their_own() -> None:
     """An answer often stands in the last passage of a path: all are read, unless an effort is asked for."""
-    less = {"efforts": {"low": Effort(waves=(1,))}, "effort": "low"}
     model = SpanModel(BertModel(tiny_config(), add_pooling_layer=False), torch.nn.Linear(32, 2)).eval()
-    settings = with_overrides(ReaderSettings(max_tokens=128, question_tokens=16), less)
-    given = (["where?"], [[ULM, GERMANY]], [[0.0, -1.0]])
-    reader = ExtractiveReader(model, tiny_tokenizer(), settings)
+    settings = ReaderSettings(max_tokens=128, question_tokens=16, effort="low", select=True)
+    given = (["where?"], [[ULM, GERMANY, DANUBE]], [[0.0, -1.0, -2.0]])
+    reader = ExtractiveReader(model, tiny_tokenizer(), settings, Calibration(temperature=0.01))
     read = [reader.read(*given, from_paths=paths)[0].reading["passages"] for paths in (False, True)]
-    assert read == [1, 2]
+    assert read == [1, 3]
     assert ExtractiveReader.load().settings.path_effort == "full"
-    asked = ExtractiveReader.load(effort="low")
-    assert asked.settings.path_effort == "low"
+    assert ExtractiveReader.load(effort="low").settings.path_effort == "low"
 
 
 def test_citations_notes_and_failures_reach_the_answer() -> None:

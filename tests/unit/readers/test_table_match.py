@@ -7,7 +7,7 @@ from rag.data.table_text import table_rows
 from readers.answer_forms import content_words
 from readers.extractive.reader import ExtractiveReader
 from readers.manifest import with_overrides
-from readers.ranking import rank
+from readers.ranking import rank_all
 from readers.table_match import TableMatch
 
 NAMED = "Team: Ajax; Points: 61; Coach: Ten Hag\nTeam: PSV; Points: 58; Coach: Schmidt"
@@ -76,9 +76,9 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
     assert (first.text, first.passage_index) == ("51", 1)
     assert plain.answers[0].text != "51"
     assert first.score == plain.answers[0].score  # what it gained does not count
-    [ranked] = rank(weighted.score([question], passages), [[1.0, 1.0]], weighted.settings)
+    [ranked] = rank_all(*weighted.score([question], passages), [[1.0, 1.0]], weighted.settings)
     assert ranked.cell == pytest.approx(3.0 - 1.3)  # a sign of being right
-    [ranked] = rank(weighted.score([question], [[prose]]), [[1.0]], weighted.settings)
+    [ranked] = rank_all(*weighted.score([question], [[prose]]), [[1.0]], weighted.settings)
     assert ranked.cell == 0.0
     of_prose = [{a.text: a.score for a in r.answers if a.passage_index == 0} for r in (plain, found)]
     for text, score in of_prose[1].items():

@@ -23,7 +23,8 @@ from rag.eval.settings import EvaluationSettings
 from readers.confidence import likelihoods
 from readers.extractive.files import SHIPPED_READER, check_calibrated, load_parts, save_calibrated
 from readers.manifest import Calibration
-from readers.ranking import CandidateAnswer, Ranked
+from readers.protocols import ReadAnswer
+from readers.ranking import Ranked
 
 OLD = Calibration(first=(0.0, 1.0, 0.5), none=(0.2, -0.3), temperature=2.0)
 SETTINGS = EvaluationSettings()
@@ -78,7 +79,7 @@ def test_the_fitted_calibration_shifts_the_readers_own_confidence() -> None:
     new = tune_confidence(corpus, corpus.questions, OLD, SETTINGS).calibration
     assert new.first is not None
     slope = new.first[1] / 1.0
-    found = Ranked([CandidateAnswer(0, 0, 1, "x", 1.0), CandidateAnswer(0, 2, 3, "y", 0.0)], 0.5)
+    found = Ranked([ReadAnswer("x", 1.0, 0.0, 0, 0, 1), ReadAnswer("y", 0.0, 0.0, 0, 2, 3)], 0.5)
     (before, *_), _ = likelihoods(found, OLD)
     (after, *_), _ = likelihoods(found, new)
     assert np.log(after / (1 - after)) == pytest.approx(

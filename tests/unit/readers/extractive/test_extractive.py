@@ -18,7 +18,7 @@ from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import with_overrides
 from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS, Reader
-from readers.ranking import rank
+from readers.ranking import rank_all
 from tests.tiny_reader import SPECIAL, WORDS, tiny_tokenizer
 
 SHORT = Passage("1", "Tower", "The  Tower (1889) is 324 meters high, in the city.")
@@ -97,13 +97,13 @@ def test_answers_differ_and_do_not_overlap(reader: ExtractiveReader) -> None:
 
 def test_long_passages_are_read_to_their_end(reader: ExtractiveReader) -> None:
     text = LONG.text + " 777."
-    scored = reader.score(["how many?"], [[Passage("x", "", text)]])
-    assert len(scored.rows) > 3
+    rows, _ = reader.score(["how many?"], [[Passage("x", "", text)]])
+    assert len(rows.rows) > 3
     seen = set()
-    for row in scored.rows:
+    for row in rows.rows:
         seen.update(range(row.first_token, row.first_token + row.text_to - row.text_from))
         assert len(row.ids) <= reader.settings.max_tokens
-    assert seen == set(range(int(scored.texts.lengths[0])))
+    assert seen == set(range(int(rows.texts.lengths[0])))
 
 
 def test_questions_in_one_call_do_not_touch_each_other(reader: ExtractiveReader) -> None:
@@ -144,12 +144,12 @@ def test_lists_that_do_not_match_are_refused(reader: ExtractiveReader) -> None:
 
 def test_null_rules_pick_their_passage(reader: ExtractiveReader) -> None:
     scored = reader.score(["where?"], [[SHORT, OTHER, ACCENTS]])
-    nulls = scored.scores.nulls.tolist()
+    nulls = scored[1].nulls.tolist()
     found = {}
     for rule in ("max", "mean", "min", "best"):
-        [ranked] = rank(scored, [[1.0, 1.0, 1.0]], with_overrides(reader.settings, {"null": rule}))
+        [ranked] = rank_all(*scored, [[1.0, 1.0, 1.0]], with_overrides(reader.settings, {"null": rule}))
         found[rule] = ranked.null
-    best = ranked.candidates[0].passage_index
+    best = ranked.answers[0].passage_index
     wanted = {"max": max(nulls), "mean": sum(nulls) / 3, "min": min(nulls), "best": nulls[best]}
     assert found == pytest.approx(wanted, abs=1e-5)
 
@@ -174,11 +174,11 @@ def test_answers_never_begin_or_end_inside_a_word(reader: ExtractiveReader) -> N
 
 
 def test_bf16_agrees_with_fp32(reader: ExtractiveReader) -> None:
-    scored = reader.score(["how many meters?"], [[SHORT, OTHER]])
+    _, scored = reader.score(["how many meters?"], [[SHORT, OTHER]])
     reader.model.to_compute(torch.bfloat16)
-    rounded = reader.score(["how many meters?"], [[SHORT, OTHER]])
+    _, rounded = reader.score(["how many meters?"], [[SHORT, OTHER]])
     reader.model.to_compute(torch.float32)
-    assert abs(scored.scores.spans[:, 0] - rounded.scores.spans[:, 0]).max() < 0.1
+    assert abs(scored.spans[:, 0] - rounded.spans[:, 0]).max() < 0.1
 
 
 def test_unknown_settings_are_refused(reader: ExtractiveReader) -> None:
@@ -199,7 +199,7 @@ def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:
     [result] = reader.read(["was it built?"], [[SHORT, OTHER]], [[1.0, 1.0]], n_best=20)
     first, *others = result.answers
     assert (first.text, first.start, first.end) == ("no", None, None)
-    words = reader.score(["was it built?"], [[SHORT, OTHER]]).scores.words[:, 1]
+    words = reader.score(["was it built?"], [[SHORT, OTHER]])[1].words[:, 1]
     assert first.score == pytest.approx(float(words.max()), abs=1e-4)
     assert first.passage_index == int(words.argmax())
     assert others[0].start is not None

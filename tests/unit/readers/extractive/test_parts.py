@@ -29,12 +29,13 @@ from readers.extractive.training.config import TrainingSet
 from readers.extractive.training.data import read_set
 from readers.extractive.training.export import add_ranges, export_int8, export_trained
 from readers.manifest import Calibration, load_manifest
-from readers.ranking import CandidateAnswer, distinct, retrieval_prior
+from readers.protocols import ReadAnswer
+from readers.ranking import distinct, retrieval_prior
 from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 
-def pick(*found: tuple[int, int, int, str, float], merge: str = "max") -> list[CandidateAnswer]:
-    candidates = [CandidateAnswer(*entry) for entry in found]
+def pick(*found: tuple[int, int, int, str, float], merge: str = "max") -> list[ReadAnswer]:
+    candidates = [ReadAnswer(text, score, 0.0, *place) for *place, text, score in found]
     settings = ReaderSettings(merge=merge)  # type: ignore[arg-type]
     return distinct(candidates, settings)
 
@@ -224,11 +225,11 @@ def test_int8_inference_needs_ranges_which_are_checked(tmp_path: Path, encoder_f
         reader = ExtractiveReader.load(tmp_path, precision="int8")
         exact = ExtractiveReader.load(tmp_path, precision="fp32")
         texts = [example.candidates[0].passage for example in rest]
-        together = reader.score([first.question], [texts]).scores
-        expected = exact.score([first.question], [texts]).scores
+        together = reader.score([first.question], [texts])[1]
+        expected = exact.score([first.question], [texts])[1]
         np.testing.assert_allclose(together.nulls, expected.nulls, atol=0.2)
         for place in (0, 3, 9):
-            alone = reader.score([first.question], [texts[place : place + 1]]).scores
+            alone = reader.score([first.question], [texts[place : place + 1]])[1]
             np.testing.assert_allclose(alone.spans[0], together.spans[place], atol=1e-2)
     else:
         with pytest.raises(ConfigError, match="neither AVX2 nor VNNI"):

@@ -14,12 +14,12 @@ from transformers import AutoModelForSeq2SeqLM
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.types import Hit, Passage
+from readers.answers import read_answers
 from readers.generative.layout import encode_rows
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import Calibration
 from readers.open import open_reader, reader_kind
-from readers.paths import read_answers
 from readers.spans import find_span
 from tests.tiny_causal import causal_folder
 from tests.tiny_generator import KINDS, fid_checkpoint, tiny_generator

@@ -10,11 +10,12 @@ from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
 from readers.confidence import likelihoods
 from readers.extractive.training.calibrate import Case, fit_and_measure, with_empty_share
-from readers.ranking import CandidateAnswer, Ranked
+from readers.protocols import ReadAnswer
+from readers.ranking import Ranked
 
 
 def _case(number: int, right: bool, label: str = "", weight: float = 1.0) -> Case:
-    said = CandidateAnswer(0, 0, 4, "Oslo" if right else "Rome", 1.0)
+    said = ReadAnswer("Oslo" if right else "Rome", 1.0, 0.0, 0, 0, 4)
     found = Candidate(Passage("1", "", "Oslo Rome"), "retrieved", score=1.0, has_answer=True)
     example = Example(str(number), f"question {number}", ("Oslo",), (found,))
     return Case(Ranked([said], 0.0), example, number, label, weight)
@@ -85,9 +86,9 @@ def test_a_reader_that_never_says_no_answer_is_sure_of_some() -> None:
     cases = []
     for number in range(300):
         case = _case(number, bool(draw.random() < 0.6))
-        others = [replace(case.found.candidates[0], text=f"Rome {n}", score=0.0) for n in range(4)]
-        first = replace(case.found.candidates[0], score=4.0)
-        cases.append(replace(case, found=replace(case.found, candidates=[first, *others], null=None)))
+        others = [replace(case.found.answers[0], text=f"Rome {n}", score=0.0) for n in range(4)]
+        first = replace(case.found.answers[0], score=4.0)
+        cases.append(replace(case, found=replace(case.found, answers=[first, *others], null=None)))
     _, calibration, _ = fit_and_measure(cases, 5)
     assert calibration.temperature < 20
     p, none = likelihoods(cases[0].found, calibration)

@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
         "train": [{"questions": train, "retrieved": results, "held_out": 0.25, "name": "towers"}],
         "test_file": tiny_squad(folder / "test.json", 4, 9),
         "out": folder / "out", "encoder": str(tiny_encoder(folder / "encoder")), "stages": (first, second),
-        "validation_questions": 24, "calibration_questions": 24, "effort_sets": ("towers",),
+        "validation_questions": 24, "calibration_questions": 24,
         "question_tokens": 32, "title_tokens": 8, "learning_rate": 5e-3, "precision": "fp32",
         "freeze_word_embeddings": False, "threads": 1, "validate_every_steps": 1000,
     }  # fmt: skip
@@ -204,8 +204,6 @@ def test_configurations_that_cannot_work_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="two sets are called 'a'"):
         twice = ({"questions": "q", "name": "a"}, {"questions": "r", "name": "a"})
         ReaderTrainConfig(out=tmp_path, train=twice)  # type: ignore[arg-type]
-    with pytest.raises(ValidationError, match="effort_sets names 'b', the sets are a"):
-        ReaderTrainConfig(out=tmp_path, train=({"questions": "q", "name": "a"},), effort_sets=("b",))  # type: ignore[arg-type]
 
 
 def test_bad_files_are_named_before_a_step(run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
