@@ -108,7 +108,7 @@ def test_no_answer_competes_by_its_likelihood(folder: Path) -> None:
     [question] = aware.generate(*asked)
     [result] = aware.read(*asked)
     assert question.null is not None
-    odds = math.exp(question.candidates[0].score - question.null)
+    odds = math.exp(question.answers[0].score - question.null)
     assert result.answers[0].confidence / result.no_answer_confidence == pytest.approx(odds, rel=1e-3)
     said = plain.read(*asked)[0].answers[0].text
     silent = GenerativeReader.load(folder, precision="fp32", answer_tokens=6, no_answer=said)
