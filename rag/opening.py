@@ -224,10 +224,8 @@ def _relevance_of(reader: Any, precision: str, folder: str) -> ReaderRelevance:
 
     opened = _open_reader(folder or reader, precision, None)
     if not isinstance(opened, ExtractiveReader):
-        raise ConfigError(
-            f"{folder or 'the reader'} is a {type(opened).__name__}, which cannot re-rank passages",
-            hint="name an extractive one after reader:",
-        )
+        what = f"{folder or 'the reader'} is a {type(opened).__name__}, which cannot re-rank passages"
+        raise ConfigError(what, hint="name an extractive one after reader:")
     return ReaderRelevance(opened)
 
 

@@ -69,7 +69,7 @@ def test_a_generator_forgets_the_task_that_its_checkpoint_was_made_for(tmp_path:
         model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         whole = {"num_return_sequences": beams, "num_beams": beams} | settings
         said = model.generate(**row, max_new_tokens=9, **{"do_sample": False, **whole})
-        return [(c.text, c.score) for c in found.candidates], said.tolist()
+        return [(c.text, c.score) for c in found.answers], said.tolist()
 
     plain, generated = answers()
     first = generated[0][3]  # behind the start token and <s>
