@@ -8,27 +8,27 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1695, 1425),
-    "rag/adaptation": (863, 400),
+    "rag/*.py": (1694, 1425),
+    "rag/adaptation": (731, 400),
     "rag/bench": (2253, 1300),
-    "rag/cli": (2807, 1300),
+    "rag/cli": (2793, 1300),
     "rag/core": (1793, 900),
     "rag/data": (8040, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2602, 1900),
     "rag/integrations": (350, 350),
-    "rag/joint": (2816, 2100),
+    "rag/joint": (2814, 2100),
     "rag/metrics": (778, 600),
-    "rag/rounds": (1106, 450),
+    "rag/rounds": (1071, 450),
     "rag/runtime": (2087, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (753, 450),
     "rag/training": (3037, 1400),
     "indexers": (6447, 4400),
-    "readers": (9996, 6600),
-    "retrievers": (11251, 6600),
+    "readers": (9259, 6600),
+    "retrievers": (11101, 6600),
     "serve": (3362, 2600),
-    "tests": (37393, 24000),
+    "tests": (36901, 24000),
 }
 
 
