@@ -256,6 +256,18 @@ def read_weight(folder: Path, name: str) -> Tensor:
     raise ArtifactError(f"{folder} has no {name}", hint="copy or download it again")
 
 
+def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of a model folder's weights by name, read from the headers of its files alone."""
+    from safetensors import safe_open
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in weight_files(folder):
+        with safe_open(file, framework="numpy") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a dict
+                shapes[name] = tuple(tensors.get_slice(name).get_shape())
+    return shapes
+
+
 def folder_tokenizer(folder: Path) -> Any:
     """The tokenizer in a model folder's tokenizer.json, without padding and truncation.
 

@@ -152,7 +152,8 @@ class BiEncoder:
             query_settings = query_settings.override(**{**changes, "max_length": limit})
         if not shared and query_prefix is None and not query_settings.query_prefix:
             query_settings = query_settings.override(query_prefix=settings.query_prefix or None)
-        for note in dict.fromkeys((*_open_notes(settings, changes), *_open_notes(query_settings, changes))):
+        notes = {settings.note, query_settings.note} if pooling == "auto" else set()
+        for note in sorted(filter(None, notes)):
             log.warning("%s", note)
         checked_layout = PassageLayout(settings.layout)
         side = _Side(settings, where, how)
@@ -348,18 +349,6 @@ def _precisions(precision: str, device: str) -> tuple[str, str]:
 def _files(settings: EncoderSettings) -> list[Path]:
     folders = dict.fromkeys((settings.weights_dir, *(layer.folder for layer in settings.layers)))
     return [file for folder in folders for file in weight_files(folder)]
-
-
-def _open_notes(settings: EncoderSettings, changes: dict[str, Any]) -> tuple[str, ...]:
-    """Notes that the caller's settings have not answered."""
-    answered = {
-        "pooled": changes["pooling"] is not None,
-        "compared": changes["normalize"] is not None,
-        "E5": changes["query_prefix"] is not None or changes["passage_prefix"] is not None,
-    }
-    return tuple(
-        note for note in settings.notes if not any(word in note for word, done in answered.items() if done)
-    )
 
 
 def _check_towers(passage: _Side, query: _Side) -> None:

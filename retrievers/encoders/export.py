@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 from rag.core.files import replaced_folder
 from rag.runtime.model_files import TOWER_NAMES, read_config, tokenizer_file
-from retrievers.encoders.head import ACTIVATIONS, Linear
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.encoders.tokenization import marked_tokenizer
-from retrievers.encoders.tower import TowerModel
+from retrievers.encoders.tower import Linear, TowerModel
 
 _TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
 _CLASSES = {
@@ -105,7 +104,7 @@ def _write_tower(
     def add_layers() -> None:
         for layer in cast(Iterable[Linear | nn.LayerNorm], head.layers):
             if isinstance(layer, Linear):
-                kind = ACTIVATIONS[layer.activation]
+                kind = getattr(nn, layer.activation)
                 add("Dense", layer, {
                     "in_features": layer.in_features, "out_features": layer.out_features,
                     "bias": layer.bias is not None,

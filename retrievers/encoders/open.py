@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from indexers.protocols import EncoderIdentity
-from rag.core.errors import ArtifactError, ConfigError
-from rag.runtime.model_files import QA_ENCODER, TOWER_SEPARATOR, model_folder, tower_folders
+from rag.core.errors import ConfigError
+from rag.runtime.model_files import QA_ENCODER, TOWER_SEPARATOR, model_folder, tokenizer_file, tower_folders
 from retrievers.encoders.static import (
     POOLING,
     StaticEncoder,
@@ -78,11 +78,7 @@ def tokenizer_folder(name_or_path: str | Path) -> Path:
         from retrievers.encoders.settings import read_settings
 
         folder = read_settings(folder).weights_dir
-    if not (folder / "tokenizer.json").is_file():
-        raise ArtifactError(
-            f"{folder} has no tokenizer.json", hint="save the encoder with its fast tokenizer"
-        )
-    return folder
+    return tokenizer_file(folder).parent
 
 
 def passage_budget(

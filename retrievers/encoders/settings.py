@@ -1,43 +1,93 @@
-"""The settings in an encoder's folder: head, prompts, lengths, segments.
+"""The settings in an encoder's folder: pooling, layers, prompts, lengths; read without torch.
 
 These kinds of folder are read: sentence-transformers, its `MultiVectorEncoder` and PyLate (`modules.json`),
-DPR (`model_type` "dpr"), original ColBERT checkpoints (`artifact.metadata`) and plain transformers. Pooling
-and prefixes that do not fit the weights cause no error, only worse retrieval. Therefore every setting that
-the folder states is taken from it, and a warning names those that had to be guessed.
+DPR (`model_type` "dpr"), ANCE, original ColBERT checkpoints (`artifact.metadata`) and plain transformers. Pooling
+and prefixes that do not fit the weights cause no error, only worse retrieval. Therefore every setting that the
+folder states is taken from it, and a warning names those that had to be guessed.
 """
 
 from __future__ import annotations
 
-import json
+import string
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import read_json
-from rag.runtime import backbone
-from rag.runtime.model_files import folder_tokenizer, position_limit, read_config
-from retrievers.encoders.head import ACTIVATIONS, HeadLayer, find_weight, weight_shape
-from retrievers.encoders.interaction import Interaction
+from rag.runtime.model_files import folder_tokenizer, position_limit, read_config, weight_shapes
 from retrievers.encoders.layout import PAIR, PASSAGE_PROMPTS, passage_prompt
-from retrievers.encoders.static import truncation_notes
 
-POOLINGS = (*backbone.POOLINGS, "pooler")
-"""Ways to pool token vectors: those of the backbone, and [CLS] through BERT's layer with tanh."""
-POOLING_KEYS = {
+POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "tokens", "pooler")
+"""Ways to pool token vectors: see `rag.runtime.backbone.pool`; "tokens" keeps them all, "pooler" is [CLS]
+through BERT's layer with tanh."""
+ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")  # classes of torch.nn
+MASKS = ("[MASK]", "<mask>")
+COLBERT_MARKERS = ("[unused0]", "[unused1]")  # of questions and passages
+_SWITCHES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_lasttoken": "lasttoken",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
-}
-"""Switches of sentence-transformers' Pooling modules, and the pooling that each stands for."""
+}  # of Pooling modules before sentence-transformers 6
 _DPR_MAX_LENGTH = 256
-COLBERT_MARKERS = ("[unused0]", "[unused1]")  # of questions and passages
-_COLBERT = "artifact.metadata"  # a file of original ColBERT checkpoints
+_METADATA = "artifact.metadata"  # a file of original ColBERT checkpoints
 _MASK = "MultiVectorMask"  # sentence-transformers' module for late interaction
 _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLayer:
+    """A layer behind the transformer: the place of its weights, and what it computes.
+
+    Attributes:
+        kind: "linear" or "norm" (LayerNorm).
+        folder: folder of the safetensors file.
+        weight: name of its weight there, ending in "weight"; its bias, if any, is beside it.
+        activation: after a linear layer, one of `ACTIVATIONS`.
+    """
+
+    kind: Literal["linear", "norm"]
+    folder: Path
+    weight: str
+    activation: str = "Identity"
+
+
+@dataclass(frozen=True, slots=True)
+class Interaction:
+    """The settings of late interaction; markers of questions and passages are their prefixes.
+
+    Attributes:
+        query_tokens: maximum question length, marker and special tokens included; the rest is truncated.
+        expanded: pad shorter questions with [MASK] tokens, whose vectors count like the others.
+        attended: all tokens see those masks; otherwise only the masks' own vectors depend on them.
+        skipped: tokens of passages that are read, but whose vectors are left out.
+        marked: prefixes begin with a token of the vocabulary that the tokenizer would take apart.
+
+    Source:
+        Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage Search via Contextualized Late
+        Interaction over BERT", section 3.2.
+
+    Example:
+        >>> Interaction(24, skipped=(".",)).describe()
+        'questions of 24 tokens, filled with masks that are not seen; passages without .'
+    """
+
+    query_tokens: int = 32
+    expanded: bool = True
+    attended: bool = False
+    skipped: tuple[str, ...] = tuple(string.punctuation)
+    marked: bool = True
+
+    def describe(self) -> str:
+        """A description; two encoders with equal descriptions and weights make the same vectors."""
+        seen = "" if self.attended else "not "
+        filled = f", filled with masks that are {seen}seen" if self.expanded else ""
+        skipped = f" without {''.join(self.skipped)}" if self.skipped else ""
+        return f"questions of {self.query_tokens} tokens{filled}; passages{skipped}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +107,7 @@ class EncoderSettings:
         segments: whether tokens of the second segment have token type 1; if not, all have type 0.
         interaction: settings of late interaction; given if and only if `pooling` is "tokens".
         layers: layers of the head, in order.
-        notes: warnings about settings that had to be guessed.
+        note: a warning about settings that had to be guessed, or "".
     """
 
     kind: str
@@ -72,7 +122,7 @@ class EncoderSettings:
     segments: bool = False
     interaction: Interaction | None = None
     layers: tuple[HeadLayer, ...] = ()
-    notes: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def similarity(self) -> str:
@@ -97,25 +147,32 @@ class EncoderSettings:
             return replace(self, **made, interaction=None)
         how = self.interaction or Interaction()
         if self.interaction is None:  # ColBERT's markers, where the vocabulary has them
-            known = folder_tokenizer(self.weights_dir).get_vocab()
-            if all(marker in known for marker in COLBERT_MARKERS):
+            vocabulary = folder_tokenizer(self.weights_dir).get_vocab()
+            if all(marker in vocabulary for marker in COLBERT_MARKERS):
                 for name, marker in zip(("query_prefix", "passage_prefix"), COLBERT_MARKERS, strict=True):
                     made[name] = made.get(name) or f"{marker} "
         made.setdefault("normalize", self.normalize or self.pooling != "tokens")
-        return replace(
-            self, **made, interaction=replace(how, query_tokens=query_tokens) if query_tokens else how
-        )
+        made["interaction"] = replace(how, query_tokens=query_tokens or how.query_tokens)
+        return replace(self, **made)
 
     @property
     def dim(self) -> int:
         """Size D of the vectors, read from the configuration and the headers of weight files alone."""
         for layer in reversed(self.layers):
-            return weight_shape(layer)[0]
-        return int(backbone.load_config(self.weights_dir).hidden_size)
+            return weight_shapes(layer.folder)[layer.weight][0]
+        config = read_config(self.weights_dir)
+        sizes = (config.get(name) for name in ("hidden_size", "dim", "d_model", "n_embd"))
+        return next(filter(None, sizes), None) or _default_size(config)
 
     def max_length_limit(self) -> int:
         """Maximum number of tokens that the position embeddings allow."""
         return position_limit(read_config(self.weights_dir))
+
+
+def _default_size(config: Mapping[str, Any]) -> int:
+    from transformers import AutoConfig
+
+    return int(AutoConfig.for_model(**config).hidden_size)
 
 
 def read_settings(folder: Path) -> EncoderSettings:
@@ -128,61 +185,46 @@ def read_settings(folder: Path) -> EncoderSettings:
         return _sentence_transformers(folder)
     config = read_config(folder)
     if config["model_type"] == "dpr":
-        projection = find_weight(folder, "encode_proj.weight") if config.get("projection_dim") else None
+        projection = _find_weight(folder, "encode_proj.weight") if config.get("projection_dim") else None
         return EncoderSettings(
             kind="dpr", weights_dir=folder, pooling="cls", normalize=False, layout=PAIR,
             max_length=min(_DPR_MAX_LENGTH, position_limit(config)),
             layers=(HeadLayer("linear", folder, projection),) if projection else (),
         )  # fmt: skip
     limit = min(_tokenizer_limit(folder), position_limit(config), 512)
-    for linear, norm, kind in (("embeddingHead", "norm", "ance"), ("proj", "norm", "fid")):
-        if config.get("model_type") and _has(folder, f"{linear}.weight", f"{norm}.weight"):
+    has_weights = any(folder.glob("model.safetensors*"))
+    names = weight_shapes(folder).keys() if has_weights else ()
+    for linear, kind in (("embeddingHead", "ance"), ("proj", "fid")):
+        if f"{linear}.weight" in names and "norm.weight" in names:
             first = config.get("extract_cls", False) or kind == "ance"
+            layers = HeadLayer("linear", folder, f"{linear}.weight"), HeadLayer("norm", folder, "norm.weight")
             return EncoderSettings(
                 kind=kind, weights_dir=folder, pooling="cls" if first else "mean", normalize=False,
-                max_length=limit, on_tokens=kind == "fid",
-                layers=(
-                    HeadLayer("linear", folder, f"{linear}.weight"),
-                    HeadLayer("norm", folder, f"{norm}.weight"),
-                ),
+                max_length=limit, on_tokens=kind == "fid", layers=layers,
             )  # fmt: skip
-    linear = "linear.weight"
-    named = (folder / _COLBERT).is_file() or "HF_ColBERT" in (config.get("architectures") or ())
-    if named and _has(folder, linear):
-        colbert = _optional_json(folder / _COLBERT)
+    is_colbert = (folder / _METADATA).is_file() or "HF_ColBERT" in (config.get("architectures") or ())
+    if is_colbert and "linear.weight" in names:
+        stated = _optional_json(folder / _METADATA)
         return EncoderSettings(
             kind="colbert", weights_dir=folder, pooling="tokens", normalize=True,
-            max_length=min(int(colbert.get("doc_maxlen") or 220), position_limit(config)),
-            layers=(HeadLayer("linear", folder, linear),), interaction=Interaction.from_colbert(colbert),
-            query_prefix=f"{colbert.get('query_token_id') or COLBERT_MARKERS[0]} ",
-            passage_prefix=f"{colbert.get('doc_token_id') or COLBERT_MARKERS[1]} ",
-            notes=() if colbert else (
-                f"{folder.name} lacks {_COLBERT}, which states the lengths and markers of texts: "
-                "taking ColBERT's usual settings",
+            max_length=min(int(stated.get("doc_maxlen") or 220), position_limit(config)),
+            layers=(HeadLayer("linear", folder, "linear.weight"),),
+            query_prefix=f"{stated.get('query_token_id') or COLBERT_MARKERS[0]} ",
+            passage_prefix=f"{stated.get('doc_token_id') or COLBERT_MARKERS[1]} ",
+            interaction=Interaction(
+                query_tokens=int(stated.get("query_maxlen") or 32),
+                attended=bool(stated.get("attend_to_mask_tokens")),
+                skipped=tuple(string.punctuation) if stated.get("mask_punctuation", True) else (),
             ),
+            note="" if stated else f"{folder.name} lacks {_METADATA}: taking ColBERT's usual settings",
         )  # fmt: skip
     note = (
         f"{folder.name} does not say how its token vectors are pooled; taking their mean, not normalised. "
         "Set pooling (and normalize) if it was trained otherwise"
     )
     return EncoderSettings(
-        kind="transformers", weights_dir=folder, pooling="mean", normalize=False,
-        max_length=limit, notes=(note, *_prefix_note(folder.name, config, "", "")),
-    )  # fmt: skip
-
-
-def _has(folder: Path, *names: str) -> bool:
-    """Whether the folder has weights of exactly these names."""
-    if not any(folder.glob("model.safetensors*")):
-        return False
-    return all(find_weight(folder, name) == name for name in names)
-
-
-def _pooler(folder: Path) -> HeadLayer:
-    name = find_weight(folder, "pooler.dense.weight")
-    if name is None:
-        raise ConfigError(f"pooling is pooler, and {folder} has none", hint="use cls, mean or max")
-    return HeadLayer("linear", folder, name, "Tanh")
+        kind="transformers", weights_dir=folder, pooling="mean", normalize=False, max_length=limit, note=note
+    )
 
 
 def _sentence_transformers(folder: Path) -> EncoderSettings:
@@ -198,97 +240,106 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
             f"{folder} is a cross-encoder: it scores pairs and makes no vectors",
             hint=f"order hits with it: --rerank {folder}",
         )
-    unknown = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", _MASK})
-    if unknown or kinds[:1] != ["Transformer"] or kinds.count("Pooling") > 1:
-        raise ArtifactError(
-            f"{folder}/modules.json has the modules {', '.join(kinds)}; this program knows Transformer, "
-            f"then Pooling or {_MASK}, Dense, LayerNorm and Normalize",
-            hint="use an encoder made of these modules",
-        )
-    if "Normalize" in kinds and [kind for kind in kinds if kind != _MASK][-1] != "Normalize":
-        raise ArtifactError(f"{folder}/modules.json normalises before another module, expected it last")
-    place = kinds.index("Pooling") if "Pooling" in kinds else len(kinds)
+    several = "Pooling" not in kinds  # vectors per text
+    place = len(kinds) if several else kinds.index("Pooling")
     inner = [n for n, kind in enumerate(kinds) if kind in ("Dense", "LayerNorm")]
-    if inner and inner[0] < place < inner[-1]:
-        raise ArtifactError(
-            f"{folder}/modules.json has layers before and behind Pooling, expected one of both"
-        )
+    configs = [_optional_json(folder / module["path"] / "config.json") for module in modules]
     weights_dir = folder / modules[0]["path"]
     config = read_config(weights_dir)
     transformer = next(map(_optional_json, sorted(weights_dir.glob("sentence_*_config.json"))), {})
-    if "message" in (transformer.get("modality_config") or {}):
-        raise ArtifactError(
-            f"{folder} puts every text into its chat template, which this program does not do",
-            hint="if it was trained on plain texts, save it with a tokenizer that has no chat template",
-        )
-    several = "Pooling" not in kinds
-    pooling_config = {} if several else _optional_json(folder / modules[place]["path"] / "config.json")
-    stated_prompts = own.get("prompts") or {}
-    prompts = {str(name): str(text) for name, text in stated_prompts.items() if text}
+    stated = str(own.get("similarity_fn_name") or "").lower()
+    prompts = {str(name): str(text) for name, text in (own.get("prompts") or {}).items() if text}
     # Empty prompts are passed over: sentence-transformers 6 saves an empty "document" beside a "passage".
     # Where there are prompts for questions or passages, the default is that of other tasks.
-    has_roles = any(name in stated_prompts for name in ("query", *PASSAGE_PROMPTS))
+    has_roles = any(name in (own.get("prompts") or {}) for name in ("query", *PASSAGE_PROMPTS))
     default = "" if has_roles else prompts.get(own.get("default_prompt_name") or "", "")
-    query = prompts.get("query", default)
-    passage = passage_prompt(prompts, default)
-    if (query or passage) and pooling_config.get("include_prompt") is False:
-        raise ArtifactError(f"{folder} leaves prompts out of pooling, which this program does not do")
+    query, passage = prompts.get("query", default), passage_prompt(prompts, default)
+    known = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", _MASK}
+    ends = [kind for kind in kinds if kind != _MASK]
+    refused = {
+        f"has the modules {', '.join(kinds)}, expected Transformer, then Pooling or {_MASK}, with Dense, "
+        "LayerNorm and Normalize": set(kinds) - known
+        or kinds[0] != "Transformer"
+        or kinds.count("Pooling") > 1,
+        "normalises before another module, expected it last": "Normalize" in ends[:-1],
+        "has layers before and behind Pooling, expected one of both": inner and inner[0] < place < inner[-1],
+        "puts every text into its chat template": "message" in (transformer.get("modality_config") or {}),
+        "leaves prompts out of pooling": (query or passage)
+        and any(settings.get("include_prompt") is False for settings in configs),
+        "has no Pooling, which makes one vector of a text, and no Dense, which projects every token's vector "
+        "for late interaction": several and stated != "maxsim" and not {"Dense", _MASK}.intersection(kinds),
+        f"compares vectors by {stated!r}, expected cosine or dot": not several
+        and stated not in ("", "cosine", "dot", "dot_score"),
+    }
+    if reasons := [reason for reason, applies in refused.items() if applies]:
+        raise ArtifactError(
+            f"{folder} {reasons[0]}", hint="use an encoder without this, or change its folder"
+        )
     limit = position_limit(config)
     lengths = (
         own.get("document_length"),
         transformer.get("document_length"),
         transformer.get("max_seq_length"),
     )
-    length = min(int(next(filter(None, lengths), _tokenizer_limit(weights_dir))), limit)
-    stated = str(own["similarity_fn_name"]).lower() if own.get("similarity_fn_name") else None
-    if several and stated != "maxsim" and not {"Dense", _MASK}.intersection(kinds):
-        raise ArtifactError(
-            f"{folder} has no Pooling, which makes one vector of a text, and no Dense, which projects every "
-            "token's vector for late interaction",
-            hint="save the encoder with its Pooling module, or give the bare model's folder and a pooling",
-        )
-    # PyLate 1 wrote sentence-transformers' own default beside a late interaction.
-    if stated not in ((None, "maxsim", "cosine", "dot") if several else (None, "cosine", "dot", "dot_score")):
-        wanted = "MaxSim" if several else "cosine or dot"
-        raise ArtifactError(f"{folder} compares vectors by {stated!r}, expected {wanted}")
-    notes = _prefix_note(folder.name, config, query, passage)
-    notes += truncation_notes(folder, own)
-    if stated is None and "Normalize" not in kinds and not several:
-        notes += (
-            f"{folder.name} does not say whether it is compared by dot product or cosine; taking dot product",
-        )
     normalize, interaction = "Normalize" in kinds or stated == "cosine", None
     if _MASK in kinds:
-        mask = _optional_json(folder / modules[kinds.index(_MASK)]["path"] / "config.json")
-        interaction = Interaction.from_modules(
-            transformer, mask, limit=min(_tokenizer_limit(weights_dir), limit)
-        )
+        length = min(_tokenizer_limit(weights_dir), limit)
+        interaction = _interaction(transformer, configs[kinds.index(_MASK)], length)
     elif several:  # PyLate normalises without saying so, and its markers stand before the prompts
         query = str(own.get("query_prefix") or "") + query
         passage = str(own.get("document_prefix") or "") + passage
-        normalize, interaction = normalize or own.get("normalize", True), Interaction.from_pylate(own)
+        normalize = normalize or own.get("normalize", True)
+        skipped = own.get("skiplist_words")
+        interaction = Interaction(
+            query_tokens=int(own.get("query_length") or 32),
+            expanded=own.get("do_query_expansion") is not False,
+            attended=bool(own.get("attend_to_expansion_tokens")),
+            skipped=tuple(string.punctuation if skipped is None else skipped),
+        )
     return EncoderSettings(
         kind="sentence-transformers",
         weights_dir=weights_dir,
-        pooling="tokens" if several else _pooling(folder, pooling_config),
+        pooling="tokens" if several else _pooling(folder, configs[place]),
         normalize=normalize,
-        max_length=length,
+        max_length=min(int(next(filter(None, lengths), _tokenizer_limit(weights_dir))), limit),
         query_prefix=query,
         passage_prefix=passage,
         layout=str(own.get("passage_layout") or "{title} {text}"),
-        layers=tuple(_layer(folder / modules[n]["path"], kinds[n]) for n in inner),
+        layers=tuple(_layer(folder / modules[n]["path"], kinds[n], configs[n]) for n in inner),
         on_tokens=bool(inner) and inner[0] < place,
         segments=bool(own.get("token_types")),
         interaction=interaction,
-        notes=notes,
     )
 
 
-def _layer(folder: Path, kind: str) -> HeadLayer:
+def _interaction(transformer: Mapping[str, Any], mask: Mapping[str, Any], limit: int) -> Interaction:
+    """From the modules Transformer and MultiVectorMask of sentence-transformers' `MultiVectorEncoder`."""
+    padding = transformer.get("query_expansion") or {}
+    odd = {
+        "strategy": padding.get("strategy", "fixed") != "fixed",
+        "token": padding.get("token") not in (None, *MASKS),
+        "skiplist_tasks": list(mask.get("skiplist_tasks") or ["document"]) != ["document"],
+        "keep_only_token_ids": bool(mask.get("keep_only_token_ids")),
+    }
+    if unknown := [f"{name} {({**padding, **mask})[name]!r}" for name, is_odd in odd.items() if is_odd]:
+        raise ArtifactError(
+            f"late interaction with {', '.join(unknown)} is not known here",
+            hint='expected questions of a fixed length, filled with masks ("strategy": "fixed"), or not '
+            "filled; tokens may be left out of passages alone, by skiplist_words",
+        )
+    return Interaction(
+        query_tokens=int(padding.get("length") or transformer.get("query_length") or limit),
+        expanded=bool(padding),
+        attended=bool(padding.get("attend")),
+        skipped=tuple(mask.get("skiplist_words") or ()),
+        marked=False,
+    )
+
+
+def _layer(folder: Path, kind: str, config: Mapping[str, Any]) -> HeadLayer:
     """A Dense or LayerNorm module."""
     if kind == "LayerNorm":
         return HeadLayer("norm", folder, "norm.weight")
-    config = _optional_json(folder / "config.json")
     activation = str(config.get("activation_function", "Identity")).rpartition(".")[2]
     if activation not in ACTIVATIONS or config.get("use_residual"):
         raise ArtifactError(
@@ -298,10 +349,10 @@ def _layer(folder: Path, kind: str) -> HeadLayer:
     return HeadLayer("linear", folder, "linear.weight", activation)
 
 
-def _pooling(folder: Path, config: dict[str, Any]) -> str:
-    found = config.get("pooling_mode")
-    names = [found] if isinstance(found, str) else list(found or [])
-    names = names or [name for key, name in POOLING_KEYS.items() if config.get(key)]
+def _pooling(folder: Path, config: Mapping[str, Any]) -> str:
+    stated = config.get("pooling_mode")
+    names = [stated] if isinstance(stated, str) else list(stated or [])
+    names = names or [name for key, name in _SWITCHES.items() if config.get(key)]
     if len(names) != 1 or names[0] not in POOLINGS:
         raise ArtifactError(
             f"{folder} pools by {' + '.join(map(str, names)) or 'nothing'}, expected {' or '.join(POOLINGS)}"
@@ -309,23 +360,26 @@ def _pooling(folder: Path, config: dict[str, Any]) -> str:
     return str(names[0])
 
 
+def _pooler(folder: Path) -> HeadLayer:
+    name = _find_weight(folder, "pooler.dense.weight")
+    if name is None:
+        raise ConfigError(f"pooling is pooler, and {folder} has none", hint="use cls, mean or max")
+    return HeadLayer("linear", folder, name, "Tanh")
+
+
+def _find_weight(folder: Path, ending: str) -> str | None:
+    """The first weight of a model folder that is, or ends in a dot and, `ending`."""
+    names = sorted(weight_shapes(folder))
+    return next((name for name in names if f".{name}".endswith(f".{ending}")), None)
+
+
 def _optional_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    value = read_json(path)
+    value = read_json(path) if path.is_file() else {}
     if not isinstance(value, dict):
-        raise ArtifactError(f"{path}: expected a JSON object, found {json.dumps(value)[:40]}")
+        raise ArtifactError(f"{path}: expected a JSON object, found {str(value)[:40]}")
     return value
 
 
 def _tokenizer_limit(folder: Path) -> int:
     limit = _optional_json(folder / "tokenizer_config.json").get("model_max_length") or _HUGE
     return int(min(limit, _HUGE))
-
-
-def _prefix_note(name: str, config: dict[str, Any], query: str, passage: str) -> tuple[str, ...]:
-    """The E5 family was trained with prefixes that its folders do not state."""
-    names = f"{name} {config.get('_name_or_path', '')}".lower().replace("/", "-").split("-")
-    if query or passage or not any(part.startswith("e5") for part in names):
-        return ()
-    return (f'{name} looks like an E5 model: those need query_prefix="query: ", passage_prefix="passage: "',)

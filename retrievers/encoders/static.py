@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -106,10 +106,8 @@ class StaticEncoder:
         inner, stated = static_parts(folder)
         if max_length is not None and max_length < 1:
             raise ConfigError(f"max_length is {max_length}, expected at least 1")
-        for note in stated["notes"]:
-            log.warning("%s", note)
         vectors = _read_vectors(inner)
-        tokenizer = read_tokenizer(inner)
+        tokenizer = folder_tokenizer(inner)
         if tokenizer.get_vocab_size() > len(vectors):
             raise ArtifactError(
                 f"{inner}/tokenizer.json knows {tokenizer.get_vocab_size()} tokens, the weights beside it "
@@ -292,15 +290,7 @@ def static_parts(folder: Path) -> tuple[Path, dict[str, Any]]:
         "passage": passage_prompt(prompts),
         "layout": str(config.get("passage_layout") or LAYOUT),
         "max_length": config.get("max_length"),
-        "notes": truncation_notes(folder, settings),
     }
-
-
-def truncation_notes(folder: Path, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """A warning where sentence-transformers would cut the vectors of this folder; they are not cut here."""
-    if size := settings.get("truncate_dim"):
-        return (f"{folder.name} would cut its vectors to {size} numbers; taking them whole",)
-    return ()
 
 
 def _read_vectors(folder: Path) -> Float32:
@@ -332,15 +322,6 @@ def _read_vectors(folder: Path) -> Float32:
     if (weights := tensors.get("weights")) is not None:
         vectors *= weights.astype(np.float32)[:, None]
     return np.ascontiguousarray(vectors)
-
-
-def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder, without padding and truncation.
-
-    Raises:
-        ArtifactError: tokenizer.json is missing or damaged.
-    """
-    return folder_tokenizer(folder)
 
 
 def _json(path: Path) -> Any:

@@ -10,9 +10,8 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import read_json
 from rag.core.types import Query
 from rag.runtime.model_files import folder_tokenizer
-from retrievers.encoders.interaction import MASKS, TokenRules
 from retrievers.encoders.layout import render_queries
-from retrievers.encoders.settings import EncoderSettings
+from retrievers.encoders.settings import MASKS, EncoderSettings
 
 
 class TextTokenizer:
@@ -30,12 +29,13 @@ class TextTokenizer:
 
     def __init__(self, settings: EncoderSettings) -> None:
         self.cut = self.cut_questions = 0
-        self.rules = token_rules(settings)
-        self.question_limit = settings.max_length if self.rules is None else self.rules.query_tokens
+        how = settings.interaction
+        self.question_limit = settings.max_length if how is None else how.query_tokens
         self._passages = _truncating(settings, settings.max_length)
         self._queries = self._passages
         if self.question_limit != settings.max_length:
             self._queries = _truncating(settings, self.question_limit)
+        self._fill = mask_id(self._queries) if how is not None and how.expanded else None
 
     @property
     def vocabulary(self) -> Collection[str]:
@@ -56,7 +56,9 @@ class TextTokenizer:
             for each, query in zip(encodings, queries, strict=True)
         )
         ids = [each.ids for each in encodings]
-        return ids if self.rules is None else [self.rules.question(each) for each in ids]
+        if self._fill is None:
+            return ids
+        return [each + [self._fill] * (self.question_limit - len(each)) for each in ids]
 
 
 def _encode(tokenizer: Any, first: Sequence[str], second: Sequence[str] | None) -> list[Any]:
@@ -65,13 +67,6 @@ def _encode(tokenizer: Any, first: Sequence[str], second: Sequence[str] | None) 
         inputs = [(a, b) if b else a for a, b in zip(first, second, strict=True)]
     encodings: list[Any] = tokenizer.encode_batch_fast(inputs)
     return encodings
-
-
-def token_rules(settings: EncoderSettings) -> TokenRules | None:
-    """Rules for padding and skipped tokens of late interaction; None if a text has one vector."""
-    if settings.interaction is None:
-        return None
-    return TokenRules(settings.interaction, open_tokenizer(settings.weights_dir))
 
 
 def _truncating(settings: EncoderSettings, limit: int) -> Any:
@@ -112,17 +107,22 @@ def separator_id(folder: Path) -> int:
 
 
 def mask_token(folder: Path) -> str:
-    """The mask token of this model, as text.
+    """The mask token of this model, as text; see `mask_id`."""
+    tokenizer = open_tokenizer(folder)
+    return str(tokenizer.id_to_token(mask_id(tokenizer)))
+
+
+def mask_id(tokenizer: Any) -> int:
+    """The mask token of a tokenizer.
 
     Raises:
-        ConfigError: the tokenizer of `folder` has no such token.
+        ConfigError: it has none.
     """
-    tokenizer = open_tokenizer(folder)
     for token in MASKS:
-        if tokenizer.token_to_id(token) is not None:
-            return token
+        if (found := tokenizer.token_to_id(token)) is not None:
+            return int(found)
     raise ConfigError(
-        f"{folder}: its tokenizer has no mask token, expected {' or '.join(MASKS)}",
+        f"the tokenizer has no mask token, expected {' or '.join(MASKS)}",
         hint="use an encoder that was trained with masks",
     )
 

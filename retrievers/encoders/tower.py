@@ -2,20 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rag.core.arrays import Int32
-from rag.core.errors import ConfigError
-from rag.runtime.backbone import load_backbone, pad, segments_of, token_vectors
+from rag.core.errors import ArtifactError, ConfigError
+from rag.runtime.backbone import load_backbone, pad, pool, segments_of, token_vectors
 from rag.runtime.bert import Bert
-from retrievers.encoders.head import Head, Linear, build_head, linear_of
-from retrievers.encoders.settings import EncoderSettings
-from retrievers.encoders.tokenization import separator_id, token_rules
+from rag.runtime.model_files import read_weight, weight_shapes
+from retrievers.encoders.settings import EncoderSettings, HeadLayer, Interaction
+from retrievers.encoders.tokenization import mask_id, open_tokenizer, separator_id
 from retrievers.encoders.vectors import Vectors
+
+
+class Linear(nn.Linear):
+    """x → activation(x Wᵀ + b) in fp32."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, activation: str = "Identity") -> None:
+        super().__init__(weight.shape[1], weight.shape[0], bias is not None)
+        self.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
+        self.activation = activation
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(…, out) from (…, in)."""
+        result: Tensor = getattr(nn, self.activation)()(super().forward(input))
+        return result
+
+
+class Head(nn.Module):
+    """Token vectors → a text's vector or vectors, in fp32: pooling, layers, unit length.
+
+    Every published retriever so far is a case of it: sentence-transformers (pooling, then linear layers with an
+    activation, LayerNorm), DPR (the first token, perhaps a linear layer), ANCE (the first token, a linear layer
+    and LayerNorm), a distilled reader (Izacard and Grave 2021: the same two layers on every token, then their
+    mean), ColBERT (a linear layer on every token, all of which are kept).
+
+    Args:
+        settings: pooling, normalisation and layers with their weights.
+        size: H of the token vectors.
+        added: new layers, which follow those of the folder.
+
+    Raises:
+        ArtifactError: a layer's weights are not there, or do not take what comes before them.
+    """
+
+    def __init__(
+        self, settings: EncoderSettings, size: int, added: Iterable[Linear | nn.LayerNorm] = ()
+    ) -> None:
+        super().__init__()
+        self.pooling = "cls" if settings.pooling == "pooler" else settings.pooling
+        self.normalize, self.on_tokens = settings.normalize, settings.on_tokens
+        self.size = self.dim = size
+        self.layers = nn.ModuleList([*map(_read_layer, settings.layers), *added])
+        for layer in self.layers:
+            if isinstance(layer, Linear):
+                if layer.in_features != self.dim:
+                    raise ArtifactError(
+                        f"{settings.weights_dir}: a layer takes vectors of {layer.in_features} dimensions, "
+                        f"not {self.dim}",
+                        hint="this head belongs to another model: copy or download the folder again",
+                    )
+                self.dim = layer.out_features
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Vectors:
+        """Vectors of padded texts, float32.
+
+        Args:
+            hidden: (n, L, H) token vectors.
+            mask: (n, L), 1 on tokens.
+
+        Returns:
+            One vector per text; with the pooling "tokens", the vectors of all tokens.
+        """
+        if self.pooling == "tokens":
+            tokens = Vectors.of_tokens(hidden.float(), mask.bool())
+            return Vectors(self._finish(self._transform(tokens.values)), tokens.lengths)
+        if self.on_tokens:
+            return Vectors(self._finish(pool(self._transform(hidden.float()), mask, self.pooling)))
+        return Vectors(self._finish(self._transform(pool(hidden, mask, self.pooling))))
+
+    def _transform(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def _finish(self, x: Tensor) -> Tensor:
+        return functional.normalize(x, dim=-1) if self.normalize else x
+
+
+def _read_layer(layer: HeadLayer) -> Linear | nn.LayerNorm:
+    bias_name = layer.weight.removesuffix("weight") + "bias"
+    has_bias = bias_name in weight_shapes(layer.folder)
+    weight = read_weight(layer.folder, layer.weight)
+    bias = read_weight(layer.folder, bias_name) if has_bias else None
+    if layer.kind == "linear":
+        return Linear(weight, bias, layer.activation)
+    norm = nn.LayerNorm(weight.shape[0], bias=has_bias)
+    norm.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
+    return norm
+
+
+class TokenRules:
+    """An `Interaction` in the token ids of one tokenizer: which tokens are seen, and whose vectors count."""
+
+    def __init__(self, how: Interaction, tokenizer: Any) -> None:
+        self._unseen = None if how.attended or not how.expanded else mask_id(tokenizer)
+        skipped = [token for token in map(tokenizer.token_to_id, how.skipped) if token is not None]
+        self._skipped = torch.tensor(sorted(skipped), dtype=torch.int64)
+
+    def seen(self, ids: Tensor, mask: Tensor, *, question: bool) -> Tensor:
+        """(n, L): the tokens of `mask` that others attend to."""
+        return mask * (ids != self._unseen) if question and self._unseen is not None else mask
+
+    def kept(self, ids: Tensor, mask: Tensor, *, question: bool) -> Tensor:
+        """(n, L): the tokens of `mask` whose vectors count."""
+        return mask if question else mask * ~torch.isin(ids, self._skipped)
 
 
 class TowerModel(nn.Module):
@@ -36,7 +141,8 @@ class TowerModel(nn.Module):
         super().__init__()
         self.encoder, self.head, self.settings = encoder, head, settings
         self.separator = separator_id(settings.weights_dir) if settings.segments else None
-        self.rules, self.autocast = token_rules(settings), False
+        how, self.autocast = settings.interaction, False
+        self.rules = None if how is None else TokenRules(how, open_tokenizer(settings.weights_dir))
         config: Any = encoder.config
         self.pad_id = int(getattr(config, "pad_token_id", 0) or 0)
         self.dim = head.dim
@@ -82,9 +188,9 @@ class TowerModel(nn.Module):
             drawn = torch.empty(projection_dim, hidden)
             drawn.normal_(0.0, hidden**-0.5, generator=torch.Generator().manual_seed(seed))
             has_bias = settings.interaction is None
-            added.append(linear_of(drawn, torch.zeros(projection_dim) if has_bias else None))
+            added.append(Linear(drawn, torch.zeros(projection_dim) if has_bias else None))
             added += [nn.LayerNorm(projection_dim)] if projection_norm else []
-        return cls(encoder, build_head(settings, hidden, added), settings).to(device)
+        return cls(encoder, Head(settings, hidden, added), settings).to(device)
 
     @property
     def is_trained(self) -> bool:

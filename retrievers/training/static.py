@@ -24,6 +24,7 @@ from rag.core.log import get_logger
 from rag.core.npy import load_npy, save_npy
 from rag.core.types import Query
 from rag.data.examples import Example
+from rag.runtime.model_files import folder_tokenizer
 from rag.runtime.seeds import generator
 from rag.training.card import Card
 from rag.training.claim import input_checksums
@@ -32,7 +33,7 @@ from rag.training.refresh.staleness import ProbeSet
 from rag.training.run import Method, Run, Trained, train
 from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.open import load_like, tokenizer_folder
-from retrievers.encoders.static import LAYOUT, POOLING, StaticEncoder, read_tokenizer, write_static
+from retrievers.encoders.static import LAYOUT, POOLING, StaticEncoder, write_static
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.encoders.word_cache import WordCache
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
@@ -88,7 +89,7 @@ class StaticTokenizer:
 
     def __init__(self, folder: Path, model: StaticModelConfig) -> None:
         file = folder / "tokenizer.json"
-        self.tokenizer = read_tokenizer(folder)
+        self.tokenizer = folder_tokenizer(folder)
         self.file, self.size = file, self.tokenizer.get_vocab_size()
         self._layout = PassageLayout(LAYOUT)
         self._questions = WordCache(self.tokenizer, model.question_tokens)

@@ -15,8 +15,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from rag.core.errors import ArtifactError, ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.interaction import Interaction
-from retrievers.encoders.settings import read_settings
+from retrievers.encoders.settings import Interaction, read_settings
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
 from retrievers.training.config import DprTrainConfig

@@ -15,8 +15,7 @@ from rag.training.card import render_card
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.export import write_encoder
-from retrievers.encoders.interaction import Interaction
-from retrievers.encoders.settings import EncoderSettings, read_settings
+from retrievers.encoders.settings import EncoderSettings, Interaction, read_settings
 from retrievers.encoders.tower import TowerModel
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import encoder_form, export_model, load_model

@@ -11,8 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import Whitespace
 
-from rag.runtime.model_files import model_folder
-from retrievers.encoders.static import read_tokenizer
+from rag.runtime.model_files import folder_tokenizer, model_folder
 from retrievers.encoders.word_cache import WordCache
 
 ODD = [
@@ -25,7 +24,7 @@ ODD = [
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return read_tokenizer(model_folder(None))
+    return folder_tokenizer(model_folder(None))
 
 
 def by_tokenizer(tokenizer: Any, texts: list[str], limit: int) -> list[list[int]]:
