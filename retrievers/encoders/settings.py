@@ -1,9 +1,9 @@
 """The settings in an encoder's folder: pooling, layers, prompts, lengths; read without torch.
 
 These kinds of folder are read: sentence-transformers, its `MultiVectorEncoder` and PyLate (`modules.json`),
-DPR (`model_type` "dpr"), ANCE, original ColBERT checkpoints (`artifact.metadata`) and plain transformers. Pooling
-and prefixes that do not fit the weights cause no error, only worse retrieval. Therefore every setting that the
-folder states is taken from it, and a warning names those that had to be guessed.
+DPR (`model_type` "dpr"), ANCE, original ColBERT checkpoints (`artifact.metadata`) and plain transformers.
+Pooling and prefixes that do not fit the weights cause no error, only worse retrieval. Therefore every setting
+that the folder states is taken from it, and a warning names those that had to be guessed.
 """
 
 from __future__ import annotations
@@ -256,11 +256,10 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
     query, passage = prompts.get("query", default), passage_prompt(prompts, default)
     known = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", _MASK}
     ends = [kind for kind in kinds if kind != _MASK]
+    is_unusual = set(kinds) - known or kinds[0] != "Transformer" or kinds.count("Pooling") > 1
     refused = {
         f"has the modules {', '.join(kinds)}, expected Transformer, then Pooling or {_MASK}, with Dense, "
-        "LayerNorm and Normalize": set(kinds) - known
-        or kinds[0] != "Transformer"
-        or kinds.count("Pooling") > 1,
+        "LayerNorm and Normalize": is_unusual,
         "normalises before another module, expected it last": "Normalize" in ends[:-1],
         "has layers before and behind Pooling, expected one of both": inner and inner[0] < place < inner[-1],
         "puts every text into its chat template": "message" in (transformer.get("modality_config") or {}),

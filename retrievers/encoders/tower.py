@@ -36,10 +36,10 @@ class Linear(nn.Linear):
 class Head(nn.Module):
     """Token vectors → a text's vector or vectors, in fp32: pooling, layers, unit length.
 
-    Every published retriever so far is a case of it: sentence-transformers (pooling, then linear layers with an
-    activation, LayerNorm), DPR (the first token, perhaps a linear layer), ANCE (the first token, a linear layer
-    and LayerNorm), a distilled reader (Izacard and Grave 2021: the same two layers on every token, then their
-    mean), ColBERT (a linear layer on every token, all of which are kept).
+    Every published retriever so far is a case of it: sentence-transformers (pooling, then linear layers with
+    an activation, LayerNorm), DPR (the first token, perhaps a linear layer), ANCE (the first token, a linear
+    layer and LayerNorm), a distilled reader (the same two layers on every token, then their mean), ColBERT (a
+    linear layer on every token, all of which are kept).
 
     Args:
         settings: pooling, normalisation and layers with their weights.
