@@ -152,7 +152,8 @@ class BiEncoder:
             query_settings = query_settings.override(**{**changes, "max_length": limit})
         if not shared and query_prefix is None and not query_settings.query_prefix:
             query_settings = query_settings.override(query_prefix=settings.query_prefix or None)
-        notes = {settings.note, query_settings.note} if pooling == "auto" else set()
+        is_settled = pooling != "auto" or query_prefix is not None
+        notes = set() if is_settled else {settings.note, query_settings.note}
         for note in sorted(filter(None, notes)):
             log.warning("%s", note)
         checked_layout = PassageLayout(settings.layout)

@@ -36,6 +36,7 @@ _SWITCHES = {
 _DPR_MAX_LENGTH = 256
 _METADATA = "artifact.metadata"  # a file of original ColBERT checkpoints
 _MASK = "MultiVectorMask"  # sentence-transformers' module for late interaction
+_E5 = '{} looks like an E5 model: those need query_prefix="query: ", passage_prefix="passage: "'
 _HUGE = 1 << 20  # tokenizers write absurd lengths for "no limit"
 
 
@@ -267,6 +268,7 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         and any(settings.get("include_prompt") is False for settings in configs),
         "has no Pooling, which makes one vector of a text, and no Dense, which projects every token's vector "
         "for late interaction": several and stated != "maxsim" and not {"Dense", _MASK}.intersection(kinds),
+        "cuts its vectors (truncate_dim)": own.get("truncate_dim"),
         f"compares vectors by {stated!r}, expected cosine or dot": not several
         and stated not in ("", "cosine", "dot", "dot_score"),
     }
@@ -308,7 +310,12 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         on_tokens=bool(inner) and inner[0] < place,
         segments=bool(own.get("token_types")),
         interaction=interaction,
+        note=_E5.format(folder.name) if not (query or passage) and _is_e5(folder.name) else "",
     )
+
+
+def _is_e5(name: str) -> bool:
+    return "e5" in name.lower().split("-")
 
 
 def _interaction(transformer: Mapping[str, Any], mask: Mapping[str, Any], limit: int) -> Interaction:

@@ -283,6 +283,8 @@ def static_parts(folder: Path) -> tuple[Path, dict[str, Any]]:
             )
         inner, unit = folder / str(modules[0].get("path") or ""), "Normalize" in kinds
     settings = _json(folder / "config_sentence_transformers.json") or {}
+    if settings.get("truncate_dim"):
+        raise ArtifactError(f"{folder} cuts its vectors (truncate_dim)", hint="save it with whole vectors")
     prompts = {str(name): str(text) for name, text in (settings.get("prompts") or {}).items() if text}
     return inner, {
         "normalize": unit or settings.get("similarity_fn_name") == "cosine",

@@ -40,15 +40,14 @@ def trained(tiny: TinyModels, base: Path, out: Path, rank: int) -> Path:
     return out
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_vectors_are_those_of_the_whole_encoder(tiny: TinyModels, tmp_path: Path, fast: bool) -> None:
+def test_vectors_are_those_of_the_whole_encoder(tiny: TinyModels, tmp_path: Path) -> None:
     base = tiny.bert(tmp_path / "base")
     whole = trained(tiny, base, tmp_path / "whole", rank=3)
     small = write_difference(whole, tmp_path / "small", rank=3, base=str(base))
     assert not (small / "model.safetensors").exists()
     again = write_whole(small, tmp_path / "again")
     vectors = [
-        BiEncoder.load(folder, precision="fp32", fast=fast).encode_questions(TEXTS)
+        BiEncoder.load(folder, precision="fp32").encode_questions(TEXTS)
         for folder in (whole, small, base, again)
     ]
     np.testing.assert_array_equal(vectors[1], vectors[3])

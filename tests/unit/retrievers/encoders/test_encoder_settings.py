@@ -33,7 +33,7 @@ def sentence_folder(
 def test_sentence_transformers_folder(tmp_path):
     settings = read_settings(sentence_folder(tmp_path))
     assert (settings.kind, settings.pooling, settings.normalize) == ("sentence-transformers", "mean", True)
-    assert (settings.similarity, settings.max_length, settings.notes) == ("cosine", 100, ())
+    assert (settings.similarity, settings.max_length, settings.note) == ("cosine", 100, "")
 
 
 def test_dropout_between_modules_changes_nothing(tmp_path):
@@ -96,22 +96,24 @@ def test_prompts_that_pooling_leaves_out_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stated", "kinds", "normalize", "similarity", "n_notes"),
+    ("stated", "kinds", "normalize", "similarity"),
     [
-        ("cosine", ("Transformer", "Pooling"), True, "cosine", 0),
-        ("dot", ("Transformer", "Pooling"), False, "dot", 0),
-        (None, ("Transformer", "Pooling"), False, "dot", 1),
-        ("dot", ("Transformer", "Pooling", "Normalize"), True, "cosine", 0),
+        ("cosine", ("Transformer", "Pooling"), True, "cosine"),
+        ("dot", ("Transformer", "Pooling"), False, "dot"),
+        (None, ("Transformer", "Pooling"), False, "dot"),
+        ("dot", ("Transformer", "Pooling", "Normalize"), True, "cosine"),
     ],
 )
-def test_similarity(tmp_path, stated, kinds, normalize, similarity, n_notes):
+def test_similarity(tmp_path, stated, kinds, normalize, similarity):
     settings = read_settings(sentence_folder(tmp_path, kinds=kinds, own={"similarity_fn_name": stated}))
-    assert (settings.normalize, settings.similarity, len(settings.notes)) == (normalize, similarity, n_notes)
+    assert (settings.normalize, settings.similarity) == (normalize, similarity)
 
 
 def test_unknown_similarity_and_modules_are_refused(tmp_path):
     with pytest.raises(ArtifactError, match="manhattan"):
         read_settings(sentence_folder(tmp_path / "a", own={"similarity_fn_name": "manhattan"}))
+    with pytest.raises(ArtifactError, match="cuts its vectors"):
+        read_settings(sentence_folder(tmp_path / "d", own={"truncate_dim": 8}))
     with pytest.raises(ArtifactError, match="WeightedLayerPooling"):
         read_settings(
             sentence_folder(tmp_path / "b", kinds=("Transformer", "WeightedLayerPooling", "Pooling"))
@@ -150,12 +152,6 @@ def test_the_first_releases_of_pylate_named_the_similarity_of_sentence_transform
     assert (settings.similarity, settings.interaction.query_tokens) == ("maxsim", 24)
 
 
-def test_vectors_that_are_to_be_cut_are_warned_of(tmp_path):
-    assert (
-        "cut its vectors to 8" in read_settings(sentence_folder(tmp_path, own={"truncate_dim": 8})).notes[-1]
-    )
-
-
 def test_the_length_is_read_from_the_older_names_of_its_file(tmp_path):
     folder = sentence_folder(tmp_path)
     (folder / "sentence_bert_config.json").rename(folder / "sentence_xlm-roberta_config.json")
@@ -192,12 +188,12 @@ def test_plain_folder_says_what_was_guessed(tmp_path):
     )
     settings = read_settings(tmp_path)
     assert (settings.pooling, settings.max_length) == ("mean", 512)
-    assert "does not say how" in settings.notes[0]
+    assert "does not say how" in settings.note
 
 
 def test_e5_needs_prefixes(tmp_path):
     settings = read_settings(sentence_folder(tmp_path / "e5-small-v2"))
-    assert any("query: " in note for note in settings.notes)
+    assert "query: " in settings.note
 
 
 def test_overrides(tmp_path):

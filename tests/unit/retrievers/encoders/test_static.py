@@ -127,15 +127,11 @@ def test_mapping_and_weights_of_model2vec(tmp_path: Path, vectors: np.ndarray) -
     assert encoder.identity.similarity == "dot"
 
 
-def test_vectors_that_the_folder_would_cut_are_taken_whole_with_a_warning(
-    tmp_path: Path, vectors: np.ndarray, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_would_cut_vectors_is_refused(tmp_path: Path, vectors: np.ndarray) -> None:
     folder = as_model2vec(tmp_path / "cut", vectors, tokenizer())
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"truncate_dim": 4}))
-    assert StaticEncoder.load(folder).dim == 8
-    assert [record.message for record in caplog.records] == [
-        "cut would cut its vectors to 4 numbers; taking them whole"
-    ]
+    with pytest.raises(ArtifactError, match="cuts its vectors"):
+        StaticEncoder.load(folder)
 
 
 def test_a_text_is_its_title_and_its_first_tokens(tmp_path: Path, vectors: np.ndarray) -> None:

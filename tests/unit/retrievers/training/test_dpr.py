@@ -73,8 +73,7 @@ def test_the_loss_falls_and_retrieval_rises(
     assert "rag train dpr" in card
     assert "--encoder FOLDER " in card  # and not the name of a preset
     assert str(tmp_path) not in card
-    is_dpr = settings.get("layout") == "pair"
-    assert (finished / "ctx_encoder" / "config.json").exists() == is_dpr
+    assert (finished / "passage_encoder" / "modules.json").exists() != config.model.shared
     assert (finished / "modules.json").exists() == config.model.shared
 
 
