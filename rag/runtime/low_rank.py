@@ -1,14 +1,11 @@
 """A model stored as its difference from another that is installed: a few megabytes in place of ninety.
 
-    python -m rag.runtime.low_rank RUN/encoder --out DIR --rank 64
-
 Every matrix of the network is that of the base plus a product of two thin matrices, the best one of its rank;
 vectors, such as biases, are stored whole. The folder opens like any other wherever the base is installed.
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -147,14 +144,3 @@ def _write(folder: Path, out: Path, name: str, tensors: dict[str, Tensor], state
         shutil.copytree(folder, temporary, ignore=_WEIGHTS, dirs_exist_ok=True)
         save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, temporary / name, stated)
         (temporary / name).chmod(0o644)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("encoder", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--rank", type=int, default=64)
-    given = parser.parse_args()
-    print(write_difference(given.encoder, given.out, rank=given.rank))
