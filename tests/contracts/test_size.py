@@ -20,15 +20,15 @@ CEILINGS = {
     "rag/joint": (2814, 2100),
     "rag/metrics": (778, 600),
     "rag/rounds": (1071, 450),
-    "rag/runtime": (2087, 1100),
+    "rag/runtime": (2085, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (753, 450),
     "rag/training": (3037, 1400),
     "indexers": (6447, 4400),
     "readers": (9259, 6600),
-    "retrievers": (11101, 6600),
+    "retrievers": (10910, 6600),
     "serve": (3362, 2600),
-    "tests": (36901, 24000),
+    "tests": (36888, 24000),
 }
 
 
