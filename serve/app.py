@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -88,12 +89,17 @@ def create_app(
             own.cleanup()
 
     api_routes = [route for part in _ROUTERS for route in part.routes]
+    keys = (HTTPBearer(auto_error=False), APIKeyHeader(name="X-API-Key", auto_error=False))
     app = FastAPI(
         title="Open-domain question answering",
         version=__version__,
         description="Ask a corpus; get an answer, its evidence in the text, and a calibrated confidence.",
         docs_url=None,
         redoc_url=None,
+        servers=[{"url": "./"}],  # beside this description, also behind a proxy
+        dependencies=[
+            Depends(key) for key in keys if settings.api_keys
+        ],  # checked by the gate
         responses={"default": {"model": ErrorOut, "description": "An error; its code says which"}},
         lifespan=lifespan,
         middleware=[Middleware(Gate, settings=settings, metrics=engine.metrics, routes=api_routes)],
@@ -103,7 +109,6 @@ def create_app(
         app.include_router(part)
     app.router.routes.extend(_page_routes(settings))
     add_error_handlers(app)
-    app.openapi = lambda: _openapi(app, settings)  # type: ignore[method-assign]
     return app
 
 
@@ -143,22 +148,3 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
     ]
     routes.append(Route("/page.json", page_settings, methods=["GET"], include_in_schema=False))
     return routes
-
-
-def _openapi(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        schema = FastAPI.openapi(app)
-        for model, field in (("AnswerSet", "failure"), ("Location", "pages")):  # which no JSON has
-            del schema["components"]["schemas"][model]["properties"][field]
-        schema["servers"] = [{"url": "./"}]  # beside this description, also behind a proxy
-        if settings.api_keys:
-            schema["components"]["securitySchemes"] = {
-                "bearer": {"type": "http", "scheme": "bearer"},
-                "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-            }
-            for path, operations in schema["paths"].items():
-                if path.startswith("/v1/"):
-                    for operation in operations.values():
-                        operation["security"] = [{"bearer": []}, {"header": []}]
-        app.openapi_schema = schema
-    return app.openapi_schema

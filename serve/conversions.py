@@ -54,15 +54,10 @@ class Conversions:
                 its format; 503: too many uploads, of this key or of all.
         """
         for name, _ in files:
-            if (
-                name in ("", ".", "..")
-                or not name.isprintable()
-                or len(name.encode("utf-8", "replace")) > 255
-            ):
-                raise invalid_request(
-                    f"{name[:100]!r} cannot be the name of a file",
-                    'give the form field a file name such as filename="guide.pdf"',
-                )
+            is_short = len(name.encode("utf-8", "replace")) <= 255
+            if name in ("", ".", "..") or not name.isprintable() or not is_short:
+                hint = 'give the form field a file name such as filename="guide.pdf"'
+                raise invalid_request(f"{name[:100]!r} cannot be the name of a file", hint)
         if self._uploads[key] >= _MOST_OF_KEY or self.uploads >= _MOST:
             raise _busy()
         self._uploads[key] += 1
@@ -103,7 +98,8 @@ async def _convert(files: Sequence[tuple[str, bytes]], folder: Path, lock: IO[by
         ends, documents = time.monotonic() + _UPLOAD_S, []
         for number, (name, content) in enumerate(files):
             path = folder / str(number) / name
-            await asyncio.to_thread(_write, path, content)
+            path.parent.mkdir()
+            await asyncio.to_thread(path.write_bytes, content)
             left_s = max(0.1, min(_LIMITS.timeout_s, ends - time.monotonic()))
             reply = await _reply(process, path, replace(_LIMITS, timeout_s=left_s))
             item = await asyncio.to_thread(_document, name, reply)
@@ -117,16 +113,11 @@ async def _convert(files: Sequence[tuple[str, bytes]], folder: Path, lock: IO[by
         await process.wait()
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir()
-    path.write_bytes(content)
-
-
 async def _reply(process: asyncio.subprocess.Process, path: Path, limits: Limits) -> bytes:
     """The line that the process writes about a file; empty if it ended or took too long."""
     assert process.stdin is not None
     assert process.stdout is not None
-    request = {"path": str(path), "limits": asdict(limits), "encoding": "utf-8", "cache": ""}
+    request = {"path": str(path), "limits": asdict(limits), "encoding": "utf-8"}
     try:
         process.stdin.write(json.dumps(request).encode() + b"\n")
         await process.stdin.drain()
@@ -135,12 +126,8 @@ async def _reply(process: asyncio.subprocess.Process, path: Path, limits: Limits
     except (ConnectionError, ValueError):  # it ended, or wrote more than a line may hold
         return b""
     except TimeoutError:
-        reason = {
-            "reason": "takes too long",
-            "remedy": "split it",
-            "detail": f"over {limits.timeout_s:.0f} s",
-        }
-        return json.dumps(reason).encode()
+        detail = f"over {limits.timeout_s:.0f} s"
+        return json.dumps({"reason": "takes too long", "remedy": "split it", "detail": detail}).encode()
 
 
 def _document(name: str, line: bytes) -> Document | BadRecord:
@@ -152,7 +139,5 @@ def _document(name: str, line: bytes) -> Document | BadRecord:
 
 
 def _busy() -> ApiError:
-    return ApiError(
-        503, "overloaded", "too many files are being converted",
-        hint="try again after the time in Retry-After", headers={"Retry-After": "10"},
-    )  # fmt: skip
+    message, hint = "too many files are being converted", "try again after the time in Retry-After"
+    return ApiError(503, "overloaded", message, hint=hint, headers={"Retry-After": "10"})

@@ -227,7 +227,7 @@ async def test_openapi_is_valid_and_describes_requests_answers_and_errors():
     for kind in (AskRequest, RetrieveRequest):
         for example in models[kind.__name__]["examples"]:
             kind.model_validate(example)
-    assert set(models["AnswerSet"]["properties"]) == set(AnswerSet.__dataclass_fields__) - {"failure"}
+    assert set(models["AnswerSet"]["properties"]) == set(AnswerSet.__dataclass_fields__)
     for path, operations in schema["paths"].items():
         for operation in operations.values():
             assert operation["tags"], path
