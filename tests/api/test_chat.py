@@ -137,17 +137,9 @@ def test_wrong_requests_have_errors_that_the_client_knows(client: openai.OpenAI)
     assert missing.value.type == "invalid_request_error"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt-4o")
-    for messages, words in (
-        ([], "messages: list should have at least 1 item"),
-        ([user("")], "the last user message: String should have at least 1"),
-        ([user("a" * 1001)], "at most 1000 characters"),
-        ([{"role": "system", "content": "x"}], "no message of the user"),
-        ([user(QUESTION), {"role": "user", "content": 3}], "messages.1.content"),
-    ):
-        with pytest.raises(openai.BadRequestError, match=words) as refused:
-            complete(client, *messages)
-        assert refused.value.code == "invalid_request"
-        assert set(refused.value.body) == {"message", "type", "param", "code"}
+    with pytest.raises(openai.BadRequestError) as refused:
+        complete(client, user(""))
+    assert refused.value.code == "invalid_request"
     with pytest.raises(openai.AuthenticationError) as unknown:
         complete(client.with_options(api_key="wrong"), user(QUESTION))
     assert unknown.value.code == "invalid_api_key"

@@ -20,6 +20,7 @@ from tests.api.fakes import FakePipeline, running, settings, until
 
 pytestmark = pytest.mark.anyio
 LARGEST = 256 * 1024  # body, in bytes
+USER = {"role": "user", "content": "Who?"}
 
 
 def check(response: httpx.Response, status: int, code: str) -> dict[str, str]:
@@ -38,40 +39,72 @@ def check(response: httpx.Response, status: int, code: str) -> dict[str, str]:
     return error
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({}, "either 'question'"),
-        ({"question": "a", "questions": ["b"]}, "either 'question'"),
-        ({"question": ""}, "question: string should have at least 1 character"),
-        ({"question": " \n\t "}, "question: string should have at least 1 character"),
-        ({"questions": []}, "questions: list should have at least 1 item"),
-        ({"questions": ["a", " "]}, "questions.1: string should have at least 1 character"),
-        ({"question": 7}, "question: input should be a valid string"),
-        ({"questions": "a"}, "questions: input should be a valid list"),
-        ({"questions": ["a", None]}, "questions.1: input should be a valid string"),
-        ({"question": "é" * 1001}, "question: string should have at most 1000 characters"),
-        ({"questions": ["a"] * 33}, "questions: list should have at most 32 items"),
-        ({"question": "a", "top_k": 0}, "top_k: input should be greater than or equal to 1"),
-        ({"question": "a", "top_k": 101}, "top_k: input should be less than or equal to 100"),
-        ({"question": "a", "top_k": "5"}, "top_k: input should be a valid integer"),
-        ({"question": "a", "top_k": True}, "top_k: input should be a valid integer"),
-        ({"question": "a", "top_k": 10**30}, "top_k"),
-        ({"question": "a", "n_best": 21}, "n_best: input should be less than or equal to 20"),
-        ({"question": "a", "topk": 5}, "'topk' is not a known field"),
-        ({"question": "a", "\ud800": 5}, "unicode"),
-        ({"question": "half \ud83d"}, "unicode"),
-        ([1, 2], "not a JSON object"),
-        ("text", "not a JSON object"),
-        (None, "not a JSON object"),
-    ],
-)
-async def test_invalid_requests_are_explained(body, words):
-    async with running() as client:
+JUDGED = {"question": "Where?", "answer": "there", "verdict": "right"}
+BAD_REQUESTS = [  # path, body, words of the message
+    ("/v1/ask", {}, "either 'question'"),
+    ("/v1/ask", {"question": "a", "questions": ["b"]}, "either 'question'"),
+    ("/v1/ask", {"question": ""}, "question: string should have at least 1 character"),
+    ("/v1/ask", {"question": " \n\t "}, "question: string should have at least 1 character"),
+    ("/v1/ask", {"questions": []}, "questions: list should have at least 1 item"),
+    ("/v1/ask", {"questions": ["a", " "]}, "questions.1: string should have at least 1 character"),
+    ("/v1/ask", {"question": 7}, "question: input should be a valid string"),
+    ("/v1/ask", {"questions": "a"}, "questions: input should be a valid list"),
+    ("/v1/ask", {"questions": ["a", None]}, "questions.1: input should be a valid string"),
+    ("/v1/ask", {"question": "é" * 1001}, "question: string should have at most 1000 characters"),
+    ("/v1/ask", {"questions": ["a"] * 33}, "questions: list should have at most 32 items"),
+    ("/v1/ask", {"question": "a", "top_k": 0}, "top_k: input should be greater than or equal to 1"),
+    ("/v1/ask", {"question": "a", "top_k": 101}, "top_k: input should be less than or equal to 100"),
+    ("/v1/ask", {"question": "a", "top_k": "5"}, "top_k: input should be a valid integer"),
+    ("/v1/ask", {"question": "a", "top_k": True}, "top_k: input should be a valid integer"),
+    ("/v1/ask", {"question": "a", "top_k": 10**30}, "top_k"),
+    ("/v1/ask", {"question": "a", "n_best": 21}, "n_best: input should be less than or equal to 20"),
+    ("/v1/ask", {"question": "a", "topk": 5}, "'topk' is not a known field"),
+    ("/v1/ask", {"question": "a", "\ud800": 5}, "unicode"),
+    ("/v1/ask", {"question": "half \ud83d"}, "unicode"),
+    ("/v1/ask", [1, 2], "not a JSON object"),
+    ("/v1/ask", "text", "not a JSON object"),
+    ("/v1/ask", None, "not a JSON object"),
+    ("/v1/ask", {"question": "a", "filter": {"path": 3}}, "gives 'path' the value 3"),
+    ("/v1/ask?top_k=3", {"question": "a"}, "'top_k' in the URL is not read"),
+    ("/v1/retrieve?top_k=3", {"question": "a"}, "'top_k' in the URL is not read"),
+    ("/v1/admin/reload", {"folder": "/nope"}, "'folder' is not a known field"),
+    ("/v1/feedback", {**JUDGED, "better_answer": "x"}, "a right answer has no 'better_answer'"),
+    ("/v1/feedback", {**JUDGED, "verdict": "maybe"}, "verdict: input should be 'right' or 'wrong'"),
+    ("/v1/feedback", {**JUDGED, "answer": " "}, "answer: string should have at least 1 character"),
+    ("/v1/feedback", {**JUDGED, "question": "a\0b"}, "a text holds a NUL character"),
+    ("/v1/feedback", {**JUDGED, "answer": "a" * 1001}, "answer: string should have at most 1000"),
+    ("/v1/feedback", {**JUDGED, "more": 1}, "'more' is not a known field"),
+    ("/v1/embeddings", {"input": []}, "input: list should have at least 1 item"),
+    ("/v1/embeddings", {"input": ["a"] * 2049}, "input: list should have at most 2048 items"),
+    ("/v1/embeddings", {"input": ["a", " "]}, "input.1: string should match pattern"),
+    ("/v1/embeddings", {"input": [[1, 2]]}, "input: token ids, expected texts"),
+    ("/v1/embeddings", {"input": [15339]}, "input: token ids, expected texts"),
+    ("/v1/embeddings", {"input": "a", "dimensions": 2}, "dimensions is 2, the vectors have 3"),
+    ("/v1/embeddings", {"input": "a", "encoding_format": "int8"}, "encoding_format: input should be"),
+    ("/v1/embeddings", {"input": "a", "input_type": "clustering"}, "input_type: input should be"),
+    ("/v1/chat/completions", {"messages": []}, "messages: list should have at least 1 item"),
+    ("/v1/chat/completions", {"messages": [USER | {"content": ""}]}, "the last user message: String should"),
+    ("/v1/chat/completions", {"messages": [USER | {"content": "a" * 1001}]}, "at most 1000 characters"),
+    ("/v1/chat/completions", {"messages": [USER | {"role": "system"}]}, "no message of the user"),
+    ("/v1/chat/completions", {"messages": [USER, USER | {"content": 3}]}, "messages.1.content"),
+    ("/v1/chat/completions", {"messages": [USER], "filter": {"path": 3}}, "gives 'path' the value 3"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "words"), BAD_REQUESTS)
+async def test_a_bad_request_is_explained_in_the_shape_of_its_path(path, body, words, tmp_path):
+    async with running(feedback_file=tmp_path / "feedback.jsonl") as client:
         response = await client.post(
-            "/v1/ask", content=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+            path, content=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
         )
-    assert words in check(response, 422, "invalid_request")["message"]
+        if path.startswith(("/v1/embeddings", "/v1/chat")):
+            error = response.json()["error"]
+            assert (response.status_code, error["code"]) == (400, "invalid_request")
+            assert set(error) == {"message", "type", "param", "code"}
+        else:
+            error = check(response, 422, "invalid_request")
+    assert words in error["message"]
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_limits_hold_exactly():

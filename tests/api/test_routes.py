@@ -132,19 +132,13 @@ async def test_a_passage_with_its_neighbours():
     assert refused.status_code == 422
 
 
-async def test_a_filter_reaches_the_search_and_a_wrong_one_is_refused():
-    service = FakePipeline("v1")
-    async with running(service) as client:
-        for path in ("/v1/ask", "/v1/chat/completions"):
-            content = {"messages": [{"role": "user", "content": QUESTION}]}
-            asked = {"question": QUESTION} if path == "/v1/ask" else content
-            assert (await client.post(path, json={**asked, "filter": {"path": "a/*"}})).status_code == 200
-            refused = await client.post(path, json={**asked, "filter": {"path": 3}})
-            assert refused.status_code in (400, 422)
-            assert "gives 'path' the value 3" in refused.json()["error"]["message"]
-        page = (await client.get("/page.json")).json()
-    assert service.filters == [Filter.parse({"path": "a/*"})] * 2
-    assert page["indexes"][0]["folders"] == ["guide/", "guide/setup/"]
+async def test_a_filter_reaches_the_search():
+    pipeline, chosen = FakePipeline("v1"), {"filter": {"path": "a/*"}}
+    async with running(pipeline) as client:
+        await client.post("/v1/ask", json={"question": QUESTION, **chosen})
+        chat = {"messages": [{"role": "user", "content": QUESTION}], **chosen}
+        assert (await client.post("/v1/chat/completions", json=chat)).status_code == 200
+    assert pipeline.filters == [Filter.parse({"path": "a/*"})] * 2
 
 
 async def test_health_and_readiness():

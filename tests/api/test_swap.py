@@ -136,18 +136,3 @@ async def test_reload_needs_keys():
     assert (response.status_code, response.json()["error"]["code"]) == (403, "reload_disabled")
     async with running(app=application(Opener())) as client:
         assert (await client.post("/v1/admin/reload")).status_code == 401
-
-
-async def test_parameters_that_nothing_reads_are_refused():
-    app = application(opener := Opener())
-    async with running(app=app) as client:
-        for path, body, status in (
-            ("/v1/admin/reload", {"index": "/nope"}, 404),
-            ("/v1/admin/reload", {"folder": "/nope"}, 422),
-            ("/v1/admin/reload?index=/nope", None, 422),
-            ("/v1/ask?top_k=3", {"question": "a"}, 422),
-        ):
-            response = await client.post(path, json=body, headers=KEY)
-            assert (response.status_code, bool(response.json()["error"]["hint"])) == (status, True), path
-        assert (await client.post("/v1/admin/reload", json={}, headers=KEY)).status_code == 200
-    assert len(opener.opened) == 2
