@@ -97,9 +97,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         servers=[{"url": "./"}],  # beside this description, also behind a proxy
-        dependencies=[
-            Depends(key) for key in keys if settings.api_keys
-        ],  # checked by the gate
+        dependencies=[Depends(key) for key in keys if settings.api_keys],  # checked by the gate
         responses={"default": {"model": ErrorOut, "description": "An error; its code says which"}},
         lifespan=lifespan,
         middleware=[Middleware(Gate, settings=settings, metrics=engine.metrics, routes=api_routes)],
