@@ -231,12 +231,18 @@ def _scalar(text: str) -> Any:
     return text if is_block or (isinstance(value, int | float) and ":" in text) else value
 
 
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings, where those of `over` win.
+
+    Example:
+        >>> merged({"optim": {"a": 1, "b": 2}}, {"optim": {"b": 3}})
+        {'optim': {'a': 1, 'b': 3}}
+    """
+    result = dict(base)
     for key, value in over.items():
-        nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merge(merged[key], value) if nested else value
-    return merged
+        is_nested = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if is_nested else value
+    return result
 
 
 def _text_of(source: str | Path) -> str:
@@ -287,7 +293,7 @@ def load_config(
     _check_recipe(kind, source, given.pop(RECIPE_KEY, None))
     if issubclass(kind, Config):
         given, overrides = kind.nested(given), kind.nested(overrides or {})
-    data = _merge(given, overrides or {})
+    data = merged(given, overrides or {})
     try:
         return kind.model_validate(data)
     except ValidationError as error:

@@ -10,14 +10,18 @@ from rag.adaptation.config import AdaptConfig
 from rag.cli.options import (
     READING,
     SEARCH,
+    Assignments,
     IndexDir,
     IndexEncoder,
+    Out,
     RetrieverSpec,
+    Threads,
     adds_options,
+    config_source,
+    files,
     option,
     options_of,
 )
-from rag.cli.recipe import Assignments, Out, Threads, config_source, files
 
 _MADE = "Questions"
 _SETTINGS = {

@@ -5,13 +5,12 @@ import keyword
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from rag.core.errors import ConfigError, RagError, ResourceError, did_you_mean
+from rag.cli.lazy import LazyGroup, command_of, refusing_repeats
+from rag.core.errors import RagError, ResourceError
 
 _COMMANDS = {  # name → panel of the help, summary
     "index": ("Build", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
@@ -44,25 +43,15 @@ _FELLED = {
 }
 
 
-class _LazyGroup(TyperGroup):
-    """Imports a command's module when the command is used, so that `rag --help` stays fast."""
+_REMOVED = {"convert": "`rag retrieve` writes TREC runs and DPR's JSON"}  # command → what to use instead
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(_COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return _placeholder(cmd_name) if cmd_name in _COMMANDS else None
+class _Commands(LazyGroup):
+    entries = _COMMANDS
+    removed = _REMOVED
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in _COMMANDS and not args[0].startswith("-"):
-            hint = _FELLED.get(args[0]) or did_you_mean(
-                args[0], _COMMANDS, f"commands: {', '.join(_COMMANDS)}"
-            )
-            raise ConfigError(f"there is no command {args[0]!r}", hint=hint)
-        name, placeholder, rest = super().resolve_command(ctx, args)
-        if name not in _COMMANDS:
-            return name, placeholder, rest
-        return name, load_command(name), rest
+    def load(self, name: str) -> Any:
+        return load_command(name)
 
 
 def load_command(name: str) -> Any:
@@ -70,53 +59,16 @@ def load_command(name: str) -> Any:
     word = f"{name}_" if keyword.iskeyword(name) else name
     module = importlib.import_module(f"rag.cli.{word}")
     if not hasattr(module, "app"):
-        return _refusing_repeats(_command(name, getattr(module, word)))
+        return command_of(name, getattr(module, word))
     group: Any = typer.main.get_command(module.app)
     group.name = name
     for command in group.commands.values():
-        _refusing_repeats(command)
+        refusing_repeats(command)
     return group
 
 
-def _refusing_repeats(command: Any) -> Any:
-    """Refuse an option that is given twice and takes one value: the first one would be dropped."""
-    make_parser = command.make_parser
-
-    def checked_parser(ctx: Any) -> Any:
-        parser = make_parser(ctx)
-        parse = parser.parse_args
-
-        def checked_parse(args: list[str]) -> Any:
-            values, rest, order = parse(args)
-            for option in {one.name: one for one in order}.values():
-                is_single = option.param_type_name == "option" and not (option.multiple or option.is_flag)
-                if is_single and order.count(option) > 1:
-                    name = max(option.opts, key=len)
-                    raise ConfigError(f"{name} is given {order.count(option)} times", hint="give it once")
-            return values, rest, order
-
-        parser.parse_args = checked_parse
-        return parser
-
-    command.make_parser = checked_parser
-    return command
-
-
-def _placeholder(name: str) -> Any:
-    panel, help = _COMMANDS[name]
-    return _command(name, lambda: None, help=help, rich_help_panel=panel)
-
-
-def _command(name: str, function: Callable[..., None], **shown: Any) -> Any:
-    single = typer.Typer(add_completion=False)
-    single.command(name, **shown)(function)
-    built = typer.main.get_command(single)
-    built.name = name
-    return built
-
-
 app = typer.Typer(
-    cls=_LazyGroup,
+    cls=_Commands,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},

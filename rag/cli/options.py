@@ -2,13 +2,15 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from glob import escape, glob
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rag.config import explained
+from rag.config import explained, preset_names
 from rag.core.errors import ConfigError
 from rag.data import choices
 from rag.open_settings import OpenSettings
@@ -163,7 +165,7 @@ def options_of(settings: type[BaseModel], *names: str, panel: str | None = None)
         name: (
             Annotated[
                 fields[name].annotation,
-                option(help=helps[name], panel=panel, **_bounds(fields[name])),
+                option(help=helps[name], panel=panel, **bounds_of(fields[name])),
             ],
             fields[name].default,
         )
@@ -171,7 +173,7 @@ def options_of(settings: type[BaseModel], *names: str, panel: str | None = None)
     }
 
 
-def _bounds(field: FieldInfo) -> dict[str, Any]:
+def bounds_of(field: FieldInfo) -> dict[str, Any]:
     """Lowest and highest value, both included, of a field that has such."""
     names = {"ge": "min", "le": "max"}
     return {
@@ -202,3 +204,39 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
     """The parameters of a function as options."""
     parameters = inspect.signature(function, eval_str=True).parameters
     return {name: (parameter.annotation, parameter.default) for name, parameter in parameters.items()}
+
+
+_TRAINED = {"adapt": "reader"}  # command → recipe, where it has another name
+
+
+def complete_config(ctx: typer.Context, incomplete: str) -> list[str]:
+    """What --config may be: presets of the command's recipe, and YAML and JSON files."""
+    recipe = ctx.params.get("recipe") or _TRAINED.get(str(ctx.info_name), str(ctx.info_name))
+    presets = preset_names("" if recipe == "rounds" else recipe)
+    paths = sorted(glob(f"{escape(incomplete)}*.yaml") + glob(f"{escape(incomplete)}*.json"))
+    return [name for name in presets if name.startswith(incomplete)] + paths
+
+
+def config_source(help: str) -> Any:
+    """The option for a file of settings, or a preset."""
+    return Annotated[str | None, option(help=help, panel="Settings", autocompletion=complete_config)]
+
+
+ConfigSource = config_source("YAML or JSON file, or the name of a preset.")
+Out = Annotated[
+    Path, option(*("--out", "-o"), help="Folder of the run; an unfinished one is resumed.", panel=OUTPUT)
+]
+Assignments = Annotated[
+    list[str] | None, option("--set", help="Any setting as key=value; wins over --config.", panel="Settings")
+]
+Threads = Annotated[int | None, option(min=1, help="CPU threads; default: all cores.", panel="Settings")]
+From = Annotated[
+    str | None, option("--from", help="Encoder to start from; default: all-MiniLM-L6-v2.", panel=TRAINING)
+]
+
+
+def files(help: str, *flags: str) -> Any:
+    """An option for files that may be given several times."""
+    return Annotated[
+        list[Path] | None, option(*flags, help=f"{help}; may be given several times.", panel=DATA)
+    ]

@@ -9,15 +9,19 @@ from rag.cli.options import (
     DATA,
     READING,
     SEARCH,
+    Assignments,
+    From,
     IndexEncoder,
     Options,
+    Out,
     ReaderSpec,
     RetrieverSpec,
+    Threads,
     adds_options,
+    config_source,
     option,
     options_of,
 )
-from rag.cli.recipe import Assignments, From, Out, Threads, config_source
 from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig, RoundsConfig
 from retrievers.negatives.settings import GuidanceSettings
 

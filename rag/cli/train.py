@@ -1,108 +1,255 @@
-"""`rag train`: training recipes, one subcommand each."""
+"""`rag train`: a subcommand per recipe, whose options are the settings of the recipe's configuration."""
 
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from pkgutil import resolve_name
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+import yaml
 
-from rag.cli import train_retrievers as retrievers
-from rag.cli.options import DATA, SEARCH, TRAINING, option
-from rag.cli.recipe import (
+from rag.cli.lazy import LazyGroup, command_of
+from rag.cli.options import (
+    DATA,
+    REQUIRED,
+    TRAINING,
     Assignments,
     ConfigSource,
-    From,
     Out,
     Threads,
-    files,
-    index,
-    load_recipe,
-    run_recipe,
-    training_command,
+    bounds_of,
+    command_with,
+    option,
 )
-from rag.cli.train_joint import emdr2, mlm, orqa, rag, realm
+from rag.config import Config, explained, merged, parse_overrides
 from rag.core.errors import ConfigError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Train models, one subcommand per recipe.")
+_RETRIEVERS, _READERS, _TOGETHER = "Retrievers", "Readers", "Retriever and reader together"
+_RECIPES = {  # name → panel of the help, summary
+    "dpr": (_RETRIEVERS, "A dense retriever with in-batch and hard negatives (DPR)."),
+    "ance": (_RETRIEVERS, "A dense retriever with negatives that it retrieves itself (ANCE)."),
+    "mdr": (_RETRIEVERS, "A multi-hop retriever (MDR); search with --retriever multihop."),
+    "ict": (_RETRIEVERS, "A dense retriever from passages alone (ICT)."),
+    "distill": (_RETRIEVERS, "A dense retriever towards a reader's scores (DKRR and its kin)."),
+    "static": (_RETRIEVERS, "A static encoder, a vector per token, from any encoder."),
+    "colbert": (_RETRIEVERS, "A retriever with a vector per token (ColBERT)."),
+    "reranker": (_RETRIEVERS, "A cross-encoder that re-ranks what a search finds."),
+    "reader": (_READERS, "An extractive reader, from questions with answers."),
+    "generator": (_READERS, "A reader that generates its answers (Fusion-in-Decoder)."),
+    "orqa": (_TOGETHER, "Question encoder and span reader from answers alone (ORQA)."),
+    "mlm": (_TOGETHER, "An encoder that predicts masked names and dates, REALM's first reader."),
+    "realm": (_TOGETHER, "A retriever, by predicting masked names and dates (REALM)."),
+    "rag": (_TOGETHER, "Question encoder and generator, by the likelihood of answers (RAG)."),
+    "emdr2": (_TOGETHER, "Retriever and Fusion-in-Decoder reader (EMDR², PDist, LOOP, ADist)."),
+}
+_FLAGS = {  # setting → its spellings; others are spelled as they are named
+    "train_files": ("--train",),
+    "validation_file": ("--validation",),
+    "index": ("--index", "-i"),
+    "question_encoder": ("--from",),
+}
+_INDEX_ENCODER = {"question_encoder": ("--index-encoder",)}
+_CORPUS = {"train_files": ("--corpus", "--train")}
+_FLAGS_OF: dict[str, dict[str, tuple[str, ...]]] = {
+    "ict": _CORPUS,
+    "reader": {"encoder": ("--from",)},
+    "generator": {"model": ("--from",), "encoder": ("--warm-start",)},
+    "orqa": {**_INDEX_ENCODER, "reader.encoder": ("--reader",)},
+    "mlm": {**_CORPUS, "mlm.encoder": ("--from",)},
+    "realm": {**_CORPUS, **_INDEX_ENCODER, "mlm.encoder": ("--reader",)},
+    "rag": _INDEX_ENCODER,
+    "emdr2": _INDEX_ENCODER,
+}
+_USES = {  # what a finished model is called, and the command that uses it; {1}: the run's index
+    "static": "encoder → {0}\nuse it: rag index … --encoder {0} --retriever hybrid",
+    "colbert": "encoder → {0}\nuse it: rag index … --encoder {0} --index-type plaid",
+    "reranker": "cross-encoder → {0}\nuse it: rag ask … --rerank {0}",
+    "mlm": "masked language model → {0}\nuse it: rag train realm … --reader {0}",
+    **dict.fromkeys(
+        ("reader", "generator", "orqa", "rag", "emdr2"),
+        "reader → {0}\nuse it: rag ask … --index {1} --reader {0}",
+    ),
+}
+_ENCODER = "encoder → {0}\nuse it: rag index … --encoder {0}"
+_RESUMED = (
+    "Ctrl-C or a crash loses at most a few minutes: the same command resumes from the last checkpoint. "
+    "With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train …"
+)
+_SETS = Annotated[
+    list[str] | None,
+    option("--train", help="Questions with answers, of any format; may be given several times.", panel=DATA),
+]
+_NEGATIVES = Annotated[
+    list[str] | None,
+    option(
+        help="Results of `rag retrieve` for the questions of the --train in the same place: hard negatives, "
+        "and positives where there are no gold passages.",
+        panel=DATA,
+    ),
+]
+_REFRESHED = {  # recipe → what its second process runs
+    "ance": "retrievers.training.ance:refresh_negatives",
+    **dict.fromkeys(("realm", "rag", "emdr2"), "rag.joint.live_index:refresh_index"),
+}
+_ROLE = Annotated[
+    Literal["both", "trainer", "refresher"],
+    option(
+        help="both: train and refresh in turn; or one of the two processes that share --out.", panel=TRAINING
+    ),
+]
+_RAY = Annotated[
+    str | None, option(help="Renew the index on this Ray cluster (HOST:PORT, or auto).", panel="Cluster")
+]
 
 
-@app.command(rich_help_panel="Readers")
-def reader(
-    *,
-    train: Annotated[
-        list[Path] | None,
-        option(help="Questions with answers, of any format; may be given several times.", panel=DATA),
-    ] = None,
-    negatives: Annotated[
-        list[Path] | None,
-        option(
-            help="Results of `rag retrieve` for the questions of the --train in the same place: hard "
-            "negatives, and positives where there are no gold passages.",
-            panel=DATA,
-        ),
-    ] = None,
-    from_: From = None,
-    config: ConfigSource = None,
-    set_: Assignments = None,
-    threads: Threads = None,
-    out: Out,
+class _Recipes(LazyGroup):
+    entries = _RECIPES
+
+    def load(self, name: str) -> Any:
+        return recipe_command(name)
+
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    cls=_Recipes,
+    help="Train models, one subcommand per recipe.",
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Train models, one subcommand per recipe."""
+
+
+def recipe_command(name: str) -> Any:
+    """The command of a recipe: an option for each setting of its configuration."""
+    options: dict[str, tuple[Any, Any]] = {}
+    if "_RAG_COMPLETE" not in os.environ:  # else what the settings import is not needed
+        from rag.recipes import RECIPES
+
+        own = _setting_options(name, resolve_name(RECIPES[name].config))
+        options |= sorted(own.items(), key=lambda item: item[1][0].__metadata__[0].rich_help_panel != DATA)
+    if name == "reader":
+        options |= {"train": (_SETS, None), "negatives": (_NEGATIVES, None)}
+    options |= {"config": (ConfigSource, None), "set_": (Assignments, None), "threads": (Threads, None)}
+    options |= {"role": (_ROLE, "both")} if name in _REFRESHED else {}
+    options |= {"ray": (_RAY, None), "out": (Out, REQUIRED)}
+    flags = {key.rpartition("__")[2]: _flag(key, annotation) for key, (annotation, _) in options.items()}
+
+    def run(
+        config: str | None, set_: list[str] | None, ray: str | None, role: str = "both", **given: Any
+    ) -> None:
+        if name == "reader":
+            given["train"] = _reader_sets(given["train"], given.pop("negatives"))
+        settings = {key.replace("__", "."): value for key, value in given.items() if value not in (None, [])}
+        train(name, config, settings, set_ or [], flags, ray, role)
+
+    help = f"{_RECIPES[name][1]}\n\n{_RESUMED}"
+    return command_of(name, command_with(options, run, like=recipe_command, help=help))
+
+
+def train(
+    name: str,
+    source: str | None,
+    settings: Mapping[str, Any],
+    assignments: Sequence[str],
+    flags: Mapping[str, str],
+    ray: str | None,
+    role: str,
 ) -> None:
-    """Train an extractive reader on questions with gold passages, or with retrieved ones that match answers.
+    """Train: options win over `source`, assignments over both.
 
-    Ctrl-C or a crash loses at most a few minutes: the same command resumes from the last checkpoint.
+    Args:
+        settings: from options, by dotted name.
+        flags: setting → option, for messages.
     """
-    sets = [{"questions": str(path)} for path in train or ()]
+    from rag.core.log import setup_logging
+    from rag.recipes import RECIPES, read_config, run
+
+    is_first = os.environ.get("RANK", "0") == "0"
+    setup_logging("INFO" if is_first else "WARNING")
+    overrides: dict[str, Any] = {}
+    for key, value in settings.items():
+        *groups, last = key.split(".")
+        place = overrides
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = value
+    kind = resolve_name(RECIPES[name].config)
+    config = read_config(kind, source, merged(overrides, parse_overrides(assignments)), flags)
+    if ray is None and role == "both":
+        finished = run(name, config)
+    else:
+        from rag.scale.encoding import encoding_at
+
+        with encoding_at(ray) as encoding:
+            if role == "refresher":
+                typer.echo(f"refreshed → {resolve_name(_REFRESHED[name])(config, **encoding)}")
+                return
+            finished = resolve_name(RECIPES[name].run)(config, role=role, **encoding)
+    if is_first:
+        index = config.out / "index"
+        typer.echo(_USES.get(name, _ENCODER).format(finished, index if index.is_dir() else "…"))
+
+
+def _setting_options(recipe: str, kind: type[Config], group: str = "") -> dict[str, tuple[Any, Any]]:
+    """An option for each setting, those of groups too; its name has the group's where two share it."""
+    options: dict[str, tuple[Any, Any]] = {}
+    helps, groups, homes = explained(kind), kind.groups(), kind._homes()
+    flags = {**_FLAGS, **_FLAGS_OF.get(recipe, {})}
+    for name, field in kind.model_fields.items():
+        if name in ("out", "threads"):
+            continue
+        if name in groups:
+            inner = _setting_options(recipe, groups[name], name)
+            options |= {key if key in homes else f"{name}__{key}": value for key, value in inner.items()}
+            continue
+        annotation, more = _option_type(field.annotation)
+        usual = None if field.is_required() else field.get_default(call_default_factory=True)
+        flag = f"--{name.replace('_', '-')}"
+        if annotation == bool | None:
+            flag = f"{flag}/--no{flag[1:]}"
+        spellings = flags.get(f"{group}.{name}", flags.get(name, (flag,)))
+        is_stated = isinstance(usual, int | float) or (isinstance(usual, str) and usual != "")
+        help = f"{helps[name]} Default: {usual}." if is_stated else helps[name]
+        more |= bounds_of(field)
+        options[name] = Annotated[annotation, option(*spellings, help=help, **more)], None
+    return options
+
+
+def _option_type(annotation: Any) -> tuple[Any, dict[str, Any]]:
+    """The type of a setting's option, which may always be left out, and how it is shown and read.
+
+    Numbers, choices and files are typer's; all else is text that is read as YAML.
+    """
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    inner, *others = [kind for kind in kinds if kind is not NoneType]
+    if get_origin(inner) is tuple and get_args(inner)[0] is Path and not others:
+        return list[str] | None, {"panel": DATA}
+    if inner is Path:
+        return str | None, {"panel": DATA}
+    if not others and (inner in (int, float, str, bool) or get_origin(inner) is Literal):
+        return inner | None, {"panel": TRAINING}
+    return str | None, {"panel": TRAINING, "parser": yaml.safe_load, "metavar": "YAML"}
+
+
+def _reader_sets(questions: Sequence[str] | None, negatives: Sequence[str] | None) -> list[dict[str, str]]:
+    """The question sets of an extractive reader, each with the results of a search for it, if given."""
+    sets = [{"questions": path} for path in questions or ()]
     if len(negatives or ()) > len(sets):
         raise ConfigError(
             f"{len(negatives or ())} --negatives for {len(sets)} --train",
             hint="give at most one for each --train, in their order",
         )
-    for one, path in zip(sets, negatives or (), strict=False):
-        one["retrieved"] = str(path)
-    given = {"out": out, "train": sets, "encoder": from_, "threads": threads}
-    settings = load_recipe("reader", config, set_, {"train": "--train"}, **given)
-    finished = run_recipe("reader", settings)
-    typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
+    for each, path in zip(sets, negatives or (), strict=False):
+        each["retrieved"] = path
+    return sets
 
 
-@app.command(rich_help_panel="Readers")
-@training_command(
-    train=files(
-        "Questions with passages: results of `rag retrieve`, FiD's or DPR's files, of `rag mine`; with "
-        "--index any question set"
-    ),
-    index=index("Passages to denoise, and for questions that come without passages."),
-    top_k=Annotated[
-        int | None, option(min=1, help="Passages to retrieve per question; default: 20.", panel=SEARCH)
-    ],
-    from_=None,
-    model=Annotated[
-        str | None,
-        option("--from", help="Sequence-to-sequence checkpoint (BART, T5 …) to start from.", panel=TRAINING),
-    ],
-    encoder=Annotated[
-        str | None,
-        option(
-            "--warm-start",
-            help='Encoder whose weights a new model starts with, without --from; or "shipped", the reader.',
-            panel=TRAINING,
-        ),
-    ],
-)
-def generator(settings: Any) -> None:
-    """Train a reader that generates its answers: Fusion-in-Decoder.
-
-    With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train generator …
-    """
-    finished = run_recipe("generator", settings)
-    typer.echo(f"reader → {finished}\nuse it: rag ask … --reader {finished}")
-
-
-for _panel, _commands in {
-    "Retrievers": (
-        *(retrievers.dpr, retrievers.ance, retrievers.mdr, retrievers.ict),
-        *(retrievers.distill, retrievers.static, retrievers.colbert, retrievers.reranker),
-    ),
-    "Retriever and reader together": (orqa, realm, mlm, rag, emdr2),
-}.items():
-    for _command in _commands:
-        app.command(rich_help_panel=_panel)(_command)
+def _flag(name: str, annotation: Any) -> str:
+    """The first spelling of an option on the command line."""
+    declared = annotation.__metadata__[0].default  # where typer keeps it
+    return declared.partition("/")[0] if isinstance(declared, str) else f"--{name.replace('_', '-')}"

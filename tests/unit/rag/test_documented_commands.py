@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 from pydantic import ValidationError
 
-from rag.cli.main import _COMMANDS, load_command
+from rag.cli.main import _COMMANDS
 from rag.config import parse_overrides, preset_names
 from rag.core.errors import ConfigError
 from rag.recipes import RECIPES
+from tests.commands import subcommands
 
 ROOT = Path(__file__).parents[3]
 BENCH = ROOT / "rag" / "bench"
@@ -69,15 +70,16 @@ def check(shown: Shown) -> None:
     name, *words = shown.words
     if name not in _COMMANDS:
         raise ValueError(f"there is no command {name!r}")
-    command = load_command(name)
-    recipe = ""
-    if subcommands := getattr(command, "commands", None):
+    commands, recipe = subcommands(name), ""
+    if "" in commands:
+        command = commands[""]
+    else:
         if not words:
             return
         sub, *words = words
-        if sub not in subcommands:
+        if sub not in commands:
             raise ValueError(f"`rag {name}` has no {sub!r}")
-        command, recipe = subcommands[sub], sub if name == "train" else ""
+        command, recipe = commands[sub], sub if name == "train" else ""
     given = _parsed(command, words, is_whole=shown.is_whole)
     recipe = str(given.get("recipe") or recipe)
     if name == "adapt":
@@ -134,8 +136,7 @@ def test_commands_of_the_documents_are_taken(path: Path) -> None:
 
 
 def _all_options() -> set[str]:
-    commands = [load_command(name) for name in _COMMANDS]
-    commands += [sub for group in commands for sub in getattr(group, "commands", {}).values()]
+    commands = [command for name in _COMMANDS for command in subcommands(name).values()]
     return {flag for one in commands for param in one.params for flag in (*param.opts, *param.secondary_opts)}
 
 

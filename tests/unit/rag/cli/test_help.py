@@ -4,17 +4,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pkgutil import resolve_name
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import pytest
 
-from rag.cli.main import _COMMANDS, load_command
+from rag.cli.main import _COMMANDS
 from rag.data.text import PROFILES
-from rag.recipes import RECIPES
 from retrievers.kinds import KIND_NAMES
 from retrievers.open import KINDS
-from tests.commands import exit_code
+from tests.commands import exit_code, subcommands
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -52,9 +50,7 @@ def test_help_of_a_command_imports_nothing_heavy() -> None:
 
 def _all_commands() -> Iterator[tuple[str, Any]]:
     for name in _COMMANDS:
-        command = load_command(name)
-        subcommands = getattr(command, "commands", None) or {"": command}
-        yield from ((f"{name} {sub}".strip(), each) for sub, each in subcommands.items())
+        yield from ((f"{name} {sub}".strip(), each) for sub, each in subcommands(name).items())
 
 
 def test_every_command_has_help_in_panels(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,22 +63,8 @@ def test_every_command_has_help_in_panels(capsys: pytest.CaptureFixture[str]) ->
             assert [option.name for option in options if not option.rich_help_panel] == [], name
 
 
-def test_choices_are_those_of_the_settings() -> None:
+def test_kinds_of_retrievers_are_those_that_open() -> None:
     assert set(KIND_NAMES) == {"auto", *KINDS}
-    for name, command in _all_commands():
-        group, _, recipe = name.partition(" ")
-        fields = _fields(resolve_name(RECIPES[recipe].config)) if group == "train" else {}
-        for param in command.params:
-            shown = param.type_descriptor.annotation
-            if get_origin(shown) is Literal and param.name in fields:
-                assert get_args(shown) == get_args(fields[param.name]), (name, param.name)
-
-
-def _fields(kind: Any) -> dict[str, Any]:
-    """Every setting of a configuration and of its groups, with its type."""
-    of_groups = [_fields(group) for group in kind.groups().values()]
-    top = {name: field.annotation for name, field in kind.model_fields.items()}
-    return {name: kind for fields in (*of_groups, top) for name, kind in fields.items()}
 
 
 def test_help_names_formats_and_rules(

@@ -99,11 +99,6 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
             2,
             "expected positive numbers separated by commas",
         ),
-        (
-            "train emdr2 --config emdr2-small --train q -i i --generator g --role refresher -o x",
-            2,
-            "no index is refreshed (document_side=rerank",
-        ),
         ("compare nowhere elsewhere", 3, "nowhere"),
         ("evaluate --index x --questions q --out o --ks 5000", 2, "expected at most 1000 passages"),
         ("plan -n 9 --dim 8 --no-measure --encode-per-s 0", 2, "encode_per_s 0.0"),

@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from rag.cli.recipe import say_encoder
 from rag.config import load_config
 from rag.core.types import Query
 from rag.training.card import render_card
@@ -170,13 +169,9 @@ def test_the_card_names_the_run_where_every_run_has_such_a_folder(tmp_path: Path
     assert f'"question_encoder": "first/{last}"' in card
 
 
-def test_late_interaction_is_indexed_by_its_own_type(
-    tmp_path: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_late_interaction_is_indexed_by_its_own_type(tmp_path: Path, tiny_bert: Path) -> None:
     config = DprTrainConfig(out=tmp_path / "run", train_files=(tmp_path / "t",))
     form = _settings(tiny_bert, "tokens", interaction=Interaction(12))
     assert "--index-type plaid" not in _card(config, _settings(tmp_path))
     card = _card(config, form)
     assert "--index-type plaid --out INDEX" in card
-    say_encoder(write_encoder(tmp_path / "c", TowerModel.load(form, projection_dim=8), None, {}, form))
-    assert capsys.readouterr().out.endswith("--index-type plaid\n")
