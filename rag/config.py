@@ -217,11 +217,11 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
             target = target.setdefault(parent, {})
             if not isinstance(target, dict):
                 raise ConfigError(f"--set {assignment!r}: {parent!r} was set to a value before")
-        target[leaf] = _scalar(value)
+        target[leaf] = parse_scalar(value)
     return nested
 
 
-def _scalar(text: str) -> Any:
+def parse_scalar(text: str) -> Any:
     """A YAML value; lists and maps need their brackets, and `100:50` is text, not a number to base 60."""
     try:
         value = float(text) if "e" in text.lower() and text[:1].isdigit() else yaml.safe_load(text)
@@ -232,12 +232,7 @@ def _scalar(text: str) -> Any:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings, where those of `over` win.
-
-    Example:
-        >>> merged({"optim": {"a": 1, "b": 2}}, {"optim": {"b": 3}})
-        {'optim': {'a': 1, 'b': 3}}
-    """
+    """Nested settings, where those of `over` win."""
     result = dict(base)
     for key, value in over.items():
         is_nested = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
@@ -264,8 +259,7 @@ def _read_source(source: str | Path) -> dict[str, Any]:
         data = json.loads(text) if Path(source).suffix == ".json" else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{source}: not readable as YAML or JSON: {error}") from error
-    if data is None:
-        data = {}
+    data = {} if data is None else data
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: expected a mapping of settings, found {type(data).__name__}")
     return data

@@ -8,7 +8,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
-import yaml
 
 from rag.cli.lazy import LazyGroup, command_of
 from rag.cli.options import (
@@ -23,7 +22,7 @@ from rag.cli.options import (
     command_with,
     option,
 )
-from rag.config import Config, explained, merged, parse_overrides
+from rag.config import Config, explained, merged, parse_overrides, parse_scalar
 from rag.core.errors import ConfigError
 
 _RETRIEVERS, _READERS, _TOGETHER = "Retrievers", "Readers", "Retriever and reader together"
@@ -233,7 +232,7 @@ def _option_type(annotation: Any) -> tuple[Any, dict[str, Any]]:
         return str | None, {"panel": DATA}
     if not others and (inner in (int, float, str, bool) or get_origin(inner) is Literal):
         return inner | None, {"panel": TRAINING}
-    return str | None, {"panel": TRAINING, "parser": yaml.safe_load, "metavar": "YAML"}
+    return str | None, {"panel": TRAINING, "parser": parse_scalar, "metavar": "YAML"}
 
 
 def _reader_sets(questions: Sequence[str] | None, negatives: Sequence[str] | None) -> list[dict[str, str]]:
