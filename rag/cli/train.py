@@ -49,8 +49,8 @@ _FLAGS = {  # setting → its spellings; others are spelled as they are named
     "index": ("--index", "-i"),
     "question_encoder": ("--from",),
 }
-_INDEX_ENCODER = {"question_encoder": ("--index-encoder",)}
-_CORPUS = {"train_files": ("--corpus", "--train")}
+_INDEX_ENCODER: dict[str, tuple[str, ...]] = {"question_encoder": ("--index-encoder",)}
+_CORPUS: dict[str, tuple[str, ...]] = {"train_files": ("--corpus", "--train")}
 _FLAGS_OF: dict[str, dict[str, tuple[str, ...]]] = {
     "ict": _CORPUS,
     "reader": {"encoder": ("--from",)},
