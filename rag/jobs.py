@@ -187,8 +187,7 @@ def _describe(
     if all(entry["format"] != DOCUMENTS for entry in files):  # no sections, whose size an encoder decides
         left_out.add("max_tokens")
     kept = [{k: v for k, v in asdict(one).items() if k not in left_out} for one in (split, read)]
-    described: dict[str, Any] = json.loads(json.dumps({"files": files, "split": kept[0], "read": kept[1]}))
-    return described
+    return dict(json.loads(json.dumps({"files": files, "split": kept[0], "read": kept[1]})))
 
 
 @checked
@@ -200,6 +199,7 @@ def mine(
     ranks: str = "1:100",
     index_encoder: str | None = None,
     format: str = "auto",
+    split: str | None = None,
     limit: int | None = None,
     sample: int | None = None,
     merge: str | Path | None = None,
@@ -225,7 +225,7 @@ def mine(
     first, last = parse_ranks(ranks)
     checked = load_config(MiningSettings, overrides={"first_rank": first, "last_rank": last, **settings})
     return run(
-        index, questions, out, checked, index_encoder=index_encoder, format=format, limit=limit,
+        index, questions, out, checked, index_encoder=index_encoder, format=format, split=split, limit=limit,
         sample=sample, merge=None if merge is None else Path(merge),
     )  # fmt: skip
 

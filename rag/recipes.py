@@ -15,7 +15,7 @@ from rag.core.errors import ArtifactError, ConfigError, DataError, did_you_mean
 from rag.core.files import fingerprint, sha256_file
 from rag.core.manifest import read_manifest
 from rag.data.examples import read_examples
-from rag.data.files.huggingface import HF_PREFIX
+from rag.data.files.named import is_named
 from rag.data.questions import read_questions
 from rag.eval.guard import check_selection_split
 from rag.runtime.model_files import TOWER_SEPARATOR
@@ -198,7 +198,7 @@ def check_files(settings: Mapping[str, Any]) -> None:
     out = Path(str(settings.get("out") or "/"))
     for name, value in _named_in({key: value for key, value in settings.items() if key != "out"}):
         path = Path(value)
-        if str(path).startswith(HF_PREFIX) or (out != Path("/") and path.is_relative_to(out)):
+        if is_named(path) or (out != Path("/") and path.is_relative_to(out)):
             continue
         if name in _MODELS and isinstance(value, str):
             if _is_missing_folder(value):

@@ -45,10 +45,9 @@ def mine(
         option(help="Training file of an earlier round, to be merged with the result.", panel=OUTPUT),
     ] = None,
     format: QuestionFormat = "auto",
+    split: Annotated[str | None, option(help="Split of a BEIR folder, such as dev.", panel=DATA)] = None,
     limit: Limit = None,
-    sample: Annotated[
-        int | None, option(min=1, help="Only so many questions, drawn at random with --seed.", panel=DATA)
-    ] = None,
+    sample: Annotated[int | None, option(min=1, help="A random sample of so many.", panel=DATA)] = None,
 ) -> None:
     """Mine hard negatives; needs questions with gold passages, or with answers alone.
 
@@ -59,8 +58,8 @@ def mine(
 
     setup_logging("INFO")
     report = run(
-        index, questions, out, ranks=ranks, index_encoder=index_encoder, format=format, limit=limit,
-        sample=sample, merge=merge, **settings,
+        index, questions, out, ranks=ranks, index_encoder=index_encoder, format=format, split=split,
+        limit=limit, sample=sample, merge=merge, **settings,
     )  # fmt: skip
     typer.echo(
         "\n".join(report.lines())

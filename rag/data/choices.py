@@ -3,11 +3,11 @@
 from typing import Literal, get_args
 
 CorpusFormat = Literal[
-    "jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "hotpot", "beir", "documents", "hf"
+    "jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "hotpot", "beir", "documents", "hf", "irds"
 ]  # fmt: skip
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
 
-QuestionFormat = Literal["jsonl", "json", "csv", "tsv", "parquet", "text", "hf"]
+QuestionFormat = Literal["jsonl", "json", "csv", "tsv", "parquet", "text", "hf", "irds"]
 QUESTION_FORMATS: tuple[QuestionFormat, ...] = get_args(QuestionFormat)
 
 SplitMode = Literal["auto", "sections", "words100", "sentences", "none"]

@@ -16,11 +16,11 @@ from rag.core.types import Metadata, Passage
 from rag.data.documents.read import documents_of_files
 from rag.data.files.documents import documents_of
 from rag.data.files.fields import METADATA_HINT, DocumentFields, metadata_of_fields
+from rag.data.files.rows import STDIN
 from rag.data.files.sources import DOCUMENTS, ReadOptions, Source, find_sources
-from rag.data.files.streams import STDIN
 from rag.data.records import BadRecord, Document, Problem, ReadReport, known, rows_of
 
-_UNITS = {"json": "record", "parquet": "record", "hf": "record"}
+_UNITS = dict.fromkeys(("json", "parquet", "hf", "irds"), "record")
 _log = get_logger(__name__)
 
 
@@ -41,7 +41,7 @@ def read_documents(
 
     Args:
         inputs: files (also .gz, .bz2, .zst, .xz), folders, glob patterns, "-" for standard input, or
-            "hf:owner/name[:config][:split]".
+            "hf:owner/name[:config][:split]", or "irds:name" of ir_datasets.
         format: one of `CORPUS_FORMATS`, or "auto" to decide by file name, then by the first bytes.
 
     Raises:
@@ -132,7 +132,12 @@ def fault_of(document: Document, options: ReadOptions, seen: IdSet) -> BadRecord
             try:
                 value.encode("utf-8")
             except UnicodeEncodeError as error:
-                return BadRecord("not valid Unicode", f"character {error.start} of id {document.id!r}")
+                is_byte = "\udc80" <= value[error.start] <= "\udcff"  # what did not decode
+                what = (
+                    f"byte 0x{ord(value[error.start]) - 0xDC00:02x}" if is_byte else "half a surrogate pair"
+                )
+                reason = "not valid UTF-8" if is_byte else "not valid Unicode"
+                return BadRecord(reason, f"{what} at character {error.start} of id {document.id!r}")
         if "\x00" in value:
             return BadRecord("NUL character", f"id {document.id!r}")
     if not seen.add(document.id):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,11 +12,12 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Answered, Passage, Query, Question
 from rag.core.unicode import is_unicode
-from rag.data.files.fields import PASSAGE_ID_FIELDS, QUESTION_ID_FIELDS, first_of, passage_of
-from rag.data.files.record import finite, json_records, strings, write_json_list
-from rag.data.files.streams import open_binary
-from rag.data.files.training_shapes import training_rows, training_shape
-from rag.data.records import BadRecord, Problem, ReadReport
+from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
+from rag.data.files.question_sets import parse_record
+from rag.data.files.record import finite, json_records, text_lines, write_json_list
+from rag.data.files.rows import format_of, head_of, open_binary, read_rows
+from rag.data.files.sources import in_folder
+from rag.data.records import Problem, ReadReport
 from rag.data.sentences import Spans
 
 Role = Literal["positive", "hard_negative", "negative", "retrieved"]
@@ -185,7 +186,8 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
 
     The formats are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), FiD's files,
     DPR's or pyserini's retrieval results (their passages are unjudged), the same records as JSON Lines, and
-    those of `rag.data.files.training_shapes` (sentence-transformers, FlagEmbedding, Tevatron, MS MARCO).
+    those of sentence-transformers, FlagEmbedding, Tevatron and MS MARCO (triples of texts, or of ids beside
+    its collection and queries).
     Negatives are `hard_negative_ctxs` or, if there are none, `negative_ctxs`. Any passage may carry a
     `target`; `query_ctxs` are passages that belong to the query. Questions without what the method needs are
     left out and counted, as DPR leaves out those without a positive; empty passages are bad records.
@@ -212,13 +214,17 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     """
     counts, left_out, without_target = ReadReport(), 0, 0
     name, usable, first_left_out, by_id = str(path), 0, [], False
+    texts_of: Callable[[Mapping[str, str]], dict[str, Any]] | None = None
     with open_binary(path) as stream:
-        is_lines, records = training_rows(stream, name)
-        for number, record in records:
+        format = format_of(head_of(stream), name) or "tsv"
+        unit = "line" if format in ("jsonl", "tsv", "csv") else "record"
+        for number, record in read_rows(stream, format, name, lambda row: _columns(row, name)):
             try:
+                if isinstance(record, dict) and "positive_id" in record:
+                    texts_of = texts_of or _ms_marco_texts(Path(path))
+                    record = texts_of(record)
                 example = _to_learn_from(example_from_json(record, f"q{number}"), needs)
             except (ValueError, DataError) as error:
-                unit = "line" if is_lines else "record"
                 counts.add_bad(Problem(name, number, unit, "malformed record", str(error)))
                 counts.check(_MAX_BAD_SHARE, at_end=False, hint=_SHAPE)
                 continue
@@ -247,6 +253,67 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
         )
 
 
+def _columns(row: list[str], path: str) -> tuple[list[str], bool]:
+    """The columns of a table of pairs or triplets, of texts or (MS MARCO's qidpidtriples) of ids."""
+    names = [name.strip().lower() for name in row]
+    if {"anchor", "query", "question"} & {*names} and {"positive", "positives", "pos"} & {*names}:
+        return names, True
+    if len(row) == 3 and all(map(str.isdecimal, names)):
+        return ["question_id", "positive_id", "negative_id"], False
+    if len(row) in (2, 3) and all(" " in cell.strip() and not cell.lstrip().startswith("[") for cell in row):
+        return ["anchor", "positive", "negative"][: len(row)], False
+    raise DataError(
+        f"{path}: no training examples: its first row is {', '.join(cell[:40] for cell in row)}",
+        hint="expected columns called anchor (or query), positive and perhaps negative, each a text; "
+        "questions with answers become examples by `rag mine`",
+    )
+
+
+def _ms_marco_texts(triples: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
+    """Makes records of MS MARCO's triples of ids; texts stand in `queries….tsv` and `collection.tsv` beside
+    them, of which those that the triples name are kept in memory.
+
+    Raises:
+        DataError: one of the files is missing.
+    """
+    needed: tuple[set[str], set[str]] = set(), set()
+    for question, positive, negative in _id_rows(triples, 3):
+        needed[0].add(question)
+        needed[1].update((positive, negative))
+    queries = sorted(triples.parent.glob("queries*.tsv*"))
+    collection = in_folder(triples.parent, "collection.tsv")
+    if collection is None or not queries:
+        raise DataError(
+            f"{triples} names texts by id, and {'queries' if collection else 'collection'}.tsv is not there",
+            hint="unpack MS MARCO's queries and collection into the same folder",
+        )
+    questions = {id: text for path in queries for id, text in _id_rows(path, 2) if id in needed[0]}
+    passages = {id: text for id, text in _id_rows(collection, 2) if id in needed[1]}
+
+    def record(row: Mapping[str, str]) -> dict[str, Any]:
+        question, right, wrong = row["question_id"], row["positive_id"], row["negative_id"]
+        if question not in questions or not {right, wrong} <= passages.keys():
+            raise ValueError(f"no text for question {question}, passage {right} or passage {wrong}")
+        texts = ({"passage_id": id, "title": "", "text": passages[id]} for id in (right, wrong))
+        positive, negative = texts
+        return {
+            "question": questions[question],
+            "positive_ctxs": [positive],
+            "hard_negative_ctxs": [negative],
+        }
+
+    return record
+
+
+def _id_rows(path: Path, width: int) -> Iterator[list[str]]:
+    """Cells of a table of tabs that quotes nothing, as MS MARCO's."""
+    for place, line in text_lines(path):
+        cells = line.split("\t")
+        if len(cells) != width:
+            raise DataError(f"{place}: {len(cells)} columns, expected {width} between tabs")
+        yield cells
+
+
 def first_record(path: Path) -> Mapping[str, Any]:
     """The first record of a file of JSON objects; empty where the file holds something else."""
     try:
@@ -265,38 +332,24 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
 
 
 def example_from_json(record: Any, fallback_id: str = "") -> Example:
-    """Read one record of DPR's, FiD's or pyserini's files; fields of others go to `meta` and `extra`.
+    """Read one record of a training file or of results; fields of others go to `meta` and `extra`.
 
     Raises:
         ValueError, DataError: it has another shape; the message says which.
     """
-    if isinstance(record, BadRecord):
-        raise ValueError(f"{record.reason}: {record.detail}")
-    record = training_shape(record)
-    if not isinstance(record, Mapping):
-        raise ValueError(f"expected an object, found {type(record).__name__}")
-    if not ROLES.keys() & record.keys() and {"data", "paragraphs", "context"} & record.keys():
+    parsed = parse_record(record)
+    rest = parsed.rest
+    if not ROLES.keys() & rest.keys() and {"data", "paragraphs", "context"} & rest.keys():
         raise ValueError(
             "a question set such as SQuAD's or HotpotQA's: `rag mine` makes training examples of it"
         )
-    rest = dict(record)
-    question, target = rest.pop("question", None), rest.pop("target", None)
-    if not isinstance(question, str) or not question.strip():
-        raise ValueError("no question, or an empty one")
+    target = rest.pop("target", None)
     if not isinstance(target, str | None):
-        raise ValueError(f"the target of {question!r:.60} is not text ({target!r:.40})")
-    key, identifier = first_of(rest, QUESTION_ID_FIELDS)
-    if key is not None:
-        del rest[key]
-    given = [rest.pop(name) for name in ("answers", "answer") if name in rest]
-    answers = given[0] if given else target
-    if "contexts" in rest and not ROLES.keys() & rest.keys():  # pyserini's: what has no id is a `docid` too
-        listed = rest.pop("contexts") or ()
-        rest["ctxs"] = [{"docid": "", **c} if isinstance(c, Mapping) else c for c in listed]
+        raise ValueError(f"the target of {parsed.text!r:.60} is not text ({target!r:.40})")
     return Example(
-        fallback_id if key is None else str(identifier),
-        question,
-        strings(() if answers is None or answers == "" else answers, "the question"),
+        parsed.id or fallback_id,
+        parsed.text,
+        parsed.answers or ((target,) if target else ()),
         tuple(_candidate(value, role) for name, role in ROLES.items() for value in _listed(rest, name)),
         tuple(_candidate(value, "retrieved").passage for value in _listed(rest, "query_ctxs")),
         answers_are_regex=rest.pop("answers_are_regex", None) is True,
@@ -375,7 +428,7 @@ def _candidate(value: Any, role: Role) -> Candidate:
         passage, role, str(value.get("source") or ""), rank,
         None if score is None else finite(score, "a passage"), target,
         None if has_answer is None else bool(has_answer),
-        extra={name: known for name, known in value.items() if name not in _OF_CANDIDATES},
+        extra={name: field for name, field in value.items() if name not in _OF_CANDIDATES},
     )  # fmt: skip
 
 

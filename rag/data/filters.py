@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 from rag.core.errors import ConfigError
 from rag.core.types import Value
 from rag.core.unicode import is_unicode
+from rag.data.choices import FILTER_FIELDS
 
 
 class FilterError(ConfigError):
@@ -18,11 +20,8 @@ class FilterError(ConfigError):
 
 
 _RANGES: dict[str, Callable[[Any, Any], bool]] = {
-    "gte": lambda value, bound: value >= bound,
-    "gt": lambda value, bound: value > bound,
-    "lte": lambda value, bound: value <= bound,
-    "lt": lambda value, bound: value < bound,
-}
+    "gte": operator.ge, "gt": operator.gt, "lte": operator.le, "lt": operator.lt,
+}  # fmt: skip
 _OPTION = re.compile(r"(?P<field>[^=<>]+)(?P<sign>>=|<=|=|>|<)(?P<value>.+)", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.ASCII | re.IGNORECASE)
 _SIGNS = {">=": "gte", "<=": "lte", ">": "gt", "<": "lt"}
@@ -35,13 +34,12 @@ _MOST_PATTERN = 4_000  # characters of all patterns of paths: a compiled express
 class Condition:
     """Condition on one field: its value is one of `values`, or within all `bounds`.
 
+    Text that spells a number is that number, since tables such as CSV have nothing but text.
+
     Attributes:
         values: for the field "path" they are patterns, in which `*` and `?` stand for any characters and a
             slash at the end for everything in the folder.
-        bounds: pairs such as ("gte", 2020); one that is given as text and as a number applies to values of
-            either kind.
-
-    A number also selects text that spells it, since tables such as CSV have nothing but text.
+        bounds: pairs such as ("gte", 2020).
     """
 
     field: str
@@ -49,7 +47,7 @@ class Condition:
     bounds: tuple[tuple[str, Value], ...] = ()
 
     def test(self) -> Callable[[Any], bool]:
-        """The condition as a function of a value that a passage has; None, and another type, do not match.
+        """The condition as a function of a value that a passage has; None does not match.
 
         Example:
             >>> is_new = Condition("year", bounds=(("gte", 2020),)).test()
@@ -60,22 +58,34 @@ class Condition:
         """
         if self.field == "path":
             return _path_test([str(value) for value in self.values])
-        if self.bounds:
-            return lambda value: any(map(self._is_within, value if isinstance(value, tuple) else (value,)))
-        wanted = {(_kind(value), value) for value in self.values}
-        return lambda value: any(
-            (_kind(meaning), meaning) in wanted
-            for one in (value if isinstance(value, tuple) else (value,))
-            for meaning in _readings(one)
-        )
+        keys = {_key(value) for value in self.values}
 
-    def _is_within(self, value: Any) -> bool:
-        names = {name for name, _ in self.bounds}
-        for meaning in _readings(value):
-            alike = [(name, bound) for name, bound in self.bounds if _kind(bound) == _kind(meaning)]
-            if {name for name, _ in alike} == names:
-                return all(_RANGES[name](meaning, bound) for name, bound in alike)
-        return False
+        def fits(value: Any) -> bool:
+            return (
+                all(_is_within(value, *bound) for bound in self.bounds)
+                if self.bounds
+                else _key(value) in keys
+            )
+
+        return lambda value: any(map(fits, value if isinstance(value, tuple) else (value,)))
+
+
+def _key(value: Any) -> Any:
+    """The number that a value is or spells, else the value as text."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):  # "nan" is a language
+        try:
+            return int(value)  # exact, however large
+        except ValueError:
+            return float(value)
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _is_within(value: Any, sign: str, bound: Value) -> bool:
+    """Numbers are compared as numbers, two texts (dates) as texts."""
+    for pair in ((_key(value), _key(bound)), (value, bound)):
+        if all(isinstance(it, str) for it in pair) or not any(isinstance(it, str | None) for it in pair):
+            return _RANGES[sign](*pair)
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +117,6 @@ class Filter:
     def parse_options(cls, given: Iterable[str]) -> Filter | None:
         """The filter of options such as `path=guide/*` and `year>=2020`; one field may have several values.
 
-        Numbers, `true` and `false` select these values and the same text.
-
         Raises:
             FilterError: an option is not of this form.
 
@@ -116,8 +124,7 @@ class Filter:
             >>> Filter.parse_options(["path=a/*", "path=b/*"]).conditions
             (Condition(field='path', values=('a/*', 'b/*'), bounds=()),)
         """
-        values: dict[str, list[Value]] = {}
-        bounds: dict[str, dict[str, list[Value]]] = {}
+        fields: dict[str, Any] = {}
         for option in given:
             match = _OPTION.fullmatch(option)
             if match is None:
@@ -126,35 +133,28 @@ class Filter:
                     hint="for example --filter path=guide/* or --filter 'year>=2020'",
                 )
             name, sign, value = (match[part].strip() for part in ("field", "sign", "value"))
-            if sign == "=":
-                values.setdefault(name, []).extend(_meanings(name, value))
-            elif _SIGNS[sign] in bounds.setdefault(name, {}):
+            condition = fields.setdefault(name, [] if sign == "=" else {})
+            if isinstance(condition, list) != (sign == "="):
+                raise FilterError(
+                    f"the filter gives {name!r} both values and bounds", hint="give one of them"
+                )
+            if isinstance(condition, list):
+                condition.append(value)
+            elif condition.setdefault(_SIGNS[sign], value) != value:
                 raise FilterError(
                     f"the filter gives {name!r} two bounds with {sign}", hint="give one of them"
                 )
-            else:
-                bounds[name][_SIGNS[sign]] = _meanings(name, value)
-        if both := sorted({*values} & {*bounds}):
-            raise FilterError(f"the filter gives {both[0]!r} both values and bounds", hint="give one of them")
-        conditions = [_condition(name, given) for name, given in values.items()]
-        conditions += [_within(name, signs) for name, signs in bounds.items()]
-        return cls(tuple(conditions)) if conditions else None
-
-
-def _within(name: str, bounds: Mapping[Any, Iterable[Any]]) -> Condition:
-    """The condition of bounds, each with its possible meanings."""
-    if not bounds or not {*bounds} <= {*_RANGES} or name in ("path", "document"):
-        raise FilterError(
-            f"the filter gives {name!r} the bounds {', '.join(map(str, bounds)) or '(none)'}",
-            hint=f"path and document have values, other fields also {', '.join(_RANGES)}",
-        )
-    pairs = ((str(sign), _checked(name, value)) for sign, values in bounds.items() for value in values)
-    return Condition(name, bounds=tuple(pairs))
+        return cls.parse(fields)
 
 
 def _condition(name: str, given: Any) -> Condition:
     if isinstance(given, Mapping):
-        return _within(name, {sign: [value] for sign, value in given.items()})
+        if not given or not {*given} <= {*_RANGES} or name in FILTER_FIELDS:
+            raise FilterError(
+                f"the filter gives {name!r} the bounds {', '.join(map(str, given)) or '(none)'}",
+                hint=f"path and document have values, other fields also {', '.join(_RANGES)}",
+            )
+        return Condition(name, bounds=tuple((sign, _checked(name, value)) for sign, value in given.items()))
     values = given if isinstance(given, list | tuple) else [given]
     if not values or len(values) > _MOST_VALUES:
         raise FilterError(f"the filter gives {name!r} {len(values)} values, expected 1 to {_MOST_VALUES}")
@@ -166,6 +166,16 @@ def _condition(name: str, given: Any) -> Condition:
             hint="name files, or folders with a slash at the end: these have no limit",
         )
     return Condition(name, checked)
+
+
+def _checked(name: str, value: Any) -> Value:
+    is_text = name in FILTER_FIELDS
+    if not isinstance(value, str if is_text else str | int | float) or value != value:
+        expected = "text" if is_text else "text, a number, true or false"
+        raise FilterError(f"the filter gives {name!r} the value {value!r:.60}, expected {expected}")
+    if isinstance(value, str) and not is_unicode(value):
+        raise FilterError(f"the filter gives {name!r} half of a surrogate pair, expected valid Unicode")
+    return value
 
 
 def _is_plain(pattern: str) -> bool:
@@ -181,51 +191,8 @@ def _path_test(patterns: list[str]) -> Callable[[Any], bool]:
     expression = re.compile("|".join(map(translate, others))) if others else None
 
     def test(value: Any) -> bool:
-        if value is None:
-            return False
-        return (
-            value in files
-            or value.startswith(folders)
-            or (expression is not None and expression.match(value) is not None)
-        )
+        if value is None or value in files or value.startswith(folders):
+            return value is not None
+        return expression is not None and expression.match(value) is not None
 
     return test
-
-
-def _checked(name: str, value: Any) -> Value:
-    is_text = name in ("path", "document")
-    if not isinstance(value, str if is_text else str | int | float) or value != value:
-        expected = "text" if is_text else "text, a number, true or false"
-        raise FilterError(f"the filter gives {name!r} the value {value!r:.60}, expected {expected}")
-    if isinstance(value, str) and not is_unicode(value):
-        raise FilterError(f"the filter gives {name!r} half of a surrogate pair, expected valid Unicode")
-    return value
-
-
-def _kind(value: Any) -> type:
-    """Text, number or truth value: only values of one kind are compared."""
-    return float if type(value) is int else type(value)
-
-
-def _meanings(name: str, text: str) -> list[Value]:
-    """The possible values of an option's text: the text itself, and the number or truth value it spells."""
-    if name in ("path", "document"):
-        return [text]
-    if text in ("true", "false"):
-        return [text, text == "true"]
-    return [text, *_number(text)]
-
-
-def _readings(value: Any) -> list[Any]:
-    """What a stored value may mean: first the number that a text spells, then the value itself."""
-    return [*_number(value), value] if isinstance(value, str) else [value]
-
-
-def _number(text: str) -> list[int | float]:
-    """The number that a text spells, if it does; whole ones are exact, however large."""
-    if _NUMBER.fullmatch(text) is None:  # "nan" is a language
-        return []
-    try:
-        return [int(text)]
-    except ValueError:
-        return [float(text)]

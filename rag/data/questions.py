@@ -1,45 +1,42 @@
 """Read question sets of every format as `Question` records, with file and line in every error message."""
 
-import io
+import ast
 import random
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.choices import QUESTION_FORMATS
-from rag.data.files.delimited import delimiter_of, looks_like_header, named_rows, parquet_rows
-from rag.data.files.huggingface import HF_PREFIX, stream_rows
-from rag.data.files.question_fields import parse_answer_cell, parse_id_cell, question_from_mapping
+from rag.data.files.evidence import evidence_of
+from rag.data.files.named import HF_PREFIX, IRDS_PREFIX, Grades, irds_questions, stream_rows
+from rag.data.files.question_sets import QUESTION_FIELDS, answers_of, parse_record, squad_paragraphs
 from rag.data.files.record import good
-from rag.data.files.sources import in_folder
-from rag.data.files.squad import is_article, squad_paragraphs, squad_title
-from rag.data.files.streams import (
+from rag.data.files.rows import (
     STDIN,
-    first_line,
-    first_mark,
+    Rows,
+    format_of,
     head_of,
-    is_json_lines,
-    json_lines,
-    json_values,
     open_binary,
+    parse_json,
     read_lines,
-    strip_compression,
+    read_rows,
 )
+from rag.data.files.sources import in_folder
 from rag.data.files.tables import read_qrels
 from rag.data.records import BadRecord, rows_of
 
-_log = get_logger(__name__)
+_IDS = re.compile(r"[^,;|\s]+")
 
 Numbered = Iterator[tuple[str, Question]]  # where it stands, for messages
 
 
-def read_questions(path: str | Path, format: str = "auto") -> Iterator[Question]:
-    """Stream the questions of one file, or of a data set of the Hugging Face Hub.
+def read_questions(path: str | Path, format: str = "auto", split: str | None = None) -> Iterator[Question]:
+    """Stream the questions of one file, or of a data set by name.
 
     | format | holds |
     |---|---|
@@ -48,26 +45,25 @@ def read_questions(path: str | Path, format: str = "auto") -> Iterator[Question]
     | `csv`, `tsv` | DPR's question and `['answer', …]`; id and question; columns with a header |
     | `parquet` | one record per row, as data-set hubs keep them |
     | `text` | one question a line |
-    | `hf` | a data set by name; only its data files are read, its own code is never run |
+    | `hf`, `irds` | a data set by name, see `rag.data.files.named` |
 
     A table's header names `question`, `answers` and perhaps `id`; several answers stand in one cell as a
-    list, `["a", "b"]`, or between bars, `a|b`.
-
-    Records of the usual sets (NQ-open, SQuAD, TriviaQA, WebQuestions, CuratedTREC, HotpotQA, 2WikiMultiHopQA,
-    MuSiQue, EntityQuestions, PopQA, KILT) are known in their official shape and in that of their copies on
-    the hub, see `rag.data.files.question_shapes`.
+    list, `["a", "b"]`. Records of the published sets are known in their official shape and in that of their
+    copies on the hub, see `rag.data.files.question_sets.normal_record`.
 
     A question without id is called `q` and its 1-based line or record number. Unlike corpora, question sets
     tolerate no bad record: a figure over an unknown part of a test set means nothing.
 
     Args:
         path: the file (also .gz, .bz2, .zst, .xz), a BEIR folder or its qrels file, "-" for standard input,
-            or `hf:owner/name[:config][:split]`. The split must be named unless the data set has only one.
+            `hf:owner/name[:config][:split]`, whose split must be named unless it is the only one, or
+            `irds:beir/scifact/test`.
         format: one of `QUESTION_FORMATS`, or "auto" to decide by first bytes and file name.
+        split: which judgements of a BEIR folder.
 
     Raises:
         ConfigError: unknown format, or a data set with several splits of which none is named.
-        ResourceError: the hub cannot be reached.
+        ResourceError: a data set's server cannot be reached.
         DataError: no such file, a malformed record or a repeated id (with its place), or no question at all.
 
     Example:
@@ -78,27 +74,32 @@ def read_questions(path: str | Path, format: str = "auto") -> Iterator[Question]
         ('Shakespeare', 'William Shakespeare')
     """
     if format != "auto" and format not in QUESTION_FORMATS:
-        known = ", ".join(QUESTION_FORMATS)
-        raise ConfigError(f"unknown question format {format!r}", hint=f"use auto or one of: {known}")
-    if format == "hf" or str(path).startswith(HF_PREFIX):
-        name = HF_PREFIX + str(path).removeprefix(HF_PREFIX)
+        expected = ", ".join(QUESTION_FORMATS)
+        raise ConfigError(f"unknown question format {format!r}", hint=f"use auto or one of: {expected}")
+    name = str(path)
+    if format == "hf" or name.startswith(HF_PREFIX):
+        name = HF_PREFIX + name.removeprefix(HF_PREFIX)
         rows = (  # a repository may hold SQuAD's official files: one row with all articles
             (number, item)
             for number, row in stream_rows(name)
-            for item in (row["data"] if all(map(is_article, row.get("data") or [None])) else [row])
+            for item in (row["data"] if all(map(squad_paragraphs, row.get("data") or [None])) else [row])
         )
-        return _checked(_records(rows, name), str(path))
-    place = Path(path)
-    if str(path) != STDIN:
-        if not place.exists():
-            raise DataError(f"{path}: no such file")
-        place, *judgements = question_files(place)
-        if judgements:
-            return _judged(place, judgements[0])
-    return _read(str(place), format)
+        return _checked(_records(rows, name), name)
+    if format == "irds" or name.startswith(IRDS_PREFIX):
+        name = IRDS_PREFIX + name.removeprefix(IRDS_PREFIX)
+        numbered, grades = irds_questions(name)
+        questions = _checked(_records(numbered, name), name)
+        return _judged(questions, grades, name, name) if grades else questions
+    if name == STDIN:
+        return _read(name, format)
+    if not Path(path).exists():
+        raise DataError(f"{path}: no such file")
+    place, *judgements = question_files(path, split)
+    questions = _read(str(place), format)
+    return _judged(questions, read_qrels(judgements[0]), place, judgements[0]) if judgements else questions
 
 
-def question_files(path: str | Path) -> list[Path]:
+def question_files(path: str | Path, split: str | None = None) -> list[Path]:
     """The files that questions are read from: one; queries and qrels of a BEIR folder, or its qrels file, and
     of MS MARCO's.
 
@@ -115,13 +116,17 @@ def question_files(path: str | Path) -> list[Path]:
         raise DataError(
             f"{path} is a directory without queries.jsonl or queries.tsv, expected a file of questions"
         )
-    judged = sorted((place / "qrels").glob("*.tsv")) or _judgements(queries)
+    judged = sorted((place / "qrels").glob("*.tsv"))
+    splits = [file.stem for file in judged]
     if len(judged) > 1:
+        judged = [file for file in judged if file.stem == split]
+    if splits and not judged:
         raise DataError(
-            f"{path} has the judgements of {len(judged)} splits ({', '.join(file.stem for file in judged)})",
-            hint=f"give the file of one split: {judged[0]}",
+            f"{path} has the judgements of {len(splits)} splits ({', '.join(splits)})"
+            + (f", none called {split!r}" if split else ""),
+            hint=f"choose one: --split {splits[-1]}, or give its file: {place / 'qrels' / splits[-1]}.tsv",
         )
-    return [queries, *judged]
+    return [queries, *(judged or _judgements(queries))]
 
 
 def is_question_folder(path: Path) -> bool:
@@ -139,19 +144,18 @@ def _judgements(queries: Path) -> list[Path]:
     return [beside] if "queries" in queries.name and ".tsv" in queries.name and beside.is_file() else []
 
 
-def _judged(queries: Path, qrels: Path) -> Iterator[Question]:
-    """The questions that were judged, with the relevant passages."""
-    grades = {record.id: record for record in read_qrels(qrels)}
+def _judged(questions: Iterable[Question], grades: Grades, queries: Any, qrels: Any) -> Iterator[Question]:
+    """The questions that were judged, with the relevant passages, the highest grades first."""
     n_judged = 0
-    for question in _read(str(queries), "auto"):
-        if (record := grades.get(question.id)) is not None:
+    for question in questions:
+        if (judged := grades.get(question.id)) is not None:
             n_judged += 1
-            relevant = sorted(record.of_role("positive"), key=lambda judged: -judged.extra["grade"])
+            relevant = sorted(((g, id) for id, g in judged.items() if g > 0), key=lambda pair: -pair[0])
             yield replace(
                 question,
-                gold_passage_ids=tuple(judged.passage.id for judged in relevant),
+                gold_passage_ids=tuple(id for _, id in relevant),
                 gold_are_alternatives=True,
-                gold_grades={judged.passage.id: judged.extra["grade"] for judged in relevant},
+                gold_grades={id: grade for grade, id in relevant},
             )
     if not n_judged:
         first = next(iter(grades), "none")
@@ -192,13 +196,13 @@ def draw_sample(questions: Iterable[Question], count: int, seed: int) -> list[Qu
         ['1', '5', '6']
     """
     generator = random.Random(seed)
-    kept: list[tuple[int, Question]] = []
+    drawn: list[tuple[int, Question]] = []
     for number, question in enumerate(questions):
         if number < count:
-            kept.append((number, question))
+            drawn.append((number, question))
         elif (place := generator.randrange(number + 1)) < count:
-            kept[place] = (number, question)
-    return [question for _, question in sorted(kept, key=lambda item: item[0])]
+            drawn[place] = (number, question)
+    return [question for _, question in sorted(drawn, key=lambda item: item[0])]
 
 
 def _checked(numbered: Numbered, path: str) -> Iterator[Question]:
@@ -217,54 +221,27 @@ def _checked(numbered: Numbered, path: str) -> Iterator[Question]:
 
 def _read(path: str, format: str) -> Iterator[Question]:
     with open_binary(path) as stream:
-        chosen = _detect(stream, path) if format == "auto" else format
-        if chosen == "jsonl":
-            numbered = _records(json_lines(stream), path, ":")
-        elif chosen == "json":
-            numbered = _records(json_values(stream, path), path)
-        elif chosen == "parquet":
-            numbered = _records(parquet_rows(path), path)
-        elif chosen == "text":
-            lines = read_lines(stream)
-            rows = ((n, {"question": s.strip()} if isinstance(s, str) else s) for n, s in lines)
-            numbered = _records((pair for pair in rows if pair[1] != {"question": ""}), path, ":")
+        chosen = (format_of(head_of(stream), path) or "text") if format == "auto" else format
+        if chosen in ("markup", "wikiextractor"):
+            raise DataError(
+                f"{path} holds tags, as TREC's topics do: expected {', '.join(QUESTION_FORMATS[:-2])}",
+                hint="write one question a line, or id and question parted by a tab",
+            )
+        if chosen == "text":
+            lines = (
+                (n, line if isinstance(line, BadRecord) else line.strip()) for n, line in read_lines(stream)
+            )
+            rows: Rows = (
+                (n, {"question": line} if isinstance(line, str) else line) for n, line in lines if line
+            )
         else:
-            numbered = _records(_table(stream, path), path, ":")
-        yield from _checked(numbered, path)
+            rows = read_rows(stream, chosen, path, lambda row: _columns(row, path))
+        if chosen in ("csv", "tsv"):
+            rows = _with_answers(rows, path)
+        yield from _checked(_records(rows, path, ": record " if chosen in ("json", "parquet") else ":"), path)
 
 
-def _detect(stream: io.BufferedReader, path: str) -> str:
-    name = strip_compression(path).lower()
-    head, mark = head_of(stream), first_mark(stream)
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    if name.endswith(".txt"):
-        if mark == "<":
-            raise _no_markup(path)
-        return "text"
-    if mark == "{":
-        return "jsonl" if is_json_lines(head) else "json"
-    if re.match(rb"\s*\[\s*(?:[{\]]|$)", head):
-        return "json"
-    if "\t" in first_line(stream):
-        return "tsv"
-    if name.endswith(".csv"):
-        return "csv"
-    if name.endswith((".tsv", ".json", ".jsonl")):
-        return {"v": "tsv", "n": "json", "l": "jsonl"}[name[-1]]
-    if mark == "<":
-        raise _no_markup(path)
-    return "text"
-
-
-def _no_markup(path: str) -> DataError:
-    return DataError(
-        f"{path} holds tags, as TREC's topics do: expected {', '.join(QUESTION_FORMATS[:-1])}",
-        hint="write one question a line, or id and question parted by a tab",
-    )
-
-
-def _records(rows: Iterable[tuple[int, Any]], path: str, mark: str = ": record ") -> Numbered:
+def _records(rows: Rows, path: str, mark: str = ": record ") -> Numbered:
     """Questions of rows, and of the articles of SQuAD among them.
 
     Their gold passage ids are those that a corpus read from the same file has.
@@ -272,98 +249,99 @@ def _records(rows: Iterable[tuple[int, Any]], path: str, mark: str = ": record "
     count = 0
     for number, row in rows:
         place = f"{path}{mark}{number}"
-        if not is_article(good(row, place)):
+        paragraphs = squad_paragraphs(good(row, place))
+        if paragraphs is None:
             yield place, _question(row, f"q{number}", place)
-            continue
-        for paragraph in squad_paragraphs(row):
+        for paragraph in paragraphs or ():
             for item in paragraph.questions:
                 count += 1
                 place = f"{path}: question {count}"
-                try:
-                    starts = [answer["answer_start"] for answer in item.get("answers", ())]
-                except (AttributeError, KeyError, TypeError) as error:
+                if paragraph.text is None or not isinstance(item, Mapping):
                     raise DataError(
-                        f"{place}: malformed SQuAD data ({error})",
-                        hint='"answers" is a list of objects with "text" and "answer_start"',
-                    ) from error
-                if paragraph.text is None:
-                    raise DataError(f"{place}: malformed SQuAD data (no context)")
-                title, ids = squad_title(paragraph.title), [paragraph.id]
-                context = {"title": title, "context": paragraph.text, "answer_starts": starts}
-                record = {**item, **context, "gold_passage_ids": ids}
-                yield place, _question(record, f"q{count}", place)
+                        f"{place}: malformed SQuAD data (no context, or a question that is no object)"
+                    )
+                context = {
+                    "title": paragraph.title,
+                    "context": paragraph.text,
+                    "gold_passage_ids": [paragraph.id],
+                }
+                yield place, _question({**item, **context}, f"q{count}", place)
 
 
 def _question(record: Any, fallback_id: str, place: str) -> Question:
+    """One record of any known shape; fields that are not understood are kept in `meta`."""
     try:
-        return question_from_mapping(record, fallback_id)
+        parsed = parse_record(record)
+        fields, used = evidence_of(parsed.rest)
     except ValueError as error:
         raise DataError(f"{place}: {error}") from error
     except (TypeError, LookupError, AttributeError) as error:
         raise DataError(f"{place}: a field has another shape than expected ({error})") from error
+    answers = tuple(dict.fromkeys(parsed.answers))
+    if parsed.rest.get("is_impossible") is True:
+        answers, fields["is_impossible"] = (), True
+    meta = {key: value for key, value in parsed.rest.items() if key not in used}
+    return Question(parsed.id or fallback_id, parsed.text, answers, meta=meta, **fields)
 
 
-def _column_names(row: list[str]) -> list[str]:
-    return [re.sub(r"[\s-]+", "_", cell.strip().lower()) for cell in row]
+def _columns(row: list[str], path: str) -> tuple[list[str], bool]:
+    names = [cell.strip().lower() for cell in row]
+    if {*QUESTION_FIELDS[:2]} & {*names} or {"anchor", "positive"} <= {*names}:
+        return names, True
+    ends_in_list = row[-1].lstrip().startswith(("[", "("))
+    if len(row) == 2 and (ends_in_list or not all(name.isidentifier() for name in names)):
+        return ["question", "answers"] if ends_in_list else ["id", "question"], False
+    if len(row) == 3 and ends_in_list:
+        return ["id", "question", "answers"], False
+    if len(row) == 3 and all(" " in cell.strip() for cell in row):
+        return ["anchor", "positive", "negative"], False  # MS MARCO's triples
+    raise DataError(
+        f"{path}:1: no column 'question' among {', '.join(row)}",
+        hint="begin the table with a line that calls the column of the questions 'question', that of the "
+        "answers 'answers', that of ids 'id'; without it: question and ['answer', …], or id and question",
+    )
 
 
-def _has_question(row: list[str]) -> bool:
-    names = set(_column_names(row))
-    return bool({"question", "query"} & names) or {"anchor", "positive"} <= names
-
-
-def _table(stream: io.BufferedReader, path: str) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-    is_dpr = False
-    delimiter = delimiter_of(first_line(stream), _has_question)
-
-    def columns(row: list[str]) -> tuple[list[str], bool]:
-        nonlocal is_dpr
-        if _has_question(row) and (len(row) > 1 or delimiter != "\t"):
-            return _column_names(row), True
-        if looks_like_header(row):
-            raise DataError(
-                f"{path}:1: no column 'question' among {', '.join(row)}",
-                hint="in this line, call the column of the questions 'question', that of the answers "
-                "'answers', that of ids 'id'; delete the line if the columns are id and question",
-            )
-        ends_in_list = row[-1].lstrip().startswith(("[", "("))
-        if len(row) == 2:
-            is_dpr = ends_in_list
-            return ["question", "answers"] if is_dpr else ["id", "question"], False
-        if len(row) == 3 and ends_in_list:
-            return ["id", "question", "answers"], False
-        if len(row) == 3 and all(" " in cell.strip() for cell in row):
-            return ["anchor", "positive", "negative"], False  # MS MARCO's triples
-        raise DataError(
-            f"{path}:1: {len(row)} columns and no header",
-            hint="expected: question and ['answer', …]; id and question; or a header with 'question'",
-        )
-
-    has_bars = False
-    for number, row in named_rows(read_lines(stream), delimiter, columns):
-        record: Any = row
+def _with_answers(rows: Rows, path: str) -> Rows:
+    """The rows of a table, with lists in cells parsed and empty cells left out."""
+    for number, row in rows:
         if isinstance(row, dict):
+            row = {name: cell for name, cell in row.items() if cell}
             try:
-                parsed: dict[str, Any] = {
-                    name: parse_answer_cell(row[name], must_be_list=is_dpr)
-                    for name in ("answers", "answer")
-                    if name in row
-                }
-                if "gold_passage_ids" in row:
-                    parsed["gold_passage_ids"] = parse_id_cell(row["gold_passage_ids"])
+                row |= {name: parse_cell(row[name]) for name in ("answers", "answer") if name in row}
+                if ids := row.get("gold_passage_ids"):
+                    row["gold_passage_ids"] = list(parse_cell(ids) if ids[0] == "[" else _IDS.findall(ids))
             except ValueError as error:
                 raise DataError(f"{path}:{number}: {error}") from error
-            if not has_bars and (barred := _barred(row, parsed)):
-                has_bars = True
-                _log.warning(
-                    "%s:%d: %r is read as several answers, here and below; write an answer that holds a bar "
-                    'as a list: ["a|b"]', path, number, barred,
-                )  # fmt: skip
-            record = {key: value for key, value in (row | parsed).items() if value != ""}
-        yield number, record
+        yield number, row
 
 
-def _barred(row: Mapping[str, str], parsed: Mapping[str, Any]) -> str:
-    """The cell whose bars part answers; "" if there is none."""
-    cells = (row[name] for name, read in parsed.items() if name != "gold_passage_ids" and len(read) > 1)
-    return next((cell for cell in cells if not cell.lstrip().startswith(("[", "("))), "")
+def parse_cell(cell: str) -> tuple[str, ...]:
+    """Read a table's cell: a Python or JSON list of strings, or one string.
+
+    Literals are parsed, never evaluated.
+
+    Raises:
+        ValueError: a list of something else, or answers between bars.
+
+    Example:
+        >>> parse_cell("['Paris', \\"L'Isle\\"]"), parse_cell("Paris")
+        (('Paris', "L'Isle"), ('Paris',))
+    """
+    stripped = cell.strip()
+    if not re.match(r"\[.*\]$|\(.*\)$", stripped, re.DOTALL):
+        if "|" in cell:
+            raise ValueError(
+                f'several answers are a list, ["a", "b"], and so is one with a bar: {cell[:60]!r}'
+            )
+        return (cell,) if stripped else ()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # regular expressions with escapes that Python does not know
+            value = ast.literal_eval(stripped)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        try:
+            value = parse_json(stripped)
+        except ValueError:
+            raise ValueError(f"not a list of answers: {stripped[:60]!r}") from None
+    return answers_of(list(value) if isinstance(value, tuple) else value)

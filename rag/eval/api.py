@@ -61,14 +61,14 @@ def evaluate(
         index: a directory written by `rag index`, an open `Pipeline`, or your own object with the methods of
             `rag.eval.systems.AnswersQuestions`; None with `run`, or with `gold=True` for sets that quote
             their passages.
-        questions: a file, a data set `hf:owner/name[:config][:split]`, a list of `Question` records or of
-            mappings with the fields of a file, or a DataFrame of such rows.
+        questions: a file, a data set `hf:owner/name[:config][:split]` or `irds:beir/scifact/test`, a list of
+            `Question` records or of mappings with the fields of a file, or a DataFrame of such rows.
         out: result folder, continued if an earlier run stopped in it; by default one that is deleted with the
             object returned.
         run: search results to be scored, in place of a search: a TREC run or DPR's JSON.
         reads: False only searches, and so does `reader=False`.
         format: format of the question file.
-        split: "train", "dev" or "test", if the file name does not say.
+        split: "train", "dev" or "test", if the file name does not say; of a BEIR folder the judgements.
         command: the command line, for the report.
         **options: fields of `OpenSettings` (retriever, reader, fusion, index_encoder, …), which also take
             your own objects, and of `EvaluationSettings` (profile, limit, sample, ks, read, gold, …).
@@ -88,7 +88,7 @@ def evaluate(
     settings = load_config(EvaluationSettings, overrides=options)
     if isinstance(questions, str | Path):
         source = QuestionSource.of_file(questions, split=split, format=format)
-        asked: Iterable[Question] = read_questions(questions, format=format)
+        asked: Iterable[Question] = read_questions(questions, format, split)
     else:
         asked = questions_from(questions)
         source = QuestionSource.of_questions(asked, split=split)

@@ -10,8 +10,8 @@ from typing import Any
 
 from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
-from rag.data.files.huggingface import HF_PREFIX, parse_name, revision_of
-from rag.data.files.streams import strip_compression
+from rag.data.files.named import is_named, revision_of, shown_name
+from rag.data.files.rows import strip_compression
 from rag.data.questions import question_files
 from rag.eval.guard import guess_split
 
@@ -39,20 +39,19 @@ class QuestionSource:
 
     @classmethod
     def of_file(cls, path: str | Path, *, split: str | None = None, format: str = "auto") -> QuestionSource:
-        """Describe a question file, or a data set `hf:owner/name[:config][:split]`; the split is guessed from
-        its name if not given. With the format "hf" the prefix may be left out.
+        """Describe a question file, or a data set `hf:owner/name[:config][:split]` or `irds:name`; the split
+        is guessed from its name if not given. With the format "hf" or "irds" the prefix may be left out.
 
         Raises:
             DataError: there is no such file or data set.
             ResourceError: the hub cannot be reached.
         """
-        if format == "hf" or str(path).startswith(HF_PREFIX):
-            full = HF_PREFIX + str(path).removeprefix(HF_PREFIX)
-            place, configuration, part = parse_name(full)
-            shown = f"{place} ({configuration})" if configuration else place
+        if format in ("hf", "irds") or is_named(path):
+            full = str(path) if is_named(path) else f"{format}:{path}"
+            shown, part = shown_name(full)
             marked = split or (guess_split(part) if part else None)
             return cls(shown, full, marked, revision=revision_of(full))
-        file, files = Path(path), question_files(path)
+        file, files = Path(path), question_files(path, split)
         digests = [sha256_file(part) for part in files]
         digest = digests[0] if len(digests) == 1 else fingerprint(digests)
         return cls(_set_name(file), str(path), split or guess_split(files[-1]), digest)

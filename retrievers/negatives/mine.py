@@ -21,7 +21,6 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
 from rag.core.types import Hit, Passage, Query, Question
 from rag.data.examples import Candidate, Example, write_examples
-from rag.data.files.streams import STDIN
 from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher
 from rag.runtime.seeds import generator
@@ -84,6 +83,7 @@ def mine(
     *,
     index_encoder: str | None = None,
     format: str = "auto",
+    split: str | None = None,
     limit: int | None = None,
     sample: int | None = None,
     merge: Path | None = None,
@@ -98,7 +98,7 @@ def mine(
         questions: whatever `read_questions` reads from files.
         out: the result; `OUT.report.json` beside it says how it was made.
         index_encoder: the index's encoder, if it was moved.
-        format: format of the question file.
+        format, split: of the question file, see `read_questions`.
         limit: number of questions, from the beginning of the set; None means all.
         sample: size of a random sample of them, drawn with the settings' seed, in the order of the set.
         merge: another training file, for the union of both.
@@ -108,14 +108,14 @@ def mine(
         DataError: no question has a positive.
         MismatchedArtifactError: unfinished blocks of another run are in the way.
     """
-    if str(questions) == STDIN:
+    if str(questions) == "-":
         raise ConfigError("questions are read twice, and standard input only once", hint="give a file")
     target = Path(out)
     check_target(target)
     work = target.with_name(target.name + ".mining")
 
     def read() -> Iterator[Question]:
-        listed = islice(read_questions(questions, format), limit)
+        listed = islice(read_questions(questions, format, split), limit)
         return iter(listed if sample is None else draw_sample(listed, sample, settings.seed))
 
     with ExitStack() as stack:

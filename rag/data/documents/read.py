@@ -11,8 +11,8 @@ from rag.core.unicode import as_unicode
 from rag.data.documents.blocks import Converted, Unreadable
 from rag.data.documents.convert import convert
 from rag.data.documents.pool import convert_files
+from rag.data.files.rows import STDIN, strip_compression
 from rag.data.files.sources import ReadOptions, Source
-from rag.data.files.streams import STDIN, strip_compression
 from rag.data.records import BadRecord, Document
 
 _UNWRITABLE = re.compile("[\\s%\x00-\x1f\x7f\ud800-\udfff]")

@@ -18,7 +18,7 @@ from rag.core.errors import MissingDependencyError, RagError
 from rag.data.documents.blocks import Converted, Unreadable
 from rag.data.documents.convert import convert
 from rag.data.documents.limits import Limits
-from rag.data.files.streams import COMPRESSED_SUFFIXES, open_binary, strip_compression
+from rag.data.files.rows import COMPRESSED_SUFFIXES, open_binary, strip_compression
 
 _MAX_FRAMES = 20_000  # of converters that walk a tree: pages of a few thousand nested elements exist
 

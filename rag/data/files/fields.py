@@ -1,49 +1,40 @@
-"""Turn a mapping with any of the usual field names into a document, or into a passage beside a question."""
+"""Turn a mapping with the field's usual names into a document, or into a passage beside a question."""
 
 import datetime
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, TypeGuard, cast
 
 from rag.core.errors import DataError
 from rag.core.types import Metadata, Passage, Value
 from rag.core.unicode import is_unicode
 from rag.data.choices import FILTER_FIELDS
-from rag.data.files.delimited import looks_like_header, plain_name
 from rag.data.files.sources import ReadOptions
 from rag.data.records import BadRecord, Document
 
-ID_FIELDS = (
-    *("id", "_id", "docid", "doc_id", "docno", "document_id", "pid", "passage_id", "psg_id", "wikipedia_id"),
-    *("article_id", "page_id", "uuid"),
-)
+# psgs_w100 and Wikipedia extracts, BEIR, pyserini and Tevatron, MS MARCO 2, KILT
+ID_FIELDS = ("id", "_id", "pid", "docid", "wikipedia_id")
+TITLE_FIELDS = ("title", "wikipedia_title")
+TEXT_FIELDS = ("text", "contents", "passage", "body", "context")
 PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 QUESTION_ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")
-TITLE_FIELDS = ("title", "wikipedia_title", "page_title", "article_title", "headline", "heading")
-TEXT_FIELDS = (
-    *("text", "contents", "content", "passage", "body", "paragraph", "paragraphs", "context"),
-    *("page_content", "passage_text", "full_text", "article_text", "body_text", "abstract"),
-)
 _MAX_TITLE_CHARS = 300
 _EMPTY: tuple[Any, ...] = (None, "", [])
-_SENTENCE_MARKERS = ("charoffset", "text_with_links", "charoffset_with_links")
+_SENTENCE_MARKERS = ("charoffset", "text_with_links", "charoffset_with_links")  # of HotpotQA's abstracts
 _KILT_PREFIX = re.compile(r"^(?:Section::::|BULLET::::)")
 
 
 class DocumentFields:
     """Turns mappings of one source into documents.
 
-    Names of fields are known whatever their case, and however their words are joined ("Doc-ID", "doc_id").
-
     If the first mapping has no id field, the source is taken to have none, and every document gets the id
     `{name}:{position}`, so that a bad record never changes the id of another. If the first mapping has one, a
     later mapping without it is a bad record.
 
     Attributes:
-        layout: a description of the fields' roles; "" until the first mapping.
+        layout: a description of the fields' roles; "" until the first mapping with a text.
 
     Args:
         options: field names that replace the usual ones.
@@ -52,24 +43,33 @@ class DocumentFields:
     """
 
     def __init__(self, options: ReadOptions, name: str, *, text_lists_are_sentences: bool = False) -> None:
-        self._id_fields = (options.id_field,) if options.id_field else ID_FIELDS
-        self._title_fields = (options.title_field,) if options.title_field else TITLE_FIELDS
-        self._text_fields = (options.text_field,) if options.text_field else TEXT_FIELDS
-        self._given = [name for name in (options.id_field, options.title_field, options.text_field) if name]
+        self._ids = (options.id_field,) if options.id_field else ID_FIELDS
+        self._titles = (options.title_field,) if options.title_field else TITLE_FIELDS
+        self._texts = (options.text_field,) if options.text_field else TEXT_FIELDS
+        self._required = [it for it in (options.id_field, options.title_field, options.text_field) if it]
         self._ids_are_made: bool | None = False if options.id_field else None
-        self._metadata, self._has_metadata = options.metadata, set[str]()
+        self._metadata, self._seen_metadata = options.metadata, set[str]()
         self._name = name
         self._lists_are_sentences = text_lists_are_sentences
-        self._first_keys: tuple[str, ...] = ()
+        self._first_names: tuple[str, ...] = ()
         self.layout = ""
 
-    def is_header(self, row: Sequence[str]) -> bool:
-        """Whether the first row of a table names its columns."""
-        keys = tuple(row)
-        if any(_matching(keys, (name,)) for name in self._given):
-            return True
-        named = _matching(keys, (*self._id_fields, *self._title_fields)) or looks_like_header(row)
-        return bool(_matching(keys, self._text_fields) and (named or len(row) == 1))
+    def columns(self, row: list[str]) -> tuple[list[str], bool]:
+        """The names of a table's columns, and whether its first row has them.
+
+        Without a header the columns of DPR's and MS MARCO's files are id, text and perhaps title; their ids
+        have digits.
+
+        Raises:
+            DataError: the row is no header, and the columns are others.
+        """
+        names = [cell.strip() for cell in row]
+        is_data = any(map(str.isdigit, names[0])) and not self._required
+        if is_data and len(row) in (2, 3) and len(row[1]) >= len("".join(row[2:])):
+            self.layout = "no header: the columns are id, text" + ", title" * (len(row) == 3)
+            return ["id", "text", "title"][: len(row)], False
+        self.choose(names)
+        return names, True
 
     def choose(self, names: Sequence[str]) -> list[str]:
         """The columns that documents are made of; the others are ignored, which `layout` says.
@@ -77,77 +77,43 @@ class DocumentFields:
         Raises:
             DataError: no column holds the text, or a requested one does not exist.
         """
-        keys = tuple(names)
-        self._first_keys = self._first_keys or keys
+        self._first_names = self._first_names or tuple(names)
         columns = f"the fields are {listed_names(names)}"
-        for name in self._given:
-            if not _matching(keys, (name,)):
+        for name in self._required:
+            if name not in names:
                 raise DataError(f"{self._name}: there is no field {name!r}; {columns}")
-        text = ["sentences"] if "sentences" in keys else list(_matching(keys, self._text_fields))
+        text = [name for name in ("sentences", *self._texts) if name in names]
         if not text:
             raise DataError(
                 f"{self._name}: no field is known to hold the text; {columns}",
-                hint="name it: --text-field NAME (in Python text_field), also --title-field and --id-field",
+                hint="name it: --text-field NAME (in Python text_field), also --title-field and --id-field; "
+                "a table without a header has the columns id, text and perhaps title",
             )
-        ids, titles = _matching(keys, self._id_fields), _matching(keys, self._title_fields)
-        parts = [f"id {f'from {ids[0]}' if ids else 'by number'}"]
-        parts += [f"title from {titles[0]}"] if titles else ["no title"]
-        parts += [f"text from {text[0]}"]
-        kept = [name for name in self._metadata if name in keys]
-        parts += [f"metadata {', '.join(kept)}"] if kept else []
-        ignored = [name for name in names if name not in {*ids[:1], *titles[:1], *text[:1], *kept}]
+        ids, titles = ([name for name in known if name in names] for known in (self._ids, self._titles))
+        metadata = [name for name in self._metadata if name in names]
+        parts = [f"id from {ids[0]}" if ids else "id by number"]
+        parts += [f"title from {titles[0]}" if titles else "no title", f"text from {text[0]}"]
+        parts += [f"metadata {', '.join(metadata)}"] if metadata else []
+        ignored = [name for name in names if name not in {*ids[:1], *titles[:1], *text[:1], *metadata}]
         self.layout = ", ".join(parts) + (f"; ignored: {listed_names(ignored)}" if ignored else "")
-        wanted = {*ids, *titles, *text, *kept, *_matching(keys, (*self._text_fields, "url"))}
-        wanted |= {"metadata"} if self._metadata else set()
-        return [name for name in names if name in wanted]
+        read = {*ids, *titles, *text, *metadata, "url", *(["metadata"] if self._metadata else [])}
+        return [name for name in names if name in read]
 
     def document(self, record: Any, position: int) -> Document | BadRecord:
         """Make one document; `position` is its line or record number."""
         if not isinstance(record, Mapping):
             return BadRecord("not an object", f"found {type(record).__name__}")
-        made = self._document(record, position)
-        if not self._metadata or isinstance(made, BadRecord):
-            return made
+        document = self._document(record, position)
+        if not self._metadata or isinstance(document, BadRecord):
+            return document
         beside = record.get("metadata")
         fields = {**(beside if isinstance(beside, Mapping) else {}), **record}
         chosen = {name: fields[name] for name in self._metadata if fields.get(name) not in _EMPTY}
-        self._has_metadata.update(chosen)
+        self._seen_metadata.update(chosen)
         try:
-            return replace(made, metadata=metadata_of_fields(chosen))
+            return replace(document, metadata=metadata_of_fields(chosen))
         except ValueError as error:
             return BadRecord("metadata that filters cannot compare", str(error))
-
-    def _document(self, record: Mapping[str, Any], position: int) -> Document | BadRecord:
-        if not self.layout and self._has_all(record):
-            self.choose(list(record))
-        document_id = self._id(record, position)
-        if isinstance(document_id, BadRecord):
-            return document_id
-        title = _first(record, self._title_fields)
-        if title is None:
-            title = ""
-        elif not isinstance(title, str):
-            return BadRecord("title is not text", f"found {type(title).__name__}")
-        if is_list(sentences := record.get("sentences")):
-            return _from_sentences(document_id, title, sentences)
-        value = _first(record, self._text_fields)
-        if value is None:
-            return _missing("text", self._text_fields, record)
-        if isinstance(value, str):
-            return self._from_text(record, document_id, title, value)
-        if is_list(value):
-            if self._lists_are_sentences or any(key in record for key in _SENTENCE_MARKERS):
-                return _from_sentences(document_id, title, value)
-            return _from_paragraphs(document_id, title, value, is_kilt="wikipedia_id" in record)
-        return BadRecord("text is not text", f"found {type(value).__name__}")
-
-    def _has_all(self, record: Mapping[str, Any]) -> bool:
-        """Whether a record has the text, and every requested field."""
-        keys = tuple(record)
-        self._first_keys = self._first_keys or keys
-        return all(_matching(keys, (name,)) for name in self._given) and bool(
-            _matching(keys, (*self._text_fields, "sentences"))
-        )
 
     def check(self) -> None:
         """Refuse, at the end, a source in which no mapping has the requested field.
@@ -155,38 +121,63 @@ class DocumentFields:
         Raises:
             DataError: with the fields that there are.
         """
-        if self._first_keys and self._given and not self.layout:
-            self.choose(self._first_keys)
-        if self._first_keys and (missing := [it for it in self._metadata if it not in self._has_metadata]):
+        if self._first_names and not self.layout:
+            self.choose(self._first_names)
+        if self._first_names and (missing := [it for it in self._metadata if it not in self._seen_metadata]):
             raise DataError(
                 f"{self._name}: no record holds the metadata field {missing[0]!r}; the first has the fields "
-                f"{listed_names(self._first_keys)}",
+                f"{listed_names(self._first_names)}",
                 hint="name a field of the records with --metadata, or leave it out",
             )
 
+    def _document(self, record: Mapping[str, Any], position: int) -> Document | BadRecord:
+        if not self.layout:
+            self._first_names = self._first_names or tuple(record)
+            has_text = any(name in record for name in ("sentences", *self._texts))
+            if has_text and all(name in record for name in self._required):
+                self.choose(list(record))
+        document_id = self._id(record, position)
+        if isinstance(document_id, BadRecord):
+            return document_id
+        _, title = first_of(record, self._titles)
+        if not isinstance(title, str | None):
+            return BadRecord("title is not text", f"found {type(title).__name__}")
+        title = title or ""
+        if is_list(sentences := record.get("sentences")):
+            return _from_sentences(document_id, title, sentences)
+        value = next((record[name] for name in self._texts if record.get(name) is not None), None)
+        if value is None:
+            return _missing("text", self._texts, record)
+        if isinstance(value, str):
+            return _from_text(record, document_id, title, value)
+        if is_list(value):
+            if self._lists_are_sentences or any(key in record for key in _SENTENCE_MARKERS):
+                return _from_sentences(document_id, title, value)
+            return _from_paragraphs(document_id, title, value, is_kilt="wikipedia_id" in record)
+        return BadRecord("text is not text", f"found {type(value).__name__}")
+
     def _id(self, record: Mapping[str, Any], position: int) -> str | BadRecord:
-        value = _first(record, self._id_fields)
+        value = next((record[name] for name in self._ids if record.get(name) is not None), None)
         if self._ids_are_made is None:
             self._ids_are_made = value is None
         if self._ids_are_made:
             return f"{self._name}:{position}"
         if value is None:
-            return _missing("id", self._id_fields, record)
+            return _missing("id", self._ids, record)
         if isinstance(value, bool) or not isinstance(value, str | int):
             return BadRecord("id is not text or a whole number", f"found {type(value).__name__}")
         return str(value)
 
-    def _from_text(self, record: Mapping[str, Any], document_id: str, title: str, text: str) -> Document:
-        if not title and "contents" in record and "\n" in text:
-            # Pyserini and FlashRAG keep "title\ntext" in one field.
-            head, _, rest = text.partition("\n")
-            if rest.strip() and len(head) <= _MAX_TITLE_CHARS:
-                title, text = head.strip().removeprefix('"').removesuffix('"'), rest
-        elif title and "url" in record and text.startswith(title):
-            # Older WikiExtractor versions repeat the title above the text.
-            rest = text[len(title) :]
-            text = rest.lstrip("\n") if rest.startswith("\n\n") else text
-        return Document(document_id, title, text)
+
+def _from_text(record: Mapping[str, Any], document_id: str, title: str, text: str) -> Document:
+    if not title and "contents" in record and "\n" in text:
+        # Pyserini and FlashRAG keep "title\ntext" in one field.
+        head, _, rest = text.partition("\n")
+        if rest.strip() and len(head) <= _MAX_TITLE_CHARS:
+            title, text = head.strip().removeprefix('"').removesuffix('"'), rest
+    elif title and "url" in record and text.startswith(f"{title}\n\n"):
+        text = text[len(title) :].lstrip("\n")  # older WikiExtractor versions repeat the title above the text
+    return Document(document_id, title, text)
 
 
 METADATA_HINT = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
@@ -226,8 +217,8 @@ def plain_value(value: Any) -> Value | tuple[Value, ...]:
         (('de', 'fr'), '2020-05-01')
     """
     if isinstance(value, list | tuple):
-        several = tuple(plain_value(one) for one in value)
-        if any(isinstance(one, tuple) for one in several):
+        several = tuple(map(plain_value, value))
+        if any(isinstance(item, tuple) for item in several):
             raise ValueError("a list of lists")
         return cast("tuple[Value, ...]", several)
     if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
@@ -320,26 +311,11 @@ def _is_strings(value: Any) -> bool:
     return is_list(value) and all(isinstance(v, str) for v in value)
 
 
-def _first(record: Mapping[str, Any], names: Sequence[str]) -> Any:
-    keys = _matching(tuple(record), tuple(names))
-    return next((record[key] for key in keys if record[key] is not None), None)
-
-
-@lru_cache(maxsize=256)
-def _matching(keys: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """The `keys` that are among `names`, in the order of `names`: exact matches, then other spellings."""
-    exact = [name for name in names if name in keys]
-    plain = [plain_name(name) for name in names]
-    alike = [key for key in keys if key not in exact and plain_name(key) in plain]
-    return (*exact, *sorted(alike, key=lambda key: plain.index(plain_name(key))))
-
-
 def _missing(what: str, names: Sequence[str], record: Mapping[str, Any]) -> BadRecord:
-    if empty := _matching(tuple(record), tuple(names)):
+    if empty := [name for name in names if name in record]:
         return BadRecord("missing field", f"no {what}: {empty[0]} holds nothing")
-    return BadRecord(
-        "missing field", f"no {what}: expected {' or '.join(names[:6])}; there are {listed_names(record)}"
-    )
+    expected = f"expected {' or '.join(names)}; there are {listed_names(record)}"
+    return BadRecord("missing field", f"no {what}: {expected}; name it with --{what}-field")
 
 
 def listed_names(names: Iterable[str], most: int = 12) -> str:

@@ -1,15 +1,15 @@
-"""Shared by the readers and writers of records: JSON and text files, scores, answers, tokens."""
+"""Shared by the readers and writers of records: JSON and text files, scores, tokens."""
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
-from rag.data.files.streams import head_of, is_json_lines, json_lines, json_values, open_binary, read_lines
+from rag.data.files.rows import format_of, head_of, json_lines, json_values, open_binary, read_lines
 from rag.data.records import BadRecord
 
 
@@ -20,7 +20,7 @@ def json_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         DataError: malformed; names the place.
     """
     with open_binary(path) as stream:
-        is_lines = is_json_lines(head_of(stream))
+        is_lines = format_of(head_of(stream), "") == "jsonl"
         for number, value in json_lines(stream) if is_lines else json_values(stream, str(path)):
             place = f"{path}:{number}" if is_lines else f"{path}: record {number}"
             value = good(value, place)
@@ -92,18 +92,6 @@ def finite(value: Any, place: str) -> float:
     return score
 
 
-def strings(value: Any, place: str) -> tuple[str, ...]:
-    """Answers from one string or number, or a list of these, duplicates and order kept.
-
-    Raises:
-        DataError: anything else.
-    """
-    listed = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    if all(isinstance(item, str | int | float) and not isinstance(item, bool) for item in listed):
-        return tuple(map(str, listed))
-    raise DataError(f"{place}: expected an answer or a list of answers, found {value!r:.60}")
-
-
 def token(value: str, what: str) -> str:
     """The value, if it is a token of a file whose fields are separated by blanks.
 
@@ -113,6 +101,6 @@ def token(value: str, what: str) -> str:
     if not value or value.split() != [value]:
         raise DataError(
             f"{what} {value!r} is empty or holds white space, which this format cannot express",
-            hint="convert to a JSON format, or give ids without spaces",
+            hint="write a JSON format, or give ids without spaces",
         )
     return value

@@ -1,12 +1,11 @@
 """TREC runs, which are written, and relevance judgements, which are read."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from rag.core.errors import DataError
-from rag.core.types import Passage
-from rag.data.examples import Candidate, Example, Role
+from rag.data.examples import Example
 from rag.data.files.record import finite, open_text, text_lines, token
 
 
@@ -33,9 +32,13 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
                 file.write(f"{question} Q0 {passage} {rank} {score!r} {tag}\n")
 
 
-def read_qrels(path: Path) -> Iterator[Example]:
-    """Judged passages of each question, TREC's or BEIR's; ids between tabs may hold blanks."""
-    judged: dict[str, list[Candidate]] = {}
+def read_qrels(path: Path) -> dict[str, dict[str, int]]:
+    """The grade of each judged passage of each question, TREC's or BEIR's; ids between tabs may hold blanks.
+
+    Raises:
+        DataError: a line of another shape; names it.
+    """
+    grades: dict[str, dict[str, int]] = {}
     for place, line in text_lines(path):
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) not in (3, 4):
@@ -44,13 +47,8 @@ def read_qrels(path: Path) -> Iterator[Example]:
             continue
         if len(fields) not in (3, 4):
             raise DataError(f"{place}: {len(fields)} fields, qrels have 4 (TREC) or 3 (BEIR)")
-        grade = _grade(fields[-1], place)
-        role: Role = "positive" if grade > 0 else "negative"
-        judged.setdefault(fields[0], []).append(
-            Candidate(Passage(fields[-2], "", ""), role, extra={"grade": grade})
-        )
-    for question, candidates in judged.items():
-        yield Example(question, "", candidates=tuple(sorted(candidates, key=lambda c: c.role == "negative")))
+        grades.setdefault(fields[0], {})[fields[-2]] = _grade(fields[-1], place)
+    return grades
 
 
 def _grade(value: str, place: str) -> int:

@@ -95,7 +95,7 @@ def test_a_filter_selects_what_its_conditions_say(index: Index) -> None:
         ({"year": {"gte": 2002, "lt": 2004.5}}, lambda _, fields: 2002 <= fields["year"] < 2004.5),
         ({"tags": "odd"}, lambda _, fields: "odd" in fields["tags"]),
         ({"tags": ["odd", "x"], "year": [2001, 2002]}, lambda _, fields: fields["year"] == 2001),
-        ({"year": "2003"}, lambda _, fields: False),
+        ({"year": "2003"}, lambda _, fields: fields["year"] == 2003),
     ]  # fmt: skip
     for given, fits in cases:
         chosen = index.select(Filter.parse(given) or Filter(()))
@@ -187,9 +187,9 @@ def test_a_filter_of_the_wrong_form_is_refused(given: Any, message: str) -> None
 def test_options_of_the_command_line_make_a_filter() -> None:
     made = Filter.parse_options(["path=guide/*", "year>=2002", "year<2004", "tags=odd", "tags=7"])
     assert made is not None
-    path, tags, year = made.conditions
-    assert (path.values, tags.values) == (("guide/*",), ("odd", "7", 7))
-    assert year.bounds == (("gte", "2002"), ("gte", 2002), ("lt", "2004"), ("lt", 2004))
+    path, year, tags = made.conditions
+    assert (path.values, tags.values) == (("guide/*",), ("odd", "7"))
+    assert year.bounds == (("gte", "2002"), ("lt", "2004"))
     with pytest.raises(FilterError, match="not of the form"):
         Filter.parse_options(["guide"])
 
@@ -266,7 +266,7 @@ def test_a_number_selects_the_text_that_spells_it() -> None:
     for given, selected in [
         (2022, [True, True, False, False, False, False, True]),
         ({"gte": 100}, [True, True, False, False, False, False, True]),
-        ("2022", [True, False, False, False, False, False, True]),
+        ("2022", [True, True, False, False, False, False, True]),
     ]:
         made = Filter.parse({"year": given})
         assert made is not None

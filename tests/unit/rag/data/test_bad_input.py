@@ -142,13 +142,13 @@ def test_utf16_is_named(tmp_path: Path) -> None:
 def test_broken_bytes_in_other_formats(tmp_path: Path) -> None:
     report = ReadReport()
     listed = b'[{"id": "1", "text": "ok"}, {"id": "2", "text": "caf\xe9"}, {"id": "3", "text": "ok"}]'
-    documents = list(read_documents(write(tmp_path / "c.json", listed), options=ANY_SHARE, report=report))
+    with pytest.raises(DataError, match=r"after record 1 .*invalid bytes in UTF8") as caught:
+        list(read_documents(write(tmp_path / "c.json", listed), options=ANY_SHARE))
+    assert "--encoding" in caught.value.hint
+    path = write(tmp_path / "c.tsv", b"1\tok\tT\n2\tcaf\xe9\tT\n3\tok\tT\n")
+    documents = list(read_documents(path, options=ANY_SHARE, report=report))
     assert [d.id for d in documents] == ["1", "3"]
-    assert (report.problems[0].position, report.problems[0].reason) == (2, "not valid Unicode")
-    documents = list(
-        read_documents(write(tmp_path / "c.tsv", b"1\tok\tT\n2\tcaf\xe9\tT\n3\tok\tT\n"), options=ANY_SHARE)
-    )
-    assert [d.id for d in documents] == ["1", "3"]
+    assert (report.problems[0].position, report.problems[0].reason) == (2, "not valid UTF-8")
     (tmp_path / "folder").mkdir()
     write(tmp_path / "folder" / "a.txt", b"caf\xe9")
     write(tmp_path / "folder" / "b.md", b"fine")
@@ -182,7 +182,6 @@ def test_the_same_folder_twice_is_duplicates(tmp_path: Path) -> None:
         {"encoding": "no-such"},
         {"max_bad_share": 2.0},
         {"max_document_chars": 0},
-        {"squad_unit": "page"},
     ],
 )
 def test_options_are_checked(options) -> None:

@@ -21,33 +21,18 @@ def read(path: Path, data: str | bytes, **options: str) -> tuple[list[Document],
     return found, report.summary().rpartition("\n")[0]
 
 
-@pytest.mark.parametrize(
-    ("header", "layout"),
-    [
-        ("DocNo,Headline,Body", "id from DocNo, title from Headline, text from Body"),
-        ("ID,Page Title,TEXT", "id from ID, title from Page Title, text from TEXT"),
-        ("Doc-ID,Title,Full Text", "id from Doc-ID, title from Title, text from Full Text"),
-    ],
-)
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
-def test_known_names_in_any_spelling(tmp_path: Path, header: str, layout: str, mark: str) -> None:
-    table = f'{header.replace(",", mark)}\r\n7{mark}Oslo{mark}"{OSLO.text}"\r\n'
+def test_the_delimiter_is_found(tmp_path: Path, mark: str) -> None:
+    table = f'id{mark}title{mark}text\r\n7{mark}Oslo{mark}"{OSLO.text}"\r\n'
+    layout = "id from id, title from title, text from text"
     assert read(tmp_path / "a.csv", table) == ([OSLO], layout)
     assert read(tmp_path / "b.csv", b"\xef\xbb\xbf" + table.encode()) == ([OSLO], layout)
 
 
-def test_names_of_json_in_any_spelling(tmp_path: Path) -> None:
-    line = f'{{"ID": 7, "Title": "Oslo", "Text": "{OSLO.text}", "Year": 1048, "Author": "N. N."}}\n'
-    layout = "id from ID, title from Title, text from Text; ignored: Year, Author"
-    assert read(tmp_path / "a.jsonl", line) == ([OSLO], layout)
-
-
 def test_what_is_ignored_is_named(tmp_path: Path) -> None:
-    found, layout = read(
-        tmp_path / "a.csv", "Author;Text;Year\nN. N.;Oslo; a city.;1\n".replace("; a", ", a")
-    )
+    found, layout = read(tmp_path / "a.csv", "author;text;year\nN. N.;Oslo, a city.;1\n")
     assert found == [Document("a.csv:2", "", "Oslo, a city.")]
-    assert layout == "id by number, no title, text from Text; ignored: Author, Year"
+    assert layout == "id by number, no title, text from text; ignored: author, year"
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
@@ -64,7 +49,7 @@ def test_a_header_without_a_known_text_is_refused(tmp_path: Path, name: str, hea
 def test_a_field_that_is_not_there_is_refused_with_those_that_are(
     tmp_path: Path, name: str, field: str
 ) -> None:
-    rows = [{"id": str(n), "title": "T", "Body": f"text {n}"} for n in range(200)]
+    rows = [{"id": str(n), "title": "T", "body": f"text {n}"} for n in range(200)]
     data: bytes
     if name.endswith("parquet"):
         import pyarrow as pa
@@ -73,10 +58,10 @@ def test_a_field_that_is_not_there_is_refused_with_those_that_are(
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
         data = (tmp_path / name).read_bytes()
     elif name.endswith("csv"):
-        data = "\n".join(["id,title,Body", *(",".join(row.values()) for row in rows)]).encode()
+        data = "\n".join(["id,title,body", *(",".join(row.values()) for row in rows)]).encode()
     else:
         data = "\n".join(str(row).replace("'", '"') for row in rows).encode()
-    with pytest.raises(DataError, match=r"'?Bodyy'?.* (id, title, Body|there are id, title, Body)"):
+    with pytest.raises(DataError, match=r"'?Bodyy'?.* id, title, body"):
         read(tmp_path / name, data, **{field: "Bodyy"})
     assert len(read(tmp_path / name, data, text_field="body")[0]) == 200
 
@@ -84,11 +69,10 @@ def test_a_field_that_is_not_there_is_refused_with_those_that_are(
 def test_a_table_without_header_says_so_and_is_not_swapped(tmp_path: Path) -> None:
     found, layout = read(tmp_path / "a.csv", f'7,"{OSLO.text}",Oslo\n')
     assert (found, layout) == ([OSLO], "no header: the columns are id, text, title")
-    with pytest.raises(DataError, match="third column is longer than its second"):
-        read(tmp_path / "a.csv", f'7,Oslo,"{OSLO.text}"\n')
-    for row in ("7", "7,a,b,c"):
-        with pytest.raises(DataError, match=r"columns? and no header"):
+    for row in ("7", "7,a,b,c", f'7,Oslo,"{OSLO.text}"'):
+        with pytest.raises(DataError, match="no field is known to hold the text") as caught:
             read(tmp_path / "a.csv", row + "\n")
+        assert "without a header" in caught.value.hint
 
 
 def test_a_column_twice_is_refused(tmp_path: Path) -> None:
@@ -97,7 +81,7 @@ def test_a_column_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_encoding_is_named(tmp_path: Path) -> None:
-    table = "Id;Titel;Text\n7;Köln;Köln liegt am Rhein.\n".encode("cp1252")
+    table = "id;titel;text\n7;Köln;Köln liegt am Rhein.\n".encode("cp1252")
     with pytest.raises(DataError, match=r"(?s)not valid UTF-8.*encoding cp1252"):
         read(tmp_path / "a.csv", table)
     found, _ = read(tmp_path / "a.csv", table, encoding="cp1252")
@@ -105,7 +89,7 @@ def test_another_encoding_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
-def test_question_tables_of_any_delimiter_and_case(tmp_path: Path, mark: str) -> None:
+def test_question_tables_of_any_delimiter(tmp_path: Path, mark: str) -> None:
     path = tmp_path / "q.csv"
     path.write_text(
         f'ID{mark}Question{mark}Answer\n7{mark}"Where, or when?"{mark}Oslo\n', encoding="utf-8-sig"
@@ -117,17 +101,11 @@ def test_question_tables_of_any_delimiter_and_case(tmp_path: Path, mark: str) ->
     assert "the column of the questions 'question', that of the answers 'answers'" in caught.value.hint
 
 
-def test_bars_part_the_answers_of_a_cell(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cells = {"Oslo": ("Oslo",), "A |B|A": ("A", "B"), "a || b": ("a || b",), "(X|Y) 1": ("(X|Y) 1",),
-             '"[""a|b""]"': ("a|b",), r"a\|b": (r"a\|b",), "C|D": ("C", "D"), "|": ("|",)}  # fmt: skip
+def test_answers_between_bars_are_refused_and_ids_are_not(tmp_path: Path) -> None:
     path = tmp_path / "q.csv"
-    path.write_text("question;answers\n" + "".join(f"Who?;{cell}\n" for cell in cells))
-    with caplog.at_level("WARNING"):
-        assert [question.answers for question in read_questions(path)] == list(cells.values())
-    (line,) = caplog.messages
-    assert line.startswith(f"{path}:3: 'A |B|A' is read as several answers")
-    caplog.clear()
-    path.write_text("question;answers;gold_passage_ids\nWho?;Ann;d1|d2\n")
-    with caplog.at_level("WARNING"):
-        assert next(read_questions(path)).gold_passage_ids == ("d1", "d2")
-    assert not caplog.messages
+    path.write_text('question;answers;gold_passage_ids\nWho?;"[""a|b"", ""c""]";d1|d2\n')
+    (question,) = read_questions(path)
+    assert (question.answers, question.gold_passage_ids) == (("a|b", "c"), ("d1", "d2"))
+    path.write_text("question;answers\nWho?;a|b\n")
+    with pytest.raises(DataError, match=r"q\.csv:2: several answers are a list, .*'a\|b'"):
+        list(read_questions(path))

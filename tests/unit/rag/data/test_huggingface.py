@@ -11,7 +11,7 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError, MissingDependencyError, ResourceError
 from rag.data.corpus import Document, read_documents
-from rag.data.files.huggingface import parse_name
+from rag.data.files.named import parse_name
 from rag.data.questions import read_questions
 from rag.eval.source import QuestionSource
 

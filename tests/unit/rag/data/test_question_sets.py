@@ -10,9 +10,8 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import GoldPassage, Passage, Question
 from rag.data.corpus import read_documents
-from rag.data.files.question_fields import question_from_mapping
-from rag.data.files.question_shapes import official_shape, rows_of_columns
-from rag.data.questions import read_questions
+from rag.data.files.question_sets import rows_of_columns
+from rag.data.questions import questions_from, read_questions
 from rag.eval.gold import gold_facts, gold_keys, gold_passages, needs_all
 
 HOTPOT = {
@@ -66,7 +65,7 @@ SQUAD = {
 
 
 def question(record: dict) -> Question:
-    return question_from_mapping(record, "q1")
+    return questions_from([record])[0]
 
 
 def test_hotpot_columns_become_the_official_pairs() -> None:
@@ -223,8 +222,8 @@ def test_other_sets() -> None:
     ],
 )
 def test_malformed_fields_are_refused(change: dict, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        official_shape({**HOTPOT, **change})
+    with pytest.raises(DataError, match=words):
+        question({**HOTPOT, **change})
 
 
 def test_rows_of_columns() -> None:
@@ -267,7 +266,7 @@ def test_ms_marco_is_read_by_columns_and_by_rows(tmp_path: Path) -> None:
     columns = {name: {str(at): row[name] for at, row in enumerate(rows)} for name in rows[0]}
     (tmp_path / "dev_v2.1.json").write_text(json.dumps(columns))
     river, unknown = read_questions(tmp_path / "dev_v2.1.json")
-    assert [river, unknown] == [question_from_mapping(row, "") for row in rows]
+    assert [river, unknown] == questions_from(rows)
     assert (river.id, river.text, river.answers) == ("19699", "what is a river", ("A stream.",))
     assert [item.passage.text for item in river.gold] == ["A river is a stream."]
     assert [item.passage.text for item in river.context] == ["Noise."]

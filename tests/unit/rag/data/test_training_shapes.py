@@ -31,7 +31,7 @@ FILES = {
     "several.jsonl": json.dumps({"query": ASKED, "positive": RIGHT, "negative_1": WRONG, "negative_2": ""}),
     "flag.jsonl": json.dumps({"query": ASKED, "pos": [RIGHT], "neg": [WRONG]}),
     "triplets.csv": f"anchor,positive,negative\n{ASKED},{RIGHT},{WRONG}\n",
-    "triplets.tsv": f"Query\tPositive\tNegative\n{ASKED}\t{RIGHT}\t{WRONG}\n",
+    "triplets.tsv": f"query\tpositive\tnegative\n{ASKED}\t{RIGHT}\t{WRONG}\n",
     "triples.train.small.tsv": f"{ASKED}\t{RIGHT}\t{WRONG}\n",
 }
 
@@ -95,7 +95,7 @@ def test_answers_may_be_numbers(tmp_path: Path) -> None:
         if expected:
             assert question.answers == expected
     path = write(tmp_path, "a.json", json.dumps([{**record, "answers": [True]}]))
-    with pytest.raises(DataError, match=r"found \[True\]"):
+    with pytest.raises(DataError, match="an answer is not text"):
         list(read_examples(path))
 
 
@@ -119,7 +119,7 @@ def test_pairs_need_no_negative(tmp_path: Path) -> None:
         assert ([p.text for p in example.positives], example.negatives) == ([RIGHT], ())
 
 
-@pytest.mark.parametrize("row", ["7\t8\t9", f"{ASKED}\t['a forest']", f"7\t{ASKED}"])
+@pytest.mark.parametrize("row", ["7\t8", f"{ASKED}\t['a forest']", f"7\t{ASKED}"])
 def test_a_table_of_something_else_is_no_training_file(tmp_path: Path, row: str) -> None:
     with pytest.raises(DataError, match="no training examples: its first row is"):
         list(read_examples(write(tmp_path, "a.tsv", row + "\n")))
@@ -154,3 +154,18 @@ def test_judgements_of_other_questions_are_refused(tmp_path: Path, rows: str, fo
     write(tmp_path, "qrels.tsv", f"query-id\tcorpus-id\tscore\n{rows}")
     with pytest.raises(DataError, match=f"judges none of the questions of .*{found}"):
         list(read_questions(tmp_path))
+
+
+def test_triples_of_ids_take_their_texts_from_the_files_beside_them(tmp_path: Path) -> None:
+    path = write(tmp_path, "qidpidtriples.train.small.tsv", "7\t1\t2\n7\t1\t3\n")
+    with pytest.raises(DataError, match=r"collection\.tsv is not there"):
+        list(read_examples(path))
+    write(tmp_path, "queries.train.tsv", f"7\t{ASKED}\n8\tother\n")
+    write(tmp_path, "collection.tsv", f'1\t{RIGHT}\n2\t{WRONG}\n3\t"A" quote\n4\tother\n')
+    examples = list(read_examples(path))
+    assert [example.question for example in examples] == [ASKED, ASKED]
+    assert [(p.id, p.text) for p in examples[0].positives] == [("1", RIGHT)]
+    assert [example.negatives[0].passage.text for example in examples] == [WRONG, '"A" quote']
+    write(tmp_path, "qidpidtriples.train.small.tsv", "9\t1\t2\n")
+    with pytest.raises(DataError, match="no text for question 9"):
+        list(read_examples(path))

@@ -8,7 +8,7 @@ import pytest
 
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
 from rag.data.corpus import read_documents
-from rag.data.files.question_fields import question_from_mapping
+from rag.data.questions import questions_from
 from rag.data.sentences import align_sentences
 from rag.eval.facts import FactFinder
 from rag.eval.report import render_report
@@ -33,7 +33,7 @@ RECORD = {
     "type": "bridge",
     "supporting_facts": [["Silent Harbour", 2], ["Ada Moss", 0]],
 }
-QUESTION = question_from_mapping(RECORD, "")
+QUESTION = questions_from([RECORD])[0]
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_alignment_refuses_other_text() -> None:
 def test_boundaries_come_from_the_question_set_then_from_a_rule(retrieved: Any) -> None:
     expected = [("Silent Harbour", 2), ("Ada Moss", 0)]
     context = [[title, lines] for title, lines in SENTENCES.items()]
-    with_context = question_from_mapping({**RECORD, "context": context}, "")
+    with_context = questions_from([{**RECORD, "context": context}])[0]
     finder = FactFinder()
     assert finder(with_context, answers(retrieved), retrieved) == expected
     assert finder.boundaries == {"question set": 2}
@@ -111,7 +111,7 @@ def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, retrieved: Any) -
     context = [[title, lines] for title, lines in SENTENCES.items()]
     metrics = evaluate(
         Reads(retrieved),  # type: ignore[arg-type]
-        [question_from_mapping({**RECORD, "context": context}, "")],
+        [questions_from([{**RECORD, "context": context}])[0]],
         tmp_path / "out",
         EvaluationSettings(profile="hotpot", ks=(1, 2), read=2, resamples=1000, by=("kind",)),
         source=QuestionSource("toy", split="dev"),

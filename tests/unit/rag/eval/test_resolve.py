@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rag.core.types import GoldPassage, Passage, Question
-from rag.data.files.question_fields import question_from_mapping
+from rag.data.questions import questions_from
 from rag.eval.gold import GoldResolver, gold_passages
 
 
@@ -78,7 +78,7 @@ def test_known_ids_and_titles_stay_and_the_corpus_is_read_for_titles_alone() -> 
     facts = {"supporting_facts": [["Danube", 0]], "context": [["Danube", ["The Danube."]]]}
     questions = [
         Question("q", "?", gold_passage_ids=("p3", "p1")),
-        question_from_mapping({"question": "?", **facts}, "h"),
+        questions_from([{"question": "?", **facts}])[0],
         Question("n", "?", ("a",)),
     ]
     resolver = GoldResolver(store)
@@ -91,7 +91,7 @@ def test_known_ids_and_titles_stay_and_the_corpus_is_read_for_titles_alone() -> 
 def test_all_positives_of_dpr_count_and_the_first_is_read() -> None:
     texts = {"Rhine": "The Rhine ends in the North Sea.", "Danube": "The Danube rises in the Black Forest."}
     positives = [{"title": title, "text": text} for title, text in (*texts.items(), ("", "x"))]
-    question = question_from_mapping({"question": "?", "positive_ctxs": positives}, "q")
+    question = questions_from([{"question": "?", "positive_ctxs": positives}])[0]
     resolver = GoldResolver(Store(*STORE_PASSAGES))
     assert resolver(question).gold_passage_ids == ("p3", "p2")
     assert [passage.title for passage in gold_passages(question)] == ["Rhine"]

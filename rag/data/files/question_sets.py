@@ -1,0 +1,366 @@
+"""Records of question sets and training files: one function per published set brings it to one shape.
+
+A hub stores lists of pairs as columns, nests answers, and renames fields. The shape is that of DPR's files
+(`question`, `answers`, `positive_ctxs`, `hard_negative_ctxs`) and, for several hops, HotpotQA's pairs.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from rag.core.unicode import is_unicode
+from rag.data.files.fields import QUESTION_ID_FIELDS, first_of, is_list, listed_names
+from rag.data.files.rows import parse_json
+from rag.data.records import BadRecord
+
+Record = Mapping[str, Any]
+
+QUESTION_FIELDS = ("question", "query", "input", "text")
+_ANSWER_FIELDS = ("answers", "answer", "golden_answers", "possible_answers", "output", "short_answers")
+_UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
+_NO_ANSWER = "No Answer Present."  # MS MARCO's
+_DESCRIPTION = re.compile(r'\(description (?:"((?:[^"\\]|\\.)*)"|([^()"]+))\)')  # an answer of WebQuestions
+_POSITIVES = ("positive", "positives", "pos", "positive_passages")
+_NEGATIVES = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
+
+
+class QuestionRecord(NamedTuple):
+    """What every record has of a question.
+
+    Attributes:
+        id: "" if it has none.
+        rest: all other fields, in the shape of `normal_record`.
+    """
+
+    id: str
+    text: str
+    answers: tuple[str, ...]
+    rest: dict[str, Any]
+
+
+def parse_record(record: Any) -> QuestionRecord:
+    """Question, answers and id of a record of any known set.
+
+    Raises:
+        ValueError: no question, or a field of another shape; the message says which.
+
+    Example:
+        >>> parse_record({"_id": 7, "question": "Who?", "answer": {"value": "Ann", "aliases": ["A."]}})[:3]
+        ('7', 'Who?', ('Ann', 'A.'))
+    """
+    if isinstance(record, BadRecord):
+        raise ValueError(f"{record.reason}: {record.detail}")
+    rest = dict(normal_record(record))
+    name, text = first_of(rest, QUESTION_FIELDS)
+    if name is None:
+        expected = ", ".join(QUESTION_FIELDS)
+        raise ValueError(f"no question: expected one of {expected}; there are {listed_names(rest)}")
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"the question is not text, or is empty ({text!r:.60})")
+    if "\x00" in text or not is_unicode(text):
+        raise ValueError(
+            "NUL character in the question" if "\x00" in text else "the question is not valid Unicode"
+        )
+    del rest[name]
+    name, identifier = first_of(rest, QUESTION_ID_FIELDS)
+    if name is not None:
+        if isinstance(identifier, bool) or not isinstance(identifier, str | int):
+            raise ValueError(f"the id is not text or a whole number ({identifier!r:.60})")
+        del rest[name]
+    answers: tuple[str, ...] = ()
+    for name in _ANSWER_FIELDS:
+        if name in rest and not answers:
+            answers = answers_of(rest[name])
+            if name != "output":  # KILT's has the evidence, too
+                del rest[name]
+    return QuestionRecord("" if identifier is None else str(identifier), text, answers, rest)
+
+
+def answers_of(value: Any) -> tuple[str, ...]:
+    """Text, a number, a list of these, or of `{text}` or `{answer}`, or `{text: [...]}`.
+
+    Raises:
+        ValueError: something else.
+    """
+    if value is None or value == "":
+        return ()
+    if isinstance(value, Mapping):
+        inner = value.get("text", value.get("answer"))
+        if inner is None:
+            raise ValueError("answers are an object without 'text'")
+        return answers_of(inner)
+    if isinstance(value, bool) or not (is_list(value) or isinstance(value, str | int | float)):
+        raise ValueError(f"answers are neither text nor a list ({value!r:.60})")
+    answers = []
+    for item in value if is_list(value) else [value]:
+        inner = item.get("text", item.get("answer")) if isinstance(item, Mapping) else item
+        if inner is None and isinstance(item, Mapping):
+            continue
+        if isinstance(inner, bool) or not isinstance(inner, str | int | float):
+            raise ValueError(f"an answer is not text ({inner!r:.60})")
+        answers.append(str(inner))
+    return tuple(answers)
+
+
+def normal_record(record: Any) -> Record:
+    """Bring a record of a known set to one shape; others come back as they are.
+
+    | set | what is changed |
+    |---|---|
+    | sentence-transformers | `anchor` (or `query`), `positive`, `negative`, `negative_1`, … |
+    | FlagEmbedding | `query`, `pos`, `neg`: lists of texts |
+    | Tevatron | `positive_passages`, `negative_passages`, `positive_document_ids` → `gold_passage_ids` |
+    | pyserini | `contexts` → `ctxs` |
+    | MuSiQue | `paragraphs` → `context`, `gold_titles` in the order of the steps; aliases join the answers |
+    | SQuAD, one record per question | title as text, `answer_starts` |
+    | TriviaQA | value, aliases and human answers → answers; capitalised field names of the official files |
+    | KILT | `output` and `provenance` as columns → lists; outputs without an answer are left out |
+    | WebQuestions | `utterance` → question, the descriptions in `targetValue` → answers |
+    | MS MARCO 2.1 | `passages` → `positive_ctxs`, `hard_negative_ctxs`; "No Answer Present." is no answer |
+    | PopQA | `possible_answers` as JSON text → a list |
+
+    Raises:
+        ValueError: no object, or a set's field holds something else than it does in that set.
+
+    Example:
+        >>> normal_record(["who", "x is", "y is"])["hard_negative_ctxs"]
+        [{'text': 'y is'}]
+    """
+    if isinstance(record, list) and len(record) >= 2 and all(isinstance(text, str) for text in record):
+        record = {"query": record[0], "pos": record[1], "neg": record[2:]}
+    if not isinstance(record, Mapping):
+        raise ValueError(f"expected an object, found {type(record).__name__}")
+    for shape in _SHAPES:
+        record = shape(record)
+    return record
+
+
+def _without(record: Record, names: Sequence[str], **changed: Any) -> dict[str, Any]:
+    return {**{name: value for name, value in record.items() if name not in names}, **changed}
+
+
+def rows_of_columns(value: Any) -> list[Any]:
+    """A list as it is; a mapping of equally long lists as a list of mappings; [] for None.
+
+    Example:
+        >>> rows_of_columns({"a": [1, 2], "b": [3, 4]})
+        [{'a': 1, 'b': 3}, {'a': 2, 'b': 4}]
+
+    Raises:
+        ValueError: neither.
+    """
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        columns = list(value.values())
+        if not all(is_list(column) and len(column) == len(columns[0]) for column in columns):
+            raise ValueError("columns of different length, or not lists")
+        return [dict(zip(value, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    if is_list(value):
+        return list(value)
+    raise ValueError(f"expected a list, found {type(value).__name__}")
+
+
+def pairs_of(value: Any, names: Sequence[str], field: str) -> list[tuple[Any, Any]]:
+    """Pairs from two columns, a list of two-field mappings, or a list of pairs, or JSON text of one of these.
+
+    Raises:
+        ValueError: something else.
+    """
+    pairs = []
+    for row in rows_of_columns(_parsed(value)):
+        cells = [row[name] for name in names if name in row] if isinstance(row, Mapping) else row
+        if not is_list(cells) or len(cells) != 2:
+            raise ValueError(f"{field} holds something else than pairs ({row!r:.60})")
+        pairs.append((cells[0], cells[1]))
+    return pairs
+
+
+def _parsed(value: Any) -> Any:
+    """Lists that a table keeps as JSON text."""
+    return parse_json(value) if isinstance(value, str) and value.lstrip().startswith(("[", "{")) else value
+
+
+def _pairs_and_triplets(record: Record) -> Record:
+    question = next((n for n in ("anchor", "query", "question") if isinstance(record.get(n), str)), None)
+    named = [name for name in _POSITIVES if name in record]  # the first that holds something
+    positive = next((name for name in named if record[name]), named[0] if named else None)
+    if question is None or positive is None:
+        return record
+    wrong = [name for name in record if _NEGATIVES.fullmatch(str(name))]
+    negatives = [passage for name in wrong for passage in _passages(record[name])]
+    return _without(
+        record, (question, positive, *wrong), question=record[question],
+        positive_ctxs=_passages(record[positive]), hard_negative_ctxs=negatives,
+    )  # fmt: skip
+
+
+def _passages(value: Any) -> list[Any]:
+    listed = value if is_list(value) else [value]
+    return [{"text": item} if isinstance(item, str) else item for item in listed if item]
+
+
+def _tevatron2(record: Record) -> Record:
+    if not isinstance(ids := record.get("positive_document_ids"), list):
+        return record
+    text = record.get("query_text", record.get("query"))
+    return _without(
+        record, ("positive_document_ids", "query_text", "query"), question=text, gold_passage_ids=ids
+    )
+
+
+def _pyserini(record: Record) -> Record:
+    if "contexts" not in record or {"ctxs", "positive_ctxs"} & record.keys():
+        return record
+    listed = record["contexts"] or ()  # what has no id is a `docid` too
+    contexts = [{"docid": "", **c} if isinstance(c, Mapping) else c for c in listed]
+    return _without(record, ("contexts",), ctxs=contexts)
+
+
+def _musique(record: Record) -> Record:
+    if "paragraphs" not in record or not {"question_decomposition", "answer_aliases"} & record.keys():
+        return record
+    paragraphs = rows_of_columns(record["paragraphs"])
+    if not all(isinstance(item, Mapping) and "paragraph_text" in item for item in paragraphs):
+        raise ValueError("paragraphs without 'paragraph_text'")
+    places = [number for number, item in enumerate(paragraphs) if item.get("is_supporting")]
+    steps = rows_of_columns(record.get("question_decomposition"))
+    order = [step.get("paragraph_support_idx") for step in steps if isinstance(step, Mapping)]
+    numbers = [item.get("idx", number) for number, item in enumerate(paragraphs)]
+    places.sort(key=lambda place: order.index(numbers[place]) if numbers[place] in order else len(order))
+    answers = [record.get("answer"), *(record.get("answer_aliases") or ())]
+    return _without(
+        record, ("paragraphs", "answer", "answer_aliases"),
+        context=[[str(item.get("title", "")), [item["paragraph_text"]]] for item in paragraphs],
+        gold_titles=list(dict.fromkeys(str(paragraphs[place].get("title", "")) for place in places)),
+        gold_paragraphs=places,
+        answers=[] if record.get("answerable") is False else [text for text in answers if text],
+    )  # fmt: skip
+
+
+def _flat_squad(record: Record) -> Record:
+    answers = record.get("answers")
+    if not isinstance(record.get("context"), str) or "answer_starts" in record:
+        return record
+    if isinstance(answers, list) and answers and all(isinstance(item, Mapping) for item in answers):
+        starts = [item.get("start", item.get("answer_start")) for item in answers]
+        return {**record, "answer_starts": starts if all(isinstance(it, int) for it in starts) else []}
+    if not (isinstance(answers, Mapping) and "text" in answers):
+        return record
+    changed: dict[str, Any] = {"answer_starts": list(answers.get("answer_start") or ())}
+    if isinstance(record.get("title"), str):
+        changed["title"] = squad_title(record["title"])
+    if not answers["text"]:
+        changed["is_impossible"] = True
+    return {**record, **changed}
+
+
+def _trivia(record: Record) -> Record:
+    if "Question" in record and "QuestionId" in record:
+        names = {"Question": "question", "QuestionId": "question_id", "Answer": "answer"}
+        record = {names.get(key, key): value for key, value in record.items()}
+    field = record.get("answer")
+    if not (isinstance(field, Mapping) and {"aliases", "Aliases"} & field.keys()):
+        return record
+    answer = {str(key).lower(): value for key, value in field.items()}
+    texts = [answer.get("value"), *(answer.get("aliases") or ()), *(answer.get("humananswers") or ())]
+    answers = [text for text in texts if isinstance(text, str) and text and text != _UNKNOWN_ANSWER]
+    return {**record, "answer": answers, "answer_type": answer.get("type")}
+
+
+def _kilt(record: Record) -> Record:
+    if not {"input", "output"} <= record.keys():
+        return record
+    outputs = rows_of_columns(record["output"])
+    if not all(isinstance(output, Mapping) for output in outputs):
+        return record
+    answered = [{key: value for key, value in it.items() if key != "answer" or value} for it in outputs]
+    return {
+        **record,
+        "output": [{**it, "provenance": rows_of_columns(it.get("provenance"))} for it in answered],
+    }
+
+
+def _ms_marco(record: Record) -> Record:
+    listed = record.get("passages")
+    rows = rows_of_columns(listed) if isinstance(listed, Mapping | list) else []
+    needed = {"is_selected", "passage_text"}
+    if not rows or not all(isinstance(row, Mapping) and needed <= row.keys() for row in rows):
+        return record
+    passages = [{**row, "text": row["passage_text"]} for row in rows]
+    changed: dict[str, Any] = {
+        "positive_ctxs": [row for row in passages if row["is_selected"]],
+        "hard_negative_ctxs": [row for row in passages if not row["is_selected"]],
+    }
+    if record.get("answers") == [_NO_ANSWER]:
+        changed["is_impossible"] = True
+    return _without(record, ("passages",), **changed)
+
+
+def _popqa(record: Record) -> Record:
+    listed = record.get("possible_answers")
+    return {**record, "possible_answers": _parsed(listed)} if isinstance(listed, str) else record
+
+
+def _web_questions(record: Record) -> Record:
+    listed = record.get("targetValue")
+    if not (isinstance(listed, str) and "utterance" in record):
+        return record
+    answers = [re.sub(r"\\(.)", r"\1", quoted) or plain for quoted, plain in _DESCRIPTION.findall(listed)]
+    return _without(record, ("targetValue", "utterance"), question=record["utterance"], answers=answers)
+
+
+_SHAPES = (
+    *(_pairs_and_triplets, _tevatron2, _pyserini, _musique, _flat_squad, _trivia, _kilt, _ms_marco, _popqa),
+    _web_questions,
+)
+
+
+class SquadParagraph(NamedTuple):
+    """A paragraph of an article of SQuAD.
+
+    Attributes:
+        id: in a corpus: the article's title and the 0-based number.
+        title: as text.
+        text: None if it has none.
+        questions: its questions, as in the file.
+    """
+
+    id: str
+    title: str
+    text: str | None
+    questions: list[Any]
+
+
+def squad_paragraphs(record: Any) -> list[SquadParagraph] | None:
+    """The paragraphs of an article, with the questions inside; None if the record is none.
+
+    Example:
+        >>> squad_paragraphs({"title": "Nikola_Tesla", "paragraphs": [{"context": "He", "qas": []}]})
+        [SquadParagraph(id='Nikola_Tesla-0', title='Nikola Tesla', text='He', questions=[])]
+    """
+    paragraphs = record.get("paragraphs") if isinstance(record, Mapping) else None
+    if not isinstance(paragraphs, list) or not all(
+        isinstance(item, Mapping) and ("qas" in item or "context" in item) for item in paragraphs
+    ):
+        return None
+    title = str(record.get("title", ""))
+    texts = (item.get("context") for item in paragraphs)
+    return [
+        SquadParagraph(
+            f"{title}-{number}", squad_title(title), text if isinstance(text, str) else None,
+            list(item.get("qas") or ()),
+        )
+        for number, (item, text) in enumerate(zip(paragraphs, texts, strict=True))
+    ]  # fmt: skip
+
+
+def squad_title(title: str) -> str:
+    """The title of an article as text: without underscores and percent codes.
+
+    Example:
+        >>> squad_title("Beyonc%C3%A9_Knowles")
+        'Beyoncé Knowles'
+    """
+    return unquote(title).replace("_", " ")

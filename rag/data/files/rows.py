@@ -1,0 +1,334 @@
+"""The one reader of records: lines, JSON, tables and Parquet, from files and standard input.
+
+Lines and the elements of JSON lists come one at a time: a file of any length is read in the memory of its
+largest element.
+"""
+
+import bz2
+import codecs
+import csv
+import gzip
+import io
+import json
+import lzma
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import ijson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rag.core.errors import ConfigError, DataError
+from rag.data.records import BadRecord
+
+Rows = Iterator[tuple[int, Any]]  # 1-based number of the line or record, and its value or a bad record
+Columns = Callable[[list[str]], tuple[list[str], bool]]  # of a table's first row: names, whether it has them
+
+STDIN = "-"
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst", ".xz")
+_BUFFER_BYTES = 1 << 18
+_BATCH_ROWS = 256  # of Parquet: a row may hold the text of many paragraphs
+_MAX_JSON_BYTES = 2 << 30
+_UNQUOTED = ("text", "question", "positive", "negative", "negative_id")  # last columns of MS MARCO's tables
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def strip_compression(name: str) -> str:
+    """Drop one compression suffix from a file name.
+
+    Example:
+        >>> strip_compression("wiki.jsonl.gz"), strip_compression("wiki.jsonl")
+        ('wiki.jsonl', 'wiki.jsonl')
+    """
+    suffix = next((end for end in COMPRESSED_SUFFIXES if name.lower().endswith(end)), "")
+    return name.removesuffix(name[len(name) - len(suffix) :])
+
+
+@contextmanager
+def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
+    """Open a file, or standard input for "-", and decompress by its first bytes (gzip, bzip2, zstandard, xz).
+
+    Raises:
+        DataError: no such file, a directory, a damaged or truncated compressed stream, UTF-16 text.
+    """
+    name = str(source)
+    try:
+        # closed below, standard input is not
+        raw: Any = sys.stdin.buffer if name == STDIN else open(source, "rb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+        try:
+            stream = _decompressed(raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw))
+            if stream.peek(2)[:2] in _UTF16_MARKS:
+                raise DataError(
+                    f"{name} is UTF-16 text", hint="convert it to UTF-8 first (iconv -f utf-16 -t utf-8)"
+                )
+            yield stream
+        finally:
+            if name != STDIN:
+                raw.close()
+    except FileNotFoundError as error:
+        raise DataError(f"{name}: no such file") from error
+    except IsADirectoryError as error:
+        raise DataError(f"{name} is a directory, expected a file") from error
+    except PermissionError as error:
+        raise DataError(f"{name}: no permission to read it") from error
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(
+            f"{name} is damaged or truncated: {error or type(error).__name__}",
+            hint="fetch or write the file again",
+        ) from error
+
+
+def _decompressed(stream: io.BufferedReader) -> io.BufferedReader:
+    head = stream.peek(6)[:6]
+    kind = next((kind for magic, kind in _KINDS.items() if head.startswith(magic)), None)
+    return stream if kind is None else io.BufferedReader(kind(stream), _BUFFER_BYTES)
+
+
+_KINDS: dict[bytes, Callable[[Any], Any]] = {  # by the first bytes
+    b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
+    b"BZh": bz2.BZ2File,
+    b"\x28\xb5\x2f\xfd": lambda stream: pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd"),
+    b"\xfd7zXZ": lzma.LZMAFile,
+}
+
+
+def head_of(stream: io.BufferedReader) -> bytes:
+    """The first bytes of a stream, as many as are buffered, without consuming them.
+
+    A byte-order mark, spaces and empty lines before them are left out; a tab is not, since it delimits.
+    """
+    return stream.peek(1).removeprefix(codecs.BOM_UTF8).lstrip(b" \r\n")
+
+
+def format_of(head: bytes, name: str) -> str | None:
+    """The format of records with this head (see `head_of`), by content, then by the file's name; None if
+    neither tells: "parquet", "jsonl", "json", "tsv", "csv", "wikiextractor" or "markup".
+    """
+    suffix = Path(strip_compression(name).lower()).suffix
+    visible = head.lstrip()
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    if visible.startswith(b"{"):
+        return "jsonl" if _is_json_lines(visible) else "json"
+    if visible.startswith(b'["'):
+        return "jsonl"
+    if re.match(rb"\[\s*(?:[{\[\]]|$)", visible):
+        return "json"
+    if visible.startswith(b"<"):
+        return "wikiextractor" if visible.startswith(b"<doc ") else "markup"
+    if b"\x00" not in head and b"\t" in head.partition(b"\n")[0] and suffix != ".txt":
+        return "tsv"
+    by_name = {".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "jsonl", ".parquet": "parquet"}
+    return by_name.get(suffix)
+
+
+def read_rows(
+    stream: io.BufferedReader, format: str, source: str, columns: Columns, encoding: str = "utf-8"
+) -> Rows:
+    """The records of a stream in one of the formats of `format_of`.
+
+    Args:
+        columns: the names of a table's columns.
+
+    Raises:
+        DataError: it is damaged as a whole.
+    """
+    if format in ("tsv", "csv"):
+        return table_rows(stream, source, columns, encoding)
+    if format == "parquet":
+        return parquet_rows(source)
+    return json_values(stream, source, encoding) if format == "json" else json_lines(stream, encoding)
+
+
+def read_lines(stream: io.BufferedReader, encoding: str = "utf-8") -> Iterator[tuple[int, str | BadRecord]]:
+    """Number and decode lines; ends (LF or CRLF) and a byte-order mark are dropped.
+
+    A line that does not decode comes as a `BadRecord`, and the next line follows.
+    """
+    for number, line in enumerate(stream, start=1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        try:
+            yield number, line.rstrip(b"\r\n").decode(encoding)
+        except UnicodeDecodeError as error:
+            detail = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+            yield number, BadRecord(f"not valid {encoding.upper()}", detail)
+
+
+def parse_json(text: str) -> Any:
+    """`json.loads` whose every failure is a `ValueError`.
+
+    Raises:
+        ValueError: not JSON, numbers of absurd length, or nesting too deep.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def json_lines(stream: io.BufferedReader, encoding: str = "utf-8") -> Rows:
+    """Values of JSON lines; blank lines are no records, broken ones a `BadRecord`."""
+    for number, line in read_lines(stream, encoding):
+        if isinstance(line, BadRecord):
+            yield number, line
+        elif line and not line.isspace():
+            try:
+                value = parse_json(line)
+            except ValueError as error:
+                value = BadRecord("malformed JSON", str(error))
+            yield number, value
+
+
+def json_values(stream: io.BufferedReader, source: str, encoding: str = "utf-8") -> Rows:
+    """The records of a JSON list, which is streamed, or of an object, which is read whole (at most 2 GiB).
+
+    An object with a list under "data" (SQuAD's files) gives that list's elements. One from id to record gives
+    the records with their "id"; MDR's `[title, text]` is such a record too. One of columns, each an object
+    from row number to value (pandas, MS MARCO 2.1), gives its rows. Any other is itself the record.
+
+    Raises:
+        DataError: malformed or truncated JSON, or neither list nor object.
+    """
+    number = 0
+    if head_of(stream).lstrip().startswith(b"["):
+        data: Any = stream
+        if encoding.replace("-", "").lower() != "utf8":
+            data = codecs.EncodedFile(stream, "utf-8", encoding)
+        elif stream.peek(3).startswith(codecs.BOM_UTF8):
+            stream.read(len(codecs.BOM_UTF8))
+        try:
+            for number, value in enumerate(ijson.items(data, "item", use_float=True), start=1):
+                yield number, value
+        except (ijson.JSONError, UnicodeDecodeError) as error:
+            place = f"after record {number}" if number else "at its start"
+            reason = str(error).strip("b'\"").partition("\n")[0].partition("\\n")[0]
+            raise DataError(
+                f"{source}: malformed or truncated JSON {place} ({reason})",
+                hint="mend or fetch the file again; if it is not UTF-8, name its encoding: --encoding",
+            ) from error
+        return
+    content = stream.read(_MAX_JSON_BYTES + 1).removeprefix(codecs.BOM_UTF8)
+    if len(content) > _MAX_JSON_BYTES:
+        raise DataError(f"{source}: a JSON object of over {_MAX_JSON_BYTES:,} bytes", hint="use JSON lines")
+    try:
+        value = parse_json(content.decode(encoding, errors="surrogateescape"))
+    except ValueError as error:
+        raise DataError(f"{source}: not valid JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise DataError(
+            f"{source}: expected a list of records, SQuAD's articles, or an object from id to record"
+        )
+    yield from enumerate(_records_in(value), start=1)
+
+
+def _records_in(value: dict[str, Any]) -> Sequence[Any]:
+    if (listed := _listed(value)) is not None:
+        return listed
+    if value and all(
+        isinstance(item, dict) and item and all(map(str.isdecimal, item)) for item in value.values()
+    ):
+        rows = dict.fromkeys(key for column in value.values() for key in column)
+        return [{name: column[key] for name, column in value.items() if key in column} for key in rows]
+    if all(isinstance(item, dict | list) for item in value.values()):
+        return [
+            {
+                "id": key,
+                **(item if isinstance(item, dict) else dict(zip(("title", "text"), item, strict=False))),
+            }
+            for key, item in value.items()
+        ]
+    return [value]
+
+
+def _listed(value: dict[str, Any]) -> list[Any] | None:
+    """The records of a set that is one object: SQuAD's "data", TriviaQA's "Data"."""
+    return next((value[name] for name in ("data", "Data") if isinstance(value.get(name), list)), None)
+
+
+def _is_json_lines(head: bytes) -> bool:
+    """Whether data with this head, an object, are JSON lines and not one JSON value."""
+    first, line_end, _ = head.partition(b"\n")
+    text = first.decode("utf-8", errors="replace")
+    if not line_end:
+        # A single line without end, or longer than was looked at: SQuAD and id → record objects nest at once.
+        return not re.match(r'\{\s*(?:"version"\s*:\s*[^,]*,\s*)?"[^"]*"\s*:\s*[\[{]', text)
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and bool(value) and _listed(value) is None
+
+
+def table_rows(stream: io.BufferedReader, source: str, columns: Columns, encoding: str = "utf-8") -> Rows:
+    """Rows of a table as mappings; a row of another length is a bad record.
+
+    The delimiter is a tab if the first line has one, else a semicolon or a comma. Fields are quoted as in
+    CSV; tab-separated files of MS MARCO and ColBERT, which have no header, quote nothing.
+
+    Raises:
+        DataError: a broken quote, since what stands after it cannot be told apart from it, or a column twice.
+    """
+    first = head_of(stream).partition(b"\n")[0].rstrip(b"\r").decode(encoding, "replace")
+    delimiter = "\t" if "\t" in first else max(",;", key=first.count)
+    cells = next(csv.reader([first], delimiter=delimiter), [])
+    if not cells:
+        return
+    names, has_header = columns(cells)
+    if twice := next((name for name in names if name and names.count(name) > 1), None):
+        raise DataError(f"{source}: two columns are called {twice!r}", hint="rename or remove one of them")
+    is_quoted = delimiter != "\t" or has_header or names[-1] not in _UNQUOTED
+    csv.field_size_limit(sys.maxsize)
+    text = io.TextIOWrapper(
+        stream, "utf-8-sig" if encoding == "utf-8" else encoding, errors="surrogateescape", newline=""
+    )
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
+    rows = csv.reader(text, delimiter=delimiter, strict=True, quoting=quoting)
+    last = 0
+    try:
+        for row in rows:
+            number, last = last + 1, rows.line_num
+            if has_header and any(row):
+                has_header = False
+            elif len(row) == len(names):
+                yield number, dict(zip(names, row, strict=True))
+            elif any(cell.strip() for cell in row):
+                found = f"found {len(row)}, expected {len(names)} ({', '.join(names)})"
+                yield number, BadRecord("wrong number of columns", found)
+    except csv.Error as error:
+        raise DataError(
+            f"{source}:{last + 1}: a quote that is not closed, or not doubled within its field ({error})",
+            hint='write " within a quoted field as "", or give the records as JSON lines',
+        ) from error
+    finally:
+        with suppress(ValueError):  # the file may be closed already
+            text.detach()
+
+
+def parquet_rows(
+    path: str, columns: Callable[[Sequence[str]], Sequence[str] | None] = lambda _: None
+) -> Rows:
+    """Rows of a Parquet file.
+
+    Args:
+        columns: takes the names of all columns, returns those to read; None reads all.
+
+    Raises:
+        ConfigError: standard input, which Parquet cannot be read from.
+        DataError: no such file, not a Parquet file, or damaged.
+    """
+    if path == STDIN:
+        raise ConfigError("Parquet cannot be read from standard input", hint="give the file's name")
+    try:
+        with pq.ParquetFile(path, memory_map=True) as file:
+            batches = file.iter_batches(batch_size=_BATCH_ROWS, columns=columns(file.schema_arrow.names))
+            yield from enumerate((row for batch in batches for row in batch.to_pylist()), start=1)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not a readable Parquet file: {error}") from error

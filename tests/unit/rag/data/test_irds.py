@@ -1,0 +1,55 @@
+"""Data sets of ir_datasets by name; a local one is registered, nothing is fetched."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import ir_datasets
+import pytest
+from ir_datasets.datasets.base import Dataset
+from ir_datasets.formats import JsonlDocs, TrecQrels, TsvQueries
+from ir_datasets.util import LocalDownload
+
+from rag.core.errors import ConfigError
+from rag.core.types import Question
+from rag.data.corpus import read_documents
+from rag.data.files.named import corpus_of
+from rag.data.questions import read_questions
+from rag.data.records import Document
+from rag.eval.source import QuestionSource
+
+
+@pytest.fixture
+def rivers(tmp_path: Path) -> Iterator[str]:
+    lines = ('{"doc_id": "d1", "text": "It rises."}', '{"doc_id": "d2", "text": "It ends."}')
+    (tmp_path / "docs.jsonl").write_text("\n".join(lines))
+    (tmp_path / "queries.tsv").write_text("q1\twhere does it rise\nq2\tnot judged\n")
+    (tmp_path / "qrels").write_text("q1 0 d1 2\nq1 0 d2 0\n")
+    docs = JsonlDocs(LocalDownload(tmp_path / "docs.jsonl"), docstore_path=str(tmp_path / "store"))
+    queries = TsvQueries(LocalDownload(tmp_path / "queries.tsv"))
+    qrels = TrecQrels(LocalDownload(tmp_path / "qrels"), {2: "best", 0: "not"})
+    names = {"rivers": Dataset(docs), "rivers/test": Dataset(docs, queries, qrels)}
+    for name, dataset in names.items():
+        ir_datasets.registry.register(name, dataset)
+    yield "irds:rivers"
+    for name in names:
+        ir_datasets.registry._registered.pop(name)
+
+
+def test_corpus_and_judged_questions_are_read(rivers: str) -> None:
+    assert list(read_documents(rivers)) == [Document("d1", "", "It rises."), Document("d2", "", "It ends.")]
+    assert list(read_documents("rivers", format="irds")) == list(read_documents(rivers))
+    judged = {"gold_passage_ids": ("d1",), "gold_are_alternatives": True, "gold_grades": {"d1": 2}}
+    expected = Question("q1", "where does it rise", **judged)
+    assert list(read_questions(f"{rivers}/test")) == [expected]
+    assert QuestionSource.of_file(f"{rivers}/test").to_json() == {
+        "name": "rivers/test", "path": "irds:rivers/test", "split": "test", "sha256": "",
+    }  # fmt: skip
+
+
+def test_the_corpus_of_a_set_has_a_name() -> None:
+    assert corpus_of("irds:beir/scifact/test") == "irds:beir/scifact"
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no data set of this name"):
+        list(read_questions("irds:no/such"))
