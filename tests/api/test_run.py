@@ -75,6 +75,14 @@ def process(request, tmp_path):
     started.communicate()
 
 
+@pytest.fixture
+def client(process):
+    url = process.stdout.readline().removeprefix("listening on ").strip()
+    assert url.startswith("http://127.0.0.1:")
+    with httpx.Client(base_url=url, timeout=60) as client:
+        yield client
+
+
 def ready(client: httpx.Client, version: str) -> None:
     deadline = time.monotonic() + 200
     while time.monotonic() < deadline:
@@ -100,15 +108,12 @@ def stop_while_asked(process, client: httpx.Client) -> tuple[threading.Thread, l
     return thread, answers
 
 
-def test_hangup_reloads_and_termination_finishes_what_was_accepted(process):
-    url = process.stdout.readline().removeprefix("listening on ").strip()
-    assert url.startswith("http://127.0.0.1:")
-    with httpx.Client(base_url=url, timeout=60, verify=False) as client:
-        ready(client, "v1")
-        process.send_signal(signal.SIGHUP)
-        ready(client, "v2")
-        thread, answers = stop_while_asked(process, client)
-        thread.join(60)
+def test_hangup_reloads_and_termination_finishes_what_was_accepted(process, client):
+    ready(client, "v1")
+    process.send_signal(signal.SIGHUP)
+    ready(client, "v2")
+    thread, answers = stop_while_asked(process, client)
+    thread.join(60)
     assert answers[0].status_code == 200
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
@@ -121,12 +126,10 @@ def errors_of(response: httpx.Response) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("process", [STUCK], indirect=True)
-def test_what_outlives_the_drain_is_refused_and_the_process_ends(process):
-    url = process.stdout.readline().removeprefix("listening on ").strip()
-    with httpx.Client(base_url=url, timeout=60, verify=False) as client:
-        ready(client, "v1")
-        thread, answers = stop_while_asked(process, client)
-        thread.join(60)
+def test_what_outlives_the_drain_is_refused_and_the_process_ends(process, client):
+    ready(client, "v1")
+    thread, answers = stop_while_asked(process, client)
+    thread.join(60)
     assert errors_of(answers[0]) == (503, "shutting_down")
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0
@@ -134,40 +137,35 @@ def test_what_outlives_the_drain_is_refused_and_the_process_ends(process):
 
 
 @pytest.mark.parametrize("process", [OPENING], indirect=True)
-def test_a_server_that_opens_its_index_ends_at_once(process):
-    url = process.stdout.readline().removeprefix("listening on ").strip()
-    with httpx.Client(base_url=url, timeout=60, verify=False) as client:
-        assert errors_of(client.get("/readyz")) == (503, "not_ready")
+def test_a_server_that_opens_its_index_ends_at_once(process, client):
+    assert errors_of(client.get("/readyz")) == (503, "not_ready")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=20)
     assert process.returncode == 0
 
 
-def test_idle_connections_beyond_the_descriptors_stop_nobody(process):
+def test_idle_connections_beyond_the_descriptors_stop_nobody(process, client):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    url = process.stdout.readline().removeprefix("listening on ").strip()
-    address = url.removeprefix("http://").split(":")
-    with httpx.Client(base_url=url, timeout=60) as client, ExitStack() as idle:
-        ready(client, "v1")
+    ready(client, "v1")
+    with ExitStack() as idle:
+        idle.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         for _ in range(1100):
-            idle.enter_context(socket.create_connection((address[0], int(address[1])), timeout=60))
-        assert httpx.get(f"{url}/healthz", timeout=5).status_code == 200
+            address = client.base_url.host, client.base_url.port
+            idle.enter_context(socket.create_connection(address, timeout=60))
+        assert httpx.get(f"{client.base_url}/healthz", timeout=5).status_code == 200
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "Traceback" not in err
     assert err.count("a connection was closed to make room") == 1
 
 
-def test_an_idle_server_ends_at_once(process):
-    url = process.stdout.readline().removeprefix("listening on ").strip()
-    with httpx.Client(base_url=url, timeout=60, verify=False) as client:
-        ready(client, "v1")
-        started = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        process.wait(20)
+def test_an_idle_server_ends_at_once(process, client):
+    ready(client, "v1")
+    started = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
     assert time.monotonic() - started < 2.0
 
 
