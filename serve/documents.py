@@ -1,5 +1,6 @@
-"""Documents over HTTP: send, delete, list. Each answer comes when the change is on disk and in use.
+"""Documents over HTTP: send, delete and list them, show their files.
 
+A change is on disk and in use when its answer comes.
 One change of an index is made at a time; while another process writes it, changes wait for its lock.
 """
 
@@ -10,12 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_validator
 from starlette.datastructures import UploadFile
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 
 from indexers.changes import Known, Put, sent_changes
 from indexers.documents import DocumentEntry, record_digest
@@ -25,36 +27,57 @@ from indexers.provenance import documents_of_index, split_of_index
 from indexers.update import update_index
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError, ResourceError
 from rag.core.log import get_logger
-from rag.core.types import Metadata
 from rag.data.corpus import IdSet, fault_of
+from rag.data.documents.kinds import kind_by_name
+from rag.data.documents.pdf import number_of_page
+from rag.data.documents.read import file_id
 from rag.data.files.fields import METADATA_HINT, metadata_of_fields
 from rag.data.files.sources import ReadOptions
 from rag.data.records import Document
 from rag.data.split import split_documents
 from readers.protocols import check_lengths
-from serve.engine import Engine
+from serve.engine import SEE_LOG, Engine
 from serve.errors import ApiError, invalid_request
 from serve.routes import AppEngine
+from serve.schemas import Name
 from serve.settings import ServeSettings
 
 log = get_logger(__name__)
+Body = TypeVar("Body")
 router = APIRouter()
 _LOCK_WAIT_S, _RETRY_S = 30.0, 0.5
 _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
 
+_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+_TEXTS = (
+    "markdown", "rst", "asciidoc", "org", "latex", "text", "subtitles", "csv", "python", "code", "notebook",
+)  # fmt: skip
+_NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
-class DocumentIn(BaseModel):
-    """A document to index; the one with its id is replaced."""
 
+class _Described(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    id: StrictStr
-    title: StrictStr = ""
-    text: StrictStr
     metadata: dict[str, Any] = Field(
         {}, description="fields that filters can name", examples=[{"year": 2020, "tags": ["guide", "linux"]}]
     )
+
+    @field_validator("metadata")
+    @classmethod
+    def _can_be_compared(cls, value: dict[str, Any]) -> dict[str, Any]:
+        metadata = dict(metadata_of_fields(value))
+        if (size := len(json.dumps(metadata, ensure_ascii=False))) > _MOST_METADATA:
+            raise ValueError(f"{size:,} characters, at most {_MOST_METADATA:,} are stored with every passage")
+        return metadata
+
+
+class DocumentIn(_Described):
+    """A document to index; the one with its id is replaced."""
+
+    id: Name
+    title: Name = ""
+    text: Name
 
 
 class DocumentsRequest(BaseModel):
@@ -63,23 +86,21 @@ class DocumentsRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     documents: list[DocumentIn] = Field(min_length=1, max_length=1000)
-    index: StrictStr | None = None
+    index: Name | None = None
+
+
+class FilesRequest(_Described):
+    """The fields of a form beside its files; `metadata` is a JSON object, for all of them."""
+
+    metadata: Json[dict[str, Any]] = {}
+    index: Name | None = None
 
 
 _JSON = DocumentsRequest.model_json_schema()
 _JSON["properties"]["documents"]["items"] = _JSON.pop("$defs")["DocumentIn"]
-_FORM = {
-    "type": "object",
-    "properties": {
-        "file": {"type": "string", "format": "binary"},
-        "index": {"type": "string"},
-        "metadata": {"type": "object", "description": "as of a document, for all files of the form"},
-    },
-}
-_BODIES = {  # the two forms of a request that sends documents
-    "application/json": {"schema": _JSON},
-    "multipart/form-data": {"schema": _FORM},
-}
+_FORM = FilesRequest.model_json_schema()
+_FORM["properties"]["file"] = {"type": "string", "format": "binary"}
+_BODIES = {"application/json": {"schema": _JSON}, "multipart/form-data": {"schema": _FORM}}
 
 
 class DocumentOut(BaseModel):
@@ -105,18 +126,13 @@ class DocumentsOut(BaseModel):
 def _index_of(engine: Engine, index: str | None, *, changes: bool = True) -> str:
     """The name of the index to read or to change, on a server with API keys."""
     if not engine.settings.api_keys:
-        raise ApiError(
-            403,
-            "documents_disabled",
-            "documents cannot be read or changed over HTTP because this server has no API keys",
-            hint="set RAG_SERVE_API_KEYS",
-        )
+        message = "documents cannot be read or changed over HTTP because this server has no API keys"
+        raise ApiError(403, "documents_disabled", message, hint="set RAG_SERVE_API_KEYS")
     name = engine.index_name(index)
     engine.require_ready(name)
     if changes and (reason := engine.read_only(name)):
-        raise ApiError(
-            409, "index_read_only", f"the index cannot be changed: {reason}", hint="nothing was changed"
-        )
+        message = f"the index cannot be changed: {reason}"
+        raise ApiError(409, "index_read_only", message, hint="nothing was changed")
     return name
 
 
@@ -162,66 +178,40 @@ def _problem(documents: Sequence[Document]) -> str:
 
 async def _listed(request: Request) -> tuple[str | None, list[Document]]:
     if not request.headers.get("content-type", "").startswith("application/json"):
-        raise ApiError(
-            415, "unsupported_media_type", "the body is neither JSON nor form data",
-            hint="send Content-Type: application/json, or upload with curl -F file=@guide.pdf",
-        )  # fmt: skip
-    try:
-        body = DocumentsRequest.model_validate_json(await request.body())
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "body"
-        raise invalid_request(f"{where}: {first['msg']}") from None
+        message = "the body is neither JSON nor form data"
+        hint = "send Content-Type: application/json, or upload with curl -F file=@guide.pdf"
+        raise ApiError(415, "unsupported_media_type", message, hint=hint)
+    body = _validated(DocumentsRequest.model_validate_json, await request.body())
     return body.index, [
-        Document(
-            sent.id, sent.title, sent.text, metadata=_metadata(sent.metadata, f"documents.{number}.metadata")
-        )
-        for number, sent in enumerate(body.documents)
+        Document(sent.id, sent.title, sent.text, metadata=tuple(sent.metadata.items()))
+        for sent in body.documents
     ]
-
-
-def _metadata(value: Any, where: str) -> Metadata:
-    """The metadata of a document, from the value of this field of the request."""
-    if not isinstance(value, dict):
-        raise invalid_request(f"{where}: not a JSON object", METADATA_HINT)
-    try:
-        metadata = metadata_of_fields(value)
-    except ValueError as error:
-        raise invalid_request(f"{where}: {error}", METADATA_HINT) from None
-    if (size := len(json.dumps(dict(metadata), ensure_ascii=False))) > _MOST_METADATA:
-        raise invalid_request(
-            f"{where}: {size:,} characters, at most {_MOST_METADATA:,} are stored with every passage",
-            "put the rest into the text",
-        )
-    return metadata
 
 
 async def _uploaded(request: Request, engine: Engine) -> tuple[str | None, list[Document]]:
     async with request.form(max_files=100, max_part_size=engine.settings.max_upload_bytes) as form:
-        texts = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
-        named = dict(texts)
-        if unknown := next((name for name, _ in texts if name not in ("index", "metadata")), None):
-            raise invalid_request(
-                f"{unknown[:40]!r} is not a known field of the form", "there are index, metadata and files"
-            )
-        if len(named) < len(texts):
+        fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+        if len(dict(fields)) < len(fields):
             raise invalid_request("a field of the form is given twice", "give index and metadata once")
-        metadata = _metadata(_json_or_none(named.get("metadata", "{}")), "metadata")
+        body = _validated(FilesRequest.model_validate, dict(fields))
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile) and value.filename]
         if not files:
             raise invalid_request("the form has no file", "curl -F file=@guide.pdf")
         contents = [(Path(str(file.filename).replace("%22", '"')).name, await file.read()) for file in files]
-    name = _index_of(engine, named.get("index"))
+    name, metadata = _index_of(engine, body.index), tuple(body.metadata.items())
     converting = engine.conversions.convert(request.state.api_key, contents)
     documents = await engine.while_connected(request, converting, limit_s=None)
     return name, [replace(document, metadata=metadata) for document in documents]
 
 
-def _json_or_none(text: str) -> Any:
+def _validated(validate: Callable[[Any], Body], value: Any) -> Body:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+        return validate(value)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        message = f"{where}: {first['msg'].removeprefix('Value error, ')}"
+        raise invalid_request(message, METADATA_HINT if "metadata" in where else "") from None
 
 
 async def _change(
@@ -306,13 +296,10 @@ def _refusal(error: RagError) -> ApiError:
         return ApiError(409, "not_possible", error.message, hint="nothing was changed")
     log.error("documents could not be written: %s", error)
     if isinstance(error, ResourceError):
-        return ApiError(
-            503, "index_busy", "the index is being written by another process, or the disk is full",
-            hint="try again in a moment; nothing was changed", headers={"Retry-After": "10"},
-        )  # fmt: skip
-    return ApiError(
-        500, "index_unusable", "the index cannot be updated", hint="the server's log has the reason"
-    )
+        message = "the index is being written by another process, or the disk is full"
+        hint, headers = "try again in a moment; nothing was changed", {"Retry-After": "10"}
+        return ApiError(503, "index_busy", message, hint=hint, headers=headers)
+    return ApiError(500, "index_unusable", "the index cannot be updated", hint=SEE_LOG)
 
 
 async def documents_of(engine: Engine, name: str) -> dict[str, DocumentEntry]:
@@ -326,9 +313,7 @@ async def documents_of(engine: Engine, name: str) -> dict[str, DocumentEntry]:
         return await engine.in_thread(_documents, engine.settings.index[name], version)
     except ArtifactError as error:
         log.error("the documents cannot be listed: %s", error)
-        raise ApiError(
-            500, "index_unusable", "the index cannot be read", hint="the server's log has the reason"
-        ) from None
+        raise ApiError(500, "index_unusable", "the index cannot be read", hint=SEE_LOG) from None
 
 
 @lru_cache(8)
@@ -366,3 +351,67 @@ async def delete(document_id: str, engine: AppEngine, index: str | None = None) 
     """Delete a document's passages from the index; if there is no such document, `deleted` is false."""
     version, present = await _change(engine, _index_of(engine, index), (), [document_id])
     return JSONResponse({"id": document_id, "deleted": document_id in present, "index_version": version})
+
+
+@router.get("/v1/files/{path:path}", tags=["documents"], response_class=FileResponse)
+async def file(path: str, engine: AppEngine, index: str | None = None, page: str = "") -> Response:
+    """The file that a passage's location names, where the server has its folder.
+
+    PDF, HTML and text are shown by a browser, HTML without its scripts; other files are downloaded. `page`
+    is the label of a page of a PDF: the answer redirects to it. Of a document that was sent,
+    the text is shown.
+    """
+    name = engine.index_name(index)
+    folder = engine.settings.folder_of_files(name)
+    if folder is None:
+        hint = "set RAG_SERVE_FILES to the folder that was indexed"
+        raise ApiError(403, "files_disabled", "files are not served here", hint=hint)
+    document = await _document(engine, name, path)
+    if document is not None and document.sent:
+        return PlainTextResponse(await _text(engine, name, document), headers=_HEADERS)
+    place = None if document is None else await engine.in_thread(_inside, folder, path)
+    if place is None:
+        hint = "it is gone, or was not indexed"
+        raise ApiError(404, "file_not_found", f"there is no file {path[:100]!r}", hint=hint)
+    kind = kind_by_name(path)
+    if kind == "pdf" and page:
+        number = await engine.in_thread(number_of_page, place, page)
+        query = f"?index={quote(index)}" if index else ""
+        # relative, for proxies that serve this below another path
+        return RedirectResponse(f"./{quote(path.rsplit('/', 1)[-1])}{query}#page={number}", 303)
+    if kind == "pdf":  # a sandbox would stop the browser's own viewer
+        return FileResponse(place, media_type="application/pdf", headers=_HEADERS)
+    media_type = "text/html" if kind == "html" else "text/plain" if kind in _TEXTS else None
+    return FileResponse(
+        place,
+        media_type=media_type or "application/octet-stream",
+        headers={**_HEADERS, "Content-Security-Policy": _NO_SCRIPTS},
+        filename=None if media_type else place.name,
+    )
+
+
+async def _document(engine: Engine, name: str, path: str) -> DocumentEntry | None:
+    """The document that the index made of this file, or None."""
+    entry = (await documents_of(engine, name)).get(file_id(path))
+    first = None if entry is None else await engine.passage(f"{entry.id}-0", name)
+    return entry if first is not None and first.get("location", {}).get("path") == path else None
+
+
+async def _text(engine: Engine, name: str, document: DocumentEntry) -> str:
+    """The passages of a document, each under its title where that is another than before."""
+    first = await engine.passage(f"{document.id}-0", name, around=document.passages)
+    lines, title = [], ""
+    for passage in [first, *first["after"]] if first else []:
+        if passage["title"] != title:
+            lines.append(f"# {passage['title']}")
+        lines.append(passage["text"])
+        title = passage["title"]
+    return "\n\n".join(lines) + "\n"
+
+
+def _inside(folder: Path, path: str) -> Path | None:
+    try:
+        place = (folder / path).resolve()
+        return place if place.is_relative_to(folder.resolve()) and place.is_file() else None
+    except (OSError, ValueError, RuntimeError):  # a name too long, a loop of links
+        return None

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 State = Literal["loading", "ready", "failed", "stopping"]
 Result = TypeVar("Result")
-_SEE_LOG = "the server's log has the reason"
+SEE_LOG = "the server's log has the reason"
 _CLOSE_S = 5.0  # for what no request waits for any more
 _Batcher = MicroBatcher[str, dict[str, Any]]
 _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
@@ -191,7 +191,7 @@ class Engine:
             opened = await self.in_background(open)
         except Exception:
             log.exception("an index could not be opened; the one in use stays", extra=self._fields(name))
-            message, hint = "the index could not be opened; the one in use stays", _SEE_LOG
+            message, hint = "the index could not be opened; the one in use stays", SEE_LOG
             raise ApiError(500, "reload_failed", message, hint=hint) from None
         previous = None if opened is None else await self._install(name, opened)
         current = self.require_ready(name)
