@@ -12,7 +12,7 @@ from rag import bench
 from rag.cli.options import command_with, parameters_of, parse_numbers
 from rag.config import documented
 
-_BENCHMARKS = ("encode", "search", "serve", "train", "read")
+_BENCHMARKS = ("encode", "search", "serve", "read")
 _SHORT = {"index": "-i", "questions": "-q"}
 _Json = Annotated[Path | None, typer.Option(help="Also write the figures here.")]
 

@@ -4,7 +4,7 @@ from typer.testing import CliRunner
 from rag.cli.bench import app
 from rag.core.errors import ConfigError
 
-NAMES = ("encode", "search", "serve", "train", "read")
+NAMES = ("encode", "search", "serve", "read")
 
 
 def test_every_benchmark_is_a_command_with_help() -> None:

@@ -1,9 +1,8 @@
 import json
 
-import numpy as np
 import pytest
 
-from rag.bench.encode import compare_vectors, run_encode_benchmark
+from rag.bench.encode import run_encode_benchmark
 from rag.core.errors import ConfigError, DataError
 from rag.runtime.hardware import has_bf16
 
@@ -18,20 +17,12 @@ def corpus(tmp_path):
 
 def test_it_times_all_and_compares_the_vectors(tiny, tmp_path, corpus):
     folder = tiny.sentence_transformer(tmp_path)
-    questions = tmp_path / "questions.jsonl"
-    questions.write_text(
-        "\n".join(json.dumps({"question": f"who wrote {n}", "answer": []}) for n in range(5))
-    )
-    report = run_encode_benchmark(
-        [corpus], n=20, split="none", encoder=str(folder), questions=questions, batch_size=4, rounds=2
-    )
+    report = run_encode_benchmark([corpus], n=20, split="none", encoder=str(folder), batch_size=4, rounds=2)
     speeds, text = report.figures["passages_per_s"], report.to_text()
     assert "at most 4 texts per batch and 24 tokens per text" in text
     if has_bf16():
         assert set(speeds) == {"ours bf16", "ours fp32", "peer bf16", "peer fp32"}
-        assert report.figures["agreement"]["cosine_min"] > 0.999
         assert report.figures["ours bf16 / peer fp32"]["value"] > 0
-        assert "same 10 best passages" in text
     else:
         assert set(speeds) == {"ours fp32", "peer fp32"}
         assert "fp32 alone was measured" in text
@@ -52,15 +43,3 @@ def test_unknown_contestants_and_empty_corpora(tmp_path, corpus):
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(DataError):
         run_encode_benchmark([tmp_path / "empty.jsonl"])
-
-
-def test_near_ties_are_told_from_real_differences():
-    vectors = np.eye(12, dtype=np.float32)
-    queries = np.linspace(1, 0.5, 12, dtype=np.float32)[None]
-    queries[0, 10] = queries[0, 9] - 5e-4
-    moved = vectors.copy()
-    moved[[9, 10]] = moved[[10, 9]]
-    found = compare_vectors(vectors, moved, queries, queries)
-    assert (found["same_top"], found["same_top_but_near_ties"], found["overlap"]) == (0.0, 1.0, 0.9)
-    queries[0, 10] = queries[0, 9] - 5e-3
-    assert compare_vectors(vectors, moved, queries, queries)["same_top_but_near_ties"] == 0.0

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from rag.bench.reading import corpus
+from rag.bench import reading
 
 
 def test_contexts_become_a_corpus_that_does_not_know_the_answers(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_contexts_become_a_corpus_that_does_not_know_the_answers(tmp_path: Path)
         for id, answer, context in asked
     ]  # fmt: skip
     (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, records)))
-    corpus.main(tmp_path / "set.jsonl", tmp_path / "out", words=10)
+    reading.main(tmp_path / "set.jsonl", tmp_path / "out", words=10)
     read = [list(map(json.loads, (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()))
             for name in ("passages", "questions")]  # fmt: skip
     joined = " ".join(one["text"] for one in read[0])

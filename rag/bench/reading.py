@@ -1,16 +1,18 @@
 """A corpus of the contexts of a question set, in windows, and its questions.
 
-    python -m rag.bench.reading.corpus tatqa/dev-a.jsonl.gz --out tatqa
+    python -m rag.bench.reading tatqa/dev-a.jsonl.gz --out tatqa
 
 Writes `passages.jsonl` for `rag index --split none` and `questions.jsonl` for `rag evaluate` and `rag mine`.
 """
 
 import argparse
 from pathlib import Path
+from typing import Any
 
-from rag.bench.reading.windows import Record, answer_spans
 from rag.data.files.record import json_records, write_json_lines
 from readers.extractive.training.data import window_bounds
+
+Record = dict[str, Any]
 
 
 def cut(records: list[Record], words: int) -> tuple[list[Record], list[Record]]:
@@ -29,7 +31,7 @@ def cut(records: list[Record], words: int) -> tuple[list[Record], list[Record]]:
             passages.setdefault(text, {"id": name, "title": record["title"], "text": text})
     questions = []
     for one in records:
-        spans = answer_spans(one)
+        spans = [(a["start"], a["start"] + len(a["text"])) for a in one["answers"]]
         gold = [
             passages[one["context"][begin:end]]["id"]
             for begin, end in bounds[one["context"]]

@@ -1,1 +1,0 @@
-"""Training data of the shipped reader: sets divided by document, and questions made from manual pages."""
