@@ -181,7 +181,7 @@ async def _listed(request: Request) -> tuple[str | None, list[Document]]:
         message = "the body is neither JSON nor form data"
         hint = "send Content-Type: application/json, or upload with curl -F file=@guide.pdf"
         raise ApiError(415, "unsupported_media_type", message, hint=hint)
-    body = _validated(DocumentsRequest.model_validate_json, await request.body())
+    body = validated(DocumentsRequest.model_validate_json, await request.body())
     return body.index, [
         Document(sent.id, sent.title, sent.text, metadata=tuple(sent.metadata.items()))
         for sent in body.documents
@@ -193,7 +193,7 @@ async def _uploaded(request: Request, engine: Engine) -> tuple[str | None, list[
         fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
         if len(dict(fields)) < len(fields):
             raise invalid_request("a field of the form is given twice", "give index and metadata once")
-        body = _validated(FilesRequest.model_validate, dict(fields))
+        body = validated(FilesRequest.model_validate, dict(fields))
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile) and value.filename]
         if not files:
             raise invalid_request("the form has no file", "curl -F file=@guide.pdf")
@@ -204,7 +204,12 @@ async def _uploaded(request: Request, engine: Engine) -> tuple[str | None, list[
     return name, [replace(document, metadata=metadata) for document in documents]
 
 
-def _validated(validate: Callable[[Any], Body], value: Any) -> Body:
+def validated(validate: Callable[[Any], Body], value: Any) -> Body:
+    """The body that a model's function makes of a value.
+
+    Raises:
+        ApiError: 422; the message names the first field that is wrong.
+    """
     try:
         return validate(value)
     except ValidationError as error:

@@ -1,6 +1,7 @@
 """Documents over HTTP: durable and searched before the answer, one writer at a time."""
 
 import asyncio
+import re
 import threading
 import time
 from pathlib import Path
@@ -15,7 +16,9 @@ from indexers.update import update_index
 from rag.core.files import directory_lock
 from rag.core.types import Passage
 from rag.pipeline import Pipeline
+from serve import documents
 from serve.app import create_app
+from serve.errors import ApiError
 from serve.settings import ServeSettings, hash_api_key
 from tests.api.fakes import running, settings, until
 
@@ -144,25 +147,21 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
         ('"x"', ""),
     ],
 )
-async def test_metadata_that_filters_cannot_compare_is_refused_by_name(
-    index: Path, metadata: str, message: str
-) -> None:
-    app, before = application(index), (index / "manifest.json").read_bytes()
-    async with running(app=app) as client:
-        body = f'{{"documents": [{{"id": "x", "text": "word", "metadata": {metadata}}}]}}'
-        head = {**KEY, "Content-Type": "application/json"}
-        reply = await client.post("/v1/documents", content=body, headers=head)
-        assert reply.status_code == 422
-        assert reply.json()["error"]["message"].startswith(f"documents.0.metadata: {message}")
-        file = {"file": ("a.md", b"words")}
-        reply = await client.post("/v1/documents", files=file, data={"metadata": metadata}, headers=KEY)
-        assert reply.status_code == 422
-        assert reply.json()["error"]["message"].startswith(f"metadata: {message}")
+def test_metadata_that_filters_cannot_compare_is_refused_by_name(metadata: str, message: str) -> None:
+    body = f'{{"documents": [{{"id": "x", "text": "word", "metadata": {metadata}}}]}}'
+    with pytest.raises(ApiError, match=re.escape(f"documents.0.metadata: {message}")):
+        documents.validated(documents.DocumentsRequest.model_validate_json, body)
+    with pytest.raises(ApiError, match=re.escape(f"metadata: {message}")):
+        documents.validated(documents.FilesRequest.model_validate, {"metadata": metadata})
+
+
+async def test_fields_of_a_form_are_checked(index: Path) -> None:
+    async with running(app=application(index)) as client:
         for data in ({"metdata": "{}"}, {"metadata": "{"}, {"metadata": ["{}", "{}"]},
                      {"metadata": '{"a": "\\ud800"}'}):  # fmt: skip
-            reply = await client.post("/v1/documents", files=file, data=data, headers=KEY)
-            assert reply.status_code == 422, reply.text
-    assert (index / "manifest.json").read_bytes() == before
+            sent = {"files": {"file": ("a.md", b"words")}, "data": data}
+            reply = await client.post("/v1/documents", headers=KEY, **sent)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
 
 
 async def test_a_format_whose_package_is_missing_is_the_servers_fault(
