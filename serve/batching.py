@@ -91,11 +91,6 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         """Number of waiting items."""
         return len(self._queue)
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether `close` was called."""
-        return self._closing
-
     def start(self) -> None:
         """Start dispatching; call it on the running event loop."""
         self._task = asyncio.get_running_loop().create_task(self._dispatch(), name="rag-batcher")

@@ -230,7 +230,7 @@ class Engine:
 
     async def close(self) -> None:
         """Refuse new questions, finish the accepted ones, release the indexes; a second call does nothing."""
-        if self.batcher.is_closing:
+        if self.state == "stopping":
             return
         self.state = "stopping"
         batchers = [batcher for batcher in (self.batcher, self._readings) if batcher is not None]
@@ -255,7 +255,7 @@ class Engine:
         """
         pipeline = self.holders[name].current
         if self.state == "stopping":
-            raise self._stopping()
+            raise shutting_down()
         if self.state == "failed":
             raise self.refusal(
                 503, "load_failed", "the index could not be opened", 30, "see the server's log"
@@ -330,7 +330,8 @@ class Engine:
         except ItemFailed as failed:
             raise self._failed(failed, job, texts, start + failed.number, request_id) from None
         except BatcherClosed:
-            raise self._stopping() from None
+            self.metrics.rejected.labels("shutting_down").inc()
+            raise shutting_down() from None
         return results
 
     def _run_batch(self, key: Hashable, texts: list[str]) -> list[dict[str, Any] | BaseException]:
@@ -372,11 +373,6 @@ class Engine:
         """
         self.require_ready(name)
         return await self.in_thread(_look_up, self.holders[name], passage_id, around)
-
-    def _stopping(self) -> ApiError:
-        error = shutting_down()
-        self.metrics.rejected.labels(error.code).inc()
-        return error
 
     def _failed(
         self, failed: ItemFailed, job: Job, texts: list[str], number: int, request_id: str
