@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import ArtifactError
 from rag.core.files import fingerprint
-from rag.core.progress import StageTimer
 
 if TYPE_CHECKING:
     from indexers.embedding_shards import EmbeddingShards
@@ -172,11 +171,3 @@ class VectorIndex(Protocol):
             Scores (n, top_k) float32 and rows (n, top_k) int64, best first, ties by row. Where there are
             fewer results, the last places have row -1 and score -inf.
         """
-
-
-@runtime_checkable
-class TimedVectorIndex(VectorIndex, Protocol):
-    """A vector index of several parts, each with its own time, of which some may not answer."""
-
-    def search_timed(self, queries: Float32, top_k: int, timer: StageTimer) -> tuple[Float32, Int64]:
-        """`search`; the timer gets each part's time, and the names of parts that did not answer."""

@@ -335,35 +335,33 @@ def adapt(
     training: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
-    """Adapt a reader or a retriever to a corpus without labelled questions: the function of `rag adapt`.
+    """Adapt an index's encoder to its corpus without labelled questions: the function of `rag adapt`.
 
     Args:
         index: directory of the corpus's index.
         out: folder of the run, continued where it stopped.
-        config: settings of the training, a file or preset; "reader-adapt" or "retriever-adapt" by default.
-        training: settings of `rag.train("reader", …)`, or of `rag.train("dpr", …)`, which override `config`.
-        **settings: fields of `AdaptConfig` (model, reader, questions, kinds, replay, …).
+        config: settings of the training, a file or preset; "retriever-adapt" by default.
+        training: settings of `rag.train("dpr", …)`, which override `config`.
+        **settings: fields of `AdaptConfig` (questions, replay, …).
 
     Returns:
-        The folder of the adapted reader, or of the adapted encoder.
+        The folder of the adapted encoder.
 
     Raises:
         ConfigError: a setting is unknown or does not fit.
-        DataError: the passages give no questions, or too few are kept.
+        DataError: the passages give too few questions.
 
     Example:
-        `rag.Pipeline.open("my-index", reader=rag.adapt("my-index", "run"))`
+        `rag.index("my-corpus", "my-index-2", encoder=rag.adapt("my-index", "run"))`
     """
     from rag.adaptation.config import AdaptConfig
     from rag.recipes import RECIPES, read_config
 
     place = Path(out)
     checked = read_config(AdaptConfig, None, {**settings, "out": place, "index": Path(index)})
-    from rag.adaptation.adapt import adapt_reader, adapt_retriever
+    from rag.adaptation.adapt import adapt_retriever
 
-    reads = checked.model == "reader"
-    files = {"train" if reads else "train_files": [str(place / "questions.json")]}
-    config_type = resolve_name(RECIPES["reader" if reads else "dpr"].config)
-    given = {**(training or {}), "out": str(place), **files}
-    trained = read_config(config_type, config or f"{checked.model}-adapt", given)
-    return (adapt_reader if reads else adapt_retriever)(checked, trained)
+    given = {**(training or {}), "out": str(place), "train_files": [str(place / "questions.json")]}
+    return adapt_retriever(
+        checked, read_config(resolve_name(RECIPES["dpr"].config), config or "retriever-adapt", given)
+    )

@@ -336,7 +336,7 @@ class Pipeline:
                 with timer("read"):
                     read = self.read(asked, found, answers_wanted(self.reader, asked, n_best), paths)
         shown = (with_kind(self.reader, each, n_best) for each in map(with_paths, read, paths))
-        common: dict[str, Any] = {"timings_ms": timer.timings_ms, "partial": tuple(timer.missing)}
+        common: dict[str, Any] = {"timings_ms": timer.timings_ms}
         whole = in_whole(batch, parts, shown)
         none = "no passage meets the filter" if selects_none else ""
         results = [replace(one, notice=none, **common) for one in whole]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from indexers.protocols import EncoderIdentity, TimedVectorIndex, VectorIndex
+from indexers.protocols import EncoderIdentity, VectorIndex
 from indexers.selected import Selection
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import MismatchedArtifactError, RetrievalError
@@ -40,23 +40,15 @@ class DenseRetriever:
         with stage(timer, "encode_question"):
             queries = self.encoder.encode_queries([Query(question) for question in questions])  # (B, D)
         with stage(timer, "search_dense"):
-            return self.search_vectors(queries, top_k, selected, timer=timer)
+            return self.search_vectors(queries, top_k, selected)
 
     def search_vectors(
-        self,
-        queries: Float32,
-        top_k: int,
-        selected: Selection | None = None,
-        *,
-        timer: StageTimer | None = None,
+        self, queries: Float32, top_k: int, selected: Selection | None = None
     ) -> list[list[Hit]]:
         """`search` by question vectors (B, D) float32 instead of texts."""
         if not np.isfinite(queries).all():
             raise RetrievalError("a question vector holds NaN or infinity")
-        if timer is not None and selected is None and isinstance(self.vectors, TimedVectorIndex):
-            scores, rows = self.vectors.search_timed(queries, top_k, timer)
-        else:
-            scores, rows = self.vectors.search(queries, top_k, selected)
+        scores, rows = self.vectors.search(queries, top_k, selected)
         return to_hits(scores, rows, self.passages)
 
 

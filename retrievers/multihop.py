@@ -105,7 +105,7 @@ class MultiHopRetriever:
         """The first passages of the questions."""
         with stage(timer, "hop_1"):
             queries = self.dense.encoder.encode_queries([Query(question) for question in questions])
-            found = self.dense.search_vectors(queries, width, selected, timer=timer)
+            found = self.dense.search_vectors(queries, width, selected)
             if self.first is None:
                 return found
             return [
@@ -133,7 +133,7 @@ class MultiHopRetriever:
                 pairs = [(number, path) for number in going for path in paths[number][: self.beam]]
                 queries = self._encode([questions[number] for number, _ in pairs], [p for _, p in pairs])
                 longer: dict[int, list[Path]] = {}
-                found = self.dense.search_vectors(queries, self.beam + hop, selected, timer=timer)
+                found = self.dense.search_vectors(queries, self.beam + hop, selected)
                 for (number, path), hits in zip(pairs, found, strict=True):
                     longer.setdefault(number, []).extend(_extend(path, hits, self.beam))
                 # The others have no further passage in the corpus.

@@ -359,7 +359,6 @@ class Engine:
                         shown = [{"vector": vector} for vector in pipeline.embed(texts, key.side)]
                 timings_ms = {stage: round(value, 3) for stage, value in timer.timings_ms.items()}
                 shared = {"index_version": pipeline.index_version, "timings_ms": timings_ms}
-                shared |= {"partial": list(timer.missing)} if timer.missing else {}
                 results = [{**result, **shared} for result in shown]
         self.metrics.stages_finished(timings_ms)
         self.metrics.questions.labels(key.kind, key.index).inc(len(texts))

@@ -133,13 +133,12 @@ def hit_json(hit: Hit, passage: Passage) -> dict[str, Any]:
 
 
 class HitsOut(BaseModel):
-    """Passages retrieved for one question, best first; `partial` names parts of the index that failed."""
+    """Passages retrieved for one question, best first."""
 
     question: str
     hits: list[HitOut]
     index_version: str
     timings_ms: dict[str, float]
-    partial: list[str] = []
 
 
 class Batch(BaseModel, Generic[ResultT]):

@@ -1,1 +1,1 @@
-"""Adapting a reader to a corpus: questions made from its passages, kept where search and reading agree."""
+"""Adapting a retriever to a corpus: questions made from its passages, and training on them."""

@@ -1,20 +1,20 @@
-"""Questions made from a passage by rules, for training a reader: deterministic, and without any model.
+"""Questions made from a passage by rules: deterministic, and without any model.
 
-A question is only made where its answer stands once in the passage and not in the question. Whether it makes
-sense is decided afterwards, see `rag.adaptation.agreement`.
+A question is only made where its answer stands once in the passage and not in the question.
 """
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from rag.adaptation.choices import KINDS, Kind
-from rag.adaptation.tables import cell_question, table_cells
-from rag.adaptation.terms import first_sentence, term_questions
 from rag.core.types import Passage
 from rag.data.salient import CapitalTagger, find_dates
 from rag.data.sentences import sentence_spans
+from rag.data.table_text import NO_NAME, TextCell, table_rows
+
+Kind = Literal["table", "sentence", "definition", "list", "heading"]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -63,6 +63,33 @@ _CODE = re.compile(
 )  # in prose, where "e.g." is none
 _SHORT, _LONG = 6, 40  # words of a sentence that becomes a question
 
+_TIME = re.compile(r"(?:19|20)\d\d|(?:January|February|March|April|May|June|July|August|September|October"
+                   r"|November|December|Q[1-4])\b")  # fmt: skip
+_AT_TIME = ("What was the {0} in {1}?", "What is the {0} for {1}?", "How much was the {0} in {1}?",
+            "What was the amount of {0} in {1}?", "{0} {1}")  # fmt: skip
+_OF = ("What is the {1} of {0}?", "What {1} does {0} have?", "What is the {1} for {0}?", "{0} {1}")
+_LONGEST_LABEL, _LONGEST_VALUE = 14, 8  # words of a table's cells
+
+_DEFAULT = re.compile(r"[Dd]efault(?: value)?(?:s to| is|:) (?:the )?[\"'(]?([^\s;\"')]*[\w/%])")
+_NO_DEFAULT = _words("to not a an on the that determined used set taken usually")
+_ABBREVIATION = re.compile(r"((?:[A-Z][\w-]+ ){2,5})\(([A-Z]{2,6})\)")
+# {0} is what is asked about, {1} the command or document
+_MEANING = {
+    "option": ("What does {0} do in {1}?", "What is the {0} option of {1} for?", "meaning of {0} in {1}",
+               "What happens if I give {0} to {1}?"),
+    "file": ("What is {0} used for by {1}?", "What does the file {0} hold ({1})?"),
+    "setting": ("What does {0} mean in {1}?", "What does the setting {0} of {1} do?", "What is {0} in {1}?"),
+}  # fmt: skip
+_NAME = {
+    "option": ("Which option of {1} makes it {0}?", "How do I tell {1} to {0}?", "How can I {0} with {1}?",
+               "Which flag do I need in {1} to {0}?", "What option {0} ({1})?"),
+    "file": ("Which file of {1}: {0}?", "In which file of {1}: {0}?"),
+    "setting": ("Which setting of {1}: {0}?", "Which parameter in {1} {0}?", "What do I set in {1} to {0}?"),
+}  # fmt: skip
+_DEFAULT_OF = ("What is the default of {0} in {1}?", "Which value does {0} of {1} have by default?",
+               "default value of {0} ({1})", "If I don't set {0}, what does {1} use?")  # fmt: skip
+_STANDS_FOR = ("What does {0} stand for?", "What is {0}?", "What is {0} short for?", "meaning of {0}")
+
 
 @dataclass(frozen=True, slots=True)
 class MadeQuestion:
@@ -74,16 +101,15 @@ class MadeQuestion:
     start: int
 
 
-def make_questions(
-    passage: Passage, draw: random.Random, kinds: Sequence[Kind] = KINDS, most: int = 6
-) -> list[MadeQuestion]:
+def make_questions(passage: Passage, draw: random.Random, most: int = 6) -> list[MadeQuestion]:
     """At most `most` questions from a passage, drawn at random.
+
+    They ask for cells of tables; for a number, date, name or identifier taken out of a sentence; for
+    definitions ("X is a …") and abbreviations; for options, settings and lines "key: value" of lists; and for
+    what stands first below a heading.
 
     Args:
         draw: random generator that chooses questions and their wording.
-        kinds: "table": cells of tables; "sentence": a number, date, name or identifier taken out of a
-            sentence; "definition": "X is a …" and abbreviations; "list": options, settings, and lines
-            "key: value"; "heading": what stands first below a heading.
 
     Source:
         Lewis et al. 2019, "Unsupervised Question Answering by Cloze Translation", section 2.2 (sentences: the
@@ -91,36 +117,60 @@ def make_questions(
 
     Example:
         >>> passage = Passage("1", "Danube", "The Danube rises in the Black Forest. It is long.")
-        >>> [(one.text, one.answer) for one in make_questions(passage, random.Random(0))]
+        >>> [(question.text, question.answer) for question in make_questions(passage, random.Random(0))]
         [('What The Danube rises in?', 'Black Forest')]
     """
-    makers = {
-        "table": _of_tables, "sentence": _of_sentences, "definition": _of_definitions, "list": _of_lists,
-        "heading": _of_headings,
-    }  # fmt: skip
-    made = [one for kind in kinds for one in makers[kind](passage, draw) if _is_clear(one, passage.text)]
-    made = list({one.text: one for one in made}.values())
-    return draw.sample(made, most) if len(made) > most else made
-
-
-def is_question(made: MadeQuestion) -> bool:
-    """Whether a question has two to forty words, no link, and does not hold its answer."""
-    return (
-        "](" not in made.text
-        and 2 <= len(made.text.split()) <= _LONG
-        and made.answer.lower() not in made.text.lower()
-    )
+    makers = (_ask_tables, _ask_sentences, _ask_definitions, _ask_lists, _ask_headings)
+    clear = [
+        question for maker in makers for question in maker(passage, draw) if _is_clear(question, passage.text)
+    ]
+    distinct = list({question.text: question for question in clear}.values())
+    return draw.sample(distinct, most) if len(distinct) > most else distinct
 
 
 def _is_clear(made: MadeQuestion, text: str) -> bool:
     """Whether the answer stands in the passage once, at its place, and neither is in the other."""
     places = re.findall(rf"(?<!\w){re.escape(made.answer)}(?!\w)", text)
-    return text.startswith(made.answer, made.start) and len(places) == 1 and is_question(made)
+    return (
+        text.startswith(made.answer, made.start)
+        and len(places) == 1
+        and "](" not in made.text
+        and 2 <= len(made.text.split()) <= _LONG
+        and made.answer.lower() not in made.text.lower()
+    )
 
 
-def _of_tables(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
-    for cell in table_cells(passage.text):
-        yield MadeQuestion("table", cell_question(cell, draw), cell.value, cell.start)
+def _ask_tables(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
+    """Cells whose row has a label (its first cell, or what stands before its first "column: value") and whose
+    column has a name; the later parts of a long table, without its header, give none."""
+    for row in table_rows(passage.text):
+        if row.named and (len(row.cells) == 1 or not all(cell.column and cell.value for cell in row.cells)):
+            continue
+        label, cells = (row.label, row.cells) if row.label else (row.cells[0].value, row.cells[1:])
+        for cell in cells:
+            yield from _ask_cell(label, cell, draw)
+
+
+def _ask_cell(label: str, cell: TextCell, draw: random.Random) -> Iterator[MadeQuestion]:
+    row, column = (
+        re.sub(r"(?:\s*\(\w{1,2}\))+$", "", name.split(" > ")[-1]).strip(
+            " :,.*"
+        )  # the last level of a header
+        for name in (label, cell.column)
+    )
+    is_value = any(map(str.isalnum, cell.value)) and len(cell.value.split()) <= _LONGEST_VALUE
+    is_label = any(map(str.isalpha, row)) and len(row) > 1 and len(row.split()) <= _LONGEST_LABEL
+    if is_value and is_label and column and not NO_NAME.fullmatch(column):
+        if _TIME.search(column):
+            text = draw.choice(_AT_TIME).format(_uncapitalised(row), column)
+        else:
+            text = draw.choice(_OF).format(_uncapitalised(row), _uncapitalised(column))
+        yield MadeQuestion("table", text, cell.value, cell.start)
+
+
+def _uncapitalised(label: str) -> str:
+    """A label as it stands inside a sentence."""
+    return label[0].lower() + label[1:] if label[1:2].islower() or label[1:2] == " " else label
 
 
 def _sentences(text: str) -> Iterator[tuple[str, int]]:
@@ -139,28 +189,28 @@ def _sentences(text: str) -> Iterator[tuple[str, int]]:
             yield sentence, start
 
 
-def _of_sentences(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
+def _ask_sentences(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
     for sentence, at in _sentences(passage.text):
-        dates = find_dates(sentence)
-        numbers = [found.span() for found in _NUMBER.finditer(sentence)]
-        names = [
-            (a, b) for a, b in _TAGGER([sentence])[0] if sentence[a:b].split()[0].lower() not in _NO_NAMES
-        ]
-        identifiers = [word.span() for word in _WORD.finditer(sentence) if _CODE.match(word[0])]
-        kinds = {"identifier": identifiers, "date": dates, "number": numbers, "name": names}
+        names = _TAGGER([sentence])[0]
+        kinds = {  # what belongs to an earlier kind is not of a later one
+            "identifier": [word.span() for word in _WORD.finditer(sentence) if _CODE.match(word[0])],
+            "date": find_dates(sentence),
+            "number": [number.span() for number in _NUMBER.finditer(sentence)],
+            "name": [(a, b) for a, b in names if sentence[a:b].split()[0].lower() not in _NO_NAMES],
+        }
         spans: list[tuple[tuple[int, int], str]] = []
-        for kind, places in kinds.items():  # what belongs to an earlier kind is not of a later one
+        for kind, places in kinds.items():
             taken = [span for span, _ in spans]
             spans += [
                 ((a, b), kind) for a, b in places if not any(a < end and start < b for start, end in taken)
             ]
         if spans:
             (start, end), kind = spans[draw.randrange(len(spans))]
-            question = _asked(sentence[:start], sentence[start:end], sentence[end:], kind)
-            yield MadeQuestion("sentence", question, sentence[start:end], at + start)
+            text = _with_wh_word(sentence[:start], sentence[start:end], sentence[end:], kind)
+            yield MadeQuestion("sentence", text, sentence[start:end], at + start)
 
 
-def _asked(before: str, answer: str, after: str, kind: str) -> str:
+def _with_wh_word(before: str, answer: str, after: str, kind: str) -> str:
     """The sentence as a question: the wh-word, then what stands around the answer."""
     before, after = before.strip(), after.rstrip(" .!")
     word = "What"
@@ -179,30 +229,30 @@ def _asked(before: str, answer: str, after: str, kind: str) -> str:
     return re.sub(r"\s+", " ", f"{word} {before} {after}").replace(" ,", ",").strip(" ,") + "?"
 
 
-def _of_definitions(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
+def _ask_definitions(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
     for sentence, at in _sentences(passage.text):
-        found = _DEFINITION.fullmatch(sentence.rstrip(".!"))
+        match = _DEFINITION.fullmatch(sentence.rstrip(".!"))
         if (
-            found
-            and found["term"].split()[0].lower() not in _LEANS
-            and (answer := first_sentence(found["text"]))
+            match
+            and match["term"].split()[0].lower() not in _LEANS
+            and (answer := _first_sentence(match["text"]))
         ):
-            question = draw.choice(_WHAT).format(found["term"])
-            yield MadeQuestion("definition", question, answer, at + found.start("text"))
-    for one in term_questions("", passage.text, passage.text, "", draw):
-        yield MadeQuestion("definition", one.question, one.answer, one.place)
+            text = draw.choice(_WHAT).format(match["term"])
+            yield MadeQuestion("definition", text, answer, at + match.start("text"))
+    for text, answer, place in _ask_term("", passage.text, passage.text, "", draw):
+        yield MadeQuestion("definition", text, answer, place)
 
 
-def _of_lists(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
+def _ask_lists(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
     subject = passage.title.split(" › ")[0] or "this"
     for line in _LINE.finditer(passage.text):
-        found = _ITEM.fullmatch(line[0])
-        if not found or "|" in line[0] or re.search(r"; [^;]{1,80}: ", line[0]):
+        match = _ITEM.fullmatch(line[0])
+        if not match or "|" in line[0] or re.search(r"; [^;]{1,80}: ", line[0]):
             continue
-        term, text, at = found["term"], found["text"], line.start()
-        made = list(term_questions(term, text, line[0], subject, draw)) if _IDENTIFIER.match(term) else []
-        for one in made:
-            yield MadeQuestion("list", one.question, one.answer, at + one.place)
+        term, text, at = match["term"], match["text"], line.start()
+        made = list(_ask_term(term, text, line[0], subject, draw)) if _IDENTIFIER.match(term) else []
+        for question, answer, place in made:
+            yield MadeQuestion("list", question, answer, at + place)
         words = term.split()
         is_name = len(words) <= 5 and term[0].isupper() and words[0].lower() not in _LEANS
         if made or not is_name:
@@ -210,21 +260,77 @@ def _of_lists(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
         if len(text.split()) <= 6:
             value = text.strip(" .;,")
             yield MadeQuestion("list", draw.choice(_VALUE).format(term), value, at + line[0].rindex(value))
-        elif answer := first_sentence(text):
-            yield MadeQuestion("list", draw.choice(_WHAT).format(term), answer, at + found.start("text"))
+        elif answer := _first_sentence(text):
+            yield MadeQuestion("list", draw.choice(_WHAT).format(term), answer, at + match.start("text"))
 
 
-def _of_headings(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
+def _ask_headings(passage: Passage, draw: random.Random) -> Iterator[MadeQuestion]:
     """The first sentence below the passage's heading: its title's last part, or short lines before prose."""
     lines = [(line[0].strip(" #*"), line.start()) for line in _LINE.finditer(passage.text) if line[0].strip()]
     sentences = [(passage.text[start:end], start) for start, end in sentence_spans(passage.text)]
     headings = [passage.title.split(" › ")[-1], *(line for line, _ in lines)]
     for heading, (_, at) in zip(headings, lines, strict=False):
         words = heading.split()
-        sentence, start = next((one for one in sentences if one[1] >= at), ("", 0))
+        sentence, start = next((below for below in sentences if below[1] >= at), ("", 0))
         is_heading = 2 <= len(words) <= 8 and heading[0].isupper() and heading[-1].isalnum()
         is_prose = _SHORT <= len(sentence.split()) <= _LONG and sentence[0].isupper() and sentence[-1] == "."
         if is_heading and is_prose and "|" not in heading + sentence:
             act = words[0].lower()
-            question = f"How do I {act} {' '.join(words[1:])}?" if act in _ACTS else heading
-            yield MadeQuestion("heading", question, sentence.rstrip("."), start)
+            text = f"How do I {act} {' '.join(words[1:])}?" if act in _ACTS else heading
+            yield MadeQuestion("heading", text, sentence.rstrip("."), start)
+
+
+def _ask_term(
+    term: str, text: str, shown: str, subject: str, draw: random.Random
+) -> Iterator[tuple[str, str, int]]:
+    """Questions about a term of a list and what explains it, with answers and their places in `shown`.
+
+    Args:
+        term: an option with its forms, a file, a setting; "" for a paragraph outside lists.
+        shown: the stretch of the document that ends with `text` and has `term` in it.
+        subject: the command or document that the list belongs to.
+    """
+    offset = len(shown) - len(text)
+    for match in _ABBREVIATION.finditer(text):
+        if "".join(word[0] for word in match[1].split()).upper() == match[2]:
+            question = draw.choice(_STANDS_FOR).format(match[2])
+            yield question, match[1].strip(), offset + match.start()
+    forms = re.findall(r"(?:^|[\s,|])(--?[\w][\w-]*)", term)
+    kind = _term_kind(term, forms) if text and len(term) <= 60 else ""
+    name = max(forms, key=len) if forms else re.sub(r"=.*$", "", term)
+    if not kind or len(name) < 2 or name not in shown:
+        return
+    default = _DEFAULT.search(text)
+    if default and default[1].lower() not in _NO_DEFAULT:
+        question = draw.choice(_DEFAULT_OF).format(name, subject)
+        yield question, default[1], offset + default.start(1)
+    sentence = _first_sentence(text)
+    if sentence and draw.random() < 0.45:
+        yield draw.choice(_MEANING[kind]).format(name, subject), sentence, offset
+    elif sentence:
+        question = draw.choice(_NAME[kind]).format(_as_people_say(sentence, draw), subject)
+        yield question, name, shown.index(name)
+
+
+def _term_kind(term: str, forms: list[str]) -> str:
+    if forms:
+        return "option"
+    if term.startswith(("/", "~")):
+        return "file"
+    return "setting" if re.fullmatch(r"(?=.*[A-Za-z]{2})[\w.-]*[._A-Z=-][\w.=-]*", term) else ""
+
+
+def _first_sentence(text: str) -> str:
+    """Without its full stop; "" where it is too long or too short."""
+    sentence = re.split(r"(?<=[a-z0-9)\"'])[.;:](?:\s|$)", text)[0].strip(" .:,")
+    return sentence if 3 <= len(sentence.split()) <= 30 else ""
+
+
+def _as_people_say(sentence: str, draw: random.Random) -> str:
+    """A description as somebody would ask for it: without its capital, often without a few words."""
+    words = sentence.split()
+    if words[0][1:].islower():
+        words[0] = words[0].lower()
+    if len(words) > 6 and draw.random() < 0.5:
+        words = [word for word in words if draw.random() > 0.15]
+    return " ".join(words)

@@ -14,7 +14,6 @@ import numpy as np
 from rag.bench.common import interval_of
 from rag.bench.server_process import post_json
 from rag.core.errors import ConfigError, RagError
-from rag.core.progress import SHARD
 from rag.metrics.significance import Interval
 
 
@@ -110,8 +109,6 @@ def stage_shares(result: LoadResult) -> dict[str, float]:
     sums: dict[str, float] = {}
     for timings in result.timings_ms:
         for stage, value in timings.items():
-            if stage.startswith(SHARD):  # within the time of the search
-                continue
             sums[stage] = sums.get(stage, 0.0) + value
     whole = 1000.0 * sum(result.latencies_s)
     total, queue = sums.pop("total", None), sums.pop("queue", 0.0)

@@ -134,9 +134,7 @@ def index(
             many = "dense" in opened.parts and len(opened.passages) >= _WORTH_TEACHING
         typer.echo(f'\nask it: rag ask "…" --index {place}')
         if encoder is None and many:
-            typer.echo(
-                f"unlike Wikipedia? teach the encoder: rag adapt --model retriever --index {place} --out …"
-            )
+            typer.echo(f"unlike Wikipedia? teach the encoder: rag adapt --index {place} --out …")
         if encoder is None and settings["retriever"] == "dense":
             typer.echo(
                 "these are vectors alone: --retriever hybrid adds BM25, which nearly always finds more"

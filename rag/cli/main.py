@@ -26,7 +26,7 @@ _COMMANDS = {  # name → panel of the help, summary
     "mine": ("Train", "Mine hard negatives: questions and an index to training examples."),
     "score": ("Train", "Score training passages by what a reader makes of them."),
     "train": ("Train", "Train a retriever or a reader."),
-    "adapt": ("Train", "Adapt the reader to a corpus without labelled questions."),
+    "adapt": ("Train", "Adapt an index's encoder to its corpus without labelled questions."),
     "rounds": ("Train", "Teach a retriever in rounds, from questions and answers alone."),
     "tune": ("Train", "Fit the reader's confidence to a corpus."),
     "evaluate": ("Measure", "Evaluate an index and a reader on a question set."),

@@ -11,7 +11,6 @@ from rag.cli.options import (
     SEARCH,
     Assignments,
     From,
-    IndexEncoder,
     Options,
     Out,
     ReaderSpec,
@@ -30,7 +29,7 @@ _METHODS: dict[str, tuple[type[RoundsConfig], Options]] = {  # recipe → config
         DistillRoundsConfig,
         {
             "reader": (ReaderSpec, None),
-            **options_of(DistillRoundsConfig, "train_reader", "signal", panel=READING),
+            **options_of(DistillRoundsConfig, "signal", panel=READING),
         },
     ),
     "colbert": (
@@ -39,12 +38,11 @@ _METHODS: dict[str, tuple[type[RoundsConfig], Options]] = {  # recipe → config
     ),
 }
 _OPTIONS = {
-    **options_of(RoundsConfig, "held_out", "validation_fraction", "train_questions", panel=DATA),
+    **options_of(RoundsConfig, "held_out", "validation_fraction", panel=DATA),
     "retriever": (RetrieverSpec, "auto"),
     **options_of(RoundsConfig, "next_retriever", "top_k", panel=SEARCH),
-    "index_encoder": (IndexEncoder, None),
     **{name: kind for _, options in _METHODS.values() for name, kind in options.items()},
-    **options_of(RoundsConfig, "rounds", "restart", "figure", "profile", panel="Rounds"),
+    **options_of(RoundsConfig, "rounds", "restart", "figure", panel="Rounds"),
 }
 
 
@@ -82,8 +80,7 @@ def rounds(
     """Teach a retriever in rounds of searching, labelling and training, until one gains nothing beyond noise.
 
     Questions and answers are enough. --config and --set are those of `rag train distill` or `colbert`. A
-    killed run resumes after its last finished stage, and inside the stages that take long, when the same
-    command is given again.
+    killed run goes on behind what is finished when the same command is given again.
     """
     from rag.config import parse_overrides
     from rag.core.errors import ConfigError

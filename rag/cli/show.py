@@ -89,8 +89,6 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     read = f" · {reading['passages']} passages read" if reading.get("passages") else ""
     if over := reading.get("over_limit"):
         read += f", {over} left out by the effort's limit (--effort full reads all)"
-    if missing := result.get("partial"):
-        lines.append(f"  {dim}not searched: {', '.join(missing)}{end}")
     lines.append(f"  {dim}{timings.get('total', 0):.0f} ms{read} · index {result['index_version']}{end}")
     return "\n".join(lines)
 

@@ -48,6 +48,7 @@ _FLAGS = {  # setting → its spellings; others are spelled as they are named
     "validation_file": ("--validation",),
     "index": ("--index", "-i"),
     "question_encoder": ("--from",),
+    "refresh_every_steps": ("--refresh-every",),
 }
 _INDEX_ENCODER: dict[str, tuple[str, ...]] = {"question_encoder": ("--index-encoder",)}
 _CORPUS: dict[str, tuple[str, ...]] = {"train_files": ("--corpus", "--train")}
@@ -88,16 +89,7 @@ _NEGATIVES = Annotated[
         panel=DATA,
     ),
 ]
-_REFRESHED = {  # recipe → what its second process runs
-    "ance": "retrievers.training.ance:refresh_negatives",
-    **dict.fromkeys(("realm", "rag", "emdr2"), "rag.joint.live_index:refresh_index"),
-}
-_ROLE = Annotated[
-    Literal["both", "trainer", "refresher"],
-    option(
-        help="both: train and refresh in turn; or one of the two processes that share --out.", panel=TRAINING
-    ),
-]
+_REFRESHED = ("ance", "realm", "rag", "emdr2")  # recipes that encode a corpus while they train
 _RAY = Annotated[
     str | None, option(help="Renew the index on this Ray cluster (HOST:PORT, or auto).", panel="Cluster")
 ]
@@ -134,17 +126,15 @@ def recipe_command(name: str) -> Any:
     if name == "reader":
         options |= {"train": (_SETS, None), "negatives": (_NEGATIVES, None)}
     options |= {"config": (ConfigSource, None), "set_": (Assignments, None), "threads": (Threads, None)}
-    options |= {"role": (_ROLE, "both")} if name in _REFRESHED else {}
-    options |= {"ray": (_RAY, None), "out": (Out, REQUIRED)}
+    options |= {"ray": (_RAY, None)} if name in _REFRESHED else {}
+    options |= {"out": (Out, REQUIRED)}
     flags = {key.rpartition("__")[2]: _flag(key, annotation) for key, (annotation, _) in options.items()}
 
-    def run(
-        config: str | None, set_: list[str] | None, ray: str | None, role: str = "both", **given: Any
-    ) -> None:
+    def run(config: str | None, set_: list[str] | None, ray: str | None = None, **given: Any) -> None:
         if name == "reader":
             given["train"] = _reader_sets(given["train"], given.pop("negatives"))
         settings = {key.replace("__", "."): value for key, value in given.items() if value not in (None, [])}
-        train(name, config, settings, set_ or [], flags, ray, role)
+        train(name, config, settings, set_ or [], flags, ray)
 
     help = f"{_RECIPES[name][1]}\n\n{_RESUMED}"
     return command_of(name, command_with(options, run, like=recipe_command, help=help))
@@ -157,7 +147,6 @@ def train(
     assignments: Sequence[str],
     flags: Mapping[str, str],
     ray: str | None,
-    role: str,
 ) -> None:
     """Train: options win over `source`, assignments over both.
 
@@ -179,16 +168,13 @@ def train(
         place[last] = value
     kind = resolve_name(RECIPES[name].config)
     config = read_config(kind, source, merged(overrides, parse_overrides(assignments)), flags)
-    if ray is None and role == "both":
+    if ray is None:
         finished = run(name, config)
     else:
         from rag.scale.encoding import encoding_at
 
         with encoding_at(ray) as encoding:
-            if role == "refresher":
-                typer.echo(f"refreshed → {resolve_name(_REFRESHED[name])(config, **encoding)}")
-                return
-            finished = resolve_name(RECIPES[name].run)(config, role=role, **encoding)
+            finished = resolve_name(RECIPES[name].run)(config, **encoding)
     if is_first:
         index = config.out / "index"
         typer.echo(_USES.get(name, _ENCODER).format(finished, index if index.is_dir() else "…"))

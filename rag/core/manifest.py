@@ -87,7 +87,6 @@ def claim(
     hint: str,
     found: Mapping[str, Any] | None = None,
     free: Collection[str] = (),
-    writes: bool = True,
 ) -> None:
     """Record in the JSON file `path` the values that decide the content of its folder, or check them.
 
@@ -95,7 +94,6 @@ def claim(
         what: name of the folder's content for messages, such as "rounds".
         found: values to compare with instead of those in the file.
         free: names whose values may differ.
-        writes: whether the file is written; otherwise it is only checked.
 
     Raises:
         MismatchedArtifactError: the file has other values; the message lists them with both values.
@@ -109,8 +107,7 @@ def claim(
             f"{path.parent} holds {what} whose {', '.join(names)} differ from those given now ({changed})",
             hint=hint,
         )
-    if writes:
-        atomic_write_json(path, wanted)
+    atomic_write_json(path, wanted)
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

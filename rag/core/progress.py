@@ -125,16 +125,11 @@ class Progress:
         self._stream.flush()
 
 
-SHARD = "shard "
-"""Begins the name of a stage that is a part of the index, searched by itself: "shard 2 of 4"."""
-
-
 class StageTimer:
     """Adds up wall time by stage.
 
     Attributes:
         timings_ms: milliseconds by stage.
-        missing: names of the parts of the index that did not answer in time, as an ordered set.
 
     Example:
         >>> timer = StageTimer()
@@ -146,7 +141,6 @@ class StageTimer:
 
     def __init__(self) -> None:
         self.timings_ms: dict[str, float] = {}
-        self.missing: dict[str, None] = {}
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:

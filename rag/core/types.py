@@ -350,7 +350,6 @@ class AnswerSet:
         reading: counts of the reader: "passages" read, of these "dropped" before the end, "token_layers".
         failure: why the passages could not be read; "" if they were.
         notice: a reason to doubt every answer, such as a filter that no passage meets; "" if none.
-        partial: parts of the index that did not answer in time: their passages were not searched.
         kind: "answer"; "list" where the first answer is a whole list, one entry a line; "passage" where the
             question asks for yes or no and the reader cannot tell: then each `text` is no answer, but a
             sentence that bears on the question, with the confidence for that; "parts" where the question is
@@ -367,7 +366,6 @@ class AnswerSet:
     reading: Mapping[str, int] = field(default_factory=dict)
     failure: str = ""
     notice: str = ""
-    partial: tuple[str, ...] = ()
     kind: Literal["answer", "list", "passage", "parts"] = "answer"
     parts: tuple[AnswerSet, ...] = ()
 
@@ -395,6 +393,5 @@ class AnswerSet:
             **({"reading": dict(self.reading)} if self.reading else {}),
             **({"failure": self.failure} if self.failure else {}),
             **({"notice": self.notice} if self.notice else {}),
-            **({"partial": list(self.partial)} if self.partial else {}),
             **({"parts": [part.to_json() for part in self.parts]} if self.parts else {}),
         }

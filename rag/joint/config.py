@@ -57,7 +57,7 @@ class JointTrainConfig(CorpusTrainConfig, ValidatedTrainConfig):
         train_files: question sets with answers, of any format.
         validation_file: held-out question set with answers.
         document_side: "frozen" trains the question side alone, over a fixed index; "reencode" also encodes
-            the retrieved passages with gradient, and rebuilds the index at the times set by `refresh`;
+            the retrieved passages with gradient, and rebuilds the index every `refresh_every_steps` steps;
             "rerank" does so too, but keeps the index: it takes `over_retrieve` passages from it and the
             `top_k` best of these by the vectors of the model as it is.
         top_k: passages per question, K.
@@ -134,7 +134,6 @@ class EmdrTrainConfig(JointTrainConfig):
 
     name: str = Field(default="emdr2", min_length=1)
     document_side: DocumentSide = "reencode"
-    refresh: str = "500:500"
     objective: Fused = "emdr2"
     marginal: Marginal = "token"
     target_temperature: float = Field(default=1.0, gt=0)
@@ -239,8 +238,6 @@ class MlmTrainConfig(MaskedTrainConfig):
 
     Attributes:
         train_files: the corpus: a built index, or files and folders of documents.
-        recurring: prefer to mask names and dates that also occur in the rest of the passage, from which they
-            can be predicted.
     """
 
     recipe: ClassVar[str] = "mlm"
@@ -248,7 +245,6 @@ class MlmTrainConfig(MaskedTrainConfig):
 
     name: str = "masked-lm"
     train_files: tuple[Path, ...] = Field(min_length=1)
-    recurring: bool = True
     data: HeldOutCorpusConfig = HeldOutCorpusConfig(batch_size=32, validation_questions=400)
 
 

@@ -3,21 +3,17 @@
 from functools import partial
 from pathlib import Path
 
-from indexers.embeddings import encode_corpus
 from indexers.protocols import EncodesCorpus
 from rag.joint.config import EmdrTrainConfig
 from rag.joint.losses import fused_loss
 from rag.joint.together import train_together
-from rag.training.refresh.processes import TrainerRole
 
 
-def train_emdr2(
-    config: EmdrTrainConfig, *, role: TrainerRole = "both", encode: EncodesCorpus = encode_corpus
-) -> Path:
+def train_emdr2(config: EmdrTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
     """Train both, or resume the run that `config.out` holds: see `train_together` for what is written.
 
-    `document_side` decides how an index that grows stale is dealt with: "reencode" rebuilds it (when, is set
-    by `refresh`, which also takes Atlas's notation), "rerank" retrieves more passages than are read and keeps
+    `document_side` decides how an index that grows stale is dealt with: "reencode" rebuilds it every
+    `refresh_every_steps` steps, "rerank" retrieves more passages than are read and keeps
     the best by fresh vectors, "frozen" trains the question side alone.
 
     Source:
@@ -28,4 +24,4 @@ def train_emdr2(
         fused_loss, config.objective, marginal=config.marginal, target_temperature=config.target_temperature,
         batch_tokens=config.reader.batch_tokens or 8192,
     )  # fmt: skip
-    return train_together(config, objective, {"mode": "fid"}, role=role, encode=encode)
+    return train_together(config, objective, {"mode": "fid"}, encode=encode)

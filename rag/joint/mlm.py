@@ -48,10 +48,10 @@ def train_mlm(config: MlmTrainConfig) -> Path:
     if config.mlm.fills == "words":
         start = plain_encoder(start, config.out)
     resolved = config.replaced(mlm={"encoder": start})
-    return train(resolved, partial(_method, resolved), "mlm")
+    return train(resolved, partial(_build_run, resolved), "mlm")
 
 
-def _method(config: MlmTrainConfig, run: Run) -> Method:
+def _build_run(config: MlmTrainConfig, run: Run) -> Method:
     # model
     reader = open_filler(config.mlm, run.device, fresh=True)
     master = run.master(reader)
@@ -66,7 +66,7 @@ def _method(config: MlmTrainConfig, run: Run) -> Method:
     draw = partial(
         SentenceBatches, store, reader.tokenizer, masks=config.masks, tagger=tagger,
         sentence_tokens=config.mlm.sentence_tokens, min_words=config.data.min_words,
-        recurring=config.recurring,
+        recurring=True,
     )  # fmt: skip
     batches = draw(rows=rows, examples=Epochs.of(config, len(rows)))
     held_out: list[MaskedSentence] = []

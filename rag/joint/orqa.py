@@ -114,11 +114,11 @@ def train_orqa(config: OrqaTrainConfig) -> Path:
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=True)
         return train(
-            adopted, partial(_method, adopted, index), "encoder", one_process="only questions are encoded"
+            adopted, partial(_build_run, adopted, index), "encoder", one_process="only questions are encoded"
         )
 
 
-def _method(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
+def _build_run(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
     # model
     retriever = load_model(config, run.device, freeze_passages=True)
     reader, tokenizer = start_model(config.reader, longest=config.reader.max_tokens, seed=config.run.seed)
@@ -153,7 +153,7 @@ def _method(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
         module, master, Epochs.of(config, len(questions)), task.loss, export,
         encoder_card(frozen_form(config, retriever)),
         evaluate=partial(task.measure, held_out) if held_out else None,
-        hooks=FrozenIndex(index.version),
+        hooks=(FrozenIndex(index.version),),
         facts={
             "training questions": len(questions),
             "held-out questions": len(held_out),

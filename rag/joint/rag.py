@@ -3,17 +3,13 @@
 from functools import partial
 from pathlib import Path
 
-from indexers.embeddings import encode_corpus
 from indexers.protocols import EncodesCorpus
 from rag.joint.config import RagTrainConfig
 from rag.joint.losses import rag_loss
-from rag.joint.together import train_generator_alone, train_together
-from rag.training.refresh.processes import TrainerRole
+from rag.joint.together import train_together
 
 
-def train_rag(
-    config: RagTrainConfig, *, role: TrainerRole = "both", encode: EncodesCorpus = encode_corpus
-) -> Path:
+def train_rag(config: RagTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
     """Train RAG, or resume the run that `config.out` holds: see `train_together` for what is written.
 
     With `document_side` "reencode" the passage encoder is trained too (end to end); with a fixed `retriever`
@@ -29,7 +25,5 @@ def train_rag(
     """
     batch_tokens = config.reader.batch_tokens or 8192
     objective = partial(rag_loss, config.marginal, smoothing=config.smoothing, batch_tokens=batch_tokens)
-    reads = {"mode": f"rag-{config.marginal}"}
-    if config.retriever != "trained":
-        return train_generator_alone(config, objective, reads, config.retriever, config.prior_scale)
-    return train_together(config, objective, reads, role=role, encode=encode)
+    reads = {"mode": f"rag-{config.marginal}", "prior_scale": config.prior_scale}
+    return train_together(config, objective, reads, retriever=config.retriever, encode=encode)

@@ -23,22 +23,20 @@ import torch
 from torch import Tensor, nn
 
 from indexers.embedding_shards import EmbeddingShards
-from indexers.embeddings import encode_corpus
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from rag.core.arrays import Int64
 from rag.core.types import Passage, Query
 from rag.joint.config import RealmTrainConfig
-from rag.joint.live_index import LiveIndex, index_exchange
+from rag.joint.live_index import LiveIndex, index_refresh
 from rag.joint.masked import Filler, MaskedSentence, SentenceBatches
 from rag.joint.salient import title_tagger
 from rag.joint.span_filler import open_filler
 from rag.training.claim import input_checksums
 from rag.training.distributed import World
+from rag.training.figures import distinct_share, score_entropy
 from rag.training.fit import FitHooks, Loss
 from rag.training.precision import part
-from rag.training.refresh.processes import TrainerRole
-from rag.training.refresh.staleness import distinct_share, score_entropy
 from rag.training.run import Method, Run, Trained, train
 from readers.generative.marginal import answer_log_likelihood
 from readers.generative.settings import Marginal
@@ -72,18 +70,15 @@ def realm_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor, lengt
     return value / lengths if marginal == "token" else value
 
 
-def train_realm(
-    config: RealmTrainConfig, role: TrainerRole = "both", encode: EncodesCorpus = encode_corpus
-) -> Path:
+def train_realm(config: RealmTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
     """Train as `config` says, or resume the run in `config.out`; see `rag.training.run.train`.
 
-    Writes the files of `train_dpr` into `config.out`, and `mlm/`, the masked language model, and `snapshots/`
-    and `indexes/`, through which trainer and refresher exchange models and indexes; over a fixed index
-    instead `index/`, that index for the trained encoder.
+    Writes the files of `train_dpr` into `config.out`, and `mlm/`, the masked language model, and `refresh/`,
+    snapshots and the indexes made of them; over a fixed index instead `index/`, that index for the trained
+    encoder.
 
     Args:
-        role: "both" refreshes the index in this process; "trainer" leaves that to `refresh_index`.
-        encode: encodes the corpus at a refresh in this process.
+        encode: encodes the corpus at a refresh.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`.
@@ -94,12 +89,10 @@ def train_realm(
     """
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=True)
-        return train(adopted, partial(_method, adopted, role, index, encode), "encoder", role=role)
+        return train(adopted, partial(_build_run, adopted, index, encode), "encoder")
 
 
-def _method(
-    config: RealmTrainConfig, role: TrainerRole, index: Index, encode: EncodesCorpus, run: Run
-) -> Method:
+def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | None, run: Run) -> Method:
     # model
     frozen = config.document_side == "frozen"
     retriever = load_model(config, run.device, freeze_passages=frozen)
@@ -126,9 +119,7 @@ def _method(
     )  # fmt: skip
     hooks: FitHooks = FrozenIndex(index.version)
     if not frozen:
-        hooks = index_exchange(
-            config, live_index, index, retriever, master, world=run.world, role=role, encode=encode
-        )
+        hooks = index_refresh(config, live_index, retriever, master, world=run.world, encode=encode)
     form = (frozen_form if frozen else encoder_form)(config, retriever)
 
     def export(trained: Trained) -> None:
@@ -141,12 +132,12 @@ def _method(
 
     return Method(
         module, master, batches, task.loss, export, encoder_card(form),
-        hooks=hooks,
+        hooks=(hooks,),
         facts={
             "passages with sentences": len(store),
             "of them with something to mask, in percent": round(100 * batches.usable, 1),
             "passages of the index": len(index.passages),
-            "index": "never made anew" if frozen else f"made anew {config.refresh}",
+            "index": "never made anew" if frozen else f"made anew every {config.refresh_every_steps} steps",
             "null document": "among the passages" if config.null_document else "left out",
         },
     )  # fmt: skip

@@ -1,11 +1,8 @@
 """The task of joint training: questions with retrieved passages, their loss and figures."""
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,8 +17,8 @@ from rag.joint.losses import JointLoss
 from rag.joint.questions import answer_rank
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
-from rag.training.fit import FitHooks, Loss
-from rag.training.refresh.staleness import Staleness, distinct_share, score_entropy
+from rag.training.figures import distinct_share, score_entropy
+from rag.training.fit import Loss
 from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
@@ -36,8 +33,6 @@ Objective = Callable[[Seq2Seq, list[list[list[int]]], list[list[int]], Tensor], 
 
 _DEPTH = 20  # passages of held-out questions that are judged
 _TARGETS = 1000  # passages in which a regular expression's target is looked for
-_WINDOW, _ENOUGH = 1000, 200  # questions watched for collapse; so many before it warns
-_NEVER_FOUND = 0.5  # a larger share of questions without an answer among their passages is worth a warning
 
 log = get_logger(__name__)
 
@@ -73,9 +68,6 @@ class JointTask:
         module: all that is trained, including the generator inside `seq2seq`.
         finder: gives passages and their scores.
         passages: number of passages in the index.
-
-    Attributes:
-        watch: hooks that watch retrieval, and keep their counts in checkpoints.
     """
 
     def __init__(
@@ -92,7 +84,7 @@ class JointTask:
     ) -> None:
         self.config, self.module, self.seq2seq, self.settings = config, module, seq2seq, settings
         self.finder, self.objective, self.world = finder, objective, world
-        self.watch, self._wordings = _Watch(passages), dict[tuple[str, tuple[str, ...]], str]()
+        self._passages, self._wordings = passages, dict[tuple[str, tuple[str, ...]], str]()
         if config.top_k > passages:
             raise ConfigError(
                 f"top_k is {config.top_k}, the index has {passages} passages", hint="lower top_k"
@@ -155,7 +147,7 @@ class JointTask:
         chosen = [questions[number] for number in batch.numbers[share].tolist()]
         retrieved = self.finder.find(chosen)
         learned = self._read(chosen, retrieved, batch.answers[share])
-        parts = self.watch.see(chosen, retrieved, learned.weights)
+        parts = _retrieval_figures(chosen, retrieved, learned.weights, self._passages)
         shares = {"reader": float(learned.reader.detach()), "retriever": float(learned.retriever.detach())}
         return Loss(
             (learned.reader + learned.retriever) / total,
@@ -199,65 +191,22 @@ class JointTask:
         return {**figures, "nll": sum(nats) / max(len(nats), 1), **ranking}
 
 
-class _Watch(FitHooks):
-    """Watches retrieval while it learns: whether answers are retrieved, and whether everything collapses.
-
-    Its counts are in the checkpoints: a resumed run goes on watching.
+def _retrieval_figures(
+    questions: Sequence[Question], retrieved: Retrieved, weights: Tensor, documents: int
+) -> dict[str, float]:
+    """Figures of a batch, as means over questions: "found" (an answer among the passages), "p_gold" (the
+    prior on passages that hold one), "posterior_gold" (what the reader makes of it), "entropy" of the prior,
+    and "distinct", the share of different passages, near 0 where every question gets the same.
     """
-
-    def __init__(self, documents: int) -> None:
-        self._documents = documents
-        self._rows: deque[Int64] = deque(maxlen=_WINDOW)
-        self._seen = self._without = 0
-        self._warned: set[str] = set()
-
-    def see(self, questions: Sequence[Question], retrieved: Retrieved, weights: Tensor) -> dict[str, float]:
-        """Figures of a step, as means over questions: "found" (an answer among the passages), "p_gold" (the
-        prior on passages that hold one), "posterior_gold" (what the reader makes of it), "entropy" of the
-        prior and "distinct", the share of different passages over the last 1,000 questions.
-        """
-        scores = retrieved.scores.detach().float().cpu()
-        holds = torch.zeros(scores.shape)
-        for b, (question, passages) in enumerate(zip(questions, retrieved.passages, strict=True)):
-            matcher = answer_matcher(question.answers, question.answer_mode)
-            holds[b, : len(passages)] = torch.tensor([matcher.matches(p.text) for p in passages]).float()
-        self._rows.extend(retrieved.rows)
-        self._seen += len(questions)
-        self._without += int((holds.sum(1) == 0).sum())
-        figures = {
-            "found": float((holds.sum(1) > 0).float().mean()),
-            "p_gold": float((scores.softmax(1) * holds).sum(1).mean()),
-            "posterior_gold": float((weights.float().cpu() * holds).sum(1).mean()),
-            "entropy": score_entropy(scores.numpy()),
-            "distinct": distinct_share(np.array(self._rows), self._documents),
-        }
-        if self._seen >= _ENOUGH:
-            self._warn(figures)
-        return figures
-
-    def extra_state(self) -> Mapping[str, Any]:
-        return {"watch": {"seen": self._seen, "without": self._without, "warned": sorted(self._warned)}}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        if counts := state.get("watch"):
-            self._seen, self._without, self._warned = counts["seen"], counts["without"], set(counts["warned"])
-
-    def extra_tensors(self) -> Mapping[str, Tensor]:
-        return {"watch_rows": torch.from_numpy(np.array(self._rows))} if self._rows else {}
-
-    def load_extra_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        if "watch_rows" in tensors:
-            self._rows.extend(tensors["watch_rows"].numpy())
-
-    def _warn(self, figures: Mapping[str, float]) -> None:
-        state = Staleness(entropy=figures["entropy"], distinct=figures["distinct"])
-        sentences = state.alarms()
-        if self._without > _NEVER_FOUND * self._seen:
-            sentences.append(
-                f"answers: of {self._seen:,} questions {self._without:,} have no answer in their passages; "
-                "they teach the generator to guess: raise top_k, or start from a better retriever"
-            )
-        for sentence in sentences:
-            if (kind := sentence.partition(":")[0]) not in self._warned:
-                self._warned.add(kind)
-                log.warning("%s", sentence)
+    scores = retrieved.scores.detach().float().cpu()
+    holds = torch.zeros(scores.shape)
+    for b, (question, passages) in enumerate(zip(questions, retrieved.passages, strict=True)):
+        matcher = answer_matcher(question.answers, question.answer_mode)
+        holds[b, : len(passages)] = torch.tensor([matcher.matches(p.text) for p in passages]).float()
+    return {
+        "found": float((holds.sum(1) > 0).float().mean()),
+        "p_gold": float((scores.softmax(1) * holds).sum(1).mean()),
+        "posterior_gold": float((weights.float().cpu() * holds).sum(1).mean()),
+        "entropy": score_entropy(scores.numpy()),
+        "distinct": distinct_share(retrieved.rows, documents),
+    }

@@ -8,13 +8,11 @@ from typing import ClassVar, Literal, get_args
 from pydantic import Field, model_validator
 
 from rag.config import Config
-from rag.data.text import Profile
 from retrievers.negatives.settings import GuidanceSettings
 
 SignalName = Literal[
-    "attention", "attention-norm", "likelihood", "leave-one-out", "span-likelihood",
-    "relevance",
-]  # fmt: skip
+    "attention", "attention-norm", "likelihood", "leave-one-out", "span-likelihood", "relevance"
+]
 SIGNAL_NAMES: tuple[SignalName, ...] = get_args(SignalName)
 
 
@@ -27,18 +25,15 @@ class RoundsConfig(Config):
         questions: questions with answers; gold passages are not used.
         held_out: questions on which each round is evaluated; None holds out a share of `questions`.
         validation_fraction: share of `questions` that is held out if `held_out` is None.
-        train_questions: number of questions to train on, from the beginning of the set; 0 means all.
         retriever: retriever for the first index, see `retrievers.open`. With "auto", round 1 trains on the
             results of all retrievers of the index, but round 0 is evaluated with its vectors alone, if it has
             vectors: the comparison of rounds is to show the gain of training, not that of BM25.
         next_retriever: retriever for later indexes, both for evaluation and for the next round's training;
             "auto" means vectors alone, or the hybrid of the first index if round 0 is evaluated with that.
-        index_encoder: folder of the first index's encoder, if it was moved.
         top_k: number of passages retrieved per question.
         rounds: maximum number of rounds; they end early after a round without a significant gain.
         restart: train every round's retriever from the first encoder instead of the last round's.
         figure: top-k accuracy by which rounds are compared: questions with an answer in the first k passages.
-        profile: answer matching rules, as in `rag evaluate`.
     """
 
     recipe: ClassVar[str]
@@ -50,15 +45,12 @@ class RoundsConfig(Config):
     questions: str
     held_out: str | None = None
     validation_fraction: float = Field(default=0.1, gt=0, lt=1)
-    train_questions: int = Field(default=0, ge=0)
     retriever: str = "auto"
     next_retriever: str = "auto"
-    index_encoder: str | None = None
     top_k: int = Field(default=100, ge=2, le=1000)
     rounds: int = Field(default=4, ge=1)
     restart: bool = False
     figure: Literal["top1", "top5", "top20", "top100"] = "top20"
-    profile: Profile = "nq_open"
 
 
 class DistillRoundsConfig(RoundsConfig):
@@ -66,7 +58,6 @@ class DistillRoundsConfig(RoundsConfig):
 
     Attributes:
         reader: reader or cross-encoder that scores the passages; None is the shipped reader.
-        train_reader: preset or file of recipe reader or generator: train one in every round instead.
         signal: score that the reader gives a passage, see `rag score`.
     """
 
@@ -74,7 +65,6 @@ class DistillRoundsConfig(RoundsConfig):
     index_type: ClassVar[Literal["flat", "plaid"]] = "flat"
 
     reader: str | None = None
-    train_reader: str | None = None
     signal: SignalName = "span-likelihood"
 
 

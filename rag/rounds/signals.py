@@ -7,7 +7,7 @@
 | likelihood | all generators | mean log p of the answer's tokens, one passage | 1, one decoding per passage |
 | leave-one-out | generative, fid | −mean log p of them without the passage | 1, one decoding per passage |
 | span-likelihood | extractive | log(p of the answer's places in the passage + 0.0001) | 1, or none |
-| relevance | extractive, cross-encoder | logit of "this passage answers it" | 1 |
+| relevance | cross-encoder | logit of "this passage answers it" | 1 |
 
 All generators: generative readers, and language models in a folder (llm).
 """
@@ -30,7 +30,7 @@ from rag.joint.losses import SIGNALS, Signal
 from rag.rounds.config import SIGNAL_NAMES
 from rag.runtime.model_files import model_folder, read_config, weights_sha256
 from readers.extractive.files import SHIPPED_READER
-from readers.extractive.likelihood import passage_relevance, span_log_likelihood
+from readers.extractive.likelihood import span_log_likelihood
 from readers.generative.attention import passage_attention
 from readers.generative.layout import encode_rows
 from readers.generative.reader import GenerativeReader
@@ -40,9 +40,16 @@ from retrievers.examples.data import answer_matcher
 
 CROSS_ENCODER = "cross-encoder"
 _SURE = 16.118  # log-odds of 1 − 1e-7, beyond which a cross-encoder's verdict counts no more
-NEED_ANSWERS = frozenset({"attention-norm", "likelihood", "leave-one-out", "span-likelihood"})
 _FUSED = frozenset({"attention", "attention-norm", "leave-one-out"})
+_NEED_ANSWERS = frozenset({"attention-norm", "likelihood", "leave-one-out", "span-likelihood"})
 _SMALLEST = 1e-4  # probability of an answer that does not stand in a passage: a target must be finite
+
+Measure = Callable[[Any, Sequence[Example]], list[Float64]]
+
+
+def matcher_of(example: Example) -> AnswerMatcher:
+    """Finds an example's answers in texts."""
+    return answer_matcher(example.answers, example.answer_mode)
 
 
 def to_judge(example: Example, depth: int | None = None) -> Example:
@@ -58,49 +65,33 @@ def to_judge(example: Example, depth: int | None = None) -> Example:
     return replace(example, candidates=candidates, target_answer=answer)
 
 
-def matcher_of(example: Example) -> AnswerMatcher:
-    """Finds an example's answers in texts."""
-    return answer_matcher(example.answers, example.answer_mode)
-
-
-Measure = Callable[[Any, Sequence[Example]], list[Float64]]
-
-
-def _of_memory(use: Signal) -> Measure:
+def _of_memory(signal: Signal) -> Measure:
     """A signal of a generative reader: questions one by one, their passages encoded once."""
 
     def measure(reader: Any, examples: Sequence[Example]) -> list[Float64]:
-        seq2seq, settings, found = reader.seq2seq, reader.settings, []
-        for one in examples:
-            rows = encode_rows(seq2seq.tokenizer, settings, [one.question], [one.passages])
+        seq2seq, settings, values = reader.seq2seq, reader.settings, []
+        for example in examples:
+            rows = encode_rows(seq2seq.tokenizer, settings, [example.question], [example.passages])
             with torch.inference_mode():
                 memory = seq2seq.encode(rows, settings.batch_tokens)
-                values = use(seq2seq, memory, [seq2seq.answer_ids(one.target_answer)])
-            found.append(np.asarray(values[0].double().cpu()))
-        return found
+                [signals] = signal(seq2seq, memory, [seq2seq.answer_ids(example.target_answer)])
+            values.append(np.asarray(signals.double().cpu()))
+        return values
 
     return measure
 
 
 def _span_likelihood(reader: Any, examples: Sequence[Example]) -> list[Float64]:
-    found = span_log_likelihood(
-        reader,
-        [e.question for e in examples],
-        [e.passages for e in examples],
-        list(map(matcher_of, examples)),
-    )
-    return [np.logaddexp(values, np.log(_SMALLEST)) for values in found]
+    questions, passages = [e.question for e in examples], [e.passages for e in examples]
+    likelihoods = span_log_likelihood(reader, questions, passages, list(map(matcher_of, examples)))
+    return [np.logaddexp(values, np.log(_SMALLEST)) for values in likelihoods]
 
 
-def _relevance(reader: Any, examples: Sequence[Example]) -> list[Float64]:
-    return passage_relevance(reader, [e.question for e in examples], [e.passages for e in examples])
-
-
-def _cross_encoded(judge: CrossEncoder, examples: Sequence[Example]) -> list[Float64]:
+def _relevance(judge: CrossEncoder, examples: Sequence[Example]) -> list[Float64]:
     pairs = [(e.question, passage) for e in examples for passage in e.passages]
-    found = judge.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
-    odds = np.clip(found, -_SURE, _SURE)
-    return np.split(odds, np.cumsum([len(e.candidates) for e in examples])[:-1])
+    logits = judge.score([q for q, _ in pairs], [p for _, p in pairs]).astype(np.float64)
+    ends = np.cumsum([len(e.candidates) for e in examples])[:-1]
+    return np.split(np.clip(logits, -_SURE, _SURE), ends)
 
 
 _MEASURES: Mapping[str, Mapping[str, Measure]] = {
@@ -111,9 +102,8 @@ _MEASURES: Mapping[str, Mapping[str, Measure]] = {
         "leave-one-out": _of_memory(SIGNALS["loop"]),
     },
     "llm": {"likelihood": _of_memory(SIGNALS["pdist"])},
-    "endpoint": {},
-    "extractive": {"span-likelihood": _span_likelihood, "relevance": _relevance},
-    CROSS_ENCODER: {"relevance": _cross_encoded},
+    "extractive": {"span-likelihood": _span_likelihood},
+    CROSS_ENCODER: {"relevance": _relevance},
 }
 
 
@@ -129,7 +119,7 @@ def check_signal(kind: str, signal: str, name: str, mode: str | None = None) -> 
     """
     if signal not in SIGNAL_NAMES:
         raise ConfigError(f"unknown signal {signal!r}", hint=f"use one of: {', '.join(SIGNAL_NAMES)}")
-    given = [s for s in _MEASURES[kind] if mode in (None, "fid") or s not in _FUSED]
+    given = [s for s in _MEASURES.get(kind, ()) if mode in (None, "fid") or s not in _FUSED]
     if signal not in given:
         what = kind if kind == CROSS_ENCODER else f"{kind} reader" + (f" in mode {mode!r}" if mode else "")
         others = [other for other, measures in _MEASURES.items() if signal in measures]
@@ -161,7 +151,7 @@ class Judge:
     def __init__(self, kind: str, model: Any, signal: str, identity: Mapping[str, str]) -> None:
         mode = getattr(getattr(model, "settings", None), "mode", None) if kind == "generative" else None
         check_signal(kind, signal, identity["name"], mode)
-        self.kind, self.model, self.signal, self.identity = kind, model, signal, identity
+        self.model, self.signal, self.identity = model, signal, identity
         self._measure = _MEASURES[kind][signal]
 
     @classmethod
@@ -196,7 +186,7 @@ class Judge:
     @property
     def needs_answers(self) -> bool:
         """Whether the signal is about a known answer."""
-        return self.signal in NEED_ANSWERS
+        return self.signal in _NEED_ANSWERS
 
     def judge(self, examples: Sequence[Example]) -> list[Float64]:
         """For each question one number per passage, larger is better; −inf where a passage cannot be read.
@@ -204,15 +194,15 @@ class Judge:
         Raises:
             DataError: the reader gave a score that is NaN or infinite.
         """
-        found = self._measure(self.model, examples) if examples else []
-        for one, values in zip(examples, found, strict=True):
+        signals = self._measure(self.model, examples) if examples else []
+        for example, values in zip(examples, signals, strict=True):
             if np.isnan(values).any() or (values == np.inf).any():
                 raise DataError(
                     f"{self.identity['name']} gives {self.signal} {values[~np.isfinite(values)][0]} for a "
-                    f"passage of {one.question!r:.80}",
+                    f"passage of {example.question!r:.80}",
                     hint="its weights are damaged, or it overflows: try precision fp32",
                 )
-        return found
+        return signals
 
     def close(self) -> None:
         """Release the reader."""

@@ -8,9 +8,8 @@ into tasks, and only a line of the ledger comes back.
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.errors import MismatchedArtifactError, RagError, ResourceError
 from rag.core.log import get_logger
-from rag.scale.cluster import check_nodes, code_digest, connected
+from rag.scale.cluster import check_nodes, connected
 
 _ATTEMPTS = 8  # of a shard whose process dies
 _POLL_S = 2.0
@@ -31,23 +30,14 @@ _TASKS_PER_CPU = 2  # handed out ahead, so that no CPU waits for this process
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodingJob:
-    """Description of the job for a task; paths and names only.
-
-    Attributes:
-        place: folder of the embeddings, begun by an `EmbeddingWriter`.
-        passages: folder of the passage store.
-        encoder: identity of the encoder, as JSON; it is loaded under the name there.
-        precision: arithmetic of the encoder, so that no node chooses another.
-        code: `code_digest` of the process that hands out the tasks.
-    """
-
-    place: str
-    passages: str
-    encoder: Mapping[str, Any]
-    precision: str
-    code: str
+@contextmanager
+def encoding_at(address: str | None) -> Iterator[dict[str, EncodesCorpus]]:
+    """The argument `encode` of what encodes a corpus: on the cluster at `address`; none without one."""
+    if address is None:
+        yield {}
+        return
+    with connected(address) as ray:
+        yield {"encode": partial(encode_on_cluster, ray)}
 
 
 def encode_on_cluster(
@@ -72,16 +62,16 @@ def encode_on_cluster(
     rows = len(passages)
     writer = EmbeddingWriter(place, rows=rows, encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows)
     check_nodes(ray, [place / HEADER_NAME, passages.directory / HASHES_NAME])
-    job = EncodingJob(
-        str(place.absolute()), str(passages.directory.absolute()), encoder.identity.to_json(),
-        getattr(encoder, "precision", "auto"), code_digest(),
+    job = (
+        str(place.absolute()), str(passages.directory.absolute()), getattr(encoder, "precision", "auto"),
+        tuple(encoder.identity.to_json().items()),
     )  # fmt: skip
     return writer.completed(partial(_run, ray, job, writer, check))
 
 
 def _run(
     ray: Any,
-    job: EncodingJob,
+    job: tuple[Any, ...],
     writer: EmbeddingWriter,
     check: Callable[[], None],
     done: Callable[[int], None],
@@ -100,71 +90,56 @@ def _run(
             room = _TASKS_PER_CPU * int(ray.cluster_resources().get("CPU", 1)) + 1
             while waiting and len(pending) < room:
                 shard, start, stop = waiting.pop()
-                pending[task.remote(job, shard, start, stop)] = shard
-            ready, _ = ray.wait(list(pending), timeout=_POLL_S)
-            for one in ready:
-                line = _line(ray, one, pending.pop(one))
+                pending[task.remote(*job, shard, start, stop)] = shard
+            for result in ray.wait(list(pending), timeout=_POLL_S)[0]:
+                shard = pending.pop(result)
+                try:
+                    line = ray.get(result)
+                except ray.exceptions.RayError as error:
+                    if isinstance(cause := getattr(error, "cause", None), RagError):
+                        raise cause from None
+                    raise ResourceError(
+                        f"shard {shard} could not be encoded in {_ATTEMPTS + 1} attempts ({error})",
+                        hint="look at the memory of the nodes; the same command continues behind finished "
+                        "shards",
+                    ) from error
                 writer.record(line)
                 done(int(line["rows"]))
             check()
     finally:
-        for one in pending:
-            ray.cancel(one, force=True)
+        for result in pending:
+            ray.cancel(result, force=True)
 
 
-def _line(ray: Any, one: Any, shard: int) -> dict[str, Any]:
-    """The result of a task; its error as it was raised on the node."""
-    try:
-        line: dict[str, Any] = ray.get(one)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, RagError):
-            raise error.cause from None
-        raise
-    except ray.exceptions.RayError as error:
-        raise ResourceError(
-            f"shard {shard} was begun {_ATTEMPTS + 1} times and its process died each time ({error})",
-            hint="look at the memory of the nodes; the same command continues behind finished shards",
-        ) from error
-    return line
-
-
-@contextmanager
-def encoding_at(address: str | None) -> Iterator[dict[str, EncodesCorpus]]:
-    """The argument `encode` of what encodes a corpus: on the cluster at `address`; none without one."""
-    if address is None:
-        yield {}
-        return
-    with connected(address) as ray:
-        yield {"encode": partial(encode_on_cluster, ray)}
-
-
-def _encode_shard(job: EncodingJob, shard: int, start: int, stop: int) -> dict[str, Any]:
+def _encode_shard(
+    place: str,
+    passages: str,
+    precision: str,
+    identity: tuple[tuple[str, Any], ...],
+    shard: int,
+    start: int,
+    stop: int,
+) -> dict[str, Any]:
     """Runs on a node: encode rows start … stop - 1 and write them; returns the shard's line in the ledger."""
-    encoder, passages = _opened(job.passages, job.precision, job.code, tuple(job.encoder.items()))
-    return store_shard(Path(job.place), shard, encode_rows(passages, encoder, start, stop))
+    encoder, store = _opened(passages, precision, identity)
+    return store_shard(Path(place), shard, encode_rows(store, encoder, start, stop))
 
 
 @lru_cache(maxsize=1)  # a process of the cluster runs task after task of one job
 def _opened(
-    passages: str, precision: str, code: str, identity: tuple[tuple[str, Any], ...]
+    passages: str, precision: str, identity: tuple[tuple[str, Any], ...]
 ) -> tuple[PassageEncoder, PassageStore]:
     os.environ["OMP_NUM_THREADS"] = "1"  # a task has one CPU
     from retrievers.encoders.open import load_like
 
-    node = os.uname().nodename
-    if code_digest() != code:
-        raise MismatchedArtifactError(
-            f"{node} has other code of this package than the machine that began the encoding",
-            hint="install the same version on every node",
-        )
-    wanted = EncoderIdentity.from_json(dict(identity))
+    node, expected = os.uname().nodename, EncoderIdentity.from_json(dict(identity))
     try:
-        encoder = load_like(wanted, precision=precision)
+        encoder = load_like(expected, precision=precision)
     except RagError as error:
         raise type(error)(f"{node}: {error.message}", hint=error.hint) from error
-    if differences := wanted.differences(encoder.identity):
+    if differences := expected.differences(encoder.identity):
         raise MismatchedArtifactError(
-            f"{node} loads another encoder under {wanted.name!r} ({'; '.join(differences)})",
+            f"{node} loads another encoder under {expected.name!r} ({'; '.join(differences)})",
             hint="keep the encoder on a disk that all nodes share",
         )
     if torch := sys.modules.get("torch"):  # a static encoder needs none

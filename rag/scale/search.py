@@ -2,15 +2,15 @@
 
 Every process (an actor) opens the index on the shared disk and searches some of its shard files only, so each
 node maps a part of the vectors. The results are merged by score and row, and are the same as on one machine,
-ties included. A part may have several actors, on different nodes, which take turns and replace each other. A
-part whose actors are all dead or slow is left out at the deadline, and the answer states this.
+ties included. A part may have several actors, on different nodes, which take turns and replace each other.
+A search of which a part is not answered before the deadline fails: no answer leaves passages out.
 """
 
 import itertools
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +25,6 @@ from rag.core.arrays import Float32, Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ResourceError, RetrievalError
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME
-from rag.core.progress import SHARD, StageTimer
 from rag.scale.cluster import ClusterOptions, check_nodes, connect, on_node, parse_cluster
 
 _START_TIMEOUT_S = 120.0
@@ -34,7 +33,7 @@ _IMPATIENCE = 0.25  # share of the deadline after which another actor of the par
 
 log = get_logger(__name__)
 
-Found = tuple[Float32, Float32, Int64]
+Candidates = tuple[Float32, Float32, Int64]
 """Scores (n, K) by which candidates are taken, exact scores (n, K), and rows (n, K)."""
 
 
@@ -64,7 +63,7 @@ class PartSearch:
     def __init__(self, part: Part) -> None:
         self._part = part
         self._index: Index | None = None
-        self._mine: Selection | None = None  # the rows of this part
+        self._rows: Selection | None = None  # of this part
 
     def describe(self) -> tuple[int, str]:
         """Process id and name of the machine, once the part is open."""
@@ -88,7 +87,7 @@ class PartSearch:
             self._index = index
         return self._index
 
-    def search(self, queries: Float32, wanted: int, effort: int | None) -> Found:
+    def search(self, queries: Float32, wanted: int, effort: int | None) -> Candidates:
         """The best `wanted` candidates of queries (n, D) in this part; all exact without an effort."""
         index = self._open()
         embeddings = cast("EmbeddingShards", index.embeddings)
@@ -96,35 +95,22 @@ class PartSearch:
         if effort is None:
             scores, rows = exact_search(mine, queries, wanted)
             return scores, scores, np.where(rows >= 0, rows + start, -1)
-        if self._mine is None and len(mine) < len(embeddings):
+        if self._rows is None and len(mine) < len(embeddings):
             rows_of_all = np.arange(len(embeddings))
-            self._mine = Selection((rows_of_all >= start) & (rows_of_all < start + len(mine)))
-        near, rows = cast("FaissIndex", index.dense).candidates(queries, wanted, effort, self._mine)
+            self._rows = Selection((rows_of_all >= start) & (rows_of_all < start + len(mine)))
+        near, rows = cast("FaissIndex", index.dense).candidates(queries, wanted, effort, self._rows)
         near = np.where(rows >= 0, near, np.float32(-np.inf))
         return near, exact_scores(embeddings, queries, rows), rows
 
 
-@dataclass(slots=True)
-class _Call:
-    """One search in all parts."""
-
-    began: float
-    answers: dict[int, Found] = field(default_factory=dict)
-    running: dict[Any, int] = field(default_factory=dict)  # call → part
-    sent: dict[int, int] = field(default_factory=dict)  # part → how often
-    again_at: dict[int, float] = field(default_factory=dict)  # part → time
-    seconds: dict[int, float] = field(default_factory=dict)
-    reasons: dict[int, str] = field(default_factory=dict)
-
-
 class ShardedIndex:
-    """Vector search whose parts are searched by actors; implements `indexers.protocols.TimedVectorIndex`.
+    """Vector search whose parts are searched by actors; implements `indexers.protocols.VectorIndex`.
 
     Args:
         ray: the connected module.
         whole: search of the index on this machine, for its settings and for filtered searches.
         actors: for each part its actors.
-        deadline_s: seconds after which a search ends without the parts that have not answered.
+        deadline_s: seconds after which a search fails if a part has not answered.
 
     Attributes:
         deadline_s: as given.
@@ -148,101 +134,67 @@ class ShardedIndex:
     def search(
         self, queries: Float32, top_k: int, selected: Selection | None = None
     ) -> tuple[Float32, Int64]:
-        """See `VectorIndex.search`; parts that do not answer in time are left out.
+        """See `VectorIndex.search`; among selected rows this process searches, which maps the index as well.
 
-        A search among selected rows is made by this process, which maps the index as well.
+        Raises:
+            RetrievalError: a part did not answer in time.
         """
         if selected is not None:
             return self._whole.search(queries, top_k, selected)
-        return self.search_timed(queries, top_k, StageTimer())
-
-    def search_timed(self, queries: Float32, top_k: int, timer: StageTimer) -> tuple[Float32, Int64]:
-        """`search`; the timer gets the time of each part under its name, and the names of those left out.
-
-        Raises:
-            RetrievalError: no part answered in time.
-        """
         queries, end = check_queries(queries, self.dim, top_k), time.monotonic() + self.deadline_s
         if isinstance(self._whole, FlatIndex):
-            _, exact, rows = self._ask(queries, min(top_k, len(self)), None, end, timer)
+            _, exact, rows = self._ask(end, queries, min(top_k, len(self)), None)
             return select_best(exact, rows, top_k)
 
         def find(wanted: int, effort: int) -> tuple[Float32, Int64]:
-            near, exact, rows = self._ask(queries, wanted, effort, end, timer)
+            near, exact, rows = self._ask(end, queries, wanted, effort)
             best = np.lexsort((rows, -near))[:, :wanted]  # as many candidates as one machine takes
             return np.take_along_axis(exact, best, axis=1), np.take_along_axis(rows, best, axis=1)
 
         exact, rows = self._whole.widen(find, top_k)
         return select_best(exact, rows, top_k)
 
-    def _ask(self, queries: Float32, wanted: int, effort: int | None, end: float, timer: StageTimer) -> Found:
-        call = self._gather((queries, wanted, effort), end)
-        for number, seconds in call.seconds.items():
-            stage = self._parts[number].name
-            timer.timings_ms[stage] = timer.timings_ms.get(stage, 0.0) + 1000.0 * seconds
-        late = [number for number in range(len(self._parts)) if number not in call.answers]
-        for number in late:
-            name, reason = self._parts[number].name, call.reasons.get(number, "no answer in time")
-            log.error("%s is left out: %s", name, reason)
-            timer.missing[name] = None
-        if not call.answers:
+    def _ask(self, end: float, *arguments: Any) -> Candidates:
+        """Ask every part; ask again where an actor has died, and a second one where the first is slow."""
+        impatient_at = time.monotonic() + _IMPATIENCE * self.deadline_s
+        answers: dict[int, Candidates] = {}
+        reasons: dict[int, str] = {}
+        running = {self._send(number, arguments): number for number in range(len(self._parts))}
+        while len(answers) < len(self._parts) and (now := time.monotonic()) < end:
+            if now >= impatient_at:
+                impatient_at = end
+                slow = [n for n in range(len(self._parts)) if n not in answers and len(self._actors[n]) > 1]
+                running |= {self._send(number, arguments): number for number in slow}
+            for call in self._ray.wait(list(running), timeout=min(impatient_at, end) - now)[0]:
+                number = running.pop(call)
+                try:
+                    answers.setdefault(number, self._ray.get(call))
+                except self._ray.exceptions.RayError as error:
+                    cause = getattr(error, "cause", None)
+                    reasons[number] = cause.message if isinstance(cause, RagError) else f"it died ({error})"
+                    if number not in answers and number not in running.values():
+                        time.sleep(_PAUSE_S)
+                        running[self._send(number, arguments)] = number
+        for call in running:
+            self._ray.cancel(call)
+        if late := [number for number in range(len(self._parts)) if number not in answers]:
+            why = "; ".join(
+                f"{self._parts[number].name}: {reasons.get(number, 'no answer').splitlines()[0]}"
+                for number in late
+            )
             raise RetrievalError(
-                f"no part of the index answered within {self.deadline_s:g} s "
-                f"({'; '.join(dict.fromkeys(call.reasons.values())) or 'the cluster is silent'})",
+                f"a part of the index did not answer within {self.deadline_s:g} s ({why})",
                 hint="look at `ray status`; dead actors are started again by themselves",
             )
         near, exact, rows = (
             np.concatenate(column, axis=1)
-            for column in zip(*(call.answers[number] for number in sorted(call.answers)), strict=True)
+            for column in zip(*(answers[number] for number in sorted(answers)), strict=True)
         )
         return near, exact, rows
 
-    def _gather(self, arguments: tuple[Any, ...], end: float) -> _Call:
-        """Ask every part; ask again where an actor has died, and a second one where the first is slow."""
-        call = _Call(time.monotonic())
-        impatient_at = call.began + _IMPATIENCE * self.deadline_s
-        for number in range(len(self._parts)):
-            self._send(call, number, arguments)
-        while len(call.answers) < len(self._parts) and (now := time.monotonic()) < end:
-            for number in [number for number, at in call.again_at.items() if at <= now]:
-                del call.again_at[number]
-                self._send(call, number, arguments)
-            if now >= impatient_at:
-                for number in set(call.running.values()) - set(call.answers):
-                    if call.sent[number] == 1 and len(self._actors[number]) > 1:
-                        self._send(call, number, arguments)
-            times = [end, *call.again_at.values(), *([impatient_at] if now < impatient_at else [])]
-            patience = max(0.0, min(times) - now)
-            if not call.running:
-                time.sleep(patience)
-                continue
-            for one in self._ray.wait(list(call.running), timeout=patience)[0]:
-                self._take(call, one)
-        for one in call.running:
-            self._ray.cancel(one)
-        return call
-
-    def _send(self, call: _Call, number: int, arguments: tuple[Any, ...]) -> None:
+    def _send(self, number: int, arguments: tuple[Any, ...]) -> Any:
         actors = self._actors[number]
-        actor = actors[next(self._turns[number]) % len(actors)]
-        call.sent[number] = call.sent.get(number, 0) + 1
-        call.running[actor.search.remote(*arguments)] = number
-
-    def _take(self, call: _Call, one: Any) -> None:
-        """The result of an actor; after a failure its part is asked again, soon if by another actor."""
-        number = call.running.pop(one)
-        if number in call.answers:
-            return
-        try:
-            call.answers[number] = self._ray.get(one)
-            call.seconds[number] = time.monotonic() - call.began
-        except self._ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None)
-            reason = cause.message if isinstance(cause, RagError) else f"its process died ({error})"
-            call.reasons[number] = reason.splitlines()[0]
-            has_other = call.sent[number] < len(self._actors[number])
-            if number not in call.running.values():
-                call.again_at[number] = time.monotonic() + (0.0 if has_other else _PAUSE_S)
+        return actors[next(self._turns[number]) % len(actors)].search.remote(*arguments)
 
     def processes(self) -> list[list[tuple[int, str]]]:
         """For each part process id and machine of each of its actors.
@@ -251,11 +203,9 @@ class ShardedIndex:
             RagError: an actor cannot open its part.
             ResourceError: an actor does not start.
         """
-        asked = [[actor.describe.remote() for actor in actors] for actors in self._actors]
+        described = [[actor.describe.remote() for actor in actors] for actors in self._actors]
         try:
-            found: list[list[tuple[int, str]]] = [
-                self._ray.get(one, timeout=_START_TIMEOUT_S) for one in asked
-            ]
+            return [self._ray.get(part, timeout=_START_TIMEOUT_S) for part in described]
         except self._ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, RagError):
                 raise error.cause from None
@@ -264,7 +214,6 @@ class ShardedIndex:
             raise ResourceError(
                 f"a search process did not start on the cluster: {error}", hint="look at `ray status`"
             ) from error
-        return found
 
     def close(self) -> None:
         """End the actors."""
@@ -317,13 +266,11 @@ def _sharded(
         )
     bounds = [round(embeddings.shards * number / count) for number in range(count + 1)]
     cores = (os.cpu_count() or 1) * len(workers)
+    threads = max(1, cores // (count * options.replicas))
     parts = [
-        Part(
-            str(index.directory), index.version, first, stop, f"{SHARD}{number + 1} of {count}",
-            max(1, cores // (count * options.replicas)),
-        )
-        for number, (first, stop) in enumerate(itertools.pairwise(bounds))
-    ]  # fmt: skip
+        Part(str(index.directory), index.version, first, stop, f"shard {number} of {count}", threads)
+        for number, (first, stop) in enumerate(itertools.pairwise(bounds), start=1)
+    ]
     kind, run = ray.remote(PartSearch), os.urandom(4).hex()
     actors = [
         [

@@ -63,15 +63,12 @@ def refuse_other_content(out: Path) -> None:
         raise ConfigError(f"{out} holds {found}, not a run", hint="choose an empty or a new directory")
 
 
-def claim_run(config: Config, out: Path, *, writes: bool = True) -> None:
+def claim_run(config: Config, out: Path) -> None:
     """Write the settings to `out/config.json`, or check that the run there has the same ones.
 
     Settings are stored under the names that `--set` takes, with absolute paths. Settings that the class of
     the configuration or of a group lists in `free` may differ; before the first checkpoint, all may. The
     checksums of the training data are stored in `out/inputs.json` and checked in the same way.
-
-    Args:
-        writes: False only checks, for processes that work beside the run's trainer.
 
     Raises:
         MismatchedArtifactError: the run was started with other settings or files; the message names them.
@@ -81,20 +78,16 @@ def claim_run(config: Config, out: Path, *, writes: bool = True) -> None:
     free = {"out"}.union(config.free, *(kind.free for kind in config.groups().values()))
     path = out / _CONFIG
     is_begun = path.exists() and bool(complete_checkpoints(out / "checkpoints"))
-    # a run that says nothing of a setting was started before there was one, and had its default
-    usual = _plain(type(config).model_construct())
-    found = {**recipe, **usual, **read_json(path)} if is_begun else wanted
     hint = "choose another --out, or repeat the command that started the run"
-    claim(path, wanted, "a run", found=found, free=free, hint=hint, writes=writes)
+    claim(path, wanted, "a run", found=None if is_begun else wanted, free=free, hint=hint)
     path, wanted = out / _INPUTS, _checksums(config, free)
-    known = read_json(path) if is_begun and path.exists() else wanted
+    known = read_json(path) if is_begun else wanted
     if changed := [name for name, checksum in wanted.items() if known.get(name) != checksum]:
         raise MismatchedArtifactError(
             f"{out} holds a run that was started with other content of {', '.join(changed)}",
             hint="restore the files as they were then, or choose another --out",
         )
-    if writes:
-        atomic_write_json(path, wanted)
+    atomic_write_json(path, wanted)
 
 
 def input_checksums(out: Path) -> dict[str, str]:

@@ -14,11 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from rag.config import DEFAULT_SEED, Config
-from rag.core.errors import ConfigError
-from rag.training.refresh.schedule import RefreshSchedule
 
 Rate = Annotated[float, Field(gt=0)]
 ScheduleName = Literal["linear", "constant"]
@@ -134,35 +132,15 @@ class RefreshedConfig(Config):
     """Further settings of recipes whose negatives or index are refreshed during training.
 
     Attributes:
-        refresh: when the trainer publishes a snapshot of the model for a refresh: "never", "every 500"
-            (steps), "0:500,2000:2000" (first step:interval), "drift>0.05" (1 − mean cosine between old and
-            new vectors of the probe passages).
-        poll_every_steps: number of steps after which the trainer looks for new results and measures drift.
-        poll_s: seconds after which the refresher looks for a new snapshot.
-        probe_questions: number of questions on which staleness is measured.
-        probe_passages: number of passages on which staleness and drift are measured.
-        keep_generations: number of published snapshots and of results that are kept on disk.
+        refresh_every_steps: number of steps after which negatives or index are made anew with the model as it
+            is; 0 never does.
+        refresh_device: device, such as "cpu" or "cuda:7", on which a process of its own refreshes while
+            training goes on; the result of a snapshot is then used from the next snapshot on. None refreshes
+            in the trainer's process, which waits for it.
     """
 
-    refresh: str = "every 500"
-    poll_every_steps: int = Field(default=100, ge=1)
-    poll_s: float = Field(default=5.0, gt=0)
-    probe_questions: int = Field(default=500, ge=1)
-    probe_passages: int = Field(default=1000, ge=2)
-    keep_generations: int = Field(default=2, ge=1)
-
-    @property
-    def schedule_of_refresh(self) -> RefreshSchedule:
-        """The schedule that `refresh` describes."""
-        return RefreshSchedule.parse(self.refresh)
-
-    @field_validator("refresh")
-    @classmethod
-    def _check_refresh(cls, value: str) -> str:
-        try:
-            return str(RefreshSchedule.parse(value))
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
+    refresh_every_steps: int = Field(default=500, ge=0)
+    refresh_device: str | None = None
 
 
 def schedule_factor(

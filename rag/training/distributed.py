@@ -1,4 +1,4 @@
-"""The processes of one training run and what they exchange.
+"""The processes of one training run and what they exchange, through accelerate.
 
 There is no wrapper around the model: every process computes its share of the gradient, and the shares are
 added in fp32 once per step, however many backward passes the step took. Shares are summed, not averaged, so
@@ -24,7 +24,6 @@ from rag.runtime.hardware import resolve_device
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _TIMEOUT = timedelta(hours=12)  # the others wait while one process validates
-_BUCKET_NUMBERS = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,33 +60,31 @@ class World:
             ResourceError: the other processes cannot be reached.
         """
         size = os.environ.get("WORLD_SIZE", "1")
-        if size == "1" and not dist.is_initialized():
+        if size == "1":
             return cls.single(device)
-        missing = [name for name in _VARIABLES if not os.environ.get(name)]
-        if missing:
+        if missing := [name for name in _VARIABLES if not os.environ.get(name)]:
             raise ConfigError(
                 f"WORLD_SIZE is {size}, but {', '.join(missing)} is not set",
                 hint="start the processes with torchrun --nproc-per-node N -m rag.cli.main train ...",
             )
+        from accelerate import PartialState
+
         where = resolve_device(device)
-        local = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
-        if where.startswith("cuda"):
-            if local >= torch.cuda.device_count():
-                raise ConfigError(
-                    f"process {local} of this machine has no GPU: there are {torch.cuda.device_count()}",
-                    hint="start as many processes as there are GPUs (torchrun --nproc-per-node)",
-                )
-            where = f"cuda:{local}"
-            torch.cuda.set_device(local)
-        if not dist.is_initialized():
-            try:
-                dist.init_process_group("nccl" if where.startswith("cuda") else "gloo", timeout=_TIMEOUT)
-            except (RuntimeError, ValueError) as error:
-                raise ResourceError(
-                    f"process {os.environ['RANK']} of {size} cannot reach the others ({error})",
-                    hint="check MASTER_ADDR and MASTER_PORT, and that all processes were started",
-                ) from error
-        return cls(dist.get_rank(), dist.get_world_size(), where)
+        local = int(os.environ.setdefault("LOCAL_RANK", os.environ["RANK"]))
+        if where.startswith("cuda") and local >= torch.cuda.device_count():
+            raise ConfigError(
+                f"process {local} of this machine has no GPU: there are {torch.cuda.device_count()}",
+                hint="start as many processes as there are GPUs (torchrun --nproc-per-node)",
+            )
+        try:
+            state = PartialState(cpu=where == "cpu", timeout=_TIMEOUT)
+        except (RuntimeError, ValueError) as error:
+            raise ResourceError(
+                f"process {os.environ['RANK']} of {size} cannot reach the others ({error})",
+                hint="check MASTER_ADDR and MASTER_PORT, and that all processes were started",
+            ) from error
+        device = where if where == "cpu" else str(state.device)  # it says cpu:0
+        return cls(state.process_index, state.num_processes, device)
 
     def __enter__(self) -> World:
         return self
@@ -148,33 +145,21 @@ class World:
         tensor = tensor.detach()
         if self.size == 1:
             return tensor
-        rows = torch.zeros(self.size, dtype=torch.int64, device=tensor.device)
-        rows[self.rank] = tensor.shape[0]
-        dist.all_reduce(rows)
-        counts = rows.tolist()
-        padded = tensor.new_zeros((max(counts), *tensor.shape[1:]))
-        padded[: tensor.shape[0]] = tensor
-        parts = [torch.empty_like(padded) for _ in counts]
-        dist.all_gather(parts, padded)
+        from accelerate.utils import gather, pad_across_processes
+
+        counts = gather(torch.tensor([len(tensor)], device=tensor.device)).tolist()
+        parts = gather(pad_across_processes(tensor)).split(max(counts))
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     @torch.no_grad()
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over the processes; small tensors are sent together.
-
-        Tensors must agree in number, shapes and dtype between processes, and in dtype with each other.
-        """
-        if self.size == 1:
-            return
-        bucket: list[Tensor] = []
-        numbers = 0
-        for tensor in tensors:
-            if bucket and numbers + tensor.numel() > _BUCKET_NUMBERS:
-                _sum_bucket(bucket)
-                bucket, numbers = [], 0
-            bucket.append(tensor)
-            numbers += tensor.numel()
-        _sum_bucket(bucket)
+        """Replace each tensor by its sum over the processes, which agree in number, shapes and dtypes."""
+        if self.size > 1:
+            for tensor in tensors:
+                whole = tensor.contiguous()
+                dist.all_reduce(whole)
+                if whole is not tensor:
+                    tensor.copy_(whole)
 
     @torch.no_grad()
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
@@ -187,14 +172,9 @@ class World:
         """The main process's `value` in every process. It travels as JSON: tuples become lists."""
         if self.size == 1:
             return value
-        text = json.dumps(value).encode() if self.is_main else b""
-        length = torch.tensor([len(text)], dtype=torch.int64, device=self.device)
-        dist.broadcast(length, src=0)
-        data = torch.zeros(int(length), dtype=torch.uint8, device=self.device)
-        if self.is_main:
-            data.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-        dist.broadcast(data, src=0)
-        return json.loads(bytes(data.cpu().tolist()))
+        from accelerate.utils import broadcast_object_list
+
+        return json.loads(broadcast_object_list([json.dumps(value) if self.is_main else ""])[0])
 
     def shared_seed(self) -> int:
         """A number from torch's global generator of the main process, the same in every process."""
@@ -212,13 +192,3 @@ def check_share(count: int, processes: int, unit: str = "questions") -> None:
             f"a batch of {count} {unit} cannot be shared by {processes} processes",
             hint="raise batch_size, or start fewer processes",
         )
-
-
-def _sum_bucket(tensors: Sequence[Tensor]) -> None:
-    if len(tensors) == 1 and tensors[0].is_contiguous():
-        dist.all_reduce(tensors[0])
-    elif tensors:
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        dist.all_reduce(flat)
-        for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-            tensor.copy_(part.view_as(tensor))

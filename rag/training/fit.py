@@ -6,22 +6,23 @@ batch → forward → loss → backward → clip → step → schedule → log �
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
 
-from rag.core.errors import RagError
+from rag.core.errors import ConfigError, RagError
 from rag.core.files import remove_temporaries
 from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.runtime.hardware import bound_kernel_caches, keep_freed_memory
 from rag.training.checkpoints import (
     Checkpoint,
-    Selection,
+    Tensors,
+    checkpoint_path,
     generator_states,
     latest_checkpoint,
     load_checkpoint,
@@ -87,8 +88,8 @@ class Loss:
 class FitHooks:
     """Hooks of a recipe inside the loop. Derive from this class and override what is needed.
 
-    The hooks that save (`extra_state`, `extra_tensors`, `on_checkpoint`, `asks_for_checkpoint`) are called in
-    the main process only, all others in every process.
+    The hooks that save (`extra_state`, `extra_tensors`, `on_checkpoint`) are called in the main process only,
+    all others in every process. Hooks of one run differ in the names of what they save and log.
     """
 
     def before_step(self, step: int) -> None:
@@ -106,21 +107,20 @@ class FitHooks:
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Called with what `extra_state` returned, when a run is resumed."""
+        """Called with the state of all hooks when a run is resumed."""
 
     def extra_tensors(self) -> Mapping[str, torch.Tensor]:
         """Further state for checkpoints, as tensors."""
         return {}
 
     def load_extra_tensors(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Called with what `extra_tensors` returned, on the CPU, when a run is resumed."""
-
-    def asks_for_checkpoint(self) -> bool:
-        """Whether to save after this step, regardless of the time since the last checkpoint."""
-        return False
+        """Called with the tensors of all hooks, on the CPU, when a run is resumed."""
 
     def on_checkpoint(self, path: Path, step: int) -> None:
         """Called when the checkpoint of `step` is complete on disk, in the folder `path`."""
+
+    def close(self) -> None:
+        """Called when the loop ends, however it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def fit(
     out: Path,
     *,
     evaluate: Callable[[], Mapping[str, float]] | None = None,
-    hooks: FitHooks | None = None,
+    hooks: Sequence[FitHooks] = (),
     world: World | None = None,
     keep_checkpoints: int = 2,
 ) -> FitResult:
@@ -168,7 +168,7 @@ def fit(
         master: fp32 copies of those parameters, which the optimiser updates.
         batches: the whole run's batches by number; step s takes the next `accumulate` of them.
         compute_loss: forward pass of `model` for one batch.
-        out: folder for `metrics.jsonl`, `checkpoints/` and `best.safetensors`.
+        out: folder for `metrics.jsonl` and `checkpoints/`.
         evaluate: scores `model` every `validate_every_steps` steps and at the end; in the main process.
 
     Raises:
@@ -176,10 +176,10 @@ def fit(
         ConfigError: if `select_by` names no score.
     """
     world = World.single() if world is None else world
-    hooks = FitHooks() if hooks is None else hooks
     bound_kernel_caches()
     keep_freed_memory()
     out.mkdir(parents=True, exist_ok=True)
+    folder = out / "checkpoints"
     total_steps = -(-len(batches) // optim.accumulate)
     if total_steps < (optim.max_steps or 0) and world.is_main:
         log.warning(
@@ -190,27 +190,33 @@ def fit(
     world.broadcast_(master.master)  # all start from the same numbers
     master.write_back()
     start = {name: tensor.clone() for name, tensor in master.state().items()} if optim.start_share else {}
-    select_by = "" if run.select_by == "last" else run.select_by
-    selection = Selection(
-        out / "best.safetensors", select_by, lowest=select_by in run.lowest, patience=run.early_stop
-    )
-    state = _State(
-        model, master, optimizer, start, optim.start_share, selection, hooks, world,
-        out / "checkpoints",
-    )  # fmt: skip
-    resumed = state.resume(total_steps)
-    step = 0 if resumed is None else resumed["step"]
+    best = _Best(run)
+    step, resumed = 0, _newest_checkpoint(folder, world)
+    if resumed is not None:
+        load_checkpoint(resumed, model, master, optimizer)
+        best.load_state(resumed.state)
+        tensors = resumed.tensors("hooks")
+        for hook in hooks:
+            hook.load_extra_state(resumed.state["hooks"])
+            hook.load_extra_tensors(tensors)
+        restore_generators(resumed, world)  # last: what came before may have drawn
+        step = int(resumed.state["step"])
+        if world.is_main:
+            log.info("resumed from %s (step %d of %d)", resumed.path, step, total_steps)
     saved = time.monotonic()
     model.train()
     run_log = RunLog(
-        out, step=step, total_steps=total_steps, state=resumed,
-        every=run.log_every_steps or min(LOG_EVERY_STEPS, max(1, total_steps // 10)),
-        writes=world.is_main,
+        out, step=step, total_steps=total_steps, state=None if resumed is None else resumed.state,
+        every=run.log_every_steps or min(LOG_EVERY_STEPS, max(1, total_steps // 10)), writes=world.is_main,
     )  # fmt: skip
     steps = Progress(total_steps, "steps", "train", initial=step) if world.is_main else nullcontext()
-    with steps as progress, Interrupt() as interrupt:
-        while step < total_steps and not selection.stopped:
-            hooks.before_step(step)
+    with ExitStack() as stack:
+        for hook in hooks:
+            stack.enter_context(closing(hook))
+        progress, interrupt = stack.enter_context(steps), stack.enter_context(Interrupt())
+        while step < total_steps and not best.stopped:
+            for hook in hooks:
+                hook.before_step(step)
             factor = schedule_factor(
                 optim.schedule, step, total_steps,
                 warmup_fraction=optim.warmup_fraction, warmup_steps=optim.warmup_steps,
@@ -228,9 +234,8 @@ def fit(
                 for name, share in loss.shares().items():
                     counts[name] += share
             # all save together, when the main process says so
-            is_late = time.monotonic() - saved > run.save_every_s
-            counts["_save"] = float(world.is_main and (is_late or hooks.asks_for_checkpoint()))
-            counts["_stop"] = float(interrupt.asked)  # by Ctrl-C, in whichever process
+            counts["_save"] = float(world.is_main and time.monotonic() - saved > run.save_every_s)
+            counts["_stop"] = float(interrupt.requested)  # in whichever process
             counts = _sum_counts(counts, world)
             _combine_gradients(master, world, len(numbers))
             value = counts.pop("_loss") / len(numbers)
@@ -245,7 +250,8 @@ def fit(
             optimizer.step()
             master.write_back()
             step += 1
-            hooks.after_step(step)
+            for hook in hooks:
+                hook.after_step(step)
             if progress is not None:
                 progress.update()
 
@@ -254,96 +260,120 @@ def fit(
                 int(counts.pop(name)) for name in ("_save", "_stop", "_examples", "_tokens")
             )
             run_log.count(value, examples, tokens, {k: total / len(numbers) for k, total in counts.items()})
-            run_log.report(step, optim.learning_rate * factor, norm, hooks.log_fields(step))
+            fields = _merged(hook.log_fields(step) for hook in hooks)
+            run_log.report(step, optim.learning_rate * factor, norm, fields)
 
             # evaluate
-            every = run.validate_every_steps
+            every, is_best = run.validate_every_steps, False
             if evaluate is not None and (step == total_steps or (every and step % every == 0)):
-                scores = state.scores(evaluate)
-                better = selection.update(step, scores, state.weights, write=world.is_main)
-                run_log.scores(step, scores, note="  (best so far)" if better else "")
+                mixed = _mixed(master.state(), start, optim) if start else {}
+                scores = _scores(evaluate, model, master, mixed, world)
+                is_best = best.update(step, scores)
+                run_log.scores(step, scores, note="  (best so far)" if is_best else "")
                 run_log.restart_clock()
 
             # save
-            if due or stop or step == total_steps or selection.stopped:
-                state.save(step, run_log, keep=keep_checkpoints)
+            if due or stop or is_best or step == total_steps or best.stopped:
+                generators = generator_states(world)
+                if world.is_main:
+                    extra = _merged(hook.extra_state() for hook in hooks)
+                    tensors = _merged(hook.extra_tensors() for hook in hooks)
+                    path = save_checkpoint(
+                        folder, step, model, master, optimizer,
+                        {**run_log.state(), **best.state(), "hooks": extra},
+                        tensors={"hooks": tensors, "generators": generators}, keep=keep_checkpoints,
+                    )  # fmt: skip
+                    for hook in hooks:
+                        hook.on_checkpoint(path, step)
                 saved = time.monotonic()
                 run_log.restart_clock()
             if stop:
                 world.barrier()  # nobody ends before the main process has saved
                 raise KeyboardInterrupt
     if step < total_steps and world.is_main:
-        log.info("stopped at step %d: no better %s since step %s", step, selection.name, selection.step)
+        log.info("stopped at step %d: no better %s since step %s", step, best.name, best.step)
     world.barrier()  # what the main process wrote is there for all
-    return FitResult(step, run_log.loss, selection.best(state.weights), selection.step)
+    weights: Tensors = master.state()
+    if best.step is not None:
+        weights = Checkpoint.open(checkpoint_path(folder, best.step)).tensors("weights", required=True)
+    return FitResult(step, run_log.loss, _mixed(weights, start, optim), best.step)
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """Everything that a run changes and its checkpoints hold."""
+class _Best:
+    """The best validation so far, by `select_by`; stops a run that no longer improves.
 
-    model: torch.nn.Module
-    master: MasterWeights
-    optimizer: torch.optim.Optimizer
-    start: dict[str, torch.Tensor]
-    start_share: float
-    selection: Selection
-    hooks: FitHooks
-    world: World
-    folder: Path  # of the checkpoints
+    Attributes:
+        step: step of the best weights, None before the first validation or if nothing is selected.
+    """
+
+    def __init__(self, run: RunConfig) -> None:
+        self.name = "" if run.select_by == "last" else run.select_by
+        self._sign, self._patience = -1.0 if self.name in run.lowest else 1.0, run.early_stop
+        self.step: int | None = None
+        self._score, self._waited = 0.0, 0
 
     @property
-    def weights(self) -> dict[str, torch.Tensor]:
-        """The weights that are scored and returned: the trained ones, mixed with the start."""
-        trained = self.master.state()
-        if not self.start_share:
-            return trained
-        return {name: trained[name].lerp(begun, self.start_share) for name, begun in self.start.items()}
+    def stopped(self) -> bool:
+        """Whether the run should end."""
+        return bool(self._patience) and self._waited >= self._patience
 
-    def resume(self, total_steps: int) -> dict[str, Any] | None:
-        """Restore the newest checkpoint; its JSON state, or None if there is no checkpoint."""
-        checkpoint = _newest_checkpoint(self.folder, self.world)
-        if checkpoint is None:
-            return None
-        load_checkpoint(checkpoint, self.model, self.master, self.optimizer)
-        self.selection.load_state(checkpoint.state["selection"])
-        self.hooks.load_extra_state(checkpoint.state["hooks"])
-        self.hooks.load_extra_tensors(checkpoint.tensors("hooks"))
-        restore_generators(checkpoint, self.world)  # last: what came before may have drawn
-        if self.world.is_main:
-            self.selection.restore(checkpoint.path)
-            step = checkpoint.state["step"]
-            log.info("resumed from %s (step %d of %d)", checkpoint.path, step, total_steps)
-        return checkpoint.state
+    def update(self, step: int, scores: Mapping[str, float]) -> bool:
+        """Whether a validation's score is the best so far; one that is not a number never is.
 
-    def save(self, step: int, run_log: RunLog, *, keep: int) -> None:
-        """Write the checkpoint of `step`; every process calls this, the main one writes."""
-        generators = generator_states(self.world)
-        if not self.world.is_main:
-            return
-        values = {"selection": self.selection.state(), "hooks": self.hooks.extra_state()}
-        tensors = {
-            "hooks": self.hooks.extra_tensors(),
-            "generators": generators,
-        }
-        path = save_checkpoint(
-            self.folder, step, self.model, self.master, self.optimizer, {**run_log.state(), **values},
-            tensors=tensors, keep=keep, add=self.selection.keep,
-        )  # fmt: skip
-        self.hooks.on_checkpoint(path, step)
+        Raises:
+            ConfigError: there is no score of that name.
+        """
+        if not self.name:
+            return False
+        if self.name not in scores:
+            raise ConfigError(
+                f"weights are selected by {self.name!r}, but a validation measures {', '.join(scores)}",
+                hint="set select_by to one of these",
+            )
+        score = self._sign * scores[self.name]
+        if math.isnan(score) or (self.step is not None and score <= self._score):
+            self._waited += 1
+            return False
+        self.step, self._score, self._waited = step, score, 0
+        return True
 
-    def scores(self, evaluate: Callable[[], Mapping[str, float]]) -> dict[str, float]:
-        """Scores of `weights`, from the main process to all."""
-        scores: dict[str, float] = {}
-        if self.world.is_main:
-            if self.start_share:
-                self.master.show(self.weights)
-            scores = {name: float(value) for name, value in evaluate().items()}
-            if self.start_share:
-                self.master.write_back()
-        self.model.train()
-        shared: dict[str, float] = self.world.broadcast_object(scores)
-        return shared
+    def state(self) -> dict[str, Any]:
+        """The state to save in a checkpoint."""
+        return {"best_step": self.step, "best_score": self._score, "waited": self._waited}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the state from a checkpoint."""
+        self.step, self._score, self._waited = (state[k] for k in ("best_step", "best_score", "waited"))
+
+
+def _mixed(weights: Tensors, start: Tensors, optim: OptimConfig) -> dict[str, torch.Tensor]:
+    """Trained weights, mixed with the start as `start_share` says."""
+    mixed = {name: weights[name].to(old.device).lerp(old, optim.start_share) for name, old in start.items()}
+    return {**weights, **mixed}
+
+
+def _scores(
+    evaluate: Callable[[], Mapping[str, float]],
+    model: torch.nn.Module,
+    master: MasterWeights,
+    weights: Tensors,
+    world: World,
+) -> dict[str, float]:
+    """Scores of the model, or of `weights` if there are any, from the main process to all."""
+    scores: dict[str, float] = {}
+    if world.is_main:
+        if weights:
+            master.show(weights)
+        scores = {name: float(value) for name, value in evaluate().items()}
+        if weights:
+            master.write_back()
+    model.train()
+    shared: dict[str, float] = world.broadcast_object(scores)
+    return shared
+
+
+def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def _newest_checkpoint(folder: Path, world: World) -> Checkpoint | None:

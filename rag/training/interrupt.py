@@ -1,40 +1,46 @@
-"""Ctrl-C without loss: the run ends after the current step is finished and saved."""
+"""Ctrl-C and SIGTERM without loss: the run ends after the current step is finished and saved."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from types import FrameType
+from typing import Any
 
 from rag.core.log import get_logger
 
+_SIGNALS: dict[signal.Signals, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
+
 
 class Interrupt:
-    """Notices the first Ctrl-C while it is entered; the second ends the program at once.
+    """Notices the first Ctrl-C or SIGTERM while it is entered; the second ends the program at once.
 
-    Other handlers of the signal, and threads beside the main one, are left alone.
+    Other handlers of these signals, and threads beside the main one, are left alone.
 
     Attributes:
-        asked: somebody wants the run to end.
+        requested: the run should end.
     """
 
     def __init__(self) -> None:
-        self.asked = False
-        self._installed = False
+        self.requested = False
+        self._installed: list[signal.Signals] = []
 
     def __enter__(self) -> Interrupt:
-        ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if ours and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._notice)
-            self._installed = True
+        if threading.current_thread() is threading.main_thread():
+            self._installed = [n for n, usual in _SIGNALS.items() if signal.getsignal(n) is usual]
+        for number in self._installed:
+            signal.signal(number, self._notice)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in self._installed:
+            signal.signal(number, _SIGNALS[number])
 
     def _notice(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
-        get_logger(__name__).warning("the run ends when this step is saved; press Ctrl-C again to end it now")
+        self.requested = True
+        get_logger(__name__).warning("the run ends when this step is saved; once more ends it now")

@@ -3,8 +3,7 @@
 claim → model, batches, loss (the recipe's) → fit → figures → export → model card
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from rag.training.config import TrainConfig
 from rag.training.distributed import World
 from rag.training.fit import BatchSource, FitHooks, Loss, fit
 from rag.training.precision import MasterWeights
-from rag.training.refresh.processes import TrainerRole, trainer_process
 from rag.training.run_log import read_metrics
 
 log = get_logger(__name__)
@@ -54,7 +52,7 @@ class Method:
         card: model card of the folder that the run returns.
         evaluate: scores the model on held-out data, in the main process; None in all processes if nothing is
             held out.
-        hooks: hooks of the fit loop; see `several` for more than one.
+        hooks: hooks of the fit loop.
         facts: facts about the data for the log and the model card, as name → value.
     """
 
@@ -65,7 +63,7 @@ class Method:
     export: Callable[[Trained], Mapping[str, Any] | None]
     card: Card
     evaluate: Callable[[], Mapping[str, float]] | None = None
-    hooks: FitHooks = field(default_factory=FitHooks)
+    hooks: Sequence[FitHooks] = ()
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -96,10 +94,9 @@ class Run:
 def train(
     config: TrainConfig,
     recipe: Callable[[Run], Method],
-    made: str,
+    result_folder: str,
     *,
     one_process: str = "",
-    role: TrainerRole | None = None,
 ) -> Path:
     """Train as `config` says, or resume the run that `config.out` holds.
 
@@ -111,12 +108,11 @@ def train(
     Args:
         config: everything that decides the run; it is stored as it is given.
         recipe: processes call it one after the other, first the main one, which writes what the others read.
-        made: the folder in `config.out` that is returned.
+        result_folder: the folder in `config.out` that is returned.
         one_process: why the recipe cannot use several processes; empty if it can.
-        role: for recipes with a refresh, whether this process does it ("both") or another ("trainer").
 
     Returns:
-        `config.out / made`.
+        `config.out / result_folder`.
 
     Raises:
         DataError: an input file is wrong, or has nothing to train on or to validate with.
@@ -124,13 +120,10 @@ def train(
         MismatchedArtifactError: `config.out` holds a run with another configuration, or of other data.
         ResourceError: another process trains there.
     """
-    finished = config.out / made
-    with ExitStack() as stack:
-        world = stack.enter_context(claimed(config))
+    finished = config.out / result_folder
+    with claimed(config) as world:
         if one_process:
             world.refuse_several(one_process)
-        if role is not None:
-            stack.enter_context(trainer_process(config.out, world, role))
         with world.main_first():
             method = recipe(Run(config.out, world, config.optim.precision))
         stated = "".join(f"; {name}: {value}" for name, value in method.facts.items())
@@ -155,48 +148,6 @@ def train(
             atomic_write_text(finished / "README.md", card)
         world.barrier()
     return finished
-
-
-def several(*hooks: FitHooks) -> FitHooks:
-    """Hooks that call several others in order; these must differ in the names of what they save and log."""
-    return _Several(*hooks)
-
-
-class _Several(FitHooks):
-    def __init__(self, *parts: FitHooks) -> None:
-        self._parts = parts
-
-    def before_step(self, step: int) -> None:
-        for one in self._parts:
-            one.before_step(step)
-
-    def after_step(self, step: int) -> None:
-        for one in self._parts:
-            one.after_step(step)
-
-    def log_fields(self, step: int) -> Mapping[str, Any]:
-        return {k: value for one in self._parts for k, value in one.log_fields(step).items()}
-
-    def extra_state(self) -> Mapping[str, Any]:
-        return {k: value for one in self._parts for k, value in one.extra_state().items()}
-
-    def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        for one in self._parts:
-            one.load_extra_state(state)
-
-    def extra_tensors(self) -> Mapping[str, Tensor]:
-        return {k: value for one in self._parts for k, value in one.extra_tensors().items()}
-
-    def load_extra_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        for one in self._parts:
-            one.load_extra_tensors(tensors)
-
-    def asks_for_checkpoint(self) -> bool:
-        return any(one.asks_for_checkpoint() for one in self._parts)
-
-    def on_checkpoint(self, path: Path, step: int) -> None:
-        for one in self._parts:
-            one.on_checkpoint(path, step)
 
 
 def measured_at(out: Path, step: int) -> dict[str, float]:

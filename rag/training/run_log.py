@@ -1,4 +1,4 @@
-"""Logs of a training run: lines with speed and time left, metrics.jsonl."""
+"""Logs of a training run: lines with speed and time left, and metrics.jsonl."""
 
 import json
 import math
@@ -53,31 +53,22 @@ class RunLog:
         writes: bool,
     ) -> None:
         state = {} if state is None else state
-        self._out, self._total, self._every, self._writes = out, total_steps, every, writes
+        self._path, self._total, self._every, self._writes = out / "metrics.jsonl", total_steps, every, writes
         self._counters = {"examples": 0, "tokens": 0, "seconds": 0.0, **state.get("counters", {})}
         self._window: dict[str, Any] = {"loss": 0.0, "steps": 0, "parts": {}, **state.get("window", {})}
         loss = state.get("loss")
         self.loss = math.nan if loss is None else float(loss)
-        self._before_s = float(self._counters["seconds"])
-        self._started = time.monotonic()
-        self._pace = {"steps": 0, "examples": 0, "tokens": 0}
-        self._paced = self._started
+        self._before_s, self._started = float(self._counters["seconds"]), time.monotonic()
+        self.restart_clock()
         if writes:
-            earlier = read_metrics(self.path, until=step)
-            atomic_write_text(self.path, "".join(json.dumps(record) + "\n" for record in earlier))
+            earlier = read_metrics(self._path, until=step)
+            atomic_write_text(self._path, "".join(json.dumps(record) + "\n" for record in earlier))
 
-    @property
-    def path(self) -> Path:
-        """The file metrics.jsonl: one JSON object per line."""
-        return self._out / "metrics.jsonl"
-
-    def count(
-        self, loss: float, examples: int, tokens: int, parts: Mapping[str, float] | None = None
-    ) -> None:
+    def count(self, loss: float, examples: int, tokens: int, parts: Mapping[str, float]) -> None:
         """Count one step; `parts` are averaged over the steps that have them, the loss over all steps."""
         self._window["loss"] += loss
         self._window["steps"] += 1
-        for name, value in (parts or {}).items():
+        for name, value in parts.items():
             total, steps = self._window["parts"].get(name, (0.0, 0))
             self._window["parts"][name] = (total + value, steps + 1)
         for counter in (self._counters, self._pace):
@@ -94,7 +85,7 @@ class RunLog:
         fields = {**{name: total / steps for name, (total, steps) in self._window["parts"].items()}, **fields}
         self._window = {"loss": 0.0, "steps": 0, "parts": {}}
         self._write({"step": step, "loss": self.loss, "rate": rate, "norm": norm, **self._counters, **fields})
-        pace, passed_s = self._pace, max(time.monotonic() - self._paced, 1e-9)
+        pace, passed_s = self._pace, max(time.monotonic() - self._pace_started, 1e-9)
         left_s = passed_s / max(1, pace["steps"]) * (self._total - step)
         if self._writes:
             log.info(
@@ -117,8 +108,7 @@ class RunLog:
 
     def restart_clock(self) -> None:
         """Measure speed and time left from now on, so that validations and checkpoints do not count."""
-        self._pace = {"steps": 0, "examples": 0, "tokens": 0}
-        self._paced = time.monotonic()
+        self._pace, self._pace_started = {"steps": 0, "examples": 0, "tokens": 0}, time.monotonic()
 
     def state(self) -> dict[str, Any]:
         """State for a checkpoint, so that a resumed run reports the same losses as an undisturbed one."""
@@ -126,9 +116,8 @@ class RunLog:
         return {"counters": self._counters, "window": self._window, "loss": loss}
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        if not self._writes:
-            return
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        if self._writes:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                os.fsync(file.fileno())

@@ -1,40 +1,28 @@
-"""Train a dense retriever against its own index (ANCE): the recipe, top to bottom.
-
-Trainer and refresher are two processes that share the folder of the run, or one process that does both in
-turn. A process that was killed is simply started again.
-"""
+"""Train a dense retriever against its own index (ANCE): the recipe, top to bottom."""
 
 from functools import partial
 from pathlib import Path
 
-from indexers.embeddings import encode_corpus
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from rag.core.errors import ConfigError
 from rag.training.fit import FitHooks
-from rag.training.refresh.processes import TrainerRole
-from rag.training.refresh.staleness import ProbeSet
-from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import RetrieverBatches
-from retrievers.training.ance_refresher import NegativesRefresher, take_up_negatives
+from retrievers.training.ance_refresher import negatives_refresher, take_up_negatives
 from retrievers.training.config import AnceTrainConfig
-from retrievers.training.corpus_refresher import corpus_exchange, refresh_beside
+from retrievers.training.corpus_refresher import encoder_refresh
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, examples_key, train_bi_encoder
-from retrievers.training.split import ExampleSplit, split_examples
+from retrievers.training.split import ExampleSplit
 
 
-def train_ance(
-    config: AnceTrainConfig, *, role: TrainerRole = "both", encode: EncodesCorpus = encode_corpus
-) -> Path:
+def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
     """Train a retriever with negatives that its own snapshots retrieve; see `train_model`.
 
-    Also writes `snapshots/` and `negatives/`, which it shares with the refresher.
+    Also writes `refresh/`, the snapshots and the negatives.
 
     Args:
-        role: "both" mines in this process whenever a refresh is due; "trainer" leaves that to
-            `refresh_negatives` in another process and loads its results without waiting, except for the
-            first negatives if the training file has none.
+        encode: encodes the corpus at a refresh.
 
     Source:
         Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text
@@ -44,60 +32,30 @@ def train_ance(
         The optimiser is AdamW, not LAMB, and the learning rate is warmed up once, not at every refresh.
     """
     with Index.open(config.index) as index:
+
+        def make_hooks(
+            run: BiEncoderRun, split: ExampleSplit, _: object, batches: RetrieverBatches
+        ) -> FitHooks:
+            if not config.refresh_every_steps and not len(batches.data.negatives.values):
+                raise ConfigError(
+                    "refresh_every_steps is 0, and the training file has no negatives either",
+                    hint="set refresh_every_steps, or mine negatives with `rag mine`",
+                )
+            key = examples_key(split, index)
+            return encoder_refresh(
+                config, run.model, run.master.state, negatives_refresher,
+                partial(take_up_negatives, batches, key=key),
+                max_length=config.query_tokens, key=key, world=run.world, encode=encode,
+                must_wait=lambda: not len(batches.data.negatives.values),
+            )  # fmt: skip
+
+        every = config.refresh_every_steps
+        negatives = f"mined anew with the model itself every {every} steps" if every else "of the file"
         return train_bi_encoder(
             config,
             make_batches=contrastive_batches,
             objective=pairwise_objective if config.loss == "pairwise" else in_batch_objective,
             corpus=index,
-            make_hooks=lambda run, split, _, batches: _exchange(
-                config, role, run, split, batches, index, encode
-            ),
-            role=role,
-            facts={"negatives": f"mined anew with the model itself, {config.refresh}"},
+            make_hooks=make_hooks,
+            facts={"negatives": negatives},
         )
-
-
-def refresh_negatives(config: AnceTrainConfig, encode: EncodesCorpus = encode_corpus) -> Path:
-    """Mine with every newer snapshot of the trainer in `config.out`; see `refresh_beside`."""
-    with Index.open(config.index) as index:
-        return refresh_beside(
-            config,
-            lambda: _refresher(config, index, split_examples(config, config.out / "data"), "auto", encode),
-        )
-
-
-def _refresher(
-    config: AnceTrainConfig, index: Index, split: ExampleSplit, device: str, encode: EncodesCorpus
-) -> NegativesRefresher:
-    return NegativesRefresher(
-        config, index.passages, split.training(), split.held_out, key=examples_key(split, index),
-        load=lambda folder: BiEncoder.load(folder, device=device), encode=encode,
-    )  # fmt: skip
-
-
-def _exchange(
-    config: AnceTrainConfig,
-    role: TrainerRole,
-    run: BiEncoderRun,
-    split: ExampleSplit,
-    batches: RetrieverBatches,
-    index: Index,
-    encode: EncodesCorpus,
-) -> FitHooks:
-    """Snapshots out, negatives in."""
-    data, key = batches.data, examples_key(split, index)
-    if config.schedule_of_refresh.is_never and not len(data.negatives.values):
-        raise ConfigError(
-            "refresh is never, and the training file has no negatives either",
-            hint="set refresh, or mine negatives with `rag mine`",
-        )
-
-    return corpus_exchange(
-        config, index, run.model, run.master.state, partial(take_up_negatives, batches, key=key),
-        lambda device: _refresher(config, index, split, device, encode),
-        payload="negatives", max_length=config.query_tokens, key=key, world=run.world, role=role,
-        watched=ProbeSet.draw(
-            config, config.run.seed, questions=len(data), passages=len(index.passages)
-        ).passages,
-        must_wait=lambda: not len(batches.data.negatives.values),
-    )  # fmt: skip

@@ -114,7 +114,7 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, *, index: Index | None) -
             queue.push(batch)
         return loss
 
-    return run.method(batches, batch_step, split.held_out, scores, queue, facts)
+    return run.method(batches, batch_step, split.held_out, scores, () if queue is None else (queue,), facts)
 
 
 def index_step(

@@ -26,8 +26,7 @@ from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import BatchSource, FitHooks, Loss
 from rag.training.precision import MasterWeights
-from rag.training.refresh.processes import TrainerRole
-from rag.training.run import Method, Run, Trained, several, train
+from rag.training.run import Method, Run, Trained, train
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderSettings
@@ -81,7 +80,7 @@ class BiEncoderRun:
         loss: Callable[[Any], Loss],
         held_out: Sequence[Example],
         evaluate: Callable[[BiEncoderModel], Mapping[str, float]] | None = None,
-        hooks: FitHooks | None = None,
+        hooks: Sequence[FitHooks] = (),
         facts: Mapping[str, object] | None = None,
     ) -> Method:
         """The method of a recipe that makes `encoder/`, and with `bank` also `index/`.
@@ -95,8 +94,7 @@ class BiEncoderRun:
         form = encoder_form(config, model)
         if bank is not None:
             form = frozen_form(config, model)
-            unchanged = FrozenIndex(bank.version)
-            hooks = unchanged if hooks is None else several(unchanged, hooks)
+            hooks = (FrozenIndex(bank.version), *hooks)
 
         def export(trained: Trained) -> None:
             if bank is None:
@@ -108,7 +106,7 @@ class BiEncoderRun:
         return Method(
             model, self.master, batches, loss, export, encoder_card(form),
             evaluate=scores if held_out else None,
-            hooks=hooks or FitHooks(),
+            hooks=hooks,
             facts={
                 **(facts or {}),
                 "held-out questions": len(held_out),
@@ -135,7 +133,6 @@ def train_model(
     *,
     bank: Index | None = None,
     one_process: str = "",
-    role: TrainerRole | None = None,
 ) -> Path:
     """Train a bi-encoder, or resume the run that `config.out` holds; see `rag.training.run.train`.
 
@@ -145,7 +142,7 @@ def train_model(
         bank: an index whose vectors are the passages': only the question side is trained, and
             `config.out / "index"` is the index for the trained encoder, without a copy of the vectors where
             the file system allows it. The configuration must come from `adopt_index`.
-        one_process, role: see `rag.training.run.train`.
+        one_process: see `rag.training.run.train`.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`.
@@ -157,7 +154,7 @@ def train_model(
         tokenizer = RetrieverTokenizer(sides.question, sides.passage, query_tokens=config.query_tokens)
         return recipe(BiEncoderRun(config, run.out, run.world, model, master, tokenizer, bank))
 
-    return train(config, prepare, "encoder", one_process=one_process, role=role)
+    return train(config, prepare, "encoder", one_process=one_process)
 
 
 def train_bi_encoder(
@@ -169,7 +166,6 @@ def train_bi_encoder(
     corpus: Index | None = None,
     make_hooks: Callable[[BiEncoderRun, ExampleSplit, TrainingArrays, Any], FitHooks] | None = None,
     facts: Mapping[str, object] | None = None,
-    role: TrainerRole | None = None,
 ) -> Path:
     """Train by an objective over the vectors of whole batches; see `train_model`.
 
@@ -182,7 +178,6 @@ def train_bi_encoder(
         corpus: an index whose passages come first in the training set, so that its rows are theirs.
         make_hooks: makes the recipe's hooks of the fit loop from its examples, training set and batches.
         facts: further facts for the model card, as name → value.
-        role: see `rag.training.run.train`.
     """
 
     def recipe(config: EncodedTrainConfig, run: BiEncoderRun) -> Method:
@@ -210,7 +205,7 @@ def train_bi_encoder(
             lambda batch: contrastive_step(run.model, batch, world, chunk, objective=objective),
             split.held_out,
             held_out,
-            None if make_hooks is None else make_hooks(run, split, data, batches),
+            () if make_hooks is None else (make_hooks(run, split, data, batches),),
             {
                 "training questions": len(data), "passages": len(data.passages), **(facts or {}),
                 **({} if held_out is None else held_out.facts()),
@@ -218,7 +213,7 @@ def train_bi_encoder(
         )  # fmt: skip
 
     if config.index is None or corpus is not None or not config.model.as_indexed:
-        return train_model(config, partial(recipe, config), role=role)
+        return train_model(config, partial(recipe, config))
     with Index.open(config.index) as bank:
         adopted = adopt_index(config, bank, same_encoder=True)
         return train_model(adopted, partial(recipe, adopted), bank=bank)

@@ -28,8 +28,8 @@ from rag.runtime.model_files import folder_tokenizer
 from rag.runtime.seeds import generator
 from rag.training.card import Card
 from rag.training.claim import input_checksums
-from rag.training.fit import FitHooks, Loss
-from rag.training.refresh.staleness import ProbeSet
+from rag.training.fit import Loss
+from rag.training.refresh import Refresh
 from rag.training.run import Method, Run, Trained, train
 from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.open import load_like, tokenizer_folder
@@ -39,8 +39,7 @@ from retrievers.encoders.word_cache import WordCache
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import TrainingArrays
-from retrievers.training.ance_refresher import NegativesRefresher, take_up_negatives
-from retrievers.training.corpus_refresher import snapshot_exchange
+from retrievers.training.ance_refresher import negatives_refresher, take_up_negatives
 from retrievers.training.ict import IctBatches
 from retrievers.training.losses import Objective, in_batch_objective, pairwise_objective
 from retrievers.training.recipe import contrastive_batches, examples_key
@@ -137,8 +136,9 @@ def train_static(config: StaticTrainConfig) -> Path:
 
     The teacher's vectors of single tokens are fitted to its vectors of the index's passages
     (`distilled_tokens`); then in-batch training moves questions towards their passages, and sentences towards
-    the passages that they were taken from. With `refresh` each question's hard negatives are those passages
-    of the index that the encoder itself ranked high when it was last looked at, as in `train_ance`.
+    the passages that they were taken from. With `refresh_every_steps` each question's hard negatives are
+    those passages of the index that the encoder itself ranked high when it was last looked at, as in
+    `train_ance`.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`, which sentence-transformers
@@ -161,9 +161,8 @@ def train_static(config: StaticTrainConfig) -> Path:
                 hint="lower dim",
             )
         return train(
-            config, partial(_method, config, index), "encoder", one_process="one table of vectors is trained",
-            role=None if config.schedule_of_refresh.is_never else "both",
-        )  # fmt: skip
+            config, partial(_method, config, index), "encoder", one_process="one table of vectors is trained"
+        )
 
 
 def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
@@ -179,7 +178,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, config.model.dim)))
 
     data: TrainingArrays | None = None
-    split, refreshes = ExampleSplit("", ()), not config.schedule_of_refresh.is_never
+    split, refreshes = ExampleSplit("", ()), bool(config.refresh_every_steps)
     if config.train_files:
         split = split_examples(config, folder)
         data = TrainingArrays.build(
@@ -206,9 +205,9 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
             index.passages, held_out, limit=config.data.validation_passages, seed=config.run.seed
         )
     encoder = partial(_encoder, config, tokens)
-    hooks = FitHooks()
+    hooks: tuple[Refresh, ...] = ()
     if refreshes and batches.questions is not None:
-        hooks = _exchange(config, run, index, split, batches.questions, model, tokens)
+        hooks = (_refresh(config, run, examples_key(split, index), batches.questions, model, tokens),)
     return Method(
         model, run.master(model), batches, partial(_loss, model, config.model.temperature),
         export=lambda trained: _export(config, run.out / "encoder", tokens, trained),
@@ -223,42 +222,28 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
             "passages fitted to": min(config.data.fitted_passages, len(index.passages)),
             "training questions": 0 if data is None else len(data),
             "held-out questions": len(held_out),
-            **({"negatives": f"mined anew with the model itself, {config.refresh}"} if refreshes else {}),
+            **({"negatives": f"mined anew every {config.refresh_every_steps} steps"} if refreshes else {}),
         },
     )  # fmt: skip
 
 
-def _exchange(
+def _refresh(
     config: StaticTrainConfig,
     run: Run,
-    index: Index,
-    split: ExampleSplit,
+    key: str,
     batches: RetrieverBatches,
     model: TokenVectors,
     tokens: StaticTokenizer,
-) -> FitHooks:
+) -> Refresh:
     """Snapshots out, negatives in, as in `train_ance`."""
-    data, key = batches.data, examples_key(split, index)
-    probes = ProbeSet.draw(
-        config, config.run.seed, questions=len(data), passages=len(index.passages)
-    ).passages
 
-    @torch.no_grad()
-    def probe_vectors() -> Float32:
-        vectors: Float32 = model([data.passages[row] for row in probes.tolist()]).numpy()
-        return vectors
+    def write_snapshot(folder: Path) -> None:
+        vectors = model.tokens.detach().numpy()
+        write_static(folder / "encoder", vectors, tokens.file, max_length=config.model.max_length)
 
-    return snapshot_exchange(
-        config,
-        lambda folder: write_static(
-            folder / "encoder", model.tokens.detach().numpy(), tokens.file, max_length=config.model.max_length
-        ),
-        probe_vectors,
-        partial(take_up_negatives, batches, key=key),
-        lambda _: NegativesRefresher(
-            config, index.passages, split.training(), split.held_out, key=key, load=StaticEncoder.load
-        ),
-        payload="negatives", key=key, world=run.world, must_wait=lambda: not len(data.negatives.values),
+    return Refresh(
+        config, negatives_refresher, write_snapshot, partial(take_up_negatives, batches, key=key),
+        world=run.world, key=key, must_wait=lambda: not len(batches.data.negatives.values),
     )  # fmt: skip
 
 

@@ -78,9 +78,8 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
             they come from `index`.
         start: folder of a static encoder with the teacher's tokenizer, or "static", to train on, in place of
             vectors fitted to the teacher's.
-        refresh: when hard negatives are mined anew among the passages of `index`: "never", "every 100"
-            (steps), "0:100,2000:1000" (first step:interval), "drift>0.05". Without negatives in the training
-            files the first ones are mined before the first step.
+        refresh_every_steps: number of steps after which hard negatives are mined anew among the passages of
+            `index`; 0 never does. The first are mined before the first step.
         loss: of questions: "in_batch", "pairwise" against their own mined passages only, as ANCE published
             it, or "teacher": the divergence from the distribution of the index's encoder over the passages of
             the batch.
@@ -98,7 +97,7 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
     corpus: tuple[Path, ...] = ()
     start: str = ""
     name: str = Field(default="static-encoder", min_length=1)
-    refresh: str = "never"
+    refresh_every_steps: int = Field(default=0, ge=0)
     loss: Literal["pairwise", "in_batch", "teacher"] = "in_batch"
     teacher_temperature: float = Field(default=0.05, gt=0)
     nll_weight: float = Field(default=0.0, ge=0)
@@ -121,8 +120,8 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
             raise ValueError(f'nll_weight belongs to loss "teacher", and loss is {self.loss}')
         if self.loss == "teacher" and not self.train_files:
             raise ValueError('loss "teacher" compares scores of training questions: give train_files')
-        if not self.schedule_of_refresh.is_never:
+        if self.refresh_every_steps:
             if not self.train_files:
-                raise ValueError("refresh mines negatives of training questions: give train_files")
+                raise ValueError("refresh_every_steps mines for training questions: give train_files")
             self._check_drawn(self.data.hard_negatives)
         return self

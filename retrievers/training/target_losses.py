@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.log import get_logger
+from rag.training.figures import score_entropy
 from rag.training.fit import FitHooks
-from rag.training.refresh.staleness import Staleness, score_entropy
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.losses import Objective, Score, in_batch_loss
@@ -23,7 +22,7 @@ TargetLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class ListMonitor(FitHooks):
-    """Logs the entropy of p(z|q) over the lists of every step, and warns if one passage gets all the weight.
+    """Logs the entropy of p(z|q) over the lists of every step: near 0 one passage gets all the weight.
 
     Attributes:
         entropy: entropy of the last step, as a share of the largest possible.
@@ -31,17 +30,11 @@ class ListMonitor(FitHooks):
 
     def __init__(self) -> None:
         self.entropy = 1.0
-        self._steps = 0
-        self._warned = False
 
     def record(self, scores: Tensor, listed: Tensor) -> None:
-        """Measure a step's scores; the first alarm is logged."""
+        """Measure a step's scores."""
         shown = scores.detach().float().masked_fill(~listed, float("-inf"))
         self.entropy = score_entropy(shown.cpu().numpy())
-        self._steps += 1
-        if not self._warned and (alarms := Staleness(entropy=self.entropy).alarms()):
-            self._warned = True
-            get_logger(__name__).warning("batch %d: %s", self._steps, "; ".join(alarms))
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
         """The entropy of the last step."""

@@ -116,7 +116,6 @@ function showResult(result, passages, index) {
   const stages = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
   const read = result.reading ? [`${result.reading.passages} passages read`] : [];
   if (result.reading?.over_limit) read.push(`${result.reading.over_limit} more left out by the limit on reading`);
-  if (result.partial) read.push(`not searched: ${result.partial.join(", ")}`);
   byId("timings").textContent = [`index ${result.index_version}`, ...stages, ...read].join("  ·  ");
   announce(result.parts ? result.parts.map((part) => `${part.question} ${inShort(part)}`).join(" ") : inShort(result));
 }

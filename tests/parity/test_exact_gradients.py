@@ -265,7 +265,7 @@ def test_processes_talk_twice_a_step_however_many_chunks_there_are(
         loss.compute_gradients(lambda: None)
         return forward, len(calls) - forward
 
-    assert run_world(2, tmp_path, run) == [(4, 0)] * 2  # sizes and vectors, of questions and passages
+    assert run_world(2, tmp_path, run) == [(6, 0)] * 2  # sizes, twice, and vectors, of questions and passages
 
 
 class Batches:

@@ -217,7 +217,7 @@ def train_with_momentum(out: Path, device: str) -> list[float]:
             loss,
             *settings,
             out,
-            hooks=hooks,
+            hooks=[hooks],
             world=World.single(device),
         )
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

@@ -27,7 +27,12 @@ def _run(place: dict[str, Any], out: Path) -> list[Any]:
 def test_killed_rounds_end_in_equal_bytes(world: dict[str, Any], tmp_path: Path) -> None:
     whole = _run(world, tmp_path / "whole")
     for owner, name, call, left in (
-        (Reader, "judge", 2, "scored.json.scoring/block-000001.counts.json"),  # the third block of questions
+        (
+            Reader,
+            "judge",
+            2,
+            "examples.json.scoring/block-000001.counts.json",
+        ),  # the third block of questions
         (EmbeddingWriter, "write", 0, "index"),
     ):
         killed_at(owner, name, call, _run, world, tmp_path / "cut")
@@ -35,7 +40,7 @@ def test_killed_rounds_end_in_equal_bytes(world: dict[str, Any], tmp_path: Path)
     assert not (tmp_path / "cut" / "round-1" / "index" / "manifest.json").exists()
     cut = _run(world, tmp_path / "cut")
     assert [result.figures for result in cut] == [result.figures for result in whole]
-    names = ("scored.json", "retriever/encoder/model.safetensors", "index/embeddings/*.npy")
+    names = ("examples.json", "retriever/encoder/model.safetensors", "index/embeddings/*.npy")
     found = [
         sorted(path for name in names for path in (tmp_path / run / "round-1").glob(name))
         for run in ("cut", "whole")

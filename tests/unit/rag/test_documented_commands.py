@@ -83,7 +83,7 @@ def check(shown: Shown) -> None:
     given = _parsed(command, words, is_whole=shown.is_whole)
     recipe = str(given.get("recipe") or recipe)
     if name == "adapt":
-        recipe = "dpr" if given.get("model") == "retriever" else "reader"
+        recipe = "dpr"
     source = given.get("config")
     if source and source not in preset_names(recipe) and Path(source).suffix not in (".yaml", ".json"):
         raise ValueError(f"no preset {source!r} for {recipe!r}")

@@ -25,7 +25,7 @@ finally:
         ("rag train static --config=", ["static-small", "dpr-slow.yaml", "own.json"]),
         ("rag train reader --config ./o", ["./own.json"]),
         ("rag rounds --recipe distill --config dis", ["distill-small"]),
-        ("rag adapt --config reader-ad", ["reader-adapt"]),
+        ("rag adapt --config retriever-a", ["retriever-adapt"]),
     ],
 )
 def test_presets_of_the_recipe_and_files_are_completed(

@@ -291,7 +291,7 @@ def test_an_index_of_vectors_alone_says_what_bm25_and_teaching_would_add(
     corpus.write_text('{"id": "d", "text": "The Danube rises in the Black Forest."}', "utf-8")
     for kind in ("dense", "bm25"):
         _, shown, _ = _run(capsys, "index", str(corpus), "--retriever", kind, "--out", str(tmp_path / kind))
-        for hint in ("--retriever hybrid adds BM25", "rag adapt --model retriever"):
+        for hint in ("--retriever hybrid adds BM25", "rag adapt --index"):
             assert (hint in shown) is (kind == "dense")
 
 

@@ -140,7 +140,8 @@ def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyMo
     config = RealmTrainConfig(
         out=tmp_path / "run", train_files=(tmp_path / "sentences.jsonl",), index=tmp_path / "index",
         documents=13, batch_size=12, split="none", precision="fp32", threads=1, log_every_steps=1,
-        refresh="every 20", epochs=20, learning_rate=1e-3, learning_rates={} if frozen else {"reader": 1e-5},
+        refresh_every_steps=20,
+        epochs=20, learning_rate=1e-3, learning_rates={} if frozen else {"reader": 1e-5},
         model={"question_tokens": 32, "dropout": 0.0, "shared": not frozen},
         mlm={"fills": "span", "encoder": str(trained), "sentence_tokens": 32, "joint_tokens": 60},
         document_side="frozen" if frozen else "reencode", train_reader=not frozen,

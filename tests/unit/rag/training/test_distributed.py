@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from rag.core.errors import ConfigError
-from rag.training import distributed
 from rag.training.distributed import World
 from tests.worlds import run_world
 
@@ -34,8 +33,7 @@ def exchange(world: World) -> dict[str, Any]:
     }
 
 
-def test_three_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "_BUCKET_NUMBERS", 5)
+def test_three_processes(tmp_path: Path) -> None:
     results = run_world(3, tmp_path, exchange)
     for result in results:
         assert result["gathered"] == [[1.0, 1.0], [2.0, 2.0], [2.0, 2.0]]

@@ -28,9 +28,7 @@ _SMALL: dict[str, Any] = {
     "precision": "fp32", "question_tokens": 16, "passage_tokens": 16, "batch_size": 32, "dropout": 0.0,
     "threads": 1, "log_every_steps": 10, "validation_fraction": 0.2,
 }  # fmt: skip
-_MINING: dict[str, Any] = {
-    "depth": 50, "kept": 10, "probe_questions": 50, "probe_passages": 50, "poll_s": 0.05,
-}  # fmt: skip
+_MINING: dict[str, Any] = {"depth": 50, "kept": 10}
 
 
 class _Blind:
@@ -86,7 +84,7 @@ def ance(out: Path, warm: tuple[Path, Path, Path], **settings: Any) -> AnceTrain
 
 def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, Path, Path]) -> None:
     settings = {"loss": "in_batch", "hard_negatives": 2, "learning_rate": 2e-3, "epochs": 10}
-    config = ance(tmp_path / "run", warm, refresh="every 30", **settings)
+    config = ance(tmp_path / "run", warm, refresh_every_steps=30, **settings)
     finished = train_ance(config)
     assert mrr(config, finished) > mrr(config, warm[2]) + 5
     told = [record for record in records(config.out) if "loss" in record]
@@ -94,47 +92,29 @@ def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, P
     assert ages[:4] == [(10, 10), (20, 20), (30, 30), (40, 10)]
     assert len({record["index_version"] for record in told}) == 3
     assert [record["step"] for record in told if "held_out/mrr" in record] == [10, 40, 70]
-    assert 0 < told[3]["refresh/overlap"] < 1
     card = (finished / "README.md").read_text()
     assert "rag train ance" in card
     assert str(tmp_path) not in card
-    assert (config.out / "finished.json").exists()
 
 
 def test_late_interaction_mines_with_its_token_vectors(tmp_path: Path, warm: tuple[Path, Path, Path]) -> None:
     settings = {"pooling": "tokens", "projection_dim": 16, "temperature": 0.2, "epochs": 1, "max_steps": 6}
-    config = ance(tmp_path / "run", warm, loss="in_batch", refresh="every 3", poll_every_steps=3, **settings)
+    config = ance(tmp_path / "run", warm, loss="in_batch", refresh_every_steps=3, **settings)
     finished = BiEncoder.load(train_ance(config))
     assert finished.identity.similarity == "maxsim"
     told = [record for record in records(config.out) if "held_out/mrr" in record]
     assert told
-    assert 0 < told[-1]["refresh/cosine"] <= 1
-    assert len(list((config.out / "refresher").glob("embeddings-*/tokens.json"))) == 1
 
 
 def test_the_models_own_negatives_beat_the_files_under_the_published_loss(
     tmp_path: Path, warm: tuple[Path, Path, Path]
 ) -> None:
     settings = {"loss": "pairwise", "hard_negatives": 2, "learning_rate": 1e-3, "epochs": 10}
-    with_mined = ance(tmp_path / "mined", warm, refresh="every 30", **settings)
-    with_files = ance(tmp_path / "file", warm, refresh="never", **settings)
+    with_mined = ance(tmp_path / "mined", warm, refresh_every_steps=30, **settings)
+    with_files = ance(tmp_path / "file", warm, refresh_every_steps=0, **settings)
     reached = [mrr(config, train_ance(config)) for config in (with_mined, with_files)]
     assert reached[0] > reached[1] + 5
     assert {r["index_version"] for r in records(with_files.out) if "loss" in r} == {"file"}
-
-
-def test_a_drift_schedule_refreshes_when_the_model_has_moved(
-    tmp_path: Path, warm: tuple[Path, Path, Path]
-) -> None:
-    config = ance(
-        tmp_path / "run", warm, refresh="drift>0.02", poll_every_steps=4, max_steps=24, epochs=3,
-        learning_rate=1e-3, hard_negatives=2, log_every_steps=1,
-    )  # fmt: skip
-    train_ance(config)
-    versions = [record["index_version"] for record in records(config.out) if "loss" in record]
-    assert len(set(versions)) > 1
-    changes = [step for step in range(1, len(versions)) if versions[step] != versions[step - 1]]
-    assert all(step % 4 == 0 for step in changes)
 
 
 def test_a_run_of_other_examples_or_another_corpus_is_refused(
@@ -150,15 +130,14 @@ def test_no_negatives_at_all_is_said(
     tmp_path: Path, warm: tuple[Path, Path, Path], cipher_file: Callable[..., Path]
 ) -> None:
     bare = cipher_file(60, negatives=0)
-    config = ance(tmp_path / "run", warm, refresh="never").replaced(train_files=(bare,))
-    with pytest.raises(ConfigError, match="refresh is never"):
+    config = ance(tmp_path / "run", warm, refresh_every_steps=0).replaced(train_files=(bare,))
+    with pytest.raises(ConfigError, match="refresh_every_steps is 0"):
         train_ance(config)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"refresh": "weekly"}, "from step:every"),
         ({"depth": 20, "kept": 30}, "raise depth"),
         ({"hard_negatives": 20}, "drawn from kept"),
         ({"hard_negatives": 0}, "are drawn from kept"),

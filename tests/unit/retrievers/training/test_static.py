@@ -18,7 +18,7 @@ from rag.core.files import read_json
 from rag.core.npy import save_npy
 from rag.core.types import Passage, Query
 from rag.data.examples import Candidate, Example, write_examples
-from rag.training.refresh.generations import Generations
+from rag.training.refresh import Refreshed
 from retrievers.encoders.open import load_encoder, load_like, tokenizer_folder
 from retrievers.encoders.static import StaticEncoder
 from retrievers.examples.batches import Epochs, RetrieverBatches
@@ -159,13 +159,13 @@ def test_what_cannot_work_is_refused(tmp_path: Path, taught: tuple[Path, Path, l
         config(tmp_path / "a", index, None, sentences=0)
     with pytest.raises(ConfigError, match="no question of a batch of 16 has a mined negative"):
         train_static(config(tmp_path / "b", index, train, loss="pairwise"))
-    for settings in ({"refresh": "every 5"}, {"loss": "teacher"}):
+    for settings in ({"refresh_every_steps": 5}, {"loss": "teacher"}):
         with pytest.raises(ValueError, match="give train_files"):
             config(tmp_path / "a", index, None, **settings)
     with pytest.raises(ValueError, match='nll_weight belongs to loss "teacher", and loss is in_batch'):
         config(tmp_path / "a", index, train, nll_weight=0.5)
     with pytest.raises(ValueError, match=r"hard_negatives \(0\) are drawn from kept"):
-        config(tmp_path / "a", index, train, refresh="every 5", hard_negatives=0)
+        config(tmp_path / "a", index, train, refresh_every_steps=5, hard_negatives=0)
 
 
 def test_refreshed_negatives_are_those_its_own_vectors_rank_high(
@@ -173,14 +173,14 @@ def test_refreshed_negatives_are_those_its_own_vectors_rank_high(
 ) -> None:
     index, train, _ = taught
     settings = {
-        "refresh": "every 6",
+        "refresh_every_steps": 6,
         "max_steps": 8,
         "depth": 12,
         "kept": 5,
         "skip": 1,
         "learning_rate": 0.02,
     }
-    run = config(tmp_path / "run", index, train, probe_questions=20, probe_passages=20, **settings)
+    run = config(tmp_path / "run", index, train, **settings)
     train_static(run)
     records = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
     assert [record["index_age_steps"] for record in records if "index_age_steps" in record][4:8] == [
@@ -192,12 +192,8 @@ def test_refreshed_negatives_are_those_its_own_vectors_rank_high(
 
     split = split_examples(run, run.out / "data")
     asked = list(split.training())
-    snapshot = Generations(run.out / "snapshots").newest()
-    mined = Generations(run.out / "negatives").newest()
-    assert snapshot is not None
-    assert mined is not None
-    assert snapshot.step == mined.step == 6
-    encoder = StaticEncoder.load(snapshot.path / "encoder")
+    last = run.out / "refresh" / "step-00000006"
+    encoder, mined = StaticEncoder.load(last / "snapshot" / "encoder"), Refreshed.open(last)
     with Index.open(index) as opened:
         passages = opened.passages.get_many(np.arange(len(opened.passages)))
         key = examples_key(split, opened)
@@ -220,13 +216,15 @@ def test_it_learns_with_negatives_it_mines_itself(
 ) -> None:
     index, train, _ = taught
     settings = {"batch_size": 8, "max_steps": 90, "epochs": 30, "learning_rate": 0.02, "sentences": 0.0}
-    run = config(tmp_path / "run", index, train, loss=loss, refresh="every 30", depth=20, kept=5, **settings)
+    run = config(
+        tmp_path / "run", index, train, loss=loss, refresh_every_steps=30, depth=20, kept=5, **settings
+    )
     finished = train_static(run)
     records = [json.loads(line) for line in (run.out / "metrics.jsonl").read_text().splitlines()]
     before = next(record["held_out/mrr"] for record in records if "held_out/mrr" in record)
     assert read_json(run.out / "figures.json")["figures"]["mrr"] > 2 * before
     assert len({record["index_version"] for record in records if "index_version" in record}) == 3
-    assert "mined anew with the model itself, 0:30" in (finished / "README.md").read_text()
+    assert "mined anew every 30 steps" in (finished / "README.md").read_text()
 
 
 def test_a_teachers_targets_are_its_own_scores(

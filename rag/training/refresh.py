@@ -1,0 +1,341 @@
+"""Refresh what training draws from (mined negatives, an index) with the model as it has become.
+
+OUT/refresh/step-00000500/
+    inputs.json     what decides the result
+    snapshot/       the model before step 500
+    result/         what a `Refresher` made with it; done.json is written last
+
+Every `refresh_every_steps` steps the trainer writes a snapshot. It makes the result itself before it goes on;
+or, with `refresh_device`, starts a process that makes it there in the meantime, and takes the result up at
+the next snapshot, where it waits for it if need be. So the number of a step decides which result it is
+trained with, and a run that was killed at any moment takes the same steps again.
+
+Source:
+    Guu et al. 2020 (REALM): asynchronous refresh about every 500 steps. Xiong et al. 2021 (ANCE): training
+    goes on with older negatives while the next are mined.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Protocol
+
+import torch
+
+from rag.config import load_config
+from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError, ResourceError
+from rag.core.files import (
+    atomic_write_json,
+    directory_lock,
+    fingerprint,
+    fsync_tree,
+    read_json,
+    remove_temporaries,
+    replaced_folder,
+)
+from rag.core.log import get_logger, setup_logging
+from rag.core.manifest import file_table
+from rag.runtime.hardware import use_threads
+from rag.training.checkpoints import Checkpoint, complete_checkpoints
+from rag.training.config import LOG_EVERY_STEPS
+from rag.training.distributed import World
+from rag.training.fit import FitHooks
+
+_DONE, _INPUTS = "done.json", "inputs.json"
+_POLL_S = 0.1
+_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """A finished result.
+
+    Attributes:
+        path: its folder.
+        step: steps that the model it was made with had taken.
+        turn: number of results before it.
+        version: fingerprint of all that decided it.
+        key: identifies the run's examples and corpus.
+    """
+
+    path: Path
+    step: int
+    turn: int
+    version: str
+    key: str
+
+    @classmethod
+    def open(cls, folder: Path) -> "Refreshed":
+        """The result in the folder of a step.
+
+        Raises:
+            IncompleteArtifactError: it is not finished, or was deleted.
+        """
+        done = folder / "result" / _DONE
+        if not done.is_file():
+            raise IncompleteArtifactError(
+                f"{folder} has no finished result", hint="restore it, or train again in another folder"
+            )
+        return cls(done.parent, **read_json(done))
+
+
+class Refresher(Protocol):
+    """Makes results from snapshots."""
+
+    def build(self, snapshot: Path, before: Refreshed | None, folder: Path) -> None:
+        """Write into `folder`, which is empty or was left by an interrupted call with the same arguments.
+
+        Args:
+            snapshot: the folder that the recipe wrote its model into.
+            before: the previous result.
+        """
+
+
+def make_result(folder: Path, make: Callable[[], Refresher]) -> Refreshed:
+    """The result of the snapshot in the folder of a step, unless it is there already.
+
+    Raises:
+        ResourceError: another process makes it.
+    """
+    inputs, result = read_json(folder / _INPUTS), folder / "result"
+    with directory_lock(folder):
+        if not (result / _DONE).exists():
+            started = time.monotonic()
+            result.mkdir(exist_ok=True)
+            remove_temporaries(result)
+            before = None if inputs["before"] is None else Refreshed.open(folder.with_name(inputs["before"]))
+            make().build(folder / "snapshot", before, result)
+            fsync_tree(result)
+            done = {name: inputs[name] for name in ("step", "turn", "key")}
+            atomic_write_json(result / _DONE, {**done, "version": fingerprint(inputs)[:12]})
+            log.info("refresh of step %d after %.0f s", inputs["step"], time.monotonic() - started)
+    return Refreshed.open(folder)
+
+
+class Refresh(FitHooks):
+    """Hooks of the fit loop: snapshots out, results in.
+
+    Args:
+        config: the run's configuration, a `RefreshedConfig`.
+        make: module-level function of the configuration and a device that makes the `Refresher`.
+        write_snapshot: writes the present model into a folder; called in the main process.
+        take_up: opens a result in every process, so that the next batch is made with it; returns figures for
+            the log.
+        key: identifies the run's examples and corpus.
+        encode: an `EncodesCorpus` that `make` is given as a third argument.
+        must_wait: whether training cannot begin without a result.
+        begins_with_result: what training begins with was made by the model of step 0, which is not refreshed.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        make: Callable[..., Refresher],
+        write_snapshot: Callable[[Path], object],
+        take_up: Callable[[Refreshed], Mapping[str, float]],
+        *,
+        world: World,
+        key: str,
+        encode: Callable[..., Any] | None = None,
+        must_wait: Callable[[], bool] = lambda: False,
+        begins_with_result: bool = False,
+    ) -> None:
+        if encode is not None and config.refresh_device is not None:
+            raise ConfigError(
+                "the corpus is encoded on a cluster, and refresh_device names a device of this machine",
+                hint="give one of them",
+            )
+        self._config, self._make, self._encode = config, make, () if encode is None else (encode,)
+        self._write_snapshot, self._open, self._world, self._key = write_snapshot, take_up, world, key
+        self._must_wait, self._begins_with_result = must_wait, begins_with_result
+        self._refresher: Refresher | None = None
+        self._current: Refreshed | None = None
+        self._pending: Path | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._figures: Mapping[str, float] = {}
+        self._taken_up_at = 0
+
+    def before_step(self, step: int) -> None:
+        """Take up the result of the last snapshot and write the next, where a refresh is due.
+
+        Raises:
+            ResourceError: the process that makes the result has died.
+        """
+        every = self._config.refresh_every_steps
+        if self._child is not None:
+            self._check_child()
+        if not every or step % every or (step == 0 and self._begins_with_result):
+            return
+        if self._pending is not None:
+            self._finish(step)
+        self._pending = self._folder(step)
+        if self._world.is_main:
+            with torch.random.fork_rng():  # writing draws random numbers in places; training must not notice
+                self._publish(self._pending, step)
+            self._start()
+        if self._config.refresh_device is None or (self._current is None and self._must_wait()):
+            self._finish(step)
+
+    def log_fields(self, step: int) -> Mapping[str, Any]:
+        """Version and age of the result in use; for a while after a change, its figures."""
+        made_at = 0 if self._current is None else self._current.step
+        version = "file" if self._current is None else self._current.version
+        shown = self._config.run.log_every_steps or LOG_EVERY_STEPS
+        figures = self._figures if step - self._taken_up_at <= shown else {}
+        return {"index_version": version, "index_age_steps": step - made_at, **figures}
+
+    def extra_state(self) -> Mapping[str, Any]:
+        """The results in use and in the making, for an exact resume."""
+        current = None if self._current is None else self._folder(self._current.step).name
+        pending = None if self._pending is None else self._pending.name
+        state = {"key": self._key, "current": current, "pending": pending, "taken_up_at": self._taken_up_at}
+        return {"refresh": state}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Go on with the results that the checkpoint names.
+
+        Raises:
+            MismatchedArtifactError: the run was started with other examples, or another corpus.
+            IncompleteArtifactError: a result was deleted.
+        """
+        state = state["refresh"]
+        if state["key"] != self._key:
+            raise MismatchedArtifactError(
+                f"the run in {self._config.out} began with other questions, or another index of this name",
+                hint="restore those to continue, or choose another --out",
+            )
+        if state["current"] is not None:
+            self._take_up(Refreshed.open(self._root / state["current"]), state["taken_up_at"])
+        if state["pending"] is not None:
+            self._pending = self._root / state["pending"]
+            if self._world.is_main:
+                self._start()
+
+    def on_checkpoint(self, path: Path, step: int) -> None:
+        """Delete results that no checkpoint needs any more."""
+        saved = map(Checkpoint.open, complete_checkpoints(path.parent))
+        oldest = min(checkpoint.state["hooks"]["refresh"]["current"] or "" for checkpoint in saved)
+        for folder in self._root.glob("step-*"):
+            if folder.name < oldest:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """End the process that makes a result nobody waits for any more."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+
+    @property
+    def _root(self) -> Path:
+        return Path(self._config.out) / "refresh"
+
+    def _folder(self, step: int) -> Path:
+        return self._root / f"step-{step:08d}"
+
+    def _publish(self, folder: Path, step: int) -> None:
+        """Write the snapshot; what an earlier attempt of the same step made of the same one is kept."""
+        before = self._current
+        with replaced_folder(folder.with_name("snapshot")) as temporary:
+            self._write_snapshot(temporary)
+            files = (path for path in temporary.rglob("*") if path.is_file())
+            table = file_table(temporary, (path.relative_to(temporary).as_posix() for path in files))
+        inputs = {
+            "step": step, "key": self._key, "turn": 0 if before is None else before.turn + 1,
+            "before": None if before is None else self._folder(before.step).name, "files": table,
+        }  # fmt: skip
+        if not (folder / _INPUTS).is_file() or read_json(folder / _INPUTS) != inputs:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            os.replace(folder.with_name("snapshot"), folder / "snapshot")
+            atomic_write_json(folder / _INPUTS, inputs)
+        shutil.rmtree(folder.with_name("snapshot"), ignore_errors=True)
+        log.info("snapshot of step %d", step)
+
+    def _start(self) -> None:
+        """Begin the result: with a device of its own in another process."""
+        assert self._pending is not None
+        if self._config.refresh_device is None:
+            return
+        kinds = (self._make, type(self._config))
+        names = [f"{thing.__module__}:{thing.__qualname__}" for thing in kinds]
+        environment = {name: value for name, value in os.environ.items() if name not in _TORCHRUN}
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "rag.training.refresh", *names, str(self._pending.absolute())],
+            stdin=subprocess.PIPE, env=environment,
+        )  # fmt: skip
+
+    def _check_child(self) -> bool:
+        """Whether the process has finished.
+
+        Raises:
+            ResourceError: it failed, or was killed.
+        """
+        code = None if self._child is None else self._child.poll()
+        if code:
+            raise ResourceError(
+                f"the process that refreshes {self._pending} ended with exit code {code}; see above",
+                hint="the same command goes on from the last checkpoint and the last finished shard",
+            )
+        return code == 0
+
+    def _finish(self, step: int) -> None:
+        """Wait for the pending result, or make it, and take it up in every process."""
+        assert self._pending is not None
+        if self._world.is_main:
+            if self._config.refresh_device is None:
+                with torch.random.fork_rng():
+                    make_result(self._pending, self._own_refresher)
+            else:
+                while not self._check_child():
+                    time.sleep(_POLL_S)
+        self._world.barrier()
+        self._take_up(Refreshed.open(self._pending), step)
+        self._pending = self._child = None
+
+    def _own_refresher(self) -> Refresher:
+        if self._refresher is None:
+            self._refresher = self._make(self._config, self._world.device, *self._encode)
+        return self._refresher
+
+    def _take_up(self, result: Refreshed, step: int) -> None:
+        figures = self._open(result)
+        self._current, self._taken_up_at = result, step
+        self._figures = {name: round(value, 4) for name, value in figures.items()}
+        if self._world.is_main:
+            log.info("step %d: training now uses index %s of step %d", step, result.version, result.step)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it ends, however that happens: its pipe breaks."""
+
+    def wait() -> None:
+        os.read(0, 1)  # nothing is ever written: it returns when the other end is closed
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main(arguments: Iterable[str]) -> None:
+    """Make one result: names of the function and of the configuration's class, folder of the step."""
+    make, kind, folder = arguments
+    _end_with_parent()
+    setup_logging("INFO")
+    out = Path(folder).parent.parent
+    config: Any = load_config(resolve_name(kind), out / "config.json")
+    use_threads(config.run.threads)
+    with suppress(KeyboardInterrupt):  # Ctrl-C reaches the trainer too, which ends this process
+        make_result(Path(folder), lambda: resolve_name(make)(config, config.refresh_device))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,1 +1,0 @@
-"""Refreshing during training: schedule, staleness, generations, exchange between processes."""

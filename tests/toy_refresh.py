@@ -1,0 +1,65 @@
+"""A refresh whose result is a line of text, made in this process or in one beside it."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rag.training.config import RefreshedConfig, TrainConfig
+from rag.training.distributed import World
+from rag.training.refresh import Refresh, Refreshed
+
+
+class ToyConfig(RefreshedConfig, TrainConfig):
+    """`fails`: exit code with which the refresher ends at once."""
+
+    recipe = "toy"
+    name: str = "toy"
+    refresh_every_steps: int = 2
+    fails: int = 0
+
+
+class ToyRefresher:
+    """Copies the snapshot's number; the text of the result before stands in front of it."""
+
+    def __init__(self, config: ToyConfig) -> None:
+        self._fails = config.fails
+
+    def build(self, snapshot: Path, before: Refreshed | None, folder: Path) -> None:
+        """See `Refresher.build`."""
+        if self._fails:
+            os._exit(self._fails)
+        earlier = "" if before is None else (before.path / "text").read_text()
+        (folder / "text").write_text(earlier + (snapshot / "number").read_text())
+
+
+def make_toy(config: ToyConfig, device: str) -> ToyRefresher:
+    """The refresher of a run."""
+    return ToyRefresher(config)
+
+
+class ToyRun:
+    """A trainer whose model is the number of its step."""
+
+    def __init__(self, config: ToyConfig, **given: Any) -> None:
+        self.texts: list[str] = []
+        self._step = 0
+        self.hooks = Refresh(
+            config, make_toy, self._write, self._take_up, world=World.single("cpu"),
+            **{"key": "examples", **given},
+        )  # fmt: skip
+
+    def steps(self, first: int, stop: int) -> list[str]:
+        """The text in use at each step."""
+        used = []
+        for self._step in range(first, stop):
+            self.hooks.before_step(self._step)
+            used.append(self.texts[-1] if self.texts else "")
+        return used
+
+    def _write(self, folder: Path) -> None:
+        (folder / "number").write_text(str(self._step))
+
+    def _take_up(self, result: Refreshed) -> Mapping[str, float]:
+        self.texts.append((result.path / "text").read_text())
+        return {"length": float(len(self.texts[-1]))}

@@ -1,0 +1,123 @@
+"""A refresh in turn and beside the training: when results are used, what is kept, what a death says."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError, ResourceError
+from rag.core.files import atomic_write_json
+from rag.training.claim import claim_run
+from tests.toy_refresh import ToyConfig, ToyRefresher, ToyRun
+from tests.worlds import wait_until
+
+
+def config(out: Path, **settings: Any) -> ToyConfig:
+    made = ToyConfig(out=out, **settings)
+    claim_run(made, out)
+    return made
+
+
+def names(out: Path) -> list[str]:
+    return sorted(path.name for path in (out / "refresh").glob("step-*"))
+
+
+def test_in_turn_every_result_is_used_at_once(tmp_path: Path) -> None:
+    run = ToyRun(config(tmp_path))
+    assert run.steps(0, 5) == ["0", "0", "02", "02", "024"]
+    fields = run.hooks.log_fields(5)
+    assert (fields["index_age_steps"], fields["length"]) == (1, 3.0)
+    assert ToyRun(config(tmp_path / "b"), begins_with_result=True).steps(0, 4) == ["", "", "2", "2"]
+    never = ToyRun(config(tmp_path / "c", refresh_every_steps=0))
+    assert never.steps(0, 3) == [""] * 3
+    assert never.hooks.log_fields(3) == {"index_version": "file", "index_age_steps": 3}
+
+
+def test_beside_a_result_is_used_from_the_next_snapshot_on(tmp_path: Path) -> None:
+    run = ToyRun(config(tmp_path, refresh_device="cpu"))
+    assert run.steps(0, 3) == ["", "", "0"]
+    run.hooks.close()
+    waiting = ToyRun(config(tmp_path / "b", refresh_device="cpu"), must_wait=lambda: True)
+    assert waiting.steps(0, 2) == ["0", "0"]  # training cannot begin without
+    waiting.hooks.close()
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_a_resumed_run_uses_the_same_results(
+    tmp_path: Path, device: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ToyRun(config(tmp_path / "whole", refresh_device=device))
+    wanted = whole.steps(0, 7)
+    first = ToyRun(config(tmp_path / "run", refresh_device=device))
+    assert first.steps(0, 3) == wanted[:3]
+    state = json.loads(json.dumps(dict(first.hooks.extra_state())))
+    first.steps(3, 6)
+    first.hooks.close()
+    built: list[str] = []
+    build = ToyRefresher.build
+
+    def counted(self: ToyRefresher, snapshot: Path, *given: Any) -> None:
+        built.append(snapshot.parent.name)
+        build(self, snapshot, *given)
+
+    monkeypatch.setattr(ToyRefresher, "build", counted)
+    resumed = ToyRun(config(tmp_path / "run", refresh_device=device))
+    resumed.hooks.load_extra_state(state)
+    assert resumed.steps(3, 7) == wanted[3:]
+    resumed.hooks.close()
+    whole.hooks.close()
+    assert built == ([] if device else ["step-00000006"])  # what was made of the same snapshot is kept
+
+
+def test_results_that_no_checkpoint_needs_are_deleted(tmp_path: Path) -> None:
+    run = ToyRun(config(tmp_path))
+    for step in range(5):
+        run.steps(step, step + 1)
+        checkpoint = tmp_path / "checkpoints" / f"step-{step + 1:08d}"
+        checkpoint.mkdir(parents=True)
+        state = {"step": step + 1, "hooks": dict(run.hooks.extra_state())}
+        atomic_write_json(checkpoint / "state.json", state)
+        if step > 1:
+            (checkpoint.with_name(f"step-{step - 1:08d}") / "state.json").unlink()
+        run.hooks.on_checkpoint(checkpoint, step + 1)
+    assert names(tmp_path) == ["step-00000002", "step-00000004"]
+
+
+def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
+    run = ToyRun(config(tmp_path))
+    run.steps(0, 1)
+    state = dict(run.hooks.extra_state())
+    with pytest.raises(MismatchedArtifactError, match="other questions"):
+        ToyRun(config(tmp_path), key="others").hooks.load_extra_state(state)
+    (tmp_path / "refresh/step-00000000/result/done.json").unlink()
+    with pytest.raises(IncompleteArtifactError, match="no finished result"):
+        ToyRun(config(tmp_path)).hooks.load_extra_state(state)
+    with pytest.raises(ConfigError, match="give one of them"):
+        ToyRun(config(tmp_path / "b", refresh_device="cpu"), encode=print)
+
+
+def test_the_death_of_the_refresher_is_noticed(tmp_path: Path) -> None:
+    failing = ToyRun(config(tmp_path / "a", refresh_device="cpu", fails=7))
+    with pytest.raises(ResourceError, match="ended with exit code 7"):
+        failing.steps(0, 3)
+    killed = ToyRun(config(tmp_path / "b", refresh_device="cpu"))
+    killed.steps(0, 1)
+    child = killed.hooks._child
+    assert child is not None
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    with pytest.raises(ResourceError, match="exit code -9"):
+        killed.steps(1, 2)
+
+
+def test_the_refresher_ends_with_its_trainer(tmp_path: Path) -> None:
+    run = ToyRun(config(tmp_path, refresh_device="cpu"))
+    run.steps(0, 1)
+    child = run.hooks._child
+    assert child is not None
+    assert child.stdin is not None
+    child.stdin.close()  # as when the trainer is killed
+    wait_until(lambda: child.poll() is not None)
