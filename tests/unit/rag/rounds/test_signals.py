@@ -158,8 +158,8 @@ def test_a_reader_is_told_what_it_can_give(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot give the signal attention") as caught:
         extractive(tmp_path, "attention")
     assert "it gives span-likelihood; attention comes from a generative reader" in str(caught.value)
-    with pytest.raises(ConfigError, match="mode 'single'") as caught:
-        generative("bart", "leave-one-out", mode="single")
+    with pytest.raises(ConfigError, match="mode 'rag-token'") as caught:
+        generative("bart", "leave-one-out", mode="rag-token")
     assert "it gives likelihood" in str(caught.value)
     with pytest.raises(ConfigError, match="unknown signal 'entropy'"):
         extractive(tmp_path, "entropy")
