@@ -206,7 +206,7 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
     return {name: (parameter.annotation, parameter.default) for name, parameter in parameters.items()}
 
 
-_TRAINED = {"adapt": "reader"}  # command → recipe, where it has another name
+_TRAINED = {"adapt": "dpr"}  # command → recipe, where it has another name
 
 
 def complete_config(ctx: typer.Context, incomplete: str) -> list[str]:
