@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,8 +63,10 @@ def create_app(
         >>> "/v1/ask" in app.openapi()["paths"]
         True
     """
-    own = tempfile.TemporaryDirectory(prefix=RUN_PREFIX)
-    engine = Engine(settings, open_pipeline, pipeline, folder or Path(own.name))
+    own = ExitStack()
+    if folder is None:
+        folder = Path(own.enter_context(tempfile.TemporaryDirectory(prefix=RUN_PREFIX)))
+    engine = Engine(settings, open_pipeline, pipeline, folder)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -75,8 +77,7 @@ def create_app(
             if engine.load_error is not None and on_load_error is not None:
                 on_load_error(engine.load_error)
 
-        tasks = [asyncio.create_task(load(), name="rag-load")]
-        tasks.append(asyncio.create_task(engine.follow_updates(), name="rag-follow-updates"))
+        tasks = [asyncio.create_task(work) for work in (load(), engine.follow_updates())]
         if opens_first:
             await tasks[0]
         try:
@@ -85,7 +86,7 @@ def create_app(
             for task in tasks:
                 task.cancel()
             await engine.close()
-            own.cleanup()
+            own.close()
 
     api_routes = [route for part in _ROUTERS for route in part.routes]
     keys = (HTTPBearer(auto_error=False), APIKeyHeader(name="X-API-Key", auto_error=False))
@@ -140,8 +141,5 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
             }
         )
 
-    routes: list[BaseRoute] = [
-        Route(path, page_file, methods=["GET"], include_in_schema=False) for path in _PAGE_FILES
-    ]
-    routes.append(Route("/page.json", page_settings, methods=["GET"], include_in_schema=False))
-    return routes
+    pages = {**dict.fromkeys(_PAGE_FILES, page_file), "/page.json": page_settings}
+    return [Route(path, page, methods=["GET"], include_in_schema=False) for path, page in pages.items()]
