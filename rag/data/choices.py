@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 CorpusFormat = Literal[
-    "jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "hotpot", "beir", "documents", "hf", "irds"
+    "jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "beir", "documents", "hf", "irds"
 ]  # fmt: skip
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
 

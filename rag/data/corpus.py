@@ -18,7 +18,7 @@ from rag.data.files.documents import documents_of
 from rag.data.files.fields import METADATA_HINT, DocumentFields, metadata_of_fields
 from rag.data.files.rows import STDIN
 from rag.data.files.sources import DOCUMENTS, ReadOptions, Source, find_sources
-from rag.data.records import BadRecord, Document, Problem, ReadReport, known, rows_of
+from rag.data.records import BadRecord, Document, Problem, ReadReport, cell_or_none, rows_of
 
 _UNITS = dict.fromkeys(("json", "parquet", "hf", "irds"), "record")
 _log = get_logger(__name__)
@@ -156,50 +156,42 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
     Raises:
         DataError: there are none, one is empty or no text, or titles and texts differ in number.
     """
-    given = rows_of(
-        texts, "texts", hint="put it in a list; files are indexed with `rag index FILE --out DIR`"
-    )
-    if not given:
+    rows = rows_of(texts, "texts", hint="put it in a list; files are indexed with `rag index FILE --out DIR`")
+    if not rows:
         raise DataError("no texts were given", hint="pass at least one string or Passage")
-    named = None
-    if titles is not None:
-        named = [known(title) or "" for title in rows_of(titles, "titles")]
-        if len(named) != len(given):
-            raise DataError(f"{len(given)} texts but {len(named)} titles; expected one title per text")
-        if wrong := [
-            f"title {n} is {title!r:.40}" for n, title in enumerate(named) if not isinstance(title, str)
-        ]:
-            raise DataError(f"{wrong[0]}, expected text")
+    names = (
+        [""] * len(rows) if titles is None else [cell_or_none(it) or "" for it in rows_of(titles, "titles")]
+    )
+    if len(names) != len(rows):
+        raise DataError(f"{len(rows)} texts but {len(names)} titles; expected one title per text")
     fields = DocumentFields(ReadOptions(), "row")
-    passages = []
-    for number, item in enumerate(given):
-        passage: Any = item
-        if isinstance(item, Mapping):
-            passage = fields.document(item, number)
-            if isinstance(passage, Document):
-                metadata = _metadata(item.get("metadata"), number)
-                passage = Passage(passage.id, passage.title, passage.text, metadata=metadata)
-        elif isinstance(item, str):
-            passage = Passage(str(number), named[number] if named else "", item)
-        if not isinstance(passage, Passage):
-            problem = f"expected text, a Passage or a mapping, found {item!r:.40}"
-            if isinstance(passage, BadRecord):
-                problem = (
-                    passage.detail
-                    if passage.reason == "missing field"
-                    else f"{passage.reason}, {passage.detail}"
-                )
-            raise DataError(f"text {number}: {problem}")
-        if not passage.text.strip():
-            raise DataError(f"text {number} is empty", hint="leave it out, with its title")
-        passages.append(passage)
+    passages = [_passage(row, n, name, fields) for n, (row, name) in enumerate(zip(rows, names, strict=True))]
     if fields.layout:
         _log.info("%s", fields.layout)
     return passages
 
 
+def _passage(row: Any, number: int, title: str, fields: DocumentFields) -> Passage:
+    if not isinstance(title, str):
+        raise DataError(f"title {number} is {title!r:.40}, expected text")
+    if isinstance(row, str):
+        row = Passage(str(number), title, row)
+    elif isinstance(row, Mapping):
+        document = fields.document(row, number)
+        if isinstance(document, BadRecord):
+            reason = "" if document.reason == "missing field" else f"{document.reason}, "
+            raise DataError(f"text {number}: {reason}{document.detail}")
+        metadata = _metadata(row.get("metadata"), number)
+        row = Passage(document.id, document.title, document.text, metadata=metadata)
+    if not isinstance(row, Passage):
+        raise DataError(f"text {number}: expected text, a Passage or a mapping, found {row!r:.40}")
+    if not row.text.strip():
+        raise DataError(f"text {number} is empty", hint="leave it out, with its title")
+    return row
+
+
 def _metadata(given: Any, number: int) -> Metadata:
-    if known(given) is None:
+    if cell_or_none(given) is None:
         return ()
     if not isinstance(given, Mapping):
         raise DataError(

@@ -15,7 +15,7 @@ from rag.data.choices import QUESTION_FORMATS
 from rag.data.files.evidence import evidence_of
 from rag.data.files.named import HF_PREFIX, IRDS_PREFIX, Grades, irds_questions, stream_rows
 from rag.data.files.question_sets import QUESTION_FIELDS, answers_of, parse_record, squad_paragraphs
-from rag.data.files.record import good
+from rag.data.files.record import good, text_lines
 from rag.data.files.rows import (
     STDIN,
     Rows,
@@ -27,7 +27,6 @@ from rag.data.files.rows import (
     read_rows,
 )
 from rag.data.files.sources import in_folder
-from rag.data.files.tables import read_qrels
 from rag.data.records import BadRecord, rows_of
 
 _IDS = re.compile(r"[^,;|\s]+")
@@ -163,6 +162,35 @@ def _judged(questions: Iterable[Question], grades: Grades, queries: Any, qrels: 
             f"{qrels} judges none of the questions of {queries}: it has {len(grades):,}, the first {first!r}",
             hint="give the judgements that belong to these questions; both name questions by the same ids",
         )
+
+
+def read_qrels(path: Path) -> Grades:
+    """The grade of each judged passage of each question, TREC's or BEIR's; ids between tabs may hold blanks.
+
+    Raises:
+        DataError: a line of another shape; names it.
+    """
+    grades: Grades = {}
+    for place, line in text_lines(path):
+        fields = [field.strip() for field in line.split("\t")]
+        if len(fields) not in (3, 4):
+            fields = line.split()
+        if not line.strip() or fields[0] == "query-id":
+            continue
+        if len(fields) not in (3, 4):
+            raise DataError(f"{place}: {len(fields)} fields, qrels have 4 (TREC) or 3 (BEIR)")
+        grades.setdefault(fields[0], {})[fields[-2]] = _grade(fields[-1], place)
+    return grades
+
+
+def _grade(value: str, place: str) -> int:
+    """A whole number, which tables that were written by other programs may have as 1.0."""
+    try:
+        if (number := float(value)).is_integer():
+            return int(number)
+    except (ValueError, OverflowError):
+        pass
+    raise DataError(f"{place}: grade {value!r} is not a whole number")
 
 
 def questions_from(rows: Any) -> list[Question]:

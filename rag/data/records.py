@@ -28,7 +28,7 @@ def rows_of(given: Any, what: str, *, hint: str = "put it in a list") -> list[An
     if hasattr(given, "columns"):
         listed = getattr(given, "to_dicts", None) or getattr(given, "to_pylist", None)
         rows = listed() if listed else given.to_dict("records")
-        return [{name: known(value) for name, value in row.items()} for row in rows]
+        return [{name: cell_or_none(value) for name, value in row.items()} for row in rows]
     try:
         if isinstance(given, str | bytes | Mapping | PurePath):
             raise TypeError
@@ -39,7 +39,7 @@ def rows_of(given: Any, what: str, *, hint: str = "put it in a list") -> list[An
         raise DataError(f"{what} is a single {type(given).__name__}, expected a list", hint=hint) from None
 
 
-def known(value: Any) -> Any:
+def cell_or_none(value: Any) -> Any:
     """The value, or None for pandas' markers of an empty cell: NaN or NA."""
     is_missing = type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
     return None if is_missing else value

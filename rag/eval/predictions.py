@@ -10,8 +10,8 @@ from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
 from rag.data.files.record import good, write_json_lines
+from rag.data.files.results import write_run
 from rag.data.files.rows import json_lines, open_binary
-from rag.data.files.tables import write_run
 
 _LOG = get_logger(__name__)
 

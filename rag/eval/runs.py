@@ -9,8 +9,7 @@ from rag.core.progress import Progress
 from rag.core.types import Passage, Paths, Question, RankedPassages
 from rag.data.examples import Candidate, Example
 from rag.data.examples import write_results as write_dpr_results
-from rag.data.files.results import write_paths
-from rag.data.files.tables import write_run
+from rag.data.files.results import write_paths, write_run
 from rag.data.filters import Filter
 from rag.data.text import AnswerMatcher
 from rag.pipeline import Pipeline

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, read_examples, write_results
+from rag.data.files.results import write_run
 from rag.data.files.rows import table_rows
-from rag.data.files.tables import write_run
 
 lines = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
 ids = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=6)

@@ -40,8 +40,7 @@ def documents_of(
     """
     is_file = source.format not in ("parquet", "hf", "irds")
     opened: AbstractContextManager[Any] = open_binary(source.path) if is_file else nullcontext()
-    is_hotpot = source.format == "hotpot"  # the text of its abstracts is a list of sentences
-    fields = DocumentFields(options, source.name, text_lists_are_sentences=is_hotpot)
+    fields = DocumentFields(options, source.name)
     with opened as stream:
         for number, row in _rows_of(stream, source, options, fields):
             if isinstance(row, Document | BadRecord):
@@ -69,7 +68,6 @@ def _rows_of(stream: Any, source: Source, options: ReadOptions, fields: Document
     if format == "wikiextractor":  # in either form: lines of JSON, or `<doc …>` blocks
         is_json = head_of(stream).lstrip().startswith(b"{")
         return json_lines(stream, options.encoding) if is_json else _doc_blocks(stream, options)
-    format = "jsonl" if format == "hotpot" else format
     return read_rows(stream, format, source.path, fields.columns, options.encoding)
 
 

@@ -39,10 +39,9 @@ class DocumentFields:
     Args:
         options: field names that replace the usual ones.
         name: name of the source, for generated ids.
-        text_lists_are_sentences: a list in the text field holds sentences (HotpotQA) and not paragraphs.
     """
 
-    def __init__(self, options: ReadOptions, name: str, *, text_lists_are_sentences: bool = False) -> None:
+    def __init__(self, options: ReadOptions, name: str) -> None:
         self._ids = (options.id_field,) if options.id_field else ID_FIELDS
         self._titles = (options.title_field,) if options.title_field else TITLE_FIELDS
         self._texts = (options.text_field,) if options.text_field else TEXT_FIELDS
@@ -50,7 +49,6 @@ class DocumentFields:
         self._ids_are_made: bool | None = False if options.id_field else None
         self._metadata, self._seen_metadata = options.metadata, set[str]()
         self._name = name
-        self._lists_are_sentences = text_lists_are_sentences
         self._first_names: tuple[str, ...] = ()
         self.layout = ""
 
@@ -151,7 +149,7 @@ class DocumentFields:
         if isinstance(value, str):
             return _from_text(record, document_id, title, value)
         if is_list(value):
-            if self._lists_are_sentences or any(key in record for key in _SENTENCE_MARKERS):
+            if any(key in record for key in _SENTENCE_MARKERS):
                 return _from_sentences(document_id, title, value)
             return _from_paragraphs(document_id, title, value, is_kilt="wikipedia_id" in record)
         return BadRecord("text is not text", f"found {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Shared by the readers and writers of records: JSON and text files, scores, tokens."""
+"""Shared by the readers and writers of records: JSON and text files, scores."""
 
 import json
 import math
@@ -90,17 +90,3 @@ def finite(value: Any, place: str) -> float:
     if not math.isfinite(score):
         raise DataError(f"{place}: score {value!r} is not a finite number")
     return score
-
-
-def token(value: str, what: str) -> str:
-    """The value, if it is a token of a file whose fields are separated by blanks.
-
-    Raises:
-        DataError: it is empty or holds white space.
-    """
-    if not value or value.split() != [value]:
-        raise DataError(
-            f"{what} {value!r} is empty or holds white space, which this format cannot express",
-            hint="write a JSON format, or give ids without spaces",
-        )
-    return value

@@ -1,9 +1,10 @@
-"""Files that commands write for other programs: passages, and MDR's paths."""
+"""Files that commands write for other programs: passages, TREC runs, and MDR's paths."""
 
 import csv
 import gzip
 import io
 import json
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path
 from rag.core.types import Passage, Question
-from rag.data.files.record import write_json_lines
+from rag.data.examples import Example
+from rag.data.files.record import finite, open_text, write_json_lines
 
 
 def write_passages(path: str | Path, passages: Iterable[Passage]) -> int:
@@ -76,3 +78,40 @@ def write_paths(
         for question, paths in results
     )
     write_json_lines(Path(path), records)
+
+
+def write_run(path: Path, examples: Iterable[Example]) -> None:
+    """Write a TREC run: ranks from 1 in the order given, scores that read back exactly."""
+    with open_text(path) as file:
+        for example in examples:
+            question = _token(example.id, "question id")
+            tag = _token(str(example.meta.get("tag") or "rag"), "tag")
+            last, seen = math.inf, set[str]()
+            for rank, hit in enumerate(example.candidates, start=1):
+                passage = _token(hit.passage.id, "passage id")
+                where = f"passage {passage!r} of question {question!r}"
+                score = -float(rank) if hit.score is None else finite(hit.score, where)
+                if score > last:
+                    raise DataError(
+                        f"question {question!r}: the score rises at rank {rank}; expected falling scores",
+                        hint="distances of an HNSW index must be negated first",
+                    )
+                if passage in seen:
+                    raise DataError(f"question {question!r}: passage {passage!r} stands twice in its ranking")
+                last = score
+                seen.add(passage)
+                file.write(f"{question} Q0 {passage} {rank} {score!r} {tag}\n")
+
+
+def _token(value: str, what: str) -> str:
+    """The value, if it is a token of a file whose fields are separated by blanks.
+
+    Raises:
+        DataError: it is empty or holds white space.
+    """
+    if not value or value.split() != [value]:
+        raise DataError(
+            f"{what} {value!r} is empty or holds white space, which this format cannot express",
+            hint="write a JSON format, or give ids without spaces",
+        )
+    return value

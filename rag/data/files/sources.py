@@ -30,7 +30,6 @@ _BY_SUFFIX = {
 }  # fmt: skip
 _ALSO_DOCUMENTS = ("csv", "tsv", "json")  # records in a folder of data, one table among documents
 _ALIKE = {  # formats of files that are read as another one
-    "hotpot": ("wikiextractor", "jsonl"),
     "jsonl": ("jsonl", "wikiextractor"),
     DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS),
 }

@@ -36,10 +36,6 @@ def read_one(path: Path, record, **options) -> Document:
     return document
 
 
-def test_jsonl(tmp_path: Path) -> None:
-    assert list(read_documents([write(tmp_path / "c.jsonl", jsonl(RECORDS))])) == EXPECTED
-
-
 @pytest.mark.parametrize(
     ("suffix", "compress"),
     [
@@ -130,7 +126,6 @@ def test_hotpot_abstracts(tmp_path: Path) -> None:
     write(tmp_path / "AA" / "wiki_00.bz2", bz2.compress(jsonl([record])))
     expected = [Document("12", "T", "One. Two.", ("One.", " Two."))]
     assert list(read_documents([tmp_path])) == expected
-    assert list(read_documents([tmp_path], format="hotpot")) == expected
 
 
 def test_wikiextractor_folder_in_both_forms(tmp_path: Path) -> None:
@@ -201,17 +196,6 @@ def test_dpr_table_with_quotes(tmp_path: Path) -> None:
     ]
 
 
-def test_tables_without_header_and_with_another_order(tmp_path: Path) -> None:
-    assert list(read_documents(write(tmp_path / "a.tsv", "7\tbody\n8\tmore\n"))) == [
-        Document("7", "", "body"),
-        Document("8", "", "more"),
-    ]
-    (document,) = read_documents(write(tmp_path / "b.csv", 'title,text,id\nT,"a, b",9\n'))
-    assert document == Document("9", "T", "a, b")
-    (document,) = read_documents(write(tmp_path / "c.tsv", "title\ttext\nT\tbody\n"))
-    assert document == Document("c.tsv:2", "T", "body")
-
-
 @pytest.mark.parametrize("stray", ['"never closed\tT', '"Plan A" was chosen\tT'])
 def test_a_broken_quote_is_refused_with_its_line(tmp_path: Path, stray: str) -> None:
     rows = ["id\ttext\ttitle", '1\ttext "1"\tT', f"2\t{stray}", '3\ttext "3"\tT']
@@ -242,12 +226,6 @@ def test_a_table_that_was_never_quoted_keeps_its_quotes(tmp_path: Path) -> None:
     ]
     collection = write(tmp_path / "collection.tsv", "".join(f"{n}\t{t}\n" for n, t in enumerate(texts)))
     assert [document.text for document in read_documents(collection)] == texts
-
-
-def test_tabs_in_a_csv_are_its_delimiter(tmp_path: Path) -> None:
-    path = write(tmp_path / "kb.csv", "title\ttext\nAaron\tA prophet, and a brother.\n")
-    (document,) = read_documents(path)
-    assert (document.title, document.text) == ("Aaron", "A prophet, and a brother.")
 
 
 def test_wrong_number_of_columns(tmp_path: Path) -> None:

@@ -97,22 +97,6 @@ def test_a_folder_of_data_files_stands_for_a_data_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("offline")
-@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv"])
-def test_other_data_files(tmp_path: Path, suffix: str) -> None:
-    folder = tmp_path / "set"
-    folder.mkdir()
-    if suffix == "csv":
-        (folder / "questions.csv").write_text("id,question,answer\nx,Who?,Me\n")
-        expected = [("x", ("Me",))]
-    else:
-        records = [{**KILT, "id": name} for name in ("k1", "k2")]
-        lines = "\n".join(map(json.dumps, records)) if suffix == "jsonl" else json.dumps(records)
-        (folder / f"questions.{suffix}").write_text(lines)
-        expected = [("k1", ("X",)), ("k2", ("X",))]
-    assert [(q.id, q.answers) for q in read_questions(f"hf:{folder}")] == expected
-
-
-@pytest.mark.usefixtures("offline")
 def test_the_official_squad_file_in_a_repository(tmp_path: Path) -> None:
     folder = tmp_path / "squad"
     folder.mkdir()

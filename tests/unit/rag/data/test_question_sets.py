@@ -10,7 +10,6 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import GoldPassage, Passage, Question
 from rag.data.corpus import read_documents
-from rag.data.files.question_sets import rows_of_columns
 from rag.data.questions import questions_from, read_questions
 from rag.eval.gold import gold_facts, gold_keys, gold_passages, needs_all
 
@@ -224,13 +223,6 @@ def test_other_sets() -> None:
 def test_malformed_fields_are_refused(change: dict, words: str) -> None:
     with pytest.raises(DataError, match=words):
         question({**HOTPOT, **change})
-
-
-def test_rows_of_columns() -> None:
-    assert rows_of_columns(None) == rows_of_columns({}) == []
-    assert rows_of_columns([1]) == [1]
-    with pytest.raises(ValueError, match="found int"):
-        rows_of_columns(3)
 
 
 def test_parquet_files(tmp_path: Path) -> None:

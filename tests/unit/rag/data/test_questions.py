@@ -87,13 +87,6 @@ def test_shapes_of_answers(tmp_path: Path, record: dict) -> None:
     assert (question.id, question.text, question.answers) == ("q1", "Q?", ("a",))
 
 
-def test_regular_expressions_stay_as_they_are(tmp_path: Path) -> None:
-    record = {"question": "Q?", "answer": [r"19\d\d|\bx"], "answer_is_regex": True}
-    (question,) = read(tmp_path / "q.jsonl", record)
-    assert question.answers == (r"19\d\d|\bx",)
-    assert question.answers_are_regex is True
-
-
 def test_dpr_training_list(tmp_path: Path) -> None:
     (question,) = read(tmp_path / "biencoder-nq-train.json", DPR_TRAIN)
     assert (question.id, question.answers, question.gold_passage_ids) == ("q1", ("A", "B"), ("17", "18"))
@@ -117,13 +110,6 @@ def test_squad_agrees_with_the_corpus_of_the_same_file(tmp_path: Path) -> None:
     assert second.answers == ()
     texts = {document.id: document.text for document in read_documents(path)}
     assert texts[first.gold_passage_ids[0]] == first.gold[0].passage.text
-
-
-def test_gold_info(tmp_path: Path) -> None:
-    (question,) = read(
-        tmp_path / "g.json", {"data": [{"question": "Q?", "example_id": 5, "short_answers": ["a"]}]}
-    )
-    assert (question.id, question.answers) == ("5", ("a",))
 
 
 def test_dpr_question_table(tmp_path: Path) -> None:
@@ -158,11 +144,6 @@ def test_tables_with_header(tmp_path: Path) -> None:
     assert (questions[0].level, questions[0].meta) == ("easy", {})
     assert read(tmp_path / "r.csv", "question\nWho?\n")[0].text == "Who?"
     assert read(tmp_path / "rows", "\tquestion\n0\tWho?\n")[0].text == "Who?"
-
-
-def test_plain_lines(tmp_path: Path) -> None:
-    questions = read(tmp_path / "q.txt", b"\xef\xbb\xbfWho?\r\n\r\n  When, [exactly]?\r\n")
-    assert questions == [Question("q1", "Who?"), Question("q3", "When, [exactly]?")]
 
 
 def test_compressed_files_folders_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, read_examples, write_results
-from rag.data.files.tables import write_run
+from rag.data.files.results import write_run
 
 
 def hit(id: str, title: str = "", text: str = "", score: float | None = None, **known) -> Candidate:

@@ -23,16 +23,6 @@ def test_blocks_have_exactly_100_words_unless_the_document_is_shorter(
     assert blocks[0].split()[0] == "w0"
 
 
-def test_the_last_block_wraps_to_the_beginning() -> None:
-    last = word_blocks(words(250))[-1].split()
-    assert last == [f"w{i}" for i in range(200, 250)] + [f"w{i}" for i in range(50)]
-    assert len(word_blocks(words(250), wrap=False)[-1].split()) == 50
-
-
-def test_whitespace_becomes_one_space() -> None:
-    assert word_blocks("a\n\nb\tc\u00a0d  e") == ["a b c d e"]
-
-
 def test_passages_carry_title_and_id() -> None:
     documents = [Document("x", "X", "a b c"), Document("y-0", "", "d")]
     options = SplitOptions(words=2)
@@ -41,12 +31,6 @@ def test_passages_carry_title_and_id() -> None:
     ]  # fmt: skip
     integer = SplitOptions(words=2, ids="integer")
     assert [p.id for p in split_documents(documents, integer)] == ["1", "2", "3"]
-
-
-def test_whole_documents_stay_as_they_are() -> None:
-    documents = [Document("x", "X", "a\n b ")]
-    assert list(split_documents(documents, SplitOptions(mode="none"))) == [Passage("x", "X", "a\n b ")]
-    assert [p.id for p in split_documents(documents, SplitOptions(mode="none", ids="integer"))] == ["1"]
 
 
 def test_windows_cover_every_sentence_and_keep_the_word_limit() -> None:
@@ -60,10 +44,6 @@ def test_windows_cover_every_sentence_and_keep_the_word_limit() -> None:
 def test_a_sentence_longer_than_the_limit_is_cut() -> None:
     assert window_sentences(["a b c d e"], max_words=2) == ["a b", "c d", "e"]
     assert window_sentences([]) == []
-
-
-def test_the_last_window_is_not_a_part_of_the_one_before() -> None:
-    assert window_sentences(["a", "b", "c", "d"], size=4, stride=1) == ["a b c d"]
 
 
 def test_given_sentences_are_used() -> None:

@@ -110,15 +110,6 @@ def test_what_fid_says_of_its_passages_is_read(tmp_path: Path) -> None:
     assert [dict(candidate.extra) for candidate in example.candidates] == [{}, {}]
 
 
-def test_pairs_need_no_negative(tmp_path: Path) -> None:
-    for name, text in (
-        ("a.jsonl", json.dumps({"query": ASKED, "positive": RIGHT})),
-        ("a.tsv", f"{ASKED}\t{RIGHT}\n"),
-    ):
-        [example] = read_examples(write(tmp_path, name, text))
-        assert ([p.text for p in example.positives], example.negatives) == ([RIGHT], ())
-
-
 @pytest.mark.parametrize("row", ["7\t8", f"{ASKED}\t['a forest']", f"7\t{ASKED}"])
 def test_a_table_of_something_else_is_no_training_file(tmp_path: Path, row: str) -> None:
     with pytest.raises(DataError, match="no training examples: its first row is"):

@@ -19,7 +19,7 @@ from rag.data.documents.limits import Limits
 from rag.data.documents.pool import convert_files
 from rag.data.documents.read import file_id
 from rag.data.files.sources import ReadOptions
-from rag.data.records import Document, ReadReport
+from rag.data.records import ReadReport
 from rag.data.split import SplitOptions, split_documents
 from tests import document_makers as make
 
@@ -242,8 +242,3 @@ def test_every_way_to_split_keeps_the_file(mode: str, tmp_path: Path) -> None:
     passages = list(split_documents(read_documents(tmp_path / "a.md"), SplitOptions(mode=mode)))
     assert all(p.location is not None and p.location.path == "a.md" for p in passages)
     assert [p.title for p in passages] == (["A", "A › B"] if mode == "sections" else ["A"] * len(passages))
-
-
-def test_records_have_no_location() -> None:
-    (passage,) = split_documents([Document("1", "T", "x")])
-    assert passage.location is None

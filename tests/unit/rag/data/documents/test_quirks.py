@@ -2,7 +2,6 @@
 
 import io
 import re
-import time
 import zipfile
 from pathlib import Path
 
@@ -10,14 +9,10 @@ import docx
 import pptx
 import pytest
 
-from rag.data.corpus import read_documents
-from rag.data.documents import worker
-from rag.data.documents.blocks import Block, Converted
+from rag.data.documents.blocks import Converted
 from rag.data.documents.convert import convert
 from rag.data.documents.limits import Limits
 from rag.data.documents.pool import convert_files
-from rag.data.documents.sections import sections
-from rag.data.records import Document, ReadReport
 from tests import document_makers as make
 
 
@@ -97,44 +92,8 @@ def test_headings_that_look_like_navigation_stay(heading: str) -> None:
     assert converted.text == "Guide\n\nPart\n\nIts text, as long as a text is."
 
 
-def test_many_comments_are_read_in_no_time() -> None:
-    started = time.monotonic()
-    source = b"<!-- a -->\n" * 30
-    assert convert(source + b"<root>text</root>", "a").text.endswith("<root>text</root>")
-    assert convert(source + b"<html><body>text</body></html>", "a").text == "text"
-    assert time.monotonic() - started < 30
-
-
 def test_a_text_about_pdf_is_no_pdf() -> None:
     assert convert(b"A file begins with %PDF-1.7 there.", "a.md").text == "A file begins with %PDF-1.7 there."
-
-
-def test_a_system_that_refuses_the_memory_limit_converts(monkeypatch: pytest.MonkeyPatch) -> None:
-    resource = pytest.importorskip("resource")
-
-    def refuse(*_: object) -> None:
-        raise ValueError("current limit exceeds maximum limit")
-
-    monkeypatch.setattr(resource, "setrlimit", refuse)
-    worker.limit_process(Limits())
-    worker._set_timer(0)
-
-
-def test_time_grows_with_the_number_of_sections_and_not_faster() -> None:
-    class Counted(tuple[Block, ...]):
-        copied = 0
-
-        def __getitem__(self, key):  # type: ignore[no-untyped-def, override]
-            taken = super().__getitem__(key)
-            Counted.copied += len(taken) if isinstance(key, slice) else 0
-            return taken
-
-    n_sections = 500
-    kinds = [Block("heading", 0, 1, 1), Block("paragraph", 0, 1)] * n_sections
-    blocks = Counted(Block(b.kind, 2 * n, 2 * n + 1, b.level) for n, b in enumerate(kinds))
-    document = Document("d", "T", "x " * 2 * n_sections, blocks=blocks)
-    assert sum(1 for _ in sections(document, 64)) == n_sections
-    assert Counted.copied <= len(blocks)
 
 
 @pytest.mark.parametrize("header", ["From: <@", 'From: ""@', "To: " + "(" * 300])
@@ -145,13 +104,6 @@ def test_an_odd_header_costs_neither_its_message_nor_the_mailbox(header: str) ->
     start = "From a@b Mon Jan 1 10:00:00 2024\n"
     box = convert(f"{start}Subject: First\n\nGood.\n\n{start}{message}".encode(), "in.mbox")
     assert [part in box.text for part in ("First", "Good.", "It opens at nine.")] == [True] * 3
-
-
-def test_lines_of_many_bars_take_no_time() -> None:
-    started = time.perf_counter()
-    for line in ("|a" * 40_000 + " x", "|+" * 40_000 + "x"):
-        assert convert(f"{line}\nb".encode(), "a.txt").text
-    assert time.perf_counter() - started < 5
 
 
 def test_a_page_nested_a_thousand_times_is_read_in_its_process(tmp_path: Path) -> None:
@@ -182,24 +134,3 @@ def test_footnotes_of_word_stand_below_their_paragraph() -> None:
     data = make.archive({name: text.encode("utf-8", "surrogateescape") for name, text in files.items()})
     converted = convert(data, "a.docx")
     assert converted.text == "Text.\n\nThe note.\n\nMore."
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "said"),
-    [
-        ("report.pdf", b"", "empty (0 bytes; get a whole copy of it)"),
-        ("notes.txt", b"", "empty (0 bytes; nothing to do: there is no text in it)"),
-        ("notes.pdf", b"Only text.", "broken file (its content is not PDF; name it .txt, or as what it is)"),
-        ("cut.docx", b"\x00\xff" * 50, "broken file (its content is not DOCX; get a whole copy of it)"),
-        ("cut.ipynb", b'{"cells": ', "broken file (not valid JSON; save the notebook again)"),
-        ("other.ipynb", b'{"a": 1}', "broken file (no cells of a notebook in it; save the notebook again)"),
-    ],
-)
-def test_what_to_do_about_a_file_fits_what_is_in_it(
-    name: str, data: bytes, said: str, tmp_path: Path
-) -> None:
-    (tmp_path / name).write_bytes(data)
-    (tmp_path / "good.md").write_text("# Danube\n\nThe Danube rises in a forest.")
-    report = ReadReport()
-    assert [one.id for one in read_documents(tmp_path, report=report)] == ["good.md"]
-    assert said in report.summary()

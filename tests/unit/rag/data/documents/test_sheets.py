@@ -72,14 +72,6 @@ def test_what_is_a_header(lines: tuple[str, ...], expected: list[str]):
     assert pieces(*lines) == expected
 
 
-def test_files_of_values_may_have_titles_too():
-    source = "Export of May;;\n;;\nweek;room;who\n2;37;Ann\n"
-    converted = convert(source.encode(), "a.csv")
-    assert [converted.text_of(block) for block in converted.blocks] == [
-        "Export of May", "week: 2; room: 37; who: Ann",
-    ]  # fmt: skip
-
-
 def test_a_merged_title_of_a_table_in_a_text_is_said_once():
     cells = [["Rooms"] * 3, ["week", "room", "who"], ["2", "37", "Ann"]]
     assert [piece.text for piece in grid(cells)] == ["Rooms", "week: 2; room: 37; who: Ann"]
