@@ -44,7 +44,7 @@ def create_app(
     pipeline: Pipeline | None = None,
     *,
     open_pipeline: OpenPipeline = open_pipeline,
-    on_load_error: Callable[[Exception], None] | None = None,
+    on_load_error: Callable[[Exception], object] = lambda error: None,
     opens_first: bool = False,
     folder: Path | None = None,
 ) -> FastAPI:
@@ -71,13 +71,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine.batcher.start()
-
-        async def load() -> None:
-            await engine.load()
-            if engine.load_error is not None and on_load_error is not None:
-                on_load_error(engine.load_error)
-
-        tasks = [asyncio.create_task(work) for work in (load(), engine.follow_updates())]
+        tasks = [asyncio.create_task(work) for work in (engine.load(on_load_error), engine.follow_updates())]
         if opens_first:
             await tasks[0]
         try:

@@ -80,7 +80,6 @@ class Engine:
         self.default = next(iter(self.holders))
         self.metrics = ServerMetrics()
         self.state: State = "loading"
-        self.load_error: Exception | None = None
         self.created_s = int(time.time())
         limit = settings.questions_per_minute
         self._rates = None if limit is None else KeyRates(limit)
@@ -103,19 +102,20 @@ class Engine:
             on_batch=self.metrics.batch_finished,
         )
 
-    async def load(self) -> None:
-        """Open all indexes and become ready; on failure the state is "failed", `load_error` the reason."""
+    async def load(self, on_error: Callable[[Exception], object]) -> None:
+        """Open all indexes and become ready; on failure the state is "failed", and the log has the reason."""
         for name in self.holders:
             try:
                 pipeline = self._first if name == self.default else None
                 if pipeline is None:
                     pipeline = await self.in_background(self._open, self.settings.only(name))
             except Exception as error:
-                self.state, self.load_error = "failed", error
+                self.state = "failed"
                 log.error(
                     "the index could not be opened: %s", error,
                     exc_info=not isinstance(error, RagError), extra=self._fields(name),
                 )  # fmt: skip
+                on_error(error)
                 return
             await self._install(name, pipeline)
             if reason := self.read_only(name):
