@@ -13,7 +13,6 @@ from rag.cli.options import (
     OPENING,
     READING,
     SEARCH,
-    QuestionFile,
     QuestionFormat,
     adds_options,
     option,
@@ -35,7 +34,22 @@ def evaluate(
         str | None,
         option(*("--index", "-i"), help="Directory written by `rag index`; --gold needs none.", panel=DATA),
     ] = None,
-    questions: QuestionFile,
+    questions: Annotated[
+        str | None,
+        option(
+            *("--questions", "-q"),
+            help="JSONL, CSV, SQuAD, NQ, DPR, HotpotQA … (.gz too), or hf:owner/name[:config][:split].",
+            panel=DATA,
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        option(
+            help="irds:NAME, such as irds:beir/scifact/test: its corpus is indexed where that is missing (in "
+            "--index, or beside --out), and its questions are searched for.",
+            panel=DATA,
+        ),
+    ] = None,
     format: QuestionFormat = "auto",
     split: Annotated[
         Literal["train", "dev", "test"] | None,
@@ -68,8 +82,15 @@ def evaluate(
 ) -> None:
     """Evaluate an index and a reader on a question set."""
     from rag.cli.options import parse_numbers
+    from rag.core.errors import ConfigError
     from rag.eval import api
+    from rag.eval.published import published_figures
 
+    if (questions is None) is (dataset is None):
+        raise ConfigError("give --questions, or --dataset and no --questions")
+    if dataset is not None:
+        index = str(index_dataset(dataset, index or f"{out}.index", str(opening["retriever"])))
+        questions, read = dataset, 0
     settings: dict[str, Any] = {
         **drawn,
         **reading,
@@ -89,4 +110,16 @@ def evaluate(
         typer.echo(comparison_table(compared))
     else:
         typer.echo(str(api.evaluate(index, questions, out, fusion=fusion[0] if fusion else None, **settings)))
+    if dataset is not None and (published := published_figures(dataset)):
+        typer.echo(published)
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
+
+
+def index_dataset(name: str, place: str, retriever: str) -> Path:
+    """Index the corpus of a data set, a document a passage, as far as this is not done."""
+    from rag.data.files.named import corpus_of
+    from rag.jobs import index
+
+    kind = retriever.partition(":")[0]
+    kind = kind if kind in ("bm25", "dense") else "hybrid"
+    return index(corpus_of(name), place, retriever=kind, split="none")

@@ -8,7 +8,9 @@ import pytest
 from ir_datasets.datasets.base import Dataset
 from ir_datasets.formats import JsonlDocs, TrecQrels, TsvQueries
 from ir_datasets.util import LocalDownload
+from typer.testing import CliRunner
 
+from rag.cli.main import app
 from rag.core.errors import ConfigError
 from rag.core.types import Question
 from rag.data.corpus import read_documents
@@ -53,3 +55,13 @@ def test_the_corpus_of_a_set_has_a_name() -> None:
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="no data set of this name"):
         list(read_questions("irds:no/such"))
+
+
+def test_a_set_is_indexed_and_evaluated_by_one_command(rivers: str, tmp_path: Path) -> None:
+    words = ["evaluate", "--dataset", f"{rivers}/test", "--retriever", "bm25", "-o", str(tmp_path / "out")]
+    for _ in range(2):  # the second finds both
+        shown = CliRunner().invoke(app, words)
+        assert shown.exit_code == 0, shown.output
+        assert "nDCG at 10                       100.0 %" in shown.stdout
+    assert (tmp_path / "out.index" / "manifest.json").is_file()
+    assert CliRunner().invoke(app, ["evaluate", "-o", str(tmp_path / "no")]).exit_code != 0
