@@ -185,7 +185,7 @@ def test_a_set_that_cannot_be_judged_is_told_always(
 @pytest.mark.parametrize("cell", ["danube", "danube;rhine", "danube|rhine", "\"['danube', 'rhine']\""])
 def test_gold_ids_in_a_table_are_read(index: Path, tmp_path: Path, cell: str) -> None:
     path = tmp_path / "q.csv"
-    path.write_text(f"Question,Gold Passage IDs\nWhere does the Danube rise?,{cell}\n")
+    path.write_text(f"question,gold_passage_ids\nWhere does the Danube rise?,{cell}\n")
     [question] = read_questions(path)
     assert question.gold_passage_ids == (("danube", "rhine") if "rhine" in cell else ("danube",))
     found = rag.evaluate(index=index, questions=path, reader=False)
