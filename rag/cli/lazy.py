@@ -51,33 +51,9 @@ class LazyGroup(TyperGroup):
 
 
 def command_of(name: str, function: Callable[..., None], **shown: Any) -> Any:
-    """A command made of a function, which refuses an option that is given twice and takes a single value."""
+    """A command made of a function."""
     single = typer.Typer(add_completion=False)
     single.command(name, **shown)(function)
     command: Any = typer.main.get_command(single)
     command.name = name
-    return refusing_repeats(command)
-
-
-def refusing_repeats(command: Any) -> Any:
-    """Refuse an option that is given twice and takes one value: the first one would be dropped."""
-    make_parser = command.make_parser
-
-    def checked_parser(ctx: Any) -> Any:
-        parser = make_parser(ctx)
-        parse = parser.parse_args
-
-        def checked_parse(args: list[str]) -> Any:
-            values, rest, order = parse(args)
-            for option in {each.name: each for each in order}.values():
-                is_single = option.param_type_name == "option" and not (option.multiple or option.is_flag)
-                if is_single and order.count(option) > 1:
-                    name = max(option.opts, key=len)
-                    raise ConfigError(f"{name} is given {order.count(option)} times", hint="give it once")
-            return values, rest, order
-
-        parser.parse_args = checked_parse
-        return parser
-
-    command.make_parser = checked_parser
     return command

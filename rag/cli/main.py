@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.lazy import LazyGroup, command_of, refusing_repeats
+from rag.cli.lazy import LazyGroup, command_of
 from rag.core.errors import RagError, ResourceError
 
 _COMMANDS = {  # name → panel of the help, summary
@@ -62,8 +62,6 @@ def load_command(name: str) -> Any:
         return command_of(name, getattr(module, word))
     group: Any = typer.main.get_command(module.app)
     group.name = name
-    for command in group.commands.values():
-        refusing_repeats(command)
     return group
 
 

@@ -17,6 +17,7 @@ from rag.cli.options import (
     Assignments,
     ConfigSource,
     Out,
+    RayAddress,
     Threads,
     bounds_of,
     command_with,
@@ -90,9 +91,6 @@ _NEGATIVES = Annotated[
     ),
 ]
 _REFRESHED = ("ance", "realm", "rag", "emdr2")  # recipes that encode a corpus while they train
-_RAY = Annotated[
-    str | None, option(help="Renew the index on this Ray cluster (HOST:PORT, or auto).", panel="Cluster")
-]
 
 
 class _Recipes(LazyGroup):
@@ -126,7 +124,7 @@ def recipe_command(name: str) -> Any:
     if name == "reader":
         options |= {"train": (_SETS, None), "negatives": (_NEGATIVES, None)}
     options |= {"config": (ConfigSource, None), "set_": (Assignments, None), "threads": (Threads, None)}
-    options |= {"ray": (_RAY, None)} if name in _REFRESHED else {}
+    options |= {"ray": (RayAddress, None)} if name in _REFRESHED else {}
     options |= {"out": (Out, REQUIRED)}
     flags = {key.rpartition("__")[2]: _flag(key, annotation) for key, (annotation, _) in options.items()}
 

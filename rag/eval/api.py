@@ -100,7 +100,7 @@ def evaluate(
     finder = FactFinder(read=settings.read) if settings.profile == "hotpot" and system.reader else None
     resolver = None if passages is None else GoldResolver(passages)
     unread: Counter[str] = Counter()
-    asked = _checked_questions(asked, settings, unread, reads=system.reader is not None)
+    asked = _checked_questions(asked, settings, unread)
     holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-") if out is None else None
     place = Path(holder.name if holder is not None else str(out))
     runner.evaluate(
@@ -109,7 +109,10 @@ def evaluate(
         place,
         settings,
         source=source,
-        identity={**system.identity, **({"facts": finder.identity} if finder is not None else {})},
+        identity={
+            **system.identity,
+            **({"facts": finder.settings.model_dump(mode="json")} if finder is not None else {}),
+        },
         command=command,
         lookup=None if passages is None else passages.find,
         facts=finder,
@@ -261,27 +264,19 @@ def _drawn(questions: str, format: str, settings: EvaluationSettings) -> list[Qu
 
 
 def _checked_questions(
-    questions: Iterable[Question], settings: EvaluationSettings, unread: Counter[str], *, reads: bool
+    questions: Iterable[Question], settings: EvaluationSettings, unread: Counter[str]
 ) -> Iterator[Question]:
     """The questions, whose fields that nothing reads are counted; a warning before the first is asked if
-    nothing can be judged in the first hundred, or if answers to them would be read for nothing.
+    nothing can be judged in the first hundred.
     """
     stream = iter(questions)
     first = list(islice(stream, 100))
-    if first and not any(
-        question.answers or question.gold_passage_ids or question.gold for question in first
-    ):
+    if first and not any(each.answers or each.gold_passage_ids or each.gold for each in first):
         fields = sorted({name for question in first for name in question.meta if name not in settings.by})
         _log.warning(
             "the first %d questions have neither answers nor gold passages, and cannot be judged%s",
             len(first), f"; fields that are not read: {', '.join(fields)}" if fields else "",
         )  # fmt: skip
-    elif first and reads and not any(question.answers for question in first):
-        _log.warning(
-            "the first %d questions have gold passages and no answers; unless they are to be unanswerable, "
-            "--read 0 gives the same figures much faster",
-            len(first),
-        )
     for question in chain(first, stream):
         unread.update(name for name in question.meta if name not in settings.by)
         yield question

@@ -10,7 +10,7 @@ import numpy as np
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.eval.aggregate import FigureTable
-from rag.eval.labels import compared_figures
+from rag.eval.labels import main_figures
 from rag.eval.results import Evaluation
 from rag.eval.settings import EvaluationSettings, cut_off, depth_of
 from rag.metrics.significance import PairedTest, compare_paired, holm, non_inferiority
@@ -144,7 +144,10 @@ def _chosen(evaluations: Sequence[Evaluation], figures: Sequence[str] | None) ->
             return len({*depths}) == 1
         return cut_off(name) <= min(depths)
 
-    shared = compared_figures(*(e.metrics["figures"] for e in evaluations))
+    common = set.intersection(
+        *({*evaluation.metrics["figures"]} - {"passage_em@100"} for evaluation in evaluations)
+    )
+    shared = main_figures(dict.fromkeys(common), limit=len(common))
     chosen = list(figures) if figures else [name for name in shared if is_fair(name)]
     if unfair := [name for name in chosen if not is_fair(name)]:
         raise MismatchedArtifactError(

@@ -5,17 +5,11 @@ passages read.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from rag.core.types import AnswerSet, Passage, Paths, Question, RankedPassages
 from rag.data.sentences import Spans, align_sentences, sentence_spans
 from rag.metrics.multihop import Fact
 from readers.facts import FactPassage, FactSettings, FactSigns, choose_facts, find_signs
-
-BOUNDARIES = {
-    "question set": "as the question's own paragraphs are cut",
-    "rule": "by a rule: their numbers may differ from the official ones",
-}
 
 
 class FactFinder:
@@ -26,21 +20,13 @@ class FactFinder:
     the quoted paragraphs is used: they have no influence on which passages are chosen.
 
     Attributes:
-        boundaries: number of chosen passages by source of their boundaries, see `BOUNDARIES`.
+        boundaries: number of chosen passages by source of their boundaries.
     """
 
     def __init__(self, settings: FactSettings | None = None, *, read: int = 20) -> None:
         self.settings = settings or FactSettings()
         self.boundaries: Counter[str] = Counter()
         self._read = read
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Description of the method, for the report."""
-        return {
-            "method": "features of words, titles and answers; no trained model",
-            "settings": self.settings.model_dump(mode="json"),
-        }
 
     def __call__(
         self, question: Question, answers: AnswerSet, retrieved: RankedPassages, paths: Paths = ()
@@ -85,6 +71,6 @@ class FactFinder:
         if not (guessed := self.boundaries["rule"]):
             return []
         return [
-            f"sentences of {guessed:,} of {self.boundaries.total():,} supporting passages were cut "
-            f"{BOUNDARIES['rule']}"
+            f"sentences of {guessed:,} of {self.boundaries.total():,} supporting passages were cut by a rule: "
+            "their numbers may differ from the official ones"
         ]

@@ -118,12 +118,6 @@ def main_figures(figures: Mapping[str, Any], limit: int = 5) -> list[str]:
     return [name for name in (*_MAIN, *_BY_GOLD) if name in figures][:limit]
 
 
-def compared_figures(*systems: Mapping[str, Any]) -> list[str]:
-    """The main figures that all systems have."""
-    common = [name for name in (*_MAIN, *_BY_GOLD) if all(name in figures for figures in systems)]
-    return [name for name in common if name != "passage_em@100"]
-
-
 def percent(value: float | None, digits: int = 1) -> str:
     """A share as per cent, "–" if undefined.
 

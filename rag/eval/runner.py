@@ -90,7 +90,7 @@ def evaluate(
         "kind": "evaluation",
         "profile": settings.profile,
         "question_set": source.to_json(),
-        "settings": settings.to_json(),
+        "settings": settings.model_dump(mode="json"),
         "system": dict(system.identity if identity is None else identity),
     }
     mark = fingerprint(header)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
@@ -55,10 +55,6 @@ class EvaluationSettings(Config):
     by: tuple[str, ...] = ()
     resamples: int = 2000
     seed: int = Field(default=DEFAULT_SEED, ge=0)
-
-    def to_json(self) -> dict[str, Any]:
-        """Settings for `metrics.json`."""
-        return self.model_dump(mode="json")
 
     @property
     def is_regex(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,8 +13,6 @@ from rag.data.files.named import is_named, revision_of, shown_name
 from rag.data.files.rows import strip_compression
 from rag.data.questions import question_files
 from rag.eval.guard import guess_split
-
-_PLAIN_WORDS = frozenset({"a", "b", "data", "queries", "query", "question", "questions", "qa", "set", "v"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +66,8 @@ class QuestionSource:
 
 
 def _set_name(file: Path) -> str:
-    """The file's name without endings, preceded by its folder's if it is general ("dev", "questions")."""
+    """The file's name without endings, preceded by its folder's."""
     stem = strip_compression(file.name)
     stem = stem.removesuffix(Path(stem).suffix).removesuffix(".qa")
-    words = re.findall(r"[a-z]+", stem.lower())
-    says_little = all(word in _PLAIN_WORDS or guess_split(word) for word in words)
     folder = file.resolve().parent.name
-    return f"{folder}/{stem}" if says_little and folder else stem
+    return f"{folder}/{stem}" if folder else stem

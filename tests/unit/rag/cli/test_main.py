@@ -158,8 +158,6 @@ def test_wrong_input_is_one_message_without_traceback(
         ("mine -i x -q q -o o --model m", "--model is now --index-encoder"),
         ("ask Who", "Missing option '--index'"),
         ("serve --index a -i b", "needs a name beside others"),
-        ("ask who? --index a --index b", "given 2 times"),
-        ("train dpr --out a --train x --train y --out b", "--out is given 2 times"),
     ],
 )
 def test_a_wrong_option_is_named(

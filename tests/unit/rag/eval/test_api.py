@@ -121,15 +121,6 @@ def test_questions_that_nothing_is_known_of_are_told(
     assert "no figures: none of 2 questions has answers" in str(found)
 
 
-def test_reading_for_nothing_is_told(index: Path, caplog: pytest.LogCaptureFixture) -> None:
-    gold = [Question("a", "Where does the Danube rise?", gold_passage_ids=("0",))]
-    for reads, count in ((True, 1), (False, 0)):
-        caplog.clear()
-        with caplog.at_level("WARNING"):
-            rag.evaluate(index=index, questions=gold, reads=reads)
-        assert caplog.text.count("--read 0 gives the same figures") == count
-
-
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
     """A BEIR folder of documents that are longer than a passage."""
