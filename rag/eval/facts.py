@@ -71,6 +71,6 @@ class FactFinder:
         if not (guessed := self.boundaries["rule"]):
             return []
         return [
-            f"sentences of {guessed:,} of {self.boundaries.total():,} supporting passages were cut by a rule: "
+            f"sentences of {guessed:,} of {self.boundaries.total():,} supporting passages were cut by rule: "
             "their numbers may differ from the official ones"
         ]

@@ -58,12 +58,7 @@ _BY_GOLD = ("nDCG@10", "RR", "R@5", "R@20", "R@100")  # where it is known which 
 
 
 def describe(name: str) -> tuple[str, str]:
-    """Title and explanation of a figure; an unknown name as it is.
-
-    Example:
-        >>> describe("top20")[0], describe("Success@3")
-        ('Answer in top 20', ('Success@3', ''))
-    """
+    """Title and explanation of a figure; an unknown name as it is."""
     if name in _FIXED:
         return _FIXED[name]
     for pattern, title, note in _PATTERNS:
