@@ -15,7 +15,7 @@ CEILINGS = {
     "rag/core": (1649, 900),
     "rag/data": (7622, 5000),
     "rag/docs": (80, 80),
-    "rag/eval": (2600, 1900),
+    "rag/eval": (2597, 1900),
     "rag/integrations": (350, 350),
     "rag/joint": (2642, 2100),
     "rag/metrics": (778, 600),
