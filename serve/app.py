@@ -18,7 +18,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from rag import __version__
-from serve import chat, documents, feedback
+from serve import chat, documents
 from serve.engine import Engine
 from serve.errors import add_error_handlers
 from serve.holder import OpenPipeline, open_pipeline
@@ -36,7 +36,7 @@ _SWAGGER = ("swagger-ui.css", "swagger-ui-bundle.js")
 _STATIC = ("style.css", "app.js", "text.js", "docs.js", "icon.svg", *_SWAGGER)
 _PAGE_FILES = {"/": "index.html", "/docs": "docs.html", **{f"/static/{name}": name for name in _STATIC}}
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-_ROUTERS = (router, chat.router, feedback.router, documents.router)
+_ROUTERS = (router, chat.router, documents.router)
 
 
 def create_app(

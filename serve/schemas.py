@@ -6,7 +6,7 @@ Answers are described by the dataclasses of `rag.core.types`; their `to_json` le
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -84,6 +84,27 @@ class ReloadRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     index: Name | None = None
+
+
+class FeedbackRequest(BaseModel):
+    """A judgement of one answer: right, wrong, or wrong with a better answer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: Text
+    answer: Text
+    verdict: Literal["right", "wrong"]
+    better_answer: Text | None = None
+    passage_id: Text | None = None
+    index: Name | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> FeedbackRequest:
+        if self.better_answer is not None and self.verdict == "right":
+            raise ValueError("a right answer has no 'better_answer'")
+        if any("\0" in text for text in (self.question, self.answer, self.better_answer or "")):
+            raise ValueError("a text holds a NUL character; remove it")
+        return self
 
 
 def checked_filter(conditions: dict[str, Any] | None) -> Filter | None:

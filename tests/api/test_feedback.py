@@ -9,7 +9,7 @@ import pytest
 
 from rag.core.errors import ConfigError
 from rag.data.questions import read_questions
-from serve import feedback
+from serve import routes
 from serve.errors import ApiError
 from serve.settings import load_settings
 from tests.api.fakes import running
@@ -53,7 +53,7 @@ async def test_it_is_off_by_default_and_stops_at_its_limit(
         reply = await client.post("/v1/feedback", json=judged())
     assert (reply.status_code, reply.json()["error"]["code"]) == (403, "feedback_disabled")
     path = tmp_path / "feedback.jsonl"
-    monkeypatch.setattr(feedback, "MAX_BYTES", 1024)
+    monkeypatch.setattr(routes, "MAX_FEEDBACK_BYTES", 1024)
     async with running(feedback_file=path) as client:
         replies = [await client.post("/v1/feedback", json=judged()) for _ in range(8)]
     kept = [reply for reply in replies if reply.status_code == 200]
@@ -67,17 +67,17 @@ async def test_it_is_off_by_default_and_stops_at_its_limit(
 def test_a_cut_line_costs_no_other_and_writers_take_turns(tmp_path: Path) -> None:
     path = tmp_path / "feedback.jsonl"
     record = {"question": QUESTION, "answers": ["x" * 100_000]}
-    feedback.append_record(path, record, 1 << 24)
+    routes.append_record(path, record, 1 << 24)
     path.write_bytes(path.read_bytes() + b'{"question": "cut')
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: feedback.append_record(path, record, 1 << 24), range(24)))
+        list(pool.map(lambda _: routes.append_record(path, record, 1 << 24), range(24)))
     lines = path.read_text().splitlines()
     assert [json.loads(line) for line in (lines[0], *lines[2:])] == [record] * 25
 
 
 def test_a_file_that_cannot_be_written_is_an_error_of_the_server(tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="could not be written") as failed:
-        feedback.append_record(tmp_path, {}, 1 << 20)
+        routes.append_record(tmp_path, {}, 1 << 20)
     assert failed.value.status == 500
     with pytest.raises(ConfigError, match="there is no folder for it"):
         load_settings(feedback_file=tmp_path / "missing" / "f.jsonl")
