@@ -3,7 +3,6 @@ one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -32,20 +31,6 @@ class Retrieved:
     scores: Tensor
 
 
-class Finder(Protocol):
-    """Finds passages for questions."""
-
-    @property
-    def scale(self) -> float:
-        """Factor on the scores, so that their softmax is p(z|x)."""
-
-    def find(self, questions: Sequence[Question]) -> Retrieved:
-        """The passages of questions, and their scores, with gradient if the retriever is trained."""
-
-    def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
-        """The first `count` passages of each question, best first."""
-
-
 class LearningFinder:
     """A bi-encoder in training, over the live index.
 
@@ -63,11 +48,11 @@ class LearningFinder:
 
     @property
     def scale(self) -> float:
-        """One over the temperature."""
+        """Factor on the scores, so that their softmax is p(z|x): one over the temperature."""
         return self._retriever.scale
 
     def find(self, questions: Sequence[Question]) -> Retrieved:
-        """See `Finder`; `document_side` decides which vectors score the passages."""
+        """Passages and their scores, with gradient; `document_side` decides which vectors score them."""
         side, top_k = self._config.document_side, self._config.top_k
         vectors = self._ask(questions)
         rows = self._live_index.search(vectors, self._config.over_retrieve or top_k)
@@ -85,7 +70,7 @@ class LearningFinder:
 
     @torch.no_grad()
     def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
-        """See `Finder`."""
+        """The first `count` passages of each question, best first."""
         return self._live_index.passages_of(self._live_index.search(self._ask(questions), count))
 
     def _ask(self, questions: Sequence[Question]) -> Tensor:
@@ -137,7 +122,7 @@ class FixedFinder:
         return kept
 
     def find(self, questions: Sequence[Question]) -> Retrieved:
-        """See `Finder`; at least one passage must be retrieved for every question."""
+        """Passages and their scores; at least one passage must be retrieved for every question."""
         results = self._retriever.search([question.text for question in questions], self._top_k)
         rows = np.full((len(questions), self._top_k), -1, dtype=np.int64)
         scores = torch.full(rows.shape, float("-inf"))
@@ -149,6 +134,9 @@ class FixedFinder:
         )
 
     def best(self, questions: Sequence[Question], count: int) -> list[list[Passage]]:
-        """See `Finder`."""
+        """The first `count` passages of each question, best first."""
         results = self._retriever.search([question.text for question in questions], count)
         return [self._stored.get_many([hit.row for hit in hits]) for hits in results]
+
+
+Finder = LearningFinder | FixedFinder

@@ -57,19 +57,11 @@ def losses(out: Path) -> list[tuple[Any, ...]]:
     return [(r["step"], r["loss"], r["index_version"], r["index_age_steps"]) for r in map(json.loads, lines)]
 
 
-@pytest.mark.parametrize("device", [None, "cpu"])
-def test_killed_twice_it_takes_the_same_steps(
-    tmp_path: Path, material: dict[str, Any], device: str | None
-) -> None:
-    """In turn, and with a process beside the training."""
-    whole, killed = (
-        AnceTrainConfig(out=tmp_path / name, refresh_device=device, **material)
-        for name in ("whole", "killed")
-    )
+def test_killed_twice_it_takes_the_same_steps(tmp_path: Path, material: dict[str, Any]) -> None:
+    whole, killed = (AnceTrainConfig(out=tmp_path / name, **material) for name in ("whole", "killed"))
     train_ance(whole)
-    in_a_refresh = (refresh, "fsync_tree", 0) if device is None else (fit, "schedule_factor", 1)
-    killed_at(*in_a_refresh, train_ance, killed)
-    assert not (killed.out / "checkpoints").exists() or device is not None
+    killed_at(refresh, "fsync_tree", 0, train_ance, killed)
+    assert not (killed.out / "checkpoints").exists()
     killed_at(fit, "schedule_factor", 6, train_ance, killed)
     assert not (killed.out / "encoder").exists()
     train_ance(killed)
@@ -77,3 +69,14 @@ def test_killed_twice_it_takes_the_same_steps(
     assert len({version for _, _, version, _ in losses(whole.out)}) == 3
     weights = "encoder/model.safetensors"
     assert (killed.out / weights).read_bytes() == (whole.out / weights).read_bytes()
+
+
+def test_a_process_beside_the_training_mines_the_same(tmp_path: Path, material: dict[str, Any]) -> None:
+    turn = AnceTrainConfig(out=tmp_path / "turn", **{**material, "max_steps": 1})
+    beside = AnceTrainConfig(out=tmp_path / "beside", refresh_device="cpu", **{**material, "max_steps": 6})
+    train_ance(turn)
+    train_ance(beside)
+    [(_, _, version, _)] = losses(turn.out)
+    assert [used for _, _, used, _ in losses(beside.out)] == ["file"] * 4 + [version] * 2
+    mined = "refresh/step-00000000/result/negatives.values.npy"
+    assert (beside.out / mined).read_bytes() == (turn.out / mined).read_bytes()
