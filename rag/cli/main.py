@@ -133,7 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
     except RagError as error:
         if debug:
             traceback.print_exc()
-        typer.echo(f"error: {error.for_command()}", err=True)
+        typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()

@@ -1,16 +1,7 @@
 """The error tree. Every error a user can meet derives from `RagError`."""
 
 import difflib
-import re
 from collections.abc import Iterable
-
-_COMMAND = re.compile(r"(`[^`]*`|\b(?:rag|torchrun|iconv|pip) [a-z-]+ .*)")  # is quoted as it is
-_SET = re.compile(r"(?<![\w-])--set (?=\S)")
-_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
-
-
-def _argument(option: re.Match[str]) -> str:
-    return option[1].replace("-", "_")
 
 
 def did_you_mean(name: object, known: Iterable[str], otherwise: str) -> str:
@@ -27,18 +18,13 @@ def did_you_mean(name: object, known: Iterable[str], otherwise: str) -> str:
 class RagError(Exception):
     """Base of all errors that are meant to be read by a user.
 
-    Message and hint name options as commands do (`--out`); `str` gives them as Python arguments.
+    Message and hint name options as commands do (`--out`); in Python the argument has the same name (`out`).
 
     Args:
         message: what was found and what was expected.
         hint: what to do about it; printed on a line of its own.
 
     Example:
-        >>> error = RagError("run/ holds another run", hint="choose another --out, or `rag train --out run2`")
-        >>> error.for_command().splitlines()[1]
-        '  → choose another --out, or `rag train --out run2`'
-        >>> str(error).splitlines()[1]
-        '  → choose another out, or `rag train --out run2`'
         >>> print(RagError("index/ has no manifest.json", hint="run `rag index` again"))
         index/ has no manifest.json
           → run `rag index` again
@@ -51,14 +37,8 @@ class RagError(Exception):
         self.message = message
         self.hint = hint
 
-    def for_command(self) -> str:
-        """Message and hint, in the words of the command line."""
-        return f"{self.message}\n  → {self.hint}" if self.hint else self.message
-
     def __str__(self) -> str:
-        pieces = _COMMAND.split(self.for_command())  # text, command, text, …
-        pieces[::2] = [_OPTION.sub(_argument, _SET.sub("", text)) for text in pieces[::2]]
-        return "".join(pieces)
+        return f"{self.message}\n  → {self.hint}" if self.hint else self.message
 
 
 class ConfigError(RagError):

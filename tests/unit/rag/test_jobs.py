@@ -68,7 +68,7 @@ def test_settings_of_jobs_are_checked_before_work(folder: Path) -> None:
         rag.train_rounds("distill", "one", "questions.jsonl", "rounds")
     with pytest.raises(ConfigError, match=r"out\.txt"):
         rag.retrieve("one", "questions.jsonl", "out.txt")
-    with pytest.raises(ConfigError, match="reuse and out are both"):
+    with pytest.raises(ConfigError, match="--reuse and --out are both"):
         rag.index("corpus.jsonl", "new", reuse=["new"])
     assert not (folder / "new").exists()
 

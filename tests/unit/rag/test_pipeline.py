@@ -1,7 +1,6 @@
 """Retrieve, read, answer: the composition, with every part replaced by something small."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from indexers.lucene import LuceneIndex
-from rag.core.errors import ConfigError, DataError, RagError
+from rag.core.errors import ConfigError, DataError
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage
 from rag.data.corpus import passages_of
@@ -168,14 +167,6 @@ def test_one_question_is_no_list_of_letters(pipeline: Pipeline) -> None:
     assert pipeline.retrieve("danube", 1) == pipeline.retrieve(["danube"], 1)[0]
     with pytest.raises(DataError, match="one string"):
         pipeline.retrieve_paths("danube")
-
-
-def test_python_errors_name_arguments(tmp_path: Path) -> None:
-    Pipeline.from_texts(["a"], retriever="bm25", reader=False, out=tmp_path).close()
-    with pytest.raises(RagError, match="choose another out, or add overwrite") as caught:
-        Pipeline.from_texts(["b"], retriever="bm25", reader=False, out=tmp_path)
-    assert "--out, or add --overwrite" in caught.value.for_command()
-    Pipeline.from_texts(["b"], retriever="bm25", reader=False, out=tmp_path, overwrite=True).close()
 
 
 def test_closing_releases_the_index(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ def test_what_was_saved_can_be_chosen_otherwise(tmp_path: Path, monkeypatch: pyt
 def test_saving_replaces_no_other_files(tmp_path: Path) -> None:
     pipeline = Pipeline.from_texts(TEXTS, retriever="bm25", reader=False)
     pipeline.save(tmp_path / "index")
-    with pytest.raises(ConfigError, match=r"index is not empty\n.*or add overwrite"):
+    with pytest.raises(ConfigError, match=r"index is not empty\n.*or add --overwrite"):
         pipeline.save(tmp_path / "index")
     pipeline.save(tmp_path / "index", overwrite=True)
     (tmp_path / "link").symlink_to("index")
