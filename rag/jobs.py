@@ -183,7 +183,7 @@ def _describe(
             with suppress(OSError):  # one may not read it: reading says so, and goes on with the others
                 entry["sha256"] = sha256_file(path)
         files.append(entry)
-    left_out = {"shown_problems", "strict"}  # which change no passage
+    left_out = {"strict"}  # which changes no passage
     if all(entry["format"] != DOCUMENTS for entry in files):  # no sections, whose size an encoder decides
         left_out.add("max_tokens")
     kept = [{k: v for k, v in asdict(one).items() if k not in left_out} for one in (split, read)]

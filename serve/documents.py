@@ -32,7 +32,6 @@ from rag.data.documents.kinds import kind_by_name
 from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
 from rag.data.files.fields import METADATA_HINT, metadata_of_fields
-from rag.data.files.sources import ReadOptions
 from rag.data.records import Document
 from rag.data.split import split_documents
 from readers.protocols import check_lengths
@@ -168,7 +167,7 @@ def _problem(documents: Sequence[Document]) -> str:
     """The problem of the first document that cannot be indexed; "" if all can."""
     seen = IdSet()
     for number, document in enumerate(documents):
-        fault = fault_of(document, ReadOptions(), seen)
+        fault = fault_of(document, seen)
         if fault is not None:
             return f"documents.{number}: {fault.reason} ({fault.detail})"
         if any(char < " " or char == "\x7f" for char in document.id):  # no path of a URL could name it

@@ -38,7 +38,7 @@ def evaluate(
         str | None,
         option(
             *("--questions", "-q"),
-            help="JSONL, CSV, SQuAD, NQ, DPR, HotpotQA … (.gz too), or hf:owner/name[:config][:split].",
+            help="JSONL, CSV, SQuAD, NQ, DPR, HotpotQA …, or hf:owner/name[:config][:split], irds:name.",
             panel=DATA,
         ),
     ] = None,

@@ -35,7 +35,7 @@ _SETTINGS = {
 def index(
     corpus: Annotated[
         list[str],
-        typer.Argument(help='Files, folders, patterns, hf:owner/name, "-" for stdin, or "sample".'),
+        typer.Argument(help='Files, folders, patterns, hf:… or irds:…, "-" for stdin, or "sample".'),
     ],
     *,
     documents: dict[str, Any],

@@ -37,12 +37,6 @@ _COMMANDS = {  # name → panel of the help, summary
 }
 
 
-_FELLED = {
-    "convert": "every command reads the field's formats as they are; `rag retrieve` writes DPR's results and "
-    "TREC runs, `rag mine` DPR's training examples",
-}
-
-
 _REMOVED = {"convert": "`rag retrieve` writes TREC runs and DPR's JSON"}  # command → what to use instead
 
 

@@ -48,13 +48,13 @@ RayAddress = Annotated[
 ]
 IndexDir = Annotated[str, option("--index", "-i", help="Directory written by `rag index`.", panel=DATA)]
 Corpus = Annotated[
-    list[str], typer.Argument(help='Files, folders, patterns, hf:owner/name, or "-" for stdin.')
+    list[str], typer.Argument(help='Files, folders, patterns, hf:…, irds:…, or "-" for stdin.')
 ]
 QuestionFile = Annotated[
     str,
     option(
         *("--questions", "-q"),
-        help="JSONL, CSV, SQuAD, NQ, DPR, HotpotQA … (.gz too), or hf:owner/name[:config][:split].",
+        help="JSONL, CSV, SQuAD, NQ, DPR, HotpotQA …, or hf:owner/name[:config][:split], irds:name.",
         panel=DATA,
     ),
 ]

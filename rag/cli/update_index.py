@@ -111,7 +111,7 @@ class _Updater:
         from rag.data.corpus import ReadReport
         from rag.data.files.sources import find_sources
 
-        report = ReadReport(shown=self.reading.shown_problems)
+        report = ReadReport()
         sources = find_sources(self.corpus, self.format, report)
         if report.unread:
             raise DataError(

@@ -21,6 +21,7 @@ from rag.data.files.sources import DOCUMENTS, ReadOptions, Source, find_sources
 from rag.data.records import BadRecord, Document, Problem, ReadReport, cell_or_none, rows_of
 
 _UNITS = dict.fromkeys(("json", "parquet", "hf", "irds"), "record")
+_MAX_CHARS = 4_000_000  # a longer document is rarely one
 _log = get_logger(__name__)
 
 
@@ -34,7 +35,7 @@ def read_documents(
     """Stream the documents of one or several inputs.
 
     A record is bad if its id was seen before, its text is empty, not valid Unicode, has NUL characters or is
-    longer than `options.max_document_chars`, or if it is malformed. Bad records are left out, counted in
+    longer than 4 million characters, or if it is malformed. Bad records are left out, counted in
     `report`, logged at the end, and never change the id of another record; too many of them stop the reading.
     A file that is a document (PDF, Office, HTML, Markdown, text, …) and cannot be read is named with its
     reason and its remedy, and stops the reading only if `options.strict` says so.
@@ -59,7 +60,6 @@ def read_documents(
     """
     options = options or ReadOptions()
     report = report if report is not None else ReadReport()
-    report.shown = options.shown_problems
     given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     sources = find_sources(given, format, report)
     if report.ignored:
@@ -86,7 +86,7 @@ def read_records(
         unit = _UNITS.get(source.format, "line")
         before = report.total
         for position, item in documents_of(source, options, report):
-            problem = item if isinstance(item, BadRecord) else fault_of(item, options, seen)
+            problem = item if isinstance(item, BadRecord) else fault_of(item, seen)
             if problem is not None:
                 report.add_bad(Problem(shown, position, unit, problem.reason, problem.detail))
                 report.check(options.max_bad_share, at_end=False)
@@ -116,16 +116,14 @@ def read_files(
         report.add_unread(problem)
 
 
-def fault_of(document: Document, options: ReadOptions, seen: IdSet) -> BadRecord | None:
+def fault_of(document: Document, seen: IdSet) -> BadRecord | None:
     """Why a document cannot be used, or None; a usable one has its id remembered."""
     if not document.id:
         return BadRecord("missing field", "the id is empty")
     if not document.text or document.text.isspace():
         return BadRecord("empty text", f"id {document.id!r}")
-    if len(document.text) > options.max_document_chars:
-        found = (
-            f"id {document.id!r} has {len(document.text):,} characters, limit {options.max_document_chars:,}"
-        )
+    if len(document.text) > _MAX_CHARS:
+        found = f"id {document.id!r} has {len(document.text):,} characters, limit {_MAX_CHARS:,}"
         return BadRecord("document too long", found)
     for value in (document.id, document.title, document.text):
         if not value.isascii():

@@ -48,8 +48,6 @@ class ReadOptions:
         id_field: name of the field or column with the id; None tries the usual names.
         encoding: encoding of text files; any in which a line ends with the single byte 0x0A.
         max_bad_share: highest tolerated share of bad records, in [0, 1].
-        max_document_chars: a longer document counts as bad, because it is rarely one document.
-        shown_problems: number of bad records that are kept for display.
         limits: limits on the resources that converting one file may use.
         strict: whether a file that cannot be read stops the reading.
         metadata: fields of records that passages keep, so that filters can name them; a field may also stand
@@ -64,8 +62,6 @@ class ReadOptions:
     text_field: str | None = None
     encoding: str = "utf-8"
     max_bad_share: float = 0.01
-    max_document_chars: int = 4_000_000
-    shown_problems: int = 10
     limits: Limits = field(default_factory=Limits)
     strict: bool = False
     metadata: tuple[str, ...] = ()
@@ -82,8 +78,6 @@ class ReadOptions:
             )
         if not 0.0 <= self.max_bad_share <= 1.0:
             raise ConfigError(f"max_bad_share is {self.max_bad_share}, expected a share between 0 and 1")
-        if self.max_document_chars < 1:
-            raise ConfigError(f"max_document_chars is {self.max_document_chars}, expected at least 1")
         if taken := sorted({*self.metadata} & {*FILTER_FIELDS}):
             raise ConfigError(
                 f"the metadata field {taken[0]!r} has a name that filters reserve",
