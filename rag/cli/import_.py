@@ -12,8 +12,8 @@ def import_(
     source: Annotated[
         Path,
         typer.Argument(
-            help="Checkpoint of DPR (.cp) or with the same names, a folder of RAG, any model's folder with "
-            "pickled weights (pytorch_model.bin), or minilm-qa, as a folder for other libraries."
+            help="Checkpoint of DPR (.cp) or with the same names, a folder of RAG, or minilm-qa, as a "
+            "folder for other libraries."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")],
@@ -28,7 +28,7 @@ def import_(
         typer.Option("--index", "-i", help="Index that a RAG checkpoint's question encoder is to search."),
     ] = None,
 ) -> None:
-    """Convert a dense retriever, RAG or a folder with pickled weights.
+    """Convert a dense retriever of DPR's code, or RAG.
 
     Only tensors are read, nothing is executed.
     """
@@ -36,7 +36,7 @@ def import_(
     from rag.joint.rag_import import import_rag, is_rag
     from rag.runtime.low_rank import is_difference, write_whole
     from rag.runtime.model_files import QA_ENCODER, model_folder
-    from retrievers.encoders.import_weights import import_checkpoint, import_folder
+    from retrievers.encoders.import_weights import import_checkpoint
 
     setup_logging("INFO")
     if is_rag(source):
@@ -49,13 +49,6 @@ def import_(
         _refuse_unused(str(source), base=base, index=index)
         folder = write_whole(place, out)
         typer.echo(f"encoder → {folder}\nuse it: rag index … --encoder {folder}")
-        return
-    if source.is_dir():
-        _refuse_unused("a model's folder", base=base, index=index)
-        folder = import_folder(source, out)
-        typer.echo(
-            f"model → {folder}\nuse it: rag index … --encoder {folder}, or rag ask … --reader {folder}"
-        )
         return
     _refuse_unused("a checkpoint of a bi-encoder", index=index)
     folder = import_checkpoint(source, out, base=base)

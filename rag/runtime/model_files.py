@@ -187,17 +187,16 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / name for name in names]
     pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.cp") for path in folder.glob(pattern))
     if pickled:
-        is_module = (folder.parent / "modules.json").is_file()  # of sentence-transformers
         raise ArtifactError(
             f"{folder} has its weights only as {', '.join(pickled)}: pickle files are not loaded, "
             "because they can run code",
-            hint="convert it once, which reads only tensors: "
-            f"rag import {folder.parent if is_module else folder} --out DIR; then give DIR",
+            hint="write it anew once with the library that opens it, which reads tensors alone: "
+            "SentenceTransformer(FOLDER).save(DIR), or from_pretrained(FOLDER).save_pretrained(DIR) of "
+            "transformers, with its tokenizer",
         )
     raise ArtifactError(
         f"{folder} has no model.safetensors",
-        hint="copy the whole model folder; if it is published with pytorch_model.bin alone, download that "
-        "and convert it: rag import FOLDER --out DIR",
+        hint="copy the whole model folder",
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ class PairModel:
 
     Attributes:
         network: transformers model with one output, or two, of which the second is for "relevant".
-        max_length: tokens after which passages are cut; questions are cut last.
+        max_length: tokens after which a pair is cut, the longer text first.
         layout: layout of a passage, which is the second segment.
         batch_size: maximum number of pairs per forward pass.
         prompt: put before every question.
@@ -48,29 +47,13 @@ class PairModel:
     batch_size: int = 64
     prompt: str = ""
 
-    def encode(self, questions: Sequence[str], passages: Sequence[Passage]) -> dict[str, list[list[int]]]:
-        """Token ids, types and masks of n pairs, without padding; each pair is cut as it is alone."""
-        texts, _ = self.layout.render([p.title for p in passages], [p.text for p in passages])
-        questions = [self.prompt + question for question in questions]
-        fitting = self._fitting(questions)
-        merged: dict[str, list[list[int]]] = {}
-        for cut, fits in (("only_second", True), ("longest_first", False)):
-            rows = [row for row, question in enumerate(questions) if (question in fitting) is fits]
-            if not rows:
-                continue
-            encoded = self.tokenizer(
-                [questions[row] for row in rows], [texts[row] for row in rows], truncation=cut,
-                max_length=self.max_length, padding=False,
-            )  # fmt: skip
-            for key in encoded:
-                column = merged.setdefault(key, [[]] * len(questions))
-                for row, numbers in zip(rows, encoded[key], strict=True):
-                    column[row] = numbers
-        return merged
-
     def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> tuple[torch.Tensor, int]:
         """Log-odds (n,) float32 that passage i is relevant to question i, n > 0; and the tokens read."""
-        encoded = self.encode(questions, passages)
+        texts, _ = self.layout.render([p.title for p in passages], [p.text for p in passages])
+        encoded = self.tokenizer(
+            [self.prompt + question for question in questions], texts,
+            truncation="longest_first", max_length=self.max_length, padding=False,
+        )  # fmt: skip
         lengths = [len(ids) for ids in encoded["input_ids"]]
         read: list[int] = []
         parts = []
@@ -81,12 +64,6 @@ class PairModel:
             parts.append(_log_odds(self.network(**batch.to(self.network.device)).logits))
             read += rows
         return torch.cat(parts)[torch.tensor(read).argsort().to(parts[0].device)], sum(lengths)
-
-    def _fitting(self, questions: Sequence[str]) -> set[str]:
-        """The questions that leave room for some of their passages."""
-        distinct = list(dict.fromkeys(questions))
-        found = self.tokenizer(distinct, add_special_tokens=True, verbose=False)["input_ids"]
-        return {text for text, ids in zip(distinct, found, strict=True) if len(ids) + 8 < self.max_length}
 
 
 def load_pair_model(
@@ -184,9 +161,8 @@ class CrossEncoder:
         self, model: PairModel, *, name: str, device: str, dtype: torch.dtype, probabilities: bool
     ) -> None:
         self.name, self.device = name, device
-        self._dtype, self._probabilities = dtype, probabilities
-        model.network.to(device).eval()
-        self._model = model
+        self._probabilities, self._model = probabilities, model
+        model.network.to(device, dtype).eval()
 
     @classmethod
     def load(
@@ -230,8 +206,7 @@ class CrossEncoder:
             raise DataError(f"{len(questions)} questions for {len(passages)} passages, expected pairs")
         if not questions:
             return np.zeros(0, np.float32)
-        half, device = self._dtype == torch.bfloat16, self.device.partition(":")[0]
-        with torch.inference_mode(), torch.autocast(device, self._dtype) if half else nullcontext():
+        with torch.inference_mode():
             logits, _ = self._model.logits(questions, passages)
         scores = torch.sigmoid(logits) if self._probabilities else logits
         return np.asarray(scores.cpu().numpy(), np.float32)

@@ -1,4 +1,4 @@
-"""Pickled weights become folders of safetensors: DPR's checkpoints, and model folders with pytorch_model.bin.
+"""Checkpoints of DPR's code become folders of safetensors.
 
 A pickle is a program: it names functions and calls them. torch's weights-only reader knows the few that make
 tensors and refuses every other name.
@@ -6,7 +6,6 @@ tensors and refuses every other name.
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 import shutil
@@ -18,14 +17,12 @@ import torch
 from safetensors.torch import save_file
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from rag.core.files import atomic_path, atomic_write_json, check_target, replaced_folder
+from rag.core.files import atomic_write_json, check_target, replaced_folder
 from rag.runtime.model_files import model_folder, plain_name, read_config, tokenizer_file
 
 CHECKPOINT_FIELDS = ("model_dict", "optimizer_dict", "scheduler_dict", "offset", "epoch", "encoder_params")
 """The fields of DPR's `CheckpointState`, in order."""
 _TOWERS = {"question_model.": "question_encoder", "ctx_model.": "ctx_encoder"}
-_COPIED = ("*.json", "*.txt", "*.model", "*.metadata", "model*.safetensors")
-_PICKLED = "pytorch_model"
 _DAMAGED = (*(ArithmeticError, AttributeError, EOFError, LookupError), *(RuntimeError, TypeError, ValueError))
 
 
@@ -117,56 +114,6 @@ def _check(source: Path, role: str, state: Mapping[str, torch.Tensor], config: M
             f"as {odd[0][0]} {odd[0][1]}",
             hint="give the model it was trained from with --base; nothing was written",
         )
-
-
-def import_folder(source: Path, out: Path) -> Path:
-    """Write a folder of transformers or sentence-transformers anew, with its weights in safetensors.
-
-    transformers itself would convert only those weights that the class that it opens knows: a projection
-    behind the encoder would be lost without an error. Code, and weights for other frameworks, are left out.
-
-    Args:
-        source: folder with `pytorch_model.bin`, or its parts and their index, also in folders below.
-        out: must not exist, or be empty.
-
-    Raises:
-        ArtifactError: there is nothing to convert, it is damaged, or it holds a program instead of weights.
-        ConfigError: `out` holds something, or the weights are in safetensors already.
-    """
-    check_target(out, folder=True, is_new=True)
-    folders = [source, *(path.parent for path in sorted(source.glob("*/config.json")))]
-    pickled = [file for folder in folders for file in sorted(folder.glob(f"{_PICKLED}*.bin"))]
-    if not pickled:
-        raise ConfigError(
-            f"{source} has no {_PICKLED}.bin to convert",
-            hint="a folder with safetensors opens as it is: rag index … --encoder FOLDER",
-        )
-    with atomic_path(out) as temporary:
-        for folder in folders:
-            place = temporary / folder.relative_to(source)
-            place.mkdir(parents=True)
-            for file in (file for pattern in _COPIED for file in folder.glob(pattern)):
-                shutil.copyfile(file, place / file.name)
-            index = place / f"{_PICKLED}.bin.index.json"
-            if index.is_file():
-                files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-                weight_map = {name: _renamed(file) for name, file in files.items()}
-                atomic_write_json(place / "model.safetensors.index.json", {"weight_map": weight_map})
-                index.unlink()
-                if missing := sorted(name for name in set(files.values()) if not (folder / name).is_file()):
-                    raise ArtifactError(
-                        f"{folder}: {missing[0]} is missing", hint="copy the whole folder again"
-                    )
-        for file in pickled:
-            tensors = {name: tensor.clone().contiguous() for name, tensor in _named_weights(file).items()}
-            place = temporary / file.parent.relative_to(source) / _renamed(file.name)
-            save_file(tensors, place, {"format": "pt"})
-    return out
-
-
-def _renamed(name: str) -> str:
-    """`pytorch_model-00001-of-00002.bin` → `model-00001-of-00002.safetensors`."""
-    return name.replace(_PICKLED, "model", 1).removesuffix(".bin") + ".safetensors"
 
 
 class _CheckpointState(dict[str, Any]):

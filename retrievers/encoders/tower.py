@@ -11,12 +11,15 @@ from torch.nn import functional
 
 from rag.core.arrays import Int32
 from rag.core.errors import ArtifactError, ConfigError
+from rag.core.optional import require
 from rag.runtime.backbone import load_backbone, pad, pool, segments_of, token_vectors
 from rag.runtime.bert import Bert
 from rag.runtime.model_files import read_weight, weight_shapes
 from retrievers.encoders.settings import EncoderSettings, HeadLayer, Interaction
 from retrievers.encoders.tokenization import mask_id, open_tokenizer, separator_id
 from retrievers.encoders.vectors import Vectors
+
+_LORA_SCALE = 2  # of adapters: lora_alpha over the rank
 
 
 class Linear(nn.Linear):
@@ -155,6 +158,7 @@ class TowerModel(nn.Module):
         projection_dim: int = 0,
         projection_norm: bool = False,
         dropout: float | None = None,
+        lora: int = 0,
         seed: int = 0,
         device: str = "cpu",
         train: bool = True,
@@ -166,6 +170,7 @@ class TowerModel(nn.Module):
             projection_dim: size of a new linear layer at the end of the head; 0 adds none.
             projection_norm: add a LayerNorm after it.
             dropout: replaces the configuration's dropout probabilities, if given.
+            lora: rank of low-rank adapters on all linear layers of the encoder, whose own weights then stay.
             device: "cpu" or "cuda:N"; decides which attention is used.
             train: in training mode, with attention and dropout that have fast backward passes.
 
@@ -175,6 +180,13 @@ class TowerModel(nn.Module):
         """
         folder = settings.weights_dir
         encoder = load_backbone(folder, train=train, dropout=dropout, device=device)
+        if lora:
+            peft = require("peft", extra="lora")
+            encoder.requires_grad_(False)
+            adapters = peft.LoraConfig(r=lora, lora_alpha=_LORA_SCALE * lora, target_modules="all-linear")
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                peft.inject_adapter_in_model(adapters, encoder)
         hidden = int(encoder.config.hidden_size)
         added: list[Linear | nn.LayerNorm] = []
         if settings.layers and settings.pooling != "pooler":
@@ -225,7 +237,7 @@ class TowerModel(nn.Module):
     def bare(
         self, part: Literal["encoder", "head"], weights: Mapping[str, Tensor], prefix: str
     ) -> dict[str, Tensor]:
-        """The tensors of a part under its own names, in fp32.
+        """The tensors of a part under its own names, in fp32, with adapters merged into the weights.
 
         Args:
             part: the bare encoder, or the head (`layers.0.weight`, …).
@@ -234,7 +246,16 @@ class TowerModel(nn.Module):
             prefix: this tower's name in those names, such as "question.".
         """
         own = getattr(self, part).state_dict()
-        return {
+        state = {
             name: weights.get(f"{prefix}{part}.{name}", tensor.detach().float())
             for name, tensor in own.items()
         }
+        merged = {}
+        for name, tensor in state.items():
+            layer = name.removesuffix(".base_layer.weight")
+            if layer != name:
+                down, up = (state[f"{layer}.lora_{side}.default.weight"] for side in "AB")
+                tensor = tensor + _LORA_SCALE * up @ down
+            if ".lora_" not in name:
+                merged[name.replace(".base_layer.", ".")] = tensor
+        return merged

@@ -128,6 +128,7 @@ class BiEncoderModel(nn.Module):
                 projection_dim=config.projection_dim,
                 projection_norm=config.projection_norm,
                 dropout=config.dropout,
+                lora=config.lora,
                 seed=seed + n,
                 device=device,
             )

@@ -112,6 +112,8 @@ class ModelConfig(Config):
         layout: "pair" or a template of title and text; None is the folder's setting.
         question_tokens, passage_tokens: maximum text lengths in training, special tokens included.
         dropout: dropout rate everywhere in the encoder; None is the folder's setting.
+        lora: rank of low-rank adapters on all linear layers (`openqa-rag[lora]`), which are merged into the
+            finished encoder; 0 trains all weights.
         reset_layers: number of the encoder's upper layers that start with random weights. Such an encoder
             knows the language but cannot retrieve, which serves to measure the effect of training alone.
     """
@@ -135,6 +137,7 @@ class ModelConfig(Config):
     question_tokens: int = Field(default=64, ge=4, le=4096)
     passage_tokens: int = Field(default=256, ge=8, le=4096)
     dropout: float | None = Field(default=None, ge=0, lt=1)
+    lora: int = Field(default=0, ge=0)
     reset_layers: int = Field(default=0, ge=0)
 
     @property

@@ -1,7 +1,6 @@
 """Pickled weights: read without running them, compared by name, and equal in transformers and here."""
 
 import collections
-import json
 import os
 import pickle
 import sys
@@ -12,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import BertConfig, BertModel, DPRContextEncoder, DPRQuestionEncoder
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, RagError
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.import_weights import CHECKPOINT_FIELDS, import_checkpoint, import_folder
+from retrievers.encoders.import_weights import CHECKPOINT_FIELDS, import_checkpoint
 from tests.commands import exit_code
 
 _CONFIG = {
@@ -129,29 +127,6 @@ def test_missing_and_foreign_weights(tmp_path: Path, name: str, value: Any, kind
     with pytest.raises(kind):
         import_checkpoint(tmp_path / "odd.pt", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_keeps_every_weight_and_module(tmp_path: Path, tiny: Any) -> None:
-    source = tiny.sentence_transformer(tmp_path / "st", dense=12)
-    before = BiEncoder.load(source, precision="fp32").encode_questions(["who wrote"])
-    state = load_file(source / "model.safetensors")
-    names = sorted(state)
-    files = {name: f"pytorch_model-0000{1 + n % 2}-of-00002.bin" for n, name in enumerate(names)}
-    for file in set(files.values()):
-        torch.save({name: state[name] for name in names if files[name] == file}, source / file)
-    (source / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
-    (source / "model.safetensors").unlink()
-    with pytest.raises(ArtifactError, match="rag import"):
-        BiEncoder.load(source, precision="fp32")
-    out = import_folder(source, tmp_path / "out")
-    np.testing.assert_array_equal(
-        BiEncoder.load(out, precision="fp32").encode_questions(["who wrote"]), before
-    )
-    with pytest.raises(ConfigError, match=r"no pytorch_model\.bin"):
-        import_folder(out, tmp_path / "again")
-    next(source.glob("*.bin")).unlink()
-    with pytest.raises(ArtifactError, match="is missing"):
-        import_folder(source, tmp_path / "half")
 
 
 def test_the_command(

@@ -1,0 +1,65 @@
+"""Encoders of today's shapes are trained, killed, resumed and exported; sentence-transformers reads them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig, AutoModel
+
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.training import recipe
+from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import train_dpr
+from tests.worlds import killed_at
+
+_BASES: dict[str, dict[str, Any]] = {
+    "xlm-roberta": {"max_position_embeddings": 66},
+    "mpnet": {"max_position_embeddings": 66},
+    "modernbert": {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 8, "bos_token_id": 2, "eos_token_id": 3},
+}
+_TEXTS = ["who wrote the text", "the danube rises in the black forest"]
+
+
+def _train(out: Path, examples: Path, start: Path, base: str) -> Path:
+    how: dict[str, Any] = {"pooling": "mean"}
+    if base == "qwen3":  # an instruction before questions, the last token, adapters
+        how = {"pooling": "lasttoken", "query_prefix": "who wrote: ", "lora": 4}
+    config = DprTrainConfig(
+        out=out, train_files=(examples,), question_encoder=str(start), normalize=True, **how,
+        question_tokens=16, passage_tokens=24, batch_size=8, max_steps=20, learning_rate=1e-3,
+        precision="fp32", dropout=0.0, hard_negatives=0, validation_questions=8, save_every_s=0.0,
+    )  # fmt: skip
+    return train_dpr(config)
+
+
+@pytest.mark.parametrize("base", sorted(_BASES))
+def test_a_base_is_trained_resumed_and_read_elsewhere(
+    tiny: Any, tmp_path: Path, cipher_file: Callable[..., Path], base: str
+) -> None:
+    start = tmp_path / "start"
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(base, **{**tiny.config(), **_BASES[base], "pad_token_id": 0})
+    AutoModel.from_config(config).save_pretrained(start)
+    tiny.tokenizer(start)
+    arguments = cipher_file(64), start, base
+    killed_at(recipe, "contrastive_step", 11, _train, tmp_path / "run", *arguments)
+    folder = _train(tmp_path / "run", *arguments)
+
+    encoder = BiEncoder.load(folder, precision="fp32")
+    peer = SentenceTransformer(str(folder), device="cpu")
+    questions = encoder.encode_questions(_TEXTS)
+    np.testing.assert_allclose(questions, peer.encode_query(_TEXTS), atol=1e-5)
+    np.testing.assert_allclose(
+        encoder.encode_passages(["", ""], _TEXTS), peer.encode_document(_TEXTS), atol=1e-5
+    )
+    how = {"pooling": encoder.identity.pooling, "query_prefix": encoder.identity.query_prefix}
+    before = BiEncoder.load(start, precision="fp32", normalize=True, **how).encode_questions(_TEXTS)
+    assert np.abs(questions - before).max() > 1e-3
+    if base == "qwen3":
+        assert not any(".lora_" in name for name in AutoModel.from_pretrained(folder).state_dict())
+        assert np.abs(questions - encoder.encode_passages(["", ""], _TEXTS)).max() > 1e-3  # the instruction
