@@ -15,7 +15,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from rag.core.errors import ArtifactError, ConfigError
-from rag.runtime.bert import Bert
 from rag.runtime.cpu_training import register_math_attention, use_fast_dropout
 from rag.runtime.low_rank import is_difference
 from rag.runtime.model_files import backbone_state, is_wrapped, read_config, weight_files
@@ -80,8 +79,7 @@ def load_backbone(
 ) -> Any:
     """The encoder of a model folder in fp32, without BERT's pooler.
 
-    DPR's towers are BERT models under another name; of an encoder-decoder only the encoder is loaded. For
-    inference on a CPU the usual networks are `Bert`, which needs no import of transformers' own.
+    DPR's towers are BERT models under another name; of an encoder-decoder only the encoder is loaded.
 
     Args:
         train: prepare for training: training mode, attention and dropout with fast backward passes.
@@ -96,11 +94,6 @@ def load_backbone(
     stated, named = raw["model_type"], (raw.get("architectures") or [""])[0]
     weight_files(folder)  # refuses pickled weights with a hint, before transformers looks for them
     config = load_config(folder)
-    if not train and device == "cpu" and Bert.supports(config):
-        try:
-            return Bert(backbone_state(folder), config).eval()
-        except KeyError as error:
-            refuse_missing(folder, [str(error.args[0])])
     from transformers import AutoModel, AutoModelForTextEncoding, BertModel
 
     set_dropout(config, dropout)

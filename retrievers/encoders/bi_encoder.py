@@ -318,9 +318,9 @@ class _Side:
     def tower(self) -> TowerModel:
         with self._lock:
             if self._tower is None:
-                loaded = TowerModel.load(self.settings, device=self.device, train=False)
-                dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
-                self._tower = loaded.requires_grad_(False).to_compute(dtype)
+                self._tower = TowerModel.load(
+                    self.settings, device=self.device, train=False, precision=self.precision
+                ).requires_grad_(False)
             return self._tower
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -12,14 +14,35 @@ from torch.nn import functional
 from rag.core.arrays import Int32
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.optional import require
-from rag.runtime.backbone import load_backbone, pad, pool, segments_of, token_vectors
-from rag.runtime.bert import Bert
-from rag.runtime.model_files import read_weight, weight_shapes
+from rag.runtime.backbone import (
+    load_backbone,
+    load_config,
+    pad,
+    pool,
+    refuse_missing,
+    segments_of,
+    token_vectors,
+)
+from rag.runtime.fast.fast_bert import FastBert
+from rag.runtime.fast.packing import pack
+from rag.runtime.model_files import backbone_state, read_weight, weight_shapes
 from retrievers.encoders.settings import EncoderSettings, HeadLayer, Interaction
 from retrievers.encoders.tokenization import mask_id, open_tokenizer, separator_id
 from retrievers.encoders.vectors import Vectors
 
 _LORA_SCALE = 2  # of adapters: lora_alpha over the rank
+
+
+def _load_fast(folder: Path, precision: str) -> FastBert | None:
+    """The network that needs no import of transformers' own, on a CPU; None if it is of another kind."""
+    config = load_config(folder)
+    if not FastBert.supports(config):
+        return None
+    try:
+        return FastBert(backbone_state(folder), config, precision=precision)
+    except KeyError as error:
+        refuse_missing(folder, [str(error.args[0])])
+        raise
 
 
 class Linear(nn.Linear):
@@ -133,14 +156,15 @@ class TowerModel(nn.Module):
     transformers model names them, and `head.layers.0.weight`, …
 
     Attributes:
-        encoder: the bare transformers model, without BERT's pooler; for inference on a CPU perhaps a `Bert`.
+        encoder: the bare transformers model, without BERT's pooler; for inference on a CPU a `FastBert`
+            where it covers the model.
         head: pooling and layers that follow the token vectors.
         settings: how it reads texts, with the folder of the model.
         dim: size D of the vectors.
         autocast: run the encoder under bf16 autocast (GPU); on a CPU its weights are bf16 themselves.
     """
 
-    def __init__(self, encoder: nn.Module, head: Head, settings: EncoderSettings) -> None:
+    def __init__(self, encoder: Any, head: Head, settings: EncoderSettings) -> None:
         super().__init__()
         self.encoder, self.head, self.settings = encoder, head, settings
         self.separator = separator_id(settings.weights_dir) if settings.segments else None
@@ -162,8 +186,9 @@ class TowerModel(nn.Module):
         seed: int = 0,
         device: str = "cpu",
         train: bool = True,
+        precision: str = "fp32",
     ) -> TowerModel:
-        """Load weights in fp32.
+        """Load weights, in fp32 to be trained.
 
         Args:
             settings: settings of the folder, after overrides.
@@ -173,13 +198,17 @@ class TowerModel(nn.Module):
             lora: rank of low-rank adapters on all linear layers of the encoder, whose own weights then stay.
             device: "cpu" or "cuda:N"; decides which attention is used.
             train: in training mode, with attention and dropout that have fast backward passes.
+            precision: "fp32" or "bf16" for inference.
 
         Raises:
             ArtifactError: the folder holds no loadable encoder.
             ConfigError: the folder's head makes vectors of another size than the wanted one.
         """
         folder = settings.weights_dir
-        encoder = load_backbone(folder, train=train, dropout=dropout, device=device)
+        encoder: Any = None if train or device != "cpu" else _load_fast(folder, precision)
+        is_fast = encoder is not None
+        if not is_fast:
+            encoder = load_backbone(folder, train=train, dropout=dropout, device=device)
         if lora:
             peft = require("peft", extra="lora")
             encoder.requires_grad_(False)
@@ -202,7 +231,9 @@ class TowerModel(nn.Module):
             has_bias = settings.interaction is None
             added.append(Linear(drawn, torch.zeros(projection_dim) if has_bias else None))
             added += [nn.LayerNorm(projection_dim)] if projection_norm else []
-        return cls(encoder, Head(settings, hidden, added), settings).to(device)
+        tower = cls(encoder, Head(settings, hidden, added), settings).to(device)
+        is_bf16 = precision == "bf16" and not is_fast
+        return tower.to_compute(torch.bfloat16) if is_bf16 else tower
 
     @property
     def is_trained(self) -> bool:
@@ -211,9 +242,7 @@ class TowerModel(nn.Module):
 
     def to_compute(self, dtype: torch.dtype) -> TowerModel:
         """Compute in `dtype`: bf16 converts the weights on a CPU, on a GPU it is autocast. Returns self."""
-        if isinstance(self.encoder, Bert):
-            self.encoder.compute_in(dtype)
-        elif next(self.encoder.parameters()).device.type == "cpu":
+        if next(self.encoder.parameters()).device.type == "cpu":
             self.encoder.to(dtype)
         else:
             self.autocast = dtype == torch.bfloat16
@@ -221,16 +250,28 @@ class TowerModel(nn.Module):
 
     def forward(self, texts: Sequence[Int32 | Sequence[int]], *, question: bool = False) -> Vectors:
         """Vectors, float32, of n token sequences (special tokens included), padded together."""
-        first = next(self.encoder.parameters(), None)
-        device = torch.device("cpu") if first is None else first.device
         ids, mask = pad(texts, self.pad_id)  # (n, L)
-        types = None if self.separator is None else segments_of(ids, mask, self.separator).to(device)
+        types = None if self.separator is None else segments_of(ids, mask, self.separator)
         seen = kept = mask
         if self.rules is not None:
             seen, kept = (rule(ids, mask, question=question) for rule in (self.rules.seen, self.rules.kept))
+        if isinstance(self.encoder, FastBert):
+            real = mask.bool()
+            packed = replace(
+                pack(texts), segment_ids=None if types is None else types[real],
+                seen=None if seen is mask else seen[real].bool(),
+            )  # fmt: skip
+            hidden = torch.zeros(*ids.shape, self.head.size)
+            hidden[real] = self.encoder.forward(packed)
+            return self._vectors(hidden, kept)
+        device = next(self.encoder.parameters()).device
         ids, seen, kept = ids.to(device), seen.to(device), kept.to(device)
+        types = None if types is None else types.to(device)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.autocast):
             hidden = token_vectors(self.encoder, ids, seen, types)  # (n, L, H)
+        return self._vectors(hidden, kept)
+
+    def _vectors(self, hidden: Tensor, kept: Tensor) -> Vectors:
         vectors: Vectors = self.head(hidden, kept)
         return vectors
 

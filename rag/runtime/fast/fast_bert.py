@@ -8,8 +8,7 @@ Equal results to transformers' `BertModel` in evaluation mode, with less work:
 * weights are reordered once for oneDNN, and bias and GELU are fused into the product, where that is faster;
 * attention works on a few rows at a time, so that its scores stay in the cache of one core (PyTorch's does
   that too, and is faster in fp32 without AVX-512);
-* products run in bf16 if requested, while the residual stream and LayerNorm stay in fp32;
-* if only the first token's vector is wanted, the last layer computes only that.
+* products run in bf16 if requested, while the residual stream and LayerNorm stay in fp32.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rag.core.errors import ConfigError
-from rag.runtime.backbone import pool
 from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import bound_kernel_caches, has_tested_torch, prefers_mkl, resolve_precision
 
@@ -131,7 +129,7 @@ class FastBert:
                 f"found {getattr(config, 'model_type', '?')!r}, with {getattr(config, 'hidden_act', '?')!r}",
                 hint="use the generic path of transformers for this model",
             )
-        self.dtype = resolve_precision(precision)
+        self.config, self.dtype = config, resolve_precision(precision)
         self.precision = "bf16" if self.dtype == torch.bfloat16 else "fp32"
         self._torch_attention = prefers_mkl(self.dtype)
         bound_kernel_caches()
@@ -203,37 +201,20 @@ class FastBert:
         )
 
     @torch.inference_mode()
-    def forward(self, tokens: PackedTokens, *, first_token_only: bool = False) -> Tensor:
-        """Last hidden states.
-
-        Args:
-            first_token_only: compute the last layer for the first token of each sequence alone.
-
-        Returns:
-            (T, H) float32, or (B, H) float32 if `first_token_only`.
-        """
-        return self.layers(self.embed(tokens), tokens, 0, self.depth, first_token_only=first_token_only)
+    def forward(self, tokens: PackedTokens) -> Tensor:
+        """Last hidden states (T, H) float32."""
+        return self.layers(self.embed(tokens), tokens, 0, self.depth)
 
     @torch.inference_mode()
-    def layers(
-        self, x: Tensor, tokens: PackedTokens, first: int, stop: int, *, first_token_only: bool = False
-    ) -> Tensor:
+    def layers(self, x: Tensor, tokens: PackedTokens, first: int, stop: int) -> Tensor:
         """Layers `first` to `stop` (exclusive) over (T, H) hidden states.
 
         A caller that stops midway may drop sequences (`PackedTokens.keep`) before it continues.
-
-        Args:
-            first_token_only: compute layer `stop` - 1 for the first token of each sequence alone.
         """
         for number in range(first, stop):
             layer = self._layers[number]
             qkv = self._project(layer, number, x)  # (T, 3H)
-            if first_token_only and number == stop - 1:
-                context = self._attend_first(qkv, tokens)  # (B, H)
-                x = x[tokens.starts()]
-            else:
-                context = self._attend(qkv, tokens)  # (T, H)
-            x = self._complete(layer, number, x, context)
+            x = self._complete(layer, number, x, self._attend(qkv, tokens))
         return x
 
     @property
@@ -254,19 +235,6 @@ class FastBert:
     def _feed_forward(self, layer: Layer, number: int, x: Tensor) -> Tensor:
         result: Tensor = layer.norm(x + layer.down(layer.up(x.to(self.dtype))))
         return result
-
-    def pool(self, hidden: Tensor, tokens: PackedTokens, how: str = "mean") -> Tensor:
-        """One vector per sequence, (B, H), from (T, H) hidden states; `how` as in `backbone.pool`."""
-        if how == "cls":
-            return hidden[tokens.starts()]
-        if how == "lasttoken":
-            return hidden[tokens.starts() + torch.tensor(tokens.lengths) - 1]
-        parts, start = [], 0
-        for rows, length in tokens.groups:
-            view = hidden[start : start + rows * length].view(rows, length, -1)
-            parts.append(view.mean(1) if how == "mean" else pool(view, view.new_ones(rows, length), how))
-            start += rows * length
-        return torch.cat(parts)
 
     @torch.inference_mode()
     def embed(self, tokens: PackedTokens) -> Tensor:
@@ -303,19 +271,6 @@ class FastBert:
                 context[start:stop].view(n, length, heads, size).copy_(mixed.transpose(1, 2))
                 start = stop
         return context
-
-    def _attend_first(self, qkv: Tensor, tokens: PackedTokens) -> Tensor:
-        """Attention of the first token of each sequence. qkv (T, 3H) → (B, H)."""
-        heads, size = self.n_heads, self.head_size
-        parts, start = [], 0
-        for rows, length in tokens.groups:
-            stop = start + rows * length
-            split = qkv[start:stop].view(rows, length, 3, heads, size).permute(2, 0, 3, 1, 4)
-            q = split[0, :, :, :1].reshape(rows * heads, 1, size)
-            k, v = split[1:].reshape(2, rows * heads, length, size)
-            parts.append(_softmax_product(q, k, v).view(rows, heads * size))
-            start = stop
-        return torch.cat(parts)
 
 
 def _softmax_product(q: Tensor, k: Tensor, v: Tensor, unseen: Tensor | None = None) -> Tensor:

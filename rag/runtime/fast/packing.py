@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,7 +54,7 @@ class PackedTokens:
         return PackedTokens(self.token_ids[mine], self.positions[mine], types, groups), mine
 
 
-def pack(sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> PackedTokens:
+def pack(sequences: Sequence[Any], segments: Sequence[Sequence[int]] | None = None) -> PackedTokens:
     """Concatenate `sequences`. Sort them by length before: neighbours of equal length are computed together.
 
     Args:

@@ -31,7 +31,7 @@ def _train(out: Path, examples: Path, start: Path, base: str) -> Path:
         how = {"pooling": "lasttoken", "query_prefix": "who wrote: ", "lora": 4}
     config = DprTrainConfig(
         out=out, train_files=(examples,), question_encoder=str(start), normalize=True, **how,
-        question_tokens=16, passage_tokens=24, batch_size=8, max_steps=20, learning_rate=1e-3,
+        question_tokens=16, passage_tokens=24, batch_size=8, epochs=3, max_steps=20, learning_rate=1e-3,
         precision="fp32", dropout=0.0, hard_negatives=0, validation_questions=8, save_every_s=0.0,
     )  # fmt: skip
     return train_dpr(config)

@@ -69,13 +69,6 @@ def test_roberta_positions():
     torch.testing.assert_close(hidden, reference(model, SEQUENCES), atol=1e-5, rtol=1e-5)
 
 
-def test_first_token_only(bert):
-    fast = FastBert.from_model(bert)
-    tokens = pack(SEQUENCES)
-    expected = fast.forward(tokens)[tokens.starts()]
-    torch.testing.assert_close(fast.forward(tokens, first_token_only=True), expected, atol=1e-5, rtol=1e-5)
-
-
 def test_large_logits_take_the_stable_path(bert):
     torch.manual_seed(3)
     model = BertModel(BertConfig(**SIZES), add_pooling_layer=False).eval()
@@ -99,17 +92,6 @@ def test_plain_linear_layers_where_onednn_is_missing(bert, monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     hidden = FastBert.from_model(bert).forward(pack(SEQUENCES))
     torch.testing.assert_close(hidden, reference(bert, SEQUENCES), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("how", ["mean", "max", "cls", "lasttoken"])
-def test_pooling(bert, how):
-    fast, tokens = FastBert.from_model(bert), pack(SEQUENCES)
-    hidden = fast.forward(tokens)
-    pieces = torch.split(hidden, tokens.lengths)
-    pick = {"mean": lambda h: h.mean(0), "max": lambda h: h.amax(0), "cls": lambda h: h[0]}
-    pick["lasttoken"] = lambda h: h[-1]
-    expected = torch.stack([pick[how](piece) for piece in pieces])
-    torch.testing.assert_close(fast.pool(hidden, tokens, how), expected)
 
 
 @pytest.mark.parametrize(

@@ -48,14 +48,6 @@ def test_int8_is_close_to_fp32(activation):
 
 
 @pytest.mark.needs_int8
-def test_first_token_only():
-    *_, int8 = models()
-    tokens = pack(SEQUENCES)
-    expected = int8.forward(tokens)[tokens.starts()]
-    torch.testing.assert_close(int8.forward(tokens, first_token_only=True), expected, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.needs_int8
 def test_blocks_do_not_change_the_result(monkeypatch):
     *_, int8 = models()
     expected = int8.forward(pack(SEQUENCES))
