@@ -225,12 +225,6 @@ def test_without_bf16_auto_is_fp32_and_bf16_is_refused(tiny_bert, monkeypatch):
         BiEncoder.load(tiny_bert, device="cpu", precision="bf16")
 
 
-def test_workers_start_again_after_close(tiny_bert, encoder):
-    before = encoder.encode_questions(["who"])
-    encoder.close()
-    np.testing.assert_array_equal(encoder.encode_questions(["who"]), before)
-
-
 @pytest.mark.parametrize(
     ("load", "name"), [(BiEncoder.load, "all-MiniLM-L6-v2"), (load_encoder, "minilm-qa")]
 )

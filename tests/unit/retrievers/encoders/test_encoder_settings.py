@@ -146,12 +146,6 @@ def test_texts_in_a_chat_template_are_refused(tmp_path):
             read_settings(folder)
 
 
-def test_the_first_releases_of_pylate_named_the_similarity_of_sentence_transformers(tmp_path):
-    own = {"similarity_fn_name": "cosine", "query_prefix": "[unused0]", "query_length": 24}
-    settings = read_settings(sentence_folder(tmp_path, kinds=("Transformer", "Dense"), own=own))
-    assert (settings.similarity, settings.interaction.query_tokens) == ("maxsim", 24)
-
-
 def test_the_length_is_read_from_the_older_names_of_its_file(tmp_path):
     folder = sentence_folder(tmp_path)
     (folder / "sentence_bert_config.json").rename(folder / "sentence_xlm-roberta_config.json")
