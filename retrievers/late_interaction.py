@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from indexers.selected import Selection
-from indexers.token_index import NPROBE, TokenIndex
+from indexers.token_index import TokenIndex
 from rag.config import Config
 from rag.core.progress import StageTimer
 from rag.core.types import Hit
@@ -24,12 +24,10 @@ class TokenSearchOptions(Config):
     """Options of the search in token vectors; see `TokenIndex.search`.
 
     Attributes:
-        nprobe: cells opened for each vector of a question.
         ndocs: number of passages that are compared by the centroids of all their tokens; None: set by the
             number of hits and the corpus size.
     """
 
-    nprobe: int = Field(default=NPROBE, ge=1)
     ndocs: int | None = Field(default=None, ge=1)
 
 
@@ -69,8 +67,7 @@ class LateInteractionRetriever:
             found = self.encoder.question_tokens(questions)
             values, lengths = np.asarray(found.values, np.float32), np.asarray(found.lengths)
         with stage(timer, "search_tokens"):
-            options = self.options
             scores, rows = self.tokens.search(
-                values, lengths, top_k, nprobe=options.nprobe, ndocs=options.ndocs, selected=selected
+                values, lengths, top_k, ndocs=self.options.ndocs, selected=selected
             )
             return to_hits(scores, rows, self.passages)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,92 +40,9 @@ class HybridOptions(Config):
 
     Attributes:
         depth: hits taken from each list before fusion.
-        matching: with a static encoder and the usual fusion, add scores of how the words of the first 60
-            passages match the question's (`TokenMatch`); by default with the encoder of the package, for
-            which the weights of these scores were fitted.
     """
 
     depth: int = Field(default=DEFAULT_DEPTH, ge=1)
-    matching: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Builder:
-    """Builds a retriever of any kind from the same arguments.
-
-    Attributes:
-        index: the open index.
-        options: validated options of its kind.
-        encoder, precision, device, fusion: see `open_retriever`.
-    """
-
-    index: Index
-    options: Any
-    encoder: str | Path | BiEncoder | StaticEncoder | None
-    precision: str
-    device: str
-    fusion: Fusion | None
-
-    def dense(self) -> DenseRetriever:
-        """Dense retrieval with the index's encoder."""
-        loaded = open_encoder(self.index, encoder=self.encoder, precision=self.precision, device=self.device)
-        return DenseRetriever(self.index.require_dense().vectors, self.index.passages, loaded)
-
-    def colbert(self) -> LateInteractionRetriever:
-        """Late interaction with the index's encoder."""
-        assert self.index.tokens is not None
-        loaded = open_encoder(self.index, encoder=self.encoder, precision=self.precision, device=self.device)
-        options = self.options if isinstance(self.options, TokenSearchOptions) else None
-        return LateInteractionRetriever(
-            self.index.tokens, self.index.passages, cast("BiEncoder", loaded), options
-        )
-
-    def bm25(self) -> SparseRetriever:
-        """BM25."""
-        assert self.index.lucene is not None
-        return SparseRetriever(self.index.lucene, self.index.passages)
-
-    def hybrid(self) -> HybridRetriever:
-        """Dense retrieval (or late interaction) and BM25, fused."""
-        depth = getattr(self.options, "depth", DEFAULT_DEPTH)
-        vectors = self.dense() if self.index.tokens is None else self.colbert()
-        from retrievers.encoders.static import STATIC_SHA256, StaticEncoder
-
-        is_static = isinstance(vectors.encoder, StaticEncoder)
-        usual = default_fusion(2, is_static=is_static)
-        matching = None
-        wanted = getattr(self.options, "matching", None)
-        if wanted is None:
-            wanted = is_static and vectors.encoder.identity.weights_sha256 == STATIC_SHA256
-        if wanted and is_static and self.fusion in (None, usual):
-            from retrievers.encoders.matching import TokenMatch
-
-            matching = TokenMatch(cast("StaticEncoder", vectors.encoder))
-        elif wanted and is_static:
-            log.info("with the fusion %s, words of the best hits are not matched", self.fusion)
-        return HybridRetriever(
-            [vectors, self.bm25()], fusion=self.fusion or usual, depth=depth, passages=self.index.passages,
-            matching=matching,
-        )  # fmt: skip
-
-    def multihop(self) -> MultiHopRetriever:
-        """Multi-hop retrieval, with a first hop of any kind."""
-        options: HopOptions = self.options
-        if options.first != "dense" and "bm25" not in self.index.parts:
-            raise ConfigError(
-                f"first={options.first} needs an index with BM25",
-                hint="build it with `rag index … --retriever hybrid`, or leave first at dense",
-            )
-        if self.fusion is not None and options.first != "hybrid":
-            raise ConfigError(
-                f"a fusion ({self.fusion}) is given, but first={options.first} has one list only"
-            )
-        dense = self.dense()
-        loaded = replace(self, encoder=cast("BiEncoder", dense.encoder))
-        first = {"dense": lambda: None, "bm25": loaded.bm25, "hybrid": loaded.hybrid}[options.first]()
-        return MultiHopRetriever(
-            dense, self.index.passages, first=first, hops=options.hops, beam=options.beam
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,23 +51,21 @@ class RetrieverKind:
 
     Attributes:
         needs: parts that the index must have.
-        make: function that opens the retriever.
         options: configuration class of its options (`hybrid:depth=500`).
         fuses: whether it fuses lists, so that a fusion may be given.
     """
 
     needs: tuple[Part, ...]
-    make: Callable[[_Builder], Retriever]
     options: type[Config] = NoOptions
     fuses: bool = False
 
 
 KINDS: dict[str, RetrieverKind] = {
-    "dense": RetrieverKind(("dense",), _Builder.dense),
-    "colbert": RetrieverKind(("tokens",), _Builder.colbert, TokenSearchOptions),
-    "bm25": RetrieverKind(("bm25",), _Builder.bm25),
-    "hybrid": RetrieverKind(("dense", "bm25"), _Builder.hybrid, HybridOptions, fuses=True),
-    "multihop": RetrieverKind(("dense",), _Builder.multihop, HopOptions, fuses=True),
+    "dense": RetrieverKind(("dense",)),
+    "colbert": RetrieverKind(("tokens",), TokenSearchOptions),
+    "bm25": RetrieverKind(("bm25",)),
+    "hybrid": RetrieverKind(("dense", "bm25"), HybridOptions, fuses=True),
+    "multihop": RetrieverKind(("dense",), HopOptions, fuses=True),
 }
 _AUTO = ("hybrid", "dense", "colbert", "bm25")  # the first kind for which the index has all parts
 
@@ -230,7 +144,74 @@ def open_retriever(
             f"a fusion ({fusion}) is given, but {name} retrieval has nothing to fuse",
             hint="leave it out, or use hybrid retrieval",
         )
-    return chosen.make(_Builder(index, options, encoder, precision, device, fusion))
+    if name == "bm25":
+        return _bm25(index)
+    loaded = open_encoder(index, encoder=encoder, precision=precision, device=device)
+    if name == "dense":
+        return _dense(index, loaded)
+    if isinstance(options, TokenSearchOptions):
+        return _colbert(index, loaded, options)
+    if isinstance(options, HybridOptions):
+        return _hybrid(index, loaded, fusion, options.depth)
+    assert isinstance(options, HopOptions)
+    return _multihop(index, loaded, fusion, options)
+
+
+def _bm25(index: Index) -> SparseRetriever:
+    assert index.lucene is not None
+    return SparseRetriever(index.lucene, index.passages)
+
+
+def _dense(index: Index, encoder: BiEncoder | StaticEncoder) -> DenseRetriever:
+    return DenseRetriever(index.require_dense().vectors, index.passages, encoder)
+
+
+def _colbert(
+    index: Index, encoder: BiEncoder | StaticEncoder, options: TokenSearchOptions | None = None
+) -> LateInteractionRetriever:
+    assert index.tokens is not None
+    return LateInteractionRetriever(index.tokens, index.passages, cast("BiEncoder", encoder), options)
+
+
+def _hybrid(
+    index: Index, encoder: BiEncoder | StaticEncoder, fusion: Fusion | None, depth: int = DEFAULT_DEPTH
+) -> HybridRetriever:
+    """Dense retrieval (or late interaction) and BM25, fused; with the encoder of the package and the usual
+    fusion, words of the best hits are matched too: the weights of these scores were fitted for it."""
+    from retrievers.encoders.static import STATIC_SHA256, StaticEncoder
+
+    vectors = _dense(index, encoder) if index.tokens is None else _colbert(index, encoder)
+    usual = default_fusion(2, is_static=isinstance(encoder, StaticEncoder))
+    matching = None
+    if isinstance(encoder, StaticEncoder) and encoder.identity.weights_sha256 == STATIC_SHA256:
+        from retrievers.encoders.matching import TokenMatch
+
+        if fusion in (None, usual):
+            matching = TokenMatch(encoder)
+        else:
+            log.info("with the fusion %s, words of the best hits are not matched", fusion)
+    return HybridRetriever(
+        [vectors, _bm25(index)], fusion=fusion or usual, depth=depth, passages=index.passages,
+        matching=matching,
+    )  # fmt: skip
+
+
+def _multihop(
+    index: Index, encoder: BiEncoder | StaticEncoder, fusion: Fusion | None, options: HopOptions
+) -> MultiHopRetriever:
+    if options.first != "dense" and "bm25" not in index.parts:
+        raise ConfigError(
+            f"first={options.first} needs an index with BM25",
+            hint="build it with `rag index … --retriever hybrid`, or leave first at dense",
+        )
+    if fusion is not None and options.first != "hybrid":
+        raise ConfigError(f"a fusion ({fusion}) is given, but first={options.first} has one list only")
+    first: Retriever | None = None
+    if options.first != "dense":
+        first = _bm25(index) if options.first == "bm25" else _hybrid(index, encoder, fusion)
+    return MultiHopRetriever(
+        _dense(index, encoder), index.passages, first=first, hops=options.hops, beam=options.beam
+    )
 
 
 def over_index(retriever: Retriever, index: Index) -> Retriever:

@@ -25,8 +25,7 @@ _SETTINGS = {
     **options_of(MiningSettings, "source", "hops", panel=SEARCH),
     **options_of(
         MiningSettings,
-        *("per_question", "pick", "margin", "answer_filter", "regex", "cross_encoder"),
-        *("keep_below", "gold", "weak_positives", "seed"),
+        *("per_question", "margin", "answer_filter", "weak_positives", "seed"),
         panel="Selection",
     ),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,24 +15,24 @@ import numpy as np
 
 from indexers.gold import GoldLookup, GoldPassages
 from indexers.index import Index
-from indexers.passages import PassageStore
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
-from rag.core.types import Hit, Passage, Query, Question
+from rag.core.types import Hit, Query, Question
 from rag.data.examples import Candidate, Example, write_examples
 from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher
-from rag.runtime.seeds import generator
-from retrievers.encoders.cross_encoder import CrossEncoder
+from retrievers.dense import DenseRetriever
 from retrievers.examples.data import answer_matcher
 from retrievers.examples.hops import HopReport, hop_examples, passage_finder
 from retrievers.negatives.blocks import BlockFolder, merge_examples
-from retrievers.negatives.search import MiningSearch
-from retrievers.negatives.select import NegativeFilter, Proposal, below_margin, candidates_by_rank, choose
-from retrievers.negatives.settings import CROSS_ENCODER_DEPTH, WEAK_DEPTH, MiningSettings
+from retrievers.negatives.select import NegativeFilter, Proposal, below_margin, candidates_by_rank
+from retrievers.negatives.settings import MiningSettings
+from retrievers.open import open_encoder
+from retrievers.sparse import SparseRetriever
 
 BLOCK_QUESTIONS = 512
+_WEAK_DEPTH = 100
 
 
 @dataclass(slots=True)
@@ -120,8 +120,7 @@ def mine(
 
     with ExitStack() as stack:
         index = stack.enter_context(Index.open(index_dir))
-        search = MiningSearch(index, settings, encoder=index_encoder)
-        judge = None if settings.cross_encoder is None else CrossEncoder.load(settings.cross_encoder)
+        miner = Miner(index, settings, encoder=index_encoder)
         stack.enter_context(directory_lock(work))
         run = {
             "settings": settings.model_dump(mode="json"),
@@ -131,18 +130,13 @@ def mine(
             "sample": sample,
         }
         blocks = BlockFolder(work, run)
-        items: Iterator[Any]
-        mine_some: Callable[..., list[Example]]
+        items: Iterator[Any] = read()
+        total, unit, mine_block = sum(1 for _ in read()), "questions", miner.mine_questions
         if settings.hops:
             hops = partial(hop_examples, max_hops=settings.hops, find=passage_finder(index.passages))
-            total, items = sum(1 for _ in hops(read())), hops(read(), report=HopReport())
-            mine_some = partial(mine_hops, search=search, settings=settings, judge=judge)
-        else:
-            total, items = sum(1 for _ in read()), read()
-            lookup = GoldLookup(index.passages, near=search.near)
-            mine_some = partial(mine_block, search=search, settings=settings, lookup=lookup, judge=judge)
-        unit = "hops" if settings.hops else "questions"
-        blocks.fill(items, mine_some, total=total, size=BLOCK_QUESTIONS, unit=unit, verb="mine")
+            items, unit, mine_block = hops(read(), report=HopReport()), "hops", miner.mine_hops
+            total = sum(1 for _ in hops(read()))
+        blocks.fill(items, mine_block, total=total, size=BLOCK_QUESTIONS, unit=unit, verb="mine")
         report = MiningReport(
             blocks.counts(), {**run, "merge": None if merge is None else sha256_file(merge)}
         )
@@ -152,7 +146,7 @@ def mine(
                 f"{questions}: no question has a positive passage in {index_dir} ({report.lines()[0]})",
                 hint="give gold passages or answers with the questions, or another corpus",
             )
-        mined: Iterator[Example] = blocks.examples()
+        mined = blocks.examples()
         if merge is not None:
             mined = merge_examples(mined, merge, work)
         report.counts["written"] = write_examples(target, mined)
@@ -163,185 +157,164 @@ def mine(
     return report
 
 
-def mine_block(
-    questions: Sequence[Question],
-    *,
-    search: MiningSearch,
-    settings: MiningSettings,
-    lookup: GoldLookup,
-    judge: CrossEncoder | None,
-    counts: Counter[str],
-) -> list[Example]:
-    """Examples of one block; questions without a positive are left out and counted.
+class Miner:
+    """Searches an index for questions or hops and makes examples of what it finds.
 
     Args:
-        counts: the counts of `MiningReport.counts`, to be added to.
-    """
-    passages = search.index.passages
-    hits, vectors = search.search([Query(question.text) for question in questions])
-    gold = lookup.find(questions)
-    work: list[_Work] = []
-    counts["questions"] += len(questions)
-    for number, question in enumerate(questions):
-        is_regex = settings.regex or question.answers_are_regex
-        matcher = answer_matcher(question.answers, "regex" if is_regex else "tokens")
-        retrieved = {source: lists[number] for source, lists in hits.items()}
-        positives = gold[number] if settings.gold == "given" else gold[number].without_missing()
-        if positives.how == "none" and settings.weak_positives:
-            ranked = [hit.row for hit in next(iter(retrieved.values()))[:WEAK_DEPTH]]
-            weak = next((row for row in ranked if matcher.matches(passages[row].text)), None)
-            positives = positives if weak is None else GoldPassages((weak,), how="weak")
-        counts[f"positive {positives.how}"] += 1
-        counts["gold passages outside the corpus"] += len(positives.missing)
-        if positives.how == "none":
-            continue
-        right = positives.rows
-        if positives.how == "document":
-            right = _of_documents(right, next(iter(retrieved.values())), matcher, passages)
-            positives = replace(positives, rows=tuple(dict.fromkeys((*right, *positives.rows))))
-        listed = (*passages.get_many(right), *positives.missing)
-        example = Example.labelled(question.id, question.text, question.answers, listed)
-        candidates = candidates_by_rank(retrieved, settings.first_rank, settings.last_rank)
-        vector = None if vectors is None else vectors[number]
-        example = replace(example, answers_are_regex=is_regex)
-        work.append(_Work(example, positives.rows, candidates, matcher, vector))
-    return _with_negatives(work, search, settings, judge, counts)
+        encoder: the index's encoder, if it was moved: a folder or a name.
 
-
-def _of_documents(
-    rows: Sequence[int], hits: Sequence[Hit], matcher: AnswerMatcher, passages: PassageStore
-) -> tuple[int, ...]:
-    """The passages of the gold documents that contain an answer; without any, the first retrieved one."""
-    ranks = {hit.row: rank for rank, hit in enumerate(hits)}
-    ranked = sorted(rows, key=lambda row: ranks.get(row, len(ranks)))
-    return tuple(row for row in ranked if matcher.matches(passages[row].text)) or (ranked[0],)
-
-
-def mine_hops(
-    hops: Sequence[Example],
-    *,
-    search: MiningSearch,
-    settings: MiningSettings,
-    judge: CrossEncoder | None,
-    counts: Counter[str],
-) -> list[Example]:
-    """Examples of one block of hops: hits of a search at that hop take the place of their negatives.
-
-    A passage of the path so far is no negative: a search over paths takes no passage twice.
-
-    Args:
-        hops: as `hop_examples` makes them of passages of the index.
-        counts: the counts of `MiningReport.counts`, to be added to.
-    """
-    hits, vectors = search.search([hop.query for hop in hops])
-    counts["questions"] += len(hops)
-    counts["positive given"] += len(hops)
-    work = []
-    for number, hop in enumerate(hops):
-        retrieved = {source: lists[number] for source, lists in hits.items()}
-        ids = [passage.id for passage in (*hop.positives, *hop.context)]
-        rows = tuple(row for name in ids if (row := search.index.passages.row_of(name)) is not None)
-        right = replace(hop, candidates=hop.of_role("positive"))
-        candidates = candidates_by_rank(retrieved, settings.first_rank, settings.last_rank)
-        matcher = answer_matcher(hop.answers, "regex" if settings.regex else "tokens")
-        vector = None if vectors is None else vectors[number]
-        work.append(_Work(right, rows, candidates, matcher, vector))
-    return _with_negatives(work, search, settings, judge, counts)
-
-
-@dataclass(slots=True)
-class _Work:
-    """A question for which negatives are chosen.
-
-    Attributes:
-        example: with its positives.
-        rows: passages of the index that are no negatives: the positives, the first of them first.
+    Raises:
+        ConfigError: the index was built without what the settings need.
+        MismatchedArtifactError: the encoder is not the one the index was built with.
     """
 
-    example: Example
-    rows: tuple[int, ...]
-    candidates: list[Proposal]
-    matcher: AnswerMatcher
-    vector: Float32 | None
+    def __init__(self, index: Index, settings: MiningSettings, *, encoder: str | None = None) -> None:
+        self._sources = ("bm25", "dense") if settings.source == "both" else (settings.source,)
+        needed = {*self._sources, *(() if settings.margin is None else ("dense",))}
+        if missing := sorted(needed.difference(index.parts)):
+            why = f"source {settings.source}" if missing[0] in self._sources else "margin, a model's scores,"
+            raise ConfigError(
+                f"{why} needs a {missing[0]} index, which {index.directory} lacks",
+                hint="build it with `rag index … --retriever hybrid`, or mine from what there is",
+            )
+        self._index, self._passages, self._settings = index, index.passages, settings
+        self._sparse: SparseRetriever | None = None
+        self._dense: DenseRetriever | None = None
+        if "bm25" in needed:
+            assert index.lucene is not None
+            self._sparse = SparseRetriever(index.lucene, index.passages)
+        if "dense" in needed:
+            loaded = open_encoder(index, encoder=encoder)
+            self._dense = DenseRetriever(index.require_dense().vectors, index.passages, loaded)
+        searcher = self._sparse or self._dense
+        assert searcher is not None
+        self._gold = GoldLookup(index.passages, near=searcher.search)
 
+    def mine_questions(self, questions: Sequence[Question], *, counts: Counter[str]) -> list[Example]:
+        """Examples of one block; questions without a positive are left out and counted.
 
-def _apply_margin(work: Sequence[_Work], search: MiningSearch, margin: float, removed: Counter[str]) -> None:
-    """Keep candidates that the model scores below the gold passage's score, with a margin."""
-    outside = [item for item in work if not item.rows]
-    outside_scores: dict[int, float] = {}
-    if outside:
-        vectors = np.stack([item.vector for item in outside if item.vector is not None])
-        scores = search.scores_of(vectors, [item.example.positives[0] for item in outside])
-        outside_scores = {id(item): float(score) for item, score in zip(outside, scores, strict=True)}
-    for item in work:
-        assert item.vector is not None
-        rows = [candidate.row for candidate in item.candidates]
-        scores = search.scores(item.vector, [*item.rows[:1], *rows])
-        positive = outside_scores[id(item)] if id(item) in outside_scores else float(scores[0])
-        item.candidates = below_margin(
-            item.candidates, scores[len(scores) - len(rows) :], positive, margin, removed
-        )
+        Args:
+            counts: the counts of `MiningReport.counts`, to be added to.
+        """
+        searched = self._search([Query(question.text) for question in questions])
+        counts["questions"] += len(questions)
+        examples = []
+        for question, gold, (hits, vector) in zip(
+            questions, self._gold.find(questions), searched, strict=True
+        ):
+            matcher = answer_matcher(question.answers, question.answer_mode)
+            ranked = [hit.row for hit in next(iter(hits.values()))]
+            if gold.how == "none" and self._settings.weak_positives:
+                best = ranked[:_WEAK_DEPTH]
+                weak = next((row for row in best if matcher.matches(self._passages[row].text)), None)
+                gold = gold if weak is None else GoldPassages((weak,), how="weak")
+            counts[f"positive {gold.how}"] += 1
+            counts["gold passages outside the corpus"] += len(gold.missing)
+            if gold.how == "none":
+                continue
+            right, wrong = gold.rows, gold.rows
+            if gold.how == "document":
+                right = self._of_documents(gold.rows, ranked, matcher)
+                wrong = tuple(dict.fromkeys((*right, *gold.rows)))
+            positives = (*self._passages.get_many(right), *gold.missing)
+            example = Example.labelled(question.id, question.text, question.answers, positives)
+            example = replace(example, answers_are_regex=question.answers_are_regex)
+            examples.append(self._with_negatives(example, wrong, hits, vector, counts))
+        return examples
 
+    def mine_hops(self, hops: Sequence[Example], *, counts: Counter[str]) -> list[Example]:
+        """Examples of one block of hops: hits of a search at that hop take the place of their negatives.
 
-def _with_negatives(
-    work: Sequence[_Work],
-    search: MiningSearch,
-    settings: MiningSettings,
-    judge: CrossEncoder | None,
-    counts: Counter[str],
-) -> list[Example]:
-    removed: Counter[str] = Counter()
-    if settings.margin is not None:
-        _apply_margin(work, search, settings.margin, removed)
-    wanted: int | None = settings.per_question
-    if judge is not None:
-        wanted = CROSS_ENCODER_DEPTH
-    elif settings.pick == "random":
-        wanted = None
-    passing: list[list[tuple[Proposal, Passage]]] = []
-    for item in work:
-        chosen = NegativeFilter(
-            item.matcher if settings.answer_filter else None,
-            item.rows,
-            [passage.text for passage in (*item.example.positives, *item.example.context)],
-            removed,
-        )
-        passing.append(list(islice(chosen.passing(item.candidates, search.index.passages), wanted)))
-    if judge is not None:
-        passing = _denoised(work, passing, judge, settings.keep_below, removed)
-    examples: list[Example] = []
-    for item, kept in zip(work, passing, strict=True):
-        draw = None
-        if settings.pick == "random":
-            draw = generator(settings.seed, *item.example.id.encode())
-        negatives = tuple(
-            Candidate(passage, "hard_negative", candidate.source, candidate.rank, round(candidate.score, 5))
-            for candidate, passage in choose(kept, settings.per_question, draw)
-        )
-        examples.append(replace(item.example, candidates=(*item.example.candidates, *negatives)))
+        A passage of the path so far is no negative: a search over paths takes no passage twice.
+
+        Args:
+            hops: as `hop_examples` makes them of passages of the index.
+            counts: the counts of `MiningReport.counts`, to be added to.
+        """
+        searched = self._search([hop.query for hop in hops])
+        counts["questions"] += len(hops)
+        counts["positive given"] += len(hops)
+        examples = []
+        for hop, (hits, vector) in zip(hops, searched, strict=True):
+            ids = [passage.id for passage in (*hop.positives, *hop.context)]
+            rows = tuple(row for name in ids if (row := self._passages.row_of(name)) is not None)
+            right = replace(hop, candidates=hop.of_role("positive"))
+            examples.append(self._with_negatives(right, rows, hits, vector, counts))
+        return examples
+
+    def _search(self, queries: Sequence[Query]) -> list[tuple[dict[str, list[Hit]], Float32 | None]]:
+        """For each query its hits by source, and its vector (D,), if there is a model."""
+        settings = self._settings
+        top_k = max(settings.last_rank, _WEAK_DEPTH if settings.weak_positives else 0)
+        hits: dict[str, list[list[Hit]]] = {}
+        if self._sparse is not None:
+            texts = [" ".join([query.question, *(p.text for p in query.passages)]) for query in queries]
+            hits["bm25"] = self._sparse.search(texts, top_k)
+        vectors = None if self._dense is None else self._dense.encoder.encode_queries(queries)
+        if self._dense is not None and vectors is not None and "dense" in self._sources:
+            hits["dense"] = self._dense.search_vectors(vectors, top_k)
+        return [
+            ({source: lists[number] for source, lists in hits.items()}, vector)
+            for number, vector in enumerate([None] * len(queries) if vectors is None else vectors)
+        ]
+
+    def _of_documents(
+        self, rows: Sequence[int], ranked: Sequence[int], matcher: AnswerMatcher
+    ) -> tuple[int, ...]:
+        """The passages of the gold documents that contain an answer; without any, the first retrieved one."""
+        ranks = {row: rank for rank, row in enumerate(ranked)}
+        ordered = sorted(rows, key=lambda row: ranks.get(row, len(ranks)))
+        return tuple(row for row in ordered if matcher.matches(self._passages[row].text)) or (ordered[0],)
+
+    def _with_negatives(
+        self,
+        example: Example,
+        rows: tuple[int, ...],
+        hits: Mapping[str, Sequence[Hit]],
+        vector: Float32 | None,
+        counts: Counter[str],
+    ) -> Example:
+        """The example with the best of its hits that are no positives.
+
+        Args:
+            rows: passages of the index that are no negatives: the positives, the first of them first.
+        """
+        settings, removed = self._settings, Counter[str]()
+        proposals = candidates_by_rank(hits, settings.first_rank, settings.last_rank)
+        if settings.margin is not None:
+            assert vector is not None
+            scores = self._scores(vector, [proposal.row for proposal in proposals])
+            positive = self._positive_score(example, rows, vector)
+            proposals = below_margin(proposals, scores, positive, settings.margin, removed)
+        matcher = answer_matcher(example.answers, example.answer_mode) if settings.answer_filter else None
+        texts = [passage.text for passage in (*example.positives, *example.context)]
+        allowed = NegativeFilter(matcher, rows, texts, removed)
+        negatives = tuple(islice(self._accepted(proposals, allowed.accepts), settings.per_question))
+        counts["examples"] += 1
         counts["negatives"] += len(negatives)
         counts["short"] += len(negatives) < settings.per_question
         counts["empty"] += not negatives
         counts.update(f"source {negative.source}" for negative in negatives)
-    counts["examples"] += len(examples)
-    counts.update({f"removed {reason}": count for reason, count in removed.items()})
-    return examples
+        counts.update({f"removed {reason}": count for reason, count in removed.items()})
+        return replace(example, candidates=(*example.candidates, *negatives))
 
+    def _accepted(self, proposals: Sequence[Proposal], accepts: Callable[..., bool]) -> Iterator[Candidate]:
+        """Those that pass, in order; texts are read one by one, only when needed."""
+        for proposal in proposals:
+            passage = self._passages[proposal.row]
+            if accepts(proposal.row, passage):
+                score = round(proposal.score, 5)
+                yield Candidate(passage, "hard_negative", proposal.source, proposal.rank, score)
 
-def _denoised(
-    work: Sequence[_Work],
-    passing: list[list[tuple[Proposal, Passage]]],
-    judge: CrossEncoder,
-    keep_below: float,
-    removed: Counter[str],
-) -> list[list[tuple[Proposal, Passage]]]:
-    """Only what the cross-encoder is sure is no answer.
+    def _scores(self, vector: Float32, rows: Sequence[int]) -> Float32:
+        """The model's scores (n,) of passages for a question's vector (D,)."""
+        vectors = self._index.require_dense().embeddings.rows(np.asarray(rows, np.int64))
+        return np.asarray(vectors @ vector, np.float32)
 
-    Source: Qu et al. 2021, "RocketQA", section 4.2 (denoised hard negatives).
-    """
-    questions = [item.example.question for item, kept in zip(work, passing, strict=True) for _ in kept]
-    scores = judge.score(questions, [passage for kept in passing for _, passage in kept])
-    chances = iter((scores < keep_below).tolist())
-    denoised = [[entry for entry in kept if next(chances)] for kept in passing]
-    removed["cross-encoder"] += len(scores) - sum(map(len, denoised))
-    return denoised
+    def _positive_score(self, example: Example, rows: Sequence[int], vector: Float32) -> float:
+        """The model's score of the first positive, which may lie outside of the corpus."""
+        if rows:
+            return float(self._scores(vector, rows[:1])[0])
+        assert self._dense is not None
+        passage = example.positives[0]
+        return float(self._dense.encoder.encode_passages([passage.title], [passage.text])[0] @ vector)

@@ -1,7 +1,7 @@
-"""From hits to hard negatives: merge the sources by rank, filter, choose."""
+"""From hits to hard negatives: merge the sources by rank, filter."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +9,6 @@ import numpy as np
 from indexers.gold import text_key
 from rag.core.types import Hit, Passage
 from rag.data.text import AnswerMatcher
-from retrievers.protocols import Passages
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +84,6 @@ class NegativeFilter:
             return False
         return True
 
-    def passing(
-        self, candidates: Sequence[Proposal], passages: Passages
-    ) -> Iterator[tuple[Proposal, Passage]]:
-        """The candidates that pass, in order; texts are read one by one, only when needed."""
-        for candidate in candidates:
-            passage = passages[candidate.row]
-            if self.accepts(candidate.row, passage):
-                yield candidate, passage
-
 
 def below_margin(
     candidates: Sequence[Proposal],
@@ -111,13 +101,3 @@ def below_margin(
     kept = [candidate for candidate, score in zip(candidates, scores.tolist(), strict=True) if score <= limit]
     removed["margin"] += len(candidates) - len(kept)
     return kept
-
-
-def choose(
-    passing: Sequence[tuple[Proposal, Passage]], count: int, draw: np.random.Generator | None
-) -> list[tuple[Proposal, Passage]]:
-    """The first `count` candidates, or (with `draw`) a random `count` of them in the order of rank."""
-    if draw is None or len(passing) <= count:
-        return list(passing[:count])
-    taken = np.sort(draw.permutation(len(passing))[:count])
-    return [passing[i] for i in taken.tolist()]

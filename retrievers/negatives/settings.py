@@ -9,9 +9,6 @@ from pydantic import Field, model_validator
 from rag.config import DEFAULT_SEED, Config
 from rag.core.errors import ConfigError
 
-WEAK_DEPTH = 100
-CROSS_ENCODER_DEPTH = 40  # candidates of a question that a cross-encoder reads, best-ranked first
-
 
 class MiningSettings(Config):
     """Settings of `mine`; kept beside the result.
@@ -22,22 +19,14 @@ class MiningSettings(Config):
             the passages before that hop; 0 mines for questions.
         first_rank, last_rank: candidates are the hits of these ranks, 1-based, both included.
         per_question: maximum number of negatives per question.
-        pick: "top" keeps the best-ranked of those that pass, "random" any of them.
         answer_filter: leave out passages that contain an answer.
-        regex: answers are regular expressions.
         margin: keep only passages that the model scores below this share of the positive's score; None keeps
             all.
-        cross_encoder: folder or Hugging Face name of a model that reads question and passage together; None
-            uses no such model.
-        keep_below: keep only passages whose cross-encoder probability of being relevant is below this.
-        gold: "given" keeps a gold passage that is not in the corpus as positive, by its text; "corpus" takes
-            positives from the corpus alone.
         weak_positives: where no gold passage is known, take the best of the first 100 hits that
             holds an answer.
         seed: random seed.
 
-    Source: Karpukhin et al. 2020 (BM25 negatives without an answer; weak positives); Xiong et al. 2020, ANCE
-        (`pick="random"` of the top 200); Qu et al. 2021, RocketQA (cross-encoder); Moreira et al. 2024,
+    Source: Karpukhin et al. 2020 (BM25 negatives without an answer; weak positives); Moreira et al. 2024,
         NV-Retriever (margin to the positive's score).
     """
 
@@ -48,13 +37,8 @@ class MiningSettings(Config):
     first_rank: int = Field(default=1, ge=1)
     last_rank: int = Field(default=100, ge=1)
     per_question: int = Field(default=10, ge=1)
-    pick: Literal["top", "random"] = "top"
     answer_filter: bool = True
-    regex: bool = False
     margin: float | None = Field(default=None, gt=0, le=1)
-    cross_encoder: str | None = None
-    keep_below: float = Field(default=0.1, gt=0, lt=1)
-    gold: Literal["given", "corpus"] = "given"
     weak_positives: bool = True
     seed: int = Field(default=DEFAULT_SEED, ge=0)
 
@@ -64,16 +48,7 @@ class MiningSettings(Config):
             raise ValueError(
                 f"last_rank is {self.last_rank}, expected at least first_rank ({self.first_rank})"
             )
-        if self.cross_encoder is not None and self.per_question > CROSS_ENCODER_DEPTH:
-            raise ValueError(
-                f"per_question is {self.per_question}, and the cross-encoder reads {CROSS_ENCODER_DEPTH}"
-            )
         return self
-
-    @property
-    def top_k(self) -> int:
-        """Number of hits per search."""
-        return max(self.last_rank, WEAK_DEPTH if self.weak_positives else 0)
 
 
 def parse_ranks(text: str) -> tuple[int, int]:

@@ -62,7 +62,7 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
 
     Returns:
         The folder of the finished model, `config.out / "cross-encoder"`: a sequence-classification model of
-        transformers with one output, for `--rerank`, `rag mine` and `rag score`.
+        transformers with one output, for `--rerank` and `rag score`.
 
     Raises:
         DataError: no example has hard negatives.

@@ -15,7 +15,7 @@ from retrievers.negatives import mine as module
 from retrievers.negatives.settings import MiningSettings
 from tests.worlds import killed_at
 
-SETTINGS = MiningSettings(per_question=4, pick="random", last_rank=12)
+SETTINGS = MiningSettings(per_question=4, last_rank=12)
 
 
 def _mine(index: Path, questions: Path, out: Path) -> None:
@@ -25,7 +25,7 @@ def _mine(index: Path, questions: Path, out: Path) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(module, "mine_block"), (blocks, "atomic_write_json")],
+    [(module.Miner, "mine_questions"), (blocks, "atomic_write_json")],
     ids=["between blocks", "before a block counts"],
 )
 def test_killed_runs_end_in_equal_bytes(tmp_path: Path, owner: Any, name: str) -> None:

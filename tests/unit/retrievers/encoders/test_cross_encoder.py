@@ -9,14 +9,9 @@ from transformers import (
     XLMRobertaForSequenceClassification,
 )
 
-from indexers.build import build_index
-from indexers.settings import BuildSettings
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
-from rag.data.examples import read_examples
 from retrievers.encoders.cross_encoder import CrossEncoder, load_pair_model
-from retrievers.negatives.mine import mine
-from retrievers.negatives.settings import MiningSettings
 
 PASSAGES = [Passage(str(n), "Danube" if n % 2 else "", "the river rises " * (n + 1)) for n in range(7)]
 
@@ -106,21 +101,3 @@ def test_other_models_are_refused(tiny, tiny_bert, tmp_path):
         CrossEncoder.load(folder_with(tiny, tmp_path, 5))
     with pytest.raises(ConfigError, match="must be one text"):
         CrossEncoder.load(tiny_bert, layout="pair")
-
-
-def test_only_what_it_scores_low_stays_a_negative(folder, tmp_path):
-    passages = [Passage(f"p{n}", "", f"the river {'danube ' * n} rises in forest {n}") for n in range(12)]
-    build_index(passages, tmp_path / "index", settings=BuildSettings(retriever="bm25"))
-    path = tmp_path / "q.jsonl"
-    path.write_text('{"question": "the river danube rises", "answers": ["x"], "gold_passage_ids": ["p3"]}')
-    plain = mine(tmp_path / "index", path, tmp_path / "plain.json", MiningSettings(per_question=11))
-    everything = next(read_examples(tmp_path / "plain.json")).negatives
-    scores = CrossEncoder.load(folder).score(
-        ["the river danube rises"] * len(everything), [n.passage for n in everything]
-    )
-    limit = float(np.median(scores))
-    settings = MiningSettings(per_question=11, cross_encoder=str(folder), keep_below=limit)
-    report = mine(tmp_path / "index", path, tmp_path / "out.json", settings)
-    kept = next(read_examples(tmp_path / "out.json")).negatives
-    assert list(kept) == [n for n, score in zip(everything, scores, strict=True) if score < limit]
-    assert 0 < len(kept) == plain.counts["negatives"] - report.counts["removed cross-encoder"]

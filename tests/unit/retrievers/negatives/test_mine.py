@@ -16,7 +16,7 @@ from rag.data.text import AnswerMatcher
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.negatives import mine as module
 from retrievers.negatives.mine import mine
-from retrievers.negatives.select import below_margin, candidates_by_rank, choose
+from retrievers.negatives.select import below_margin, candidates_by_rank
 from retrievers.negatives.settings import MiningSettings, parse_ranks
 from tests.commands import exit_code
 
@@ -97,12 +97,6 @@ def test_positives_are_found_in_every_way(index_dir, questions, tmp_path):
     ]
 
 
-def test_positives_from_the_corpus_alone(index_dir, questions, tmp_path):
-    settings = MiningSettings(gold="corpus", weak_positives=False)
-    mine(index_dir, questions, tmp_path / "out.json", settings)
-    assert set(mined(tmp_path / "out.json")) == {"by-id", "by-text", "clash", "overlap"}
-
-
 def test_provenance_is_that_of_the_searches(index_dir, questions, tmp_path, encoder):
     settings = MiningSettings(source="both", first_rank=2, last_rank=6, answer_filter=False)
     mine(index_dir, questions, tmp_path / "out.json", settings)
@@ -132,17 +126,17 @@ def test_margin(index_dir, questions, tmp_path, encoder):
 
 def test_a_run_goes_on_block_by_block(index_dir, questions, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_QUESTIONS", 2)
-    settings = MiningSettings(source="both", pick="random", per_question=3)
+    settings = MiningSettings(source="both", per_question=3)
     whole = mine(index_dir, questions, tmp_path / "whole.json", settings)
-    real, calls = module.mine_block, []
+    real, calls = module.Miner.mine_questions, []
 
-    def fails_third(block, *args, **kwargs):
+    def fails_third(miner, block, **kwargs):
         calls.append([question.id for question in block])
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(block, *args, **kwargs)
+        return real(miner, block, **kwargs)
 
-    monkeypatch.setattr(module, "mine_block", fails_third)
+    monkeypatch.setattr(module.Miner, "mine_questions", fails_third)
     with pytest.raises(KeyboardInterrupt):
         mine(index_dir, questions, tmp_path / "out.json", settings)
     assert not (tmp_path / "out.json").exists()
@@ -195,10 +189,12 @@ def test_what_cannot_be_done_is_said(index_dir, questions, tmp_path):
     build_index([Passage("a", "", "Some text.")], bm25, settings=BuildSettings(retriever="bm25"))
     with pytest.raises(ConfigError, match="source dense needs a dense index"):
         mine(bm25, questions, tmp_path / "o.json", MiningSettings(source="dense"))
-    with pytest.raises(ConfigError, match="margin compares scores of a model"):
+    with pytest.raises(ConfigError, match="needs a dense index"):
         mine(bm25, questions, tmp_path / "o.json", MiningSettings(margin=0.9))
+    lonely = tmp_path / "lonely.jsonl"
+    lonely.write_text('{"question": "river Amazon", "answers": ["Atlantic"]}')
     with pytest.raises(DataError, match="no question has a positive passage"):
-        mine(bm25, questions, tmp_path / "o.json", MiningSettings(gold="corpus"))
+        mine(bm25, lonely, tmp_path / "o.json", MiningSettings())
     assert not (tmp_path / "o.json.mining").exists()
     with pytest.raises(ConfigError, match="standard input"):
         mine(bm25, "-", tmp_path / "o.json", MiningSettings())
@@ -232,10 +228,6 @@ def test_small_parts():
     kept = below_margin(candidates, np.array([-0.9, -1.04, -1.06]), -1.0, 0.95, removed)
     assert [c.row for c in kept] == [2]
     assert removed["margin"] == 3
-    pairs = [(candidate, Passage("", "", "")) for candidate in candidates]
-    assert choose(pairs, 2, None) == pairs[:2]
-    drawn = choose(pairs, 2, np.random.default_rng(1))
-    assert [c.rank for c, _ in drawn] == sorted(c.rank for c, _ in drawn)
 
 
 def test_patterns_are_known_from_the_question_file(index_dir, tmp_path):
