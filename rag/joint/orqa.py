@@ -29,15 +29,13 @@ from torch import Tensor, nn
 
 from indexers.index import Index
 from rag.core.arrays import Bool, Int64
-from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.types import Query, Question
-from rag.data.examples import Example
 from rag.data.selection import check_usable
 from rag.data.text import exact_match
 from rag.joint.config import OrqaTrainConfig
 from rag.joint.live_index import LiveIndex
-from rag.joint.questions import answer_rank, questions_key, questions_of
+from rag.joint.questions import answer_rank, questions_of
 from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
 from rag.training.fit import Loss
@@ -54,8 +52,7 @@ from readers.extractive.training.losses import marginal_loss
 from readers.extractive.training.start import start_model
 from readers.manifest import Calibration
 from retrievers.examples.batches import Epochs
-from retrievers.examples.data import TrainingArrays, answer_matcher
-from retrievers.examples.masks import answer_mask
+from retrievers.examples.data import answer_matcher
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model
 from retrievers.training.frozen import FrozenIndex, score_rows
@@ -129,14 +126,8 @@ def _build_run(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
     regex = None if config.answers == "auto" else config.answers == "regex"
     questions, held_out = questions_of(config, is_regex=regex)
     sides = retriever.settings
-    tables = TrainingArrays.build(
-        map(Example.of, questions),
-        RetrieverTokenizer(sides.question, sides.passage),
-        corpus=index.passages,
-        folder=run.out / "data",
-        key=fingerprint([questions_key(questions), index.manifest["passages"]]),
-    )
-    task = _Task(config, retriever, reader, tokenizer, index, questions, tables)
+    tokens = RetrieverTokenizer(sides.question, sides.passage).queries([Query(q.text) for q in questions])
+    task = _Task(config, retriever, reader, tokenizer, index, questions, tokens)
     answered_share = task.answered_share()
 
     def export(trained: Trained) -> None:
@@ -176,10 +167,10 @@ class _Task:
         tokenizer: Any,
         index: Index,
         questions: Sequence[Question],
-        tables: TrainingArrays,
+        tokens: Sequence[Sequence[int]],
     ) -> None:
         self.config, self.retriever, self.reader, self.tokenizer = config, retriever, reader, tokenizer
-        self.index, self.live_index, self.questions, self.tables = index, LiveIndex(index), questions, tables
+        self.index, self.live_index, self.questions, self.tokens = index, LiveIndex(index), questions, tokens
         reading = config.reader
         limit = position_limit(reader.encoder.config.to_dict())  # type: ignore[operator,union-attr]
         self.settings = ReaderSettings(
@@ -188,11 +179,10 @@ class _Task:
             score_weight=retriever.scale,
         )  # fmt: skip
         self._layout = RowLayout(pair_template(tokenizer), self.settings)
-        self._regex: dict[tuple[int, int], bool] = {}  # (question, row) → matches
 
     def loss(self, chosen: Int64) -> Loss:
         """Both losses of some questions."""
-        ids = [self.tables.questions[number] for number in chosen.tolist()]
+        ids = [self.tokens[number] for number in chosen.tolist()]
         vectors = self.retriever.encode_questions(ids)  # (B, D)
         rows = self.live_index.search(vectors, self.config.early)  # (B, C)
         retrieval = score_rows(self.retriever, self.index, vectors, rows)  # (B, C)
@@ -214,15 +204,9 @@ class _Task:
         there = np.flatnonzero(rows >= 0)
         answered = np.zeros(len(rows), bool)
         question = self.questions[number]
-        if not question.answers_are_regex:
-            answered[there] = answer_mask(self.tables, np.array([number]), rows[there])[0]
-            return answered
         matcher = answer_matcher(question.answers, question.answer_mode)
-        for place in there.tolist():
-            key = (number, int(rows[place]))
-            if key not in self._regex:
-                self._regex[key] = matcher.matches(self.index.passages[key[1]].text)
-            answered[place] = self._regex[key]
+        passages = self.index.passages.get_many(rows[there])
+        answered[there] = [matcher.matches(passage.text) for passage in passages]
         return answered
 
     def _read(self, chosen: Int64, rows: Int64, retrieval: Tensor) -> tuple[Tensor, float, int]:
@@ -266,7 +250,7 @@ class _Task:
         count = min(_SAMPLE, len(self.questions))
         sample = generator(self.config.run.seed, 41).choice(len(self.questions), count, replace=False)
         self.retriever.eval()
-        vectors = self.retriever.encode_questions([self.tables.questions[int(n)] for n in sample])
+        vectors = self.retriever.encode_questions([self.tokens[int(n)] for n in sample])
         self.retriever.train()
         rows = self.live_index.search(vectors, self.config.early)
         usable = sum(self.answered(int(n), row).any() for n, row in zip(sample, rows, strict=True))

@@ -1,4 +1,4 @@
-"""Every batch of a retriever's training run, by step: in-batch and hard negatives, false negatives masked."""
+"""Every batch of a retriever's training run, by step: in-batch and hard negatives; other positives masked."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from rag.core.arrays import Bool, Float32, Int32, Int64
 from rag.core.errors import ConfigError, DataError
@@ -14,9 +15,7 @@ from rag.core.log import get_logger
 from rag.core.ragged import ranges
 from rag.runtime.seeds import generator
 from rag.training.distributed import check_share
-from retrievers.examples.data import TrainingArrays
-from retrievers.examples.masks import false_negatives, positive_mask
-from retrievers.examples.tokens import TokenTable
+from retrievers.examples.data import TrainingSet, gather, replace_lists
 
 BatchTargets = Callable[[Int64, Int64], Float32]
 """Rows (B,) of examples and (P,) of passages in a training set → their targets (B, P)."""
@@ -32,8 +31,8 @@ class RetrieverBatch:
         questions: token ids of this shard's questions (all B in an uncut batch).
         passages: token ids of this shard's passages (all P in an uncut batch).
         positives: (B,) the positive of each question; -1 if it has none, possible only with targets.
-        ignored: (B, P) bool, passages left out of a question's denominator: the same passage as one of its
-            positives, or one that holds one of its answers; never its own positive.
+        ignored: (B, P) bool, passages left out of a question's denominator: those that are one of its other
+            positives.
         drawn: (2, H) question and passage of every negative that was drawn for a question.
         examples: (B,) examples of the training set.
         first_question: position of `questions[0]` in the whole batch.
@@ -54,12 +53,11 @@ class RetrieverBatch:
 
     @classmethod
     def of(
-        cls, data: TrainingArrays, examples: Int64, rows: Int64, positives: Int64,
+        cls, data: TrainingSet, examples: Int64, rows: Int64, positives: Int64,
         ignored: Bool, drawn: Int64, targets: Float32 | None = None,
     ) -> RetrieverBatch:  # fmt: skip
         """Some examples of a training set with the passages in `rows`."""
-        questions = [data.questions[i] for i in examples.tolist()]
-        passages = [data.passages[i] for i in rows.tolist()]
+        questions, passages = data.questions.take(examples), data.passages.take(rows)
         return cls(questions, passages, positives, ignored, drawn, examples, targets=targets)
 
     @property
@@ -194,7 +192,7 @@ class RetrieverBatches:
 
     def __init__(
         self,
-        data: TrainingArrays,
+        data: TrainingSet,
         examples: Epochs,
         *,
         hard_negatives: int = 1,
@@ -211,7 +209,7 @@ class RetrieverBatches:
         return len(self.examples)
 
     def _check_negatives(self) -> None:
-        has_hard = self.hard_negatives > 0 and len(self._negatives.values) > 0
+        has_hard = self.hard_negatives > 0 and len(self._negatives.flatten()) > 0
         if self.hard_negatives > 0 and not has_hard:
             get_logger(__name__).warning(
                 "hard_negatives is %d, but no example has any: training on in-batch negatives alone",
@@ -225,25 +223,25 @@ class RetrieverBatches:
                 "hard_negatives",
             )
 
-    def use_negatives(self, table: TokenTable, version: str) -> None:
+    def use_negatives(self, lists: pa.ListArray, version: str) -> None:
         """Draw from other negatives from the next batch on.
 
         Args:
-            table: passage rows of each example, best first; examples without rows keep those of the file.
+            lists: passage rows of each example, best first; examples without rows keep those of the file.
             version: version of the negatives, for messages.
 
         Raises:
             DataError: a row that is not in the passage table.
         """
-        rows, values = len(self.data.passages), table.values
-        if len(table) != len(self.data):
-            raise DataError(f"negatives for {len(table)} examples, expected {len(self.data)}")
+        rows, values = len(self.data.passages), lists.flatten().to_numpy()
+        if len(lists) != len(self.data):
+            raise DataError(f"negatives for {len(lists)} examples, expected {len(self.data)}")
         if len(values) and not 0 <= int(values.min()) <= int(values.max()) < rows:
             raise DataError(
                 f"negatives {version!r} name passage {int(values.max())}, but there are {rows}",
                 hint="mine over the passages that the training set was built with",
             )
-        self._negatives = self.data.negatives.replaced(table)
+        self._negatives = replace_lists(self.data.negatives, lists)
         self._check_negatives()
 
     def __getitem__(self, step: int) -> RetrieverBatch:
@@ -255,9 +253,9 @@ class RetrieverBatches:
         """
         examples = self.examples[step]
         positives = self._positives(step, examples)  # (B,)
-        negatives, owners = self._negatives.gather(examples)
+        negatives, owners = gather(self._negatives, examples)
         taken = _drawn(owners, self.hard_negatives, generator(self.examples.seed, 22, step), len(examples))
-        rows, owners = np.concatenate([positives, negatives[taken].astype(np.int64)]), owners[taken]
+        rows, owners = np.concatenate([positives, negatives[taken]]), owners[taken]
         columns = np.arange(len(rows))
         if self.mask_false_negatives:
             rows, columns = _distinct(rows, self.data.canonical)
@@ -274,14 +272,13 @@ class RetrieverBatches:
 
     def _positives(self, step: int, examples: Int64) -> Int64:
         """(B,) one positive of each example: of several any, drawn anew at each visit."""
-        found, owners = self.data.positives.gather(examples)
-        taken = _drawn(owners, 1, generator(self.examples.seed, 24, step), len(examples))
-        return found[taken].astype(np.int64)
+        rows, owners = gather(self.data.positives, examples)
+        return rows[_drawn(owners, 1, generator(self.examples.seed, 24, step), len(examples))]
 
     def _ignored(self, examples: Int64, rows: Int64, places: Int64) -> Bool:
         """(B, P) what is left out of each question's denominator."""
         if self.mask_false_negatives:
-            return false_negatives(self.data, examples, rows, places)
+            return _other_positives(self.data, examples, rows, places)
         return np.zeros((len(examples), len(rows)), bool)
 
 
@@ -301,13 +298,13 @@ class TargetBatches:
 
     def __init__(
         self,
-        data: TrainingArrays,
+        data: TrainingSet,
         examples: Epochs,
         *,
         per_question: int | None = None,
         labelled: bool = False,
     ) -> None:
-        if (few := np.flatnonzero(data.scored.lengths < 2)).size:
+        if (few := np.flatnonzero(data.scored.value_lengths().to_numpy() < 2)).size:
             raise DataError(
                 f"{len(few)} of {len(data)} examples have fewer than two passages with a target, the first "
                 f"is {data.ids[int(few[0])]}",
@@ -315,8 +312,9 @@ class TargetBatches:
             )
         self.data, self.examples, self.batch_size = data, examples, examples.batch_size
         self.per_question, self.labelled = per_question, labelled
-        count = len(data.scored.values)
-        self._places = TokenTable(np.arange(count, dtype=np.int32), data.scored.bounds)
+        self._scored = data.scored.flatten().to_numpy().astype(np.int64)
+        places = pa.array(np.arange(len(self._scored), dtype=np.int32))
+        self._places = pa.ListArray.from_arrays(data.scored.offsets, places)
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -328,28 +326,47 @@ class TargetBatches:
             IndexError: the run has fewer batches.
         """
         data, examples = self.data, self.examples[step]
-        places, owners = self._places.gather(examples)
+        places, owners = gather(self._places, examples)
         right = np.zeros(len(places), bool)
         if self.labelled:
-            rows = data.scored.values[places].astype(np.int64)
-            listed = positive_mask(data, examples, rows)[owners, np.arange(len(rows))]
-            known = np.flatnonzero(listed)
+            mask = positive_mask(data, examples, self._scored[places])
+            labelled = np.flatnonzero(mask[owners, np.arange(len(places))])
             draw = generator(self.examples.seed, 24, step)
-            right[known[_drawn(owners[known], 1, draw, len(examples))]] = True
+            right[labelled[_drawn(owners[labelled], 1, draw, len(examples))]] = True
         taken = _drawn(
             owners, self.per_question, generator(self.examples.seed, 23, step), len(examples), right
         )
         places, owners, right = places[taken], owners[taken], right[taken]
-        rows, columns = _distinct(data.scored.values[places].astype(np.int64), data.canonical)
+        rows, columns = _distinct(self._scored[places], data.canonical)
         targets = np.full((len(examples), len(rows)), np.nan, np.float32)
         targets[owners, columns] = data.targets[places]
         positives = np.full(len(examples), -1, np.int64)
         positives[owners[right]] = columns[right]
         ignored = np.zeros(targets.shape, bool)
         if self.labelled:
-            ignored = false_negatives(data, examples, rows, positives)
+            ignored = _other_positives(data, examples, rows, positives)
         drawn = np.stack([owners, columns])
         return RetrieverBatch.of(data, examples, rows, positives, ignored, drawn, targets)
+
+
+def positive_mask(data: TrainingSet, examples: Int64, rows: Int64) -> Bool:
+    """(B, P) bool: whether passage `rows` (P,) is a positive of the question, compared by title and text."""
+    positives, owners = gather(data.positives, examples)
+    contents, column = np.unique(data.canonical[rows], return_inverse=True)  # (U,), (P,)
+    sought = data.canonical[positives]
+    place = np.minimum(np.searchsorted(contents, sought), len(contents) - 1)
+    is_there = contents[place] == sought
+    is_positive = np.zeros((len(examples), len(contents)), bool)
+    is_positive[owners[is_there], place[is_there]] = True
+    return is_positive[:, column]
+
+
+def _other_positives(data: TrainingSet, examples: Int64, rows: Int64, places: Int64) -> Bool:
+    """(B, P) `positive_mask` without `places` (B,), the column of each question's drawn positive or -1."""
+    mask = positive_mask(data, examples, rows)
+    own = np.flatnonzero(places >= 0)
+    mask[own, places[own]] = False
+    return mask
 
 
 def _drawn(

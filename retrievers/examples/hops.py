@@ -19,7 +19,7 @@ from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example, first_record, read_examples
 from rag.runtime.seeds import generator
 from retrievers.examples.batches import Epochs, RetrieverBatches
-from retrievers.examples.data import TrainingArrays
+from retrievers.examples.data import TrainingSet
 
 PassageFinder = Callable[[Passage], Passage | None]
 _MOST_ORDERS = 4
@@ -228,13 +228,14 @@ class HopBatches(RetrieverBatches):
         its own question's hard negatives only; here they are the whole batch's.
     """
 
-    def __init__(self, data: TrainingArrays, examples: HopEpochs, **others: Any) -> None:
+    def __init__(self, data: TrainingSet, examples: HopEpochs, **others: Any) -> None:
         super().__init__(data, examples, **others)
         self._paths = examples.paths
 
     def _positives(self, step: int, examples: Int64) -> Int64:
-        table = self.data.positives
-        return np.asarray(table.values[table.bounds[examples]], np.int64)
+        lists = self.data.positives
+        firsts = lists.offsets.to_numpy()[examples]
+        return lists.values.to_numpy()[firsts].astype(np.int64)
 
     def _ignored(self, examples: Int64, rows: Int64, places: Int64) -> Bool:
         ignored = super()._ignored(examples, rows, places)

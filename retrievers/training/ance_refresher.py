@@ -1,7 +1,6 @@
 """ANCE's refresher: encode the corpus with each new snapshot, search, mine and measure.
 
-    negatives.values.npy, negatives.bounds.npy, negatives.json
-                    passage rows, hardest first, one list per question
+    negatives.arrow passage rows, hardest first, one list per question
     figures.json    what was mined, and how well the snapshot retrieves for held-out questions
     embeddings/     vectors of the corpus until the negatives are mined; a killed refresh resumes after its
                     last finished shard
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from indexers.embeddings import encode_corpus
 from indexers.gold import CorpusTexts
@@ -45,8 +45,7 @@ from rag.training.refresh import Refreshed
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.static import StaticEncoder
 from retrievers.examples.batches import RetrieverBatches
-from retrievers.examples.data import answer_matcher
-from retrievers.examples.tokens import TokenTable, TokenTableWriter
+from retrievers.examples.data import answer_matcher, read_lists, replace_lists, row_lists, write_lists
 from retrievers.negatives.select import NegativeFilter
 from retrievers.protocols import TextEncoder
 from retrievers.training.config import AnceTrainConfig
@@ -62,7 +61,7 @@ _NAME = "negatives"
 log = get_logger(__name__)
 
 
-def read_negatives(result: Refreshed, *, examples: int, key: str) -> TokenTable:
+def read_negatives(result: Refreshed, *, examples: int, key: str) -> pa.ListArray:
     """Map the negatives of a `NegativesRefresher` into memory: a list for every example, maybe empty.
 
     Args:
@@ -72,14 +71,14 @@ def read_negatives(result: Refreshed, *, examples: int, key: str) -> TokenTable:
         MismatchedArtifactError: they were mined for other examples or another corpus.
         ArtifactError: a file is missing or damaged.
     """
-    shape = read_json(result.path / f"{_NAME}.json")
-    if result.key != key or shape["rows"] != examples:
+    lists = read_lists(result.path / f"{_NAME}.arrow")
+    if result.key != key or len(lists) != examples:
         raise MismatchedArtifactError(
-            f"{result.path} holds negatives for {shape['rows']} other questions, or of another corpus; "
+            f"{result.path} holds negatives for {len(lists)} other questions, or of another corpus; "
             f"expected {examples} (key {key}, found {result.key})",
             hint="train again in another folder: choose another --out",
         )
-    return TokenTable.read(result.path, _NAME, shape)
+    return lists
 
 
 def take_up_negatives(batches: RetrieverBatches, result: Refreshed, *, key: str) -> dict[str, float]:
@@ -150,26 +149,28 @@ class NegativesRefresher:
         config, questions = self.config, len(self.train)
         corpus = self._encoded(self._load(snapshot / "encoder"), folder / "embeddings")
         due = self._due(0 if before is None else before.turn + 1)
-        mined = TokenTableWriter(None)
+        mined: list[list[int]] = [[] for _ in range(questions)]
         with Progress(len(due), "questions", "mine") as progress:
             for start in range(0, len(due), _QUESTIONS_AT_ONCE):
                 block = due[start : start + _QUESTIONS_AT_ONCE].tolist()
                 rows = corpus.search([self.train[i].query for i in block], config.depth)
-                mined.append(list(map(self._select, block, rows)))
+                for example, ranked in zip(block, rows, strict=True):
+                    mined[example] = self._select(example, ranked)
                 progress.update(len(block))
-        table = mined.finish().spread(due, questions)
-        if not len(table.values):
+        lengths = np.fromiter(map(len, mined), np.int64, questions)
+        if not lengths.any():
             raise DataError(
                 f"of the {config.depth} best passages of {questions} questions not one is a negative",
                 hint="raise depth, or set answer_filter=false if every passage holds an answer",
             )
         figures = {f"held_out/{name}": value for name, value in self._measure(corpus).items()}
-        figures["mined/questions"] = float((table.lengths > 0).sum())
-        figures["mined/negatives_per_question"] = float(table.lengths.mean())
+        figures["mined/questions"] = float((lengths > 0).sum())
+        figures["mined/negatives_per_question"] = float(lengths.mean())
         log.info("%s", "  ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+        lists = row_lists(mined)
         if before is not None:
-            table = read_negatives(before, examples=questions, key=before.key).replaced(table)
-        atomic_write_json(folder / f"{_NAME}.json", table.write(folder, _NAME))
+            lists = replace_lists(read_negatives(before, examples=questions, key=before.key), lists)
+        write_lists(lists, folder / f"{_NAME}.arrow")
         atomic_write_json(folder / "figures.json", figures)
         shutil.rmtree(folder / "embeddings")
 

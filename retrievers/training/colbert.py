@@ -8,7 +8,7 @@ from rag.core.errors import ConfigError
 from rag.runtime.model_files import model_folder, tower_folders
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import Epochs
-from retrievers.examples.data import TrainingArrays
+from retrievers.examples.data import TrainingSet
 from retrievers.training.distill import target_batches
 from retrievers.training.losses import Objective, in_batch_objective, pairwise_objective
 from retrievers.training.recipe import Batches, contrastive_batches, train_bi_encoder
@@ -25,9 +25,6 @@ def train_colbert(config: ColbertTrainConfig) -> Path:
     Source:
         Khattab and Zaharia 2020, "ColBERT", section 3.3; for n-way softmax and distillation Santhanam et al.
         2022, "ColBERTv2: Effective and Efficient Retrieval via Lightweight Late Interaction", section 3.2.
-
-    Note:
-        Passages that hold an answer are left out of a question's negatives (`mask_false_negatives`).
 
     Raises:
         ConfigError: the encoder to start from has token vectors of any length, and indexes need unit vectors.
@@ -56,5 +53,5 @@ def _check_start(model: ColbertModelConfig) -> None:
                 )
 
 
-def _batches(config: Any, data: TrainingArrays, examples: Epochs) -> Batches:
+def _batches(config: Any, data: TrainingSet, examples: Epochs) -> Batches:
     return (target_batches if config.loss == "kl" else contrastive_batches)(config, data, examples)

@@ -73,9 +73,8 @@ class ContrastConfig(DataConfig):
 
     Attributes:
         hard_negatives: mined passages beside each question's positive; fewer where a question has fewer.
-        mask_false_negatives: leave out of a question's denominator all passages that are one of its positives
-            or hold one of its answers; answers that are regular expressions are looked for only in its own
-            negatives, not in the passages of the batch's other questions.
+        mask_false_negatives: leave a question's other positives out of its denominator, and encode a passage
+            once that several questions bring.
     """
 
     hard_negatives: int = Field(default=1, ge=0)
@@ -239,11 +238,6 @@ class EncodedTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
     """Settings of recipes that compare the vectors of questions and passages of a batch."""
 
     measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank", *SEARCHED)  # on held-out questions
-
-    @property
-    def matches_answers(self) -> bool:
-        """Whether passages are searched for the answers."""
-        return bool(getattr(self.data, "mask_false_negatives", False))
 
     @model_validator(mode="after")
     def _cross_check_encoded(self) -> Self:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from retrievers.examples.batches import Epochs, TargetBatches
-from retrievers.examples.data import TrainingArrays
+from retrievers.examples.data import TrainingSet
 from retrievers.training.losses import Objective
 from retrievers.training.recipe import train_bi_encoder
 from retrievers.training.recipe_configs import DistillTrainConfig
@@ -44,7 +44,7 @@ def _objective(config: DistillTrainConfig, monitor: ListMonitor | None = None) -
     return target_objective(losses[config.loss], nll_weight=config.nll_weight, monitor=monitor)
 
 
-def target_batches(config: Any, data: TrainingArrays, examples: Epochs) -> TargetBatches:
+def target_batches(config: Any, data: TrainingSet, examples: Epochs) -> TargetBatches:
     """Batches of questions with their lists; the configuration has `per_question` and `nll_weight`."""
     return TargetBatches(
         data, examples, per_question=config.data.per_question, labelled=config.nll_weight > 0

@@ -17,7 +17,7 @@ def train_dpr(config: DprTrainConfig) -> Path:
         Karpukhin et al. 2020, "Dense Passage Retrieval for Open-Domain Question Answering", section 3.
 
     Note:
-        Unlike the paper, passages that answer a question are left out of its negatives
-        (`mask_false_negatives`).
+        Unlike in the paper, a question's other positives are left out of its negatives
+        (`mask_false_negatives`); passages that answer it are when negatives are mined.
     """
     return train_bi_encoder(config, make_batches=contrastive_batches, objective=in_batch_objective)

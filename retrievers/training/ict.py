@@ -22,7 +22,7 @@ from rag.training.run import Method
 from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
-from retrievers.examples.data import TrainingArrays
+from retrievers.examples.data import TrainingSet
 from retrievers.examples.tokens import TextsToIds
 from retrievers.training.losses import in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, train_model
@@ -229,7 +229,7 @@ def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
     )
 
 
-def _held_out_batches(config: IctTrainConfig, data: TrainingArrays, examples: Epochs) -> RetrieverBatches:
+def _held_out_batches(config: IctTrainConfig, data: TrainingSet, examples: Epochs) -> RetrieverBatches:
     return RetrieverBatches(data, examples, hard_negatives=0, mask_false_negatives=False)
 
 

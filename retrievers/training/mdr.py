@@ -1,6 +1,6 @@
 """Train a retriever over hops (MDR): the recipe, top to bottom."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -13,14 +13,13 @@ from torch.nn.utils.rnn import pad_sequence
 from indexers.index import Index
 from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
-from rag.data.examples import Example, write_examples
+from rag.data.examples import Example
 from rag.data.questions import draw_sample, read_questions
 from rag.training.fit import Loss
 from rag.training.run import Method
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.examples.data import TrainingArrays
+from retrievers.examples.data import TrainingSet
 from retrievers.examples.hops import (
     HopBatches,
     HopEpochs,
@@ -36,7 +35,7 @@ from retrievers.training.momentum import MomentumQueue
 from retrievers.training.path_scores import PathScores
 from retrievers.training.recipe import BiEncoderRun, known_vectors, train_model
 from retrievers.training.recipe_configs import MdrTrainConfig
-from retrievers.training.split import ExampleSplit, split_examples
+from retrievers.training.split import ExampleSplit, divide, file_sums
 from retrievers.training.step import contrastive_step
 
 _MOST_EXAMPLES = 24  # per question: four orders of six hops
@@ -75,11 +74,10 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, *, index: Index | None) -
     negatives_index = bank if settings.negatives == "index" else None
     if bank is not None and negatives_index is None:
         model.known = known_vectors(bank, split.training(), run.tokenizer)
-    data = TrainingArrays.build(
+    data = TrainingSet.build(
         split.training(),
         run.tokenizer,
         corpus=() if negatives_index is None else negatives_index.passages,
-        match_answers=settings.mask_false_negatives and negatives_index is None,
         folder=run.out / "data",
         key=split.key if negatives_index is None else f"{split.key} {negatives_index.version}",
     )
@@ -118,7 +116,7 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun, *, index: Index | None) -
 
 
 def index_step(
-    model: BiEncoderModel, data: TrainingArrays, examples: Int64, *, index: Index, depth: int
+    model: BiEncoderModel, data: TrainingSet, examples: Int64, *, index: Index, depth: int
 ) -> Loss:
     """Loss of each hop's passage against what its query retrieves in the index at this step.
 
@@ -131,8 +129,11 @@ def index_step(
         examples: (N,) hops.
         depth: number of passages retrieved for each.
     """
-    texts = [data.questions[example] for example in examples.tolist()]
-    golds = [torch.from_numpy(data.canonical[data.positives[example]]) for example in examples.tolist()]
+    texts = data.questions.take(examples)
+    golds = [
+        torch.from_numpy(data.canonical[np.asarray(data.positives[example].values)])
+        for example in examples.tolist()
+    ]
     # (N, G), the next one first
     gold = pad_sequence(golds, batch_first=True, padding_value=-1).long().numpy()
     queries = model.encode_questions(texts)  # (N, D)
@@ -152,55 +153,50 @@ def split_hops(config: MdrTrainConfig, folder: Path, index: Index | None) -> Exa
         folder: where the examples of all hops are stored.
         index: its passages stand for the gold passages; questions with one that is not there are left out.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    data, files, held_out = config.data, config.train_files, config.validation_file
     find = None if index is None else passage_finder(index.passages)
     version = "" if index is None else index.version
-    files = _hop_file(config, config.train_files, folder, find, version)
-    held_out = config.validation_file
-    if held_out is not None:
-        every = config.model_copy(update={"data": config.data.replaced(train_questions=0)})
-        held_out = _hop_file(every, (held_out,), folder, find, version)
-    most = config.data.validation_questions * _MOST_EXAMPLES
-    data = config.data.replaced(train_questions=0, validation_questions=most)
-    changed = {"train_files": (files,), "validation_file": held_out, "data": data}
-    return split_examples(config.model_copy(update=changed), folder)
+    sums = file_sums([*files, *([held_out] if held_out else [])])
+    return divide(
+        folder, [sums, held_out is not None, data.max_hops, data.any_order, data.train_questions, version],
+        _hops(config, files, find, data.train_questions),
+        None if held_out is None else _hops(config, (held_out,), find),
+        fraction=data.validation_fraction, most_held_out=data.validation_questions * _MOST_EXAMPLES,
+        seed=config.run.seed,
+    )  # fmt: skip
 
 
-def _hop_file(
-    config: MdrTrainConfig, files: tuple[Path, ...], folder: Path, find: PassageFinder | None, version: str
-) -> Path:
-    sums = [sha256_file(path) for path in files]
-    settings, seed = config.data, config.run.seed
-    key = fingerprint([sums, settings.max_hops, settings.any_order, settings.train_questions, seed, version])
-    path = folder / f"hops-{key[:16]}.json"
-    if not path.is_file():
-        mined = {n: listed for n, file in enumerate(files) if (listed := mined_hops(file, find=find))}
-        if mined and (settings.train_questions or settings.any_order):
-            wanted = "train_questions draws" if settings.train_questions else "any_order orders"
-            raise ConfigError(
-                f"{wanted} whole questions, and {files[min(mined)]} holds mined hops",
-                hint="give the question set itself, or draw when mining: rag mine --hops … --sample N",
-            )
-        questions: Iterable[Question] = (  # ids are unique in a file
-            replace(question, id=f"{number}:{question.id}")
-            for number, file in enumerate(files)
-            if number not in mined
-            for question in read_questions(file)
+def _hops(
+    config: MdrTrainConfig, files: tuple[Path, ...], find: PassageFinder | None, sample: int = 0
+) -> Iterator[Example]:
+    """The hops of question sets and those of `rag mine --hops`; ids begin with the number of their file."""
+    settings = config.data
+    mined = {n: listed for n, file in enumerate(files) if (listed := mined_hops(file, find=find))}
+    if mined and (sample or settings.any_order):
+        what = "train_questions draws" if sample else "any_order orders"
+        raise ConfigError(
+            f"{what} whole questions, and {files[min(mined)]} holds mined hops",
+            hint="give the question set itself, or draw when mining: rag mine --hops … --sample N",
         )
-        if settings.train_questions:
-            questions = draw_sample(questions, settings.train_questions, seed)
-        hops: Iterable[Example] = (
-            replace(hop, id=f"{number}:{hop.id}") for number, listed in mined.items() for hop in listed
+    questions: Iterable[Question] = (
+        replace(question, id=f"{number}:{question.id}")
+        for number, file in enumerate(files)
+        if number not in mined
+        for question in read_questions(file)
+    )
+    if sample:
+        questions = draw_sample(questions, sample, config.run.seed)
+    hops: Iterable[Example] = (
+        replace(hop, id=f"{number}:{hop.id}") for number, listed in mined.items() for hop in listed
+    )
+    if len(mined) < len(files):
+        made = hop_examples(questions, max_hops=settings.max_hops, find=find, any_order=settings.any_order)
+        hops = chain(made, hops)
+    count = 0
+    for count, hop in enumerate(hops, start=1):
+        yield hop
+    if not count:
+        raise DataError(
+            f"{', '.join(map(str, files))}: no question can be trained on; the warnings say why",
+            hint="give gold passages; where a set names them without their text, --index has the texts",
         )
-        if len(mined) < len(files):
-            made = hop_examples(
-                questions, max_hops=settings.max_hops, find=find, any_order=settings.any_order
-            )
-            hops = chain(made, hops)
-        if not write_examples(path, hops):
-            path.unlink()
-            raise DataError(
-                f"{', '.join(map(str, files))}: no question can be trained on; the warnings say why",
-                hint="give gold passages; where a set names them without their text, --index has the texts",
-            )
-    return path

@@ -14,7 +14,7 @@ from rag.training.fit import FitHooks
 from rag.training.precision import MasterWeights
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.examples.data import TrainingArrays
+from retrievers.examples.data import TrainingSet
 from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.losses import Score, in_batch_loss
 
@@ -46,7 +46,7 @@ class MomentumQueue(FitHooks):
         self,
         model: BiEncoderModel,
         master: MasterWeights,
-        data: TrainingArrays,
+        data: TrainingSet,
         *,
         size: int,
         momentum: float,
@@ -65,8 +65,8 @@ class MomentumQueue(FitHooks):
     def objective(self, questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
         """`in_batch_loss` over the passages of the batch and the queue."""
         scores = torch.cat([score(questions, passages), score(questions, Vectors(self.vectors))], dim=1)
-        golds = [self.data.positives[example] for example in batch.examples.tolist()]
-        gold_keys = [_keys([self.data.passages[row] for row in rows]) for rows in golds]
+        golds = [np.asarray(self.data.positives[example].values) for example in batch.examples.tolist()]
+        gold_keys = [_keys(self.data.passages.take(rows)) for rows in golds]
         queued = np.array([np.isin(self.keys, keys) for keys in gold_keys]).reshape(
             len(gold_keys), len(self.keys)
         )

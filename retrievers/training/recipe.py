@@ -31,7 +31,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.examples.batches import BatchTargets, Epochs, RetrieverBatches
-from retrievers.examples.data import TrainingArrays
+from retrievers.examples.data import TrainingSet
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, encoder_form, export_model, load_model
 from retrievers.training.config import EncodedTrainConfig, RetrieverTrainConfig
@@ -48,7 +48,7 @@ class Batches(BatchSource[Any], Protocol):
     batch_size: int
 
 
-BatchMaker = Callable[[Any, TrainingArrays, Epochs], Batches]
+BatchMaker = Callable[[Any, TrainingSet, Epochs], Batches]
 """Configuration, training set, and which examples each batch holds → the batches."""
 
 
@@ -118,7 +118,7 @@ class BiEncoderRun:
 
 
 def contrastive_batches(
-    config: Any, data: TrainingArrays, examples: Epochs, targets: BatchTargets | None = None
+    config: Any, data: TrainingSet, examples: Epochs, targets: BatchTargets | None = None
 ) -> RetrieverBatches:
     """Batches of positives and hard negatives, as the configuration's `ContrastConfig` says."""
     return RetrieverBatches(
@@ -164,7 +164,7 @@ def train_bi_encoder(
     objective: Objective = in_batch_objective,
     held_out_objective: Objective = in_batch_objective,
     corpus: Index | None = None,
-    make_hooks: Callable[[BiEncoderRun, ExampleSplit, TrainingArrays, Any], FitHooks] | None = None,
+    make_hooks: Callable[[BiEncoderRun, ExampleSplit, TrainingSet, Any], FitHooks] | None = None,
     facts: Mapping[str, object] | None = None,
 ) -> Path:
     """Train by an objective over the vectors of whole batches; see `train_model`.
@@ -186,10 +186,9 @@ def train_bi_encoder(
         if bank is not None:
             listed = chain(split.training(), split.held_out)
             run.model.known = known_vectors(bank, listed, run.tokenizer)
-        data = TrainingArrays.build(
+        data = TrainingSet.build(
             split.training(), run.tokenizer,
             corpus=() if corpus is None else corpus.passages,
-            match_answers=config.matches_answers,
             folder=folder,
             key=split.key if corpus is None else examples_key(split, corpus),
         )  # fmt: skip

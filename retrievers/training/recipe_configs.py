@@ -58,11 +58,6 @@ class DistillTrainConfig(EncodedTrainConfig):
         """Targets."""
         return "targets"
 
-    @property
-    def matches_answers(self) -> bool:
-        """Only the likelihood of positives has negatives that may be false."""
-        return self.nll_weight > 0
-
 
 class CorpusDataConfig(BatchConfig):
     """Which sentences of a corpus are trained on.
@@ -184,11 +179,6 @@ class ColbertTrainConfig(EncodedTrainConfig):
     def needs(self) -> Needed:
         """Positives, or targets for the loss that follows them."""
         return "targets" if self.loss == "kl" else "positives"
-
-    @property
-    def matches_answers(self) -> bool:
-        """Only labelled passages have negatives that may be false."""
-        return self.data.mask_false_negatives and (self.loss != "kl" or self.nll_weight > 0)
 
     @model_validator(mode="after")
     def _cross_check_colbert(self) -> ColbertTrainConfig:

@@ -1,21 +1,30 @@
 """Which examples a run trains on and which it holds out: decided by question, the same at every start."""
 
-import heapq
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from rag.core.arrays import Int64
 from rag.core.errors import DataError
-from rag.core.files import atomic_write_json, fingerprint, read_json, sha256_file
+from rag.core.files import atomic_path, fingerprint, sha256_file
 from rag.core.log import get_logger
-from rag.data.examples import Example, Needed, read_examples, write_examples
+from rag.data.examples import Example, example_from_json, example_to_json, read_examples
 from rag.data.selection import least_held_out, place_of
 from retrievers.training.config import ValidatedTrainConfig
 
 _FEW = 2000  # a share of fewer questions or articles may hold out next to nothing
+_WINDOW = 1024  # examples in memory at once
+_SCHEMA = pa.schema({
+    "record": pa.string(), "is_validation": pa.bool_(), "place": pa.float64(), "group": pa.float64()
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +34,7 @@ class ExampleSplit:
     Attributes:
         key: hex sha256 of the files and of every setting that decides which examples these are.
         held_out: at most `validation_questions`; empty if there is no validation.
-        training: the training examples in the order of the files, read anew at each call.
+        training: the training examples in the order of the files.
     """
 
     key: str
@@ -34,137 +43,128 @@ class ExampleSplit:
 
 
 def split_examples(config: ValidatedTrainConfig, folder: Path) -> ExampleSplit:
-    """Divide the examples of `config.train_files`, and keep what is held out in `folder`.
+    """Divide the examples of `config.train_files`; see `divide`.
 
-    With a `validation_file`, its questions are held out, and left out of the training files. Otherwise the
-    questions or articles are held out whose hash (`place_of`) lies below `validation_fraction`, and at least
-    the `least_held_out` with the lowest hashes. The sample of `train_questions` has the lowest hashes among
-    the rest, by the text of the question.
+    With a `validation_file`, its questions are held out, and left out of the training files.
 
     Raises:
         DataError: a file is missing or malformed, or nothing is left to train on or to validate with.
     """
-    given = (*config.train_files, *([config.validation_file] if config.validation_file else []))
-    for path in given:
+    validation, data = config.validation_file, config.data
+    sums = file_sums([*config.train_files, *([validation] if validation else [])])
+    return divide(
+        folder, [sums, config.needs],
+        chain.from_iterable(read_examples(path, needs=config.needs) for path in config.train_files),
+        None if validation is None else read_examples(validation, needs=config.needs),
+        fraction=data.validation_fraction, most_held_out=data.validation_questions,
+        train_questions=data.train_questions, by_article=data.hold_out == "title", seed=config.run.seed,
+    )  # fmt: skip
+
+
+def file_sums(files: Sequence[Path]) -> list[str]:
+    """SHA-256 of files.
+
+    Raises:
+        DataError: one of them is missing.
+    """
+    for path in files:
         if not path.is_file():
             raise DataError(f"{path}: no such file")
-    fraction = config.data.validation_fraction if config.validation_file is None else 0.0
-    data, seed = config.data, config.run.seed
-    decided: list[object] = [fraction, data.validation_questions, data.train_questions, seed]
-    if data.hold_out != "question":
-        decided.append(data.hold_out)
-    if config.needs != "positives":
-        decided.append(config.needs)
-    key = fingerprint([[sha256_file(path) for path in given], decided])
-    kept = folder / f"held-out-{key[:16]}.json"
-    bounds_file = folder / f"split-{key[:16]}.json"
-    if not bounds_file.is_file():
-        _divide(config, fraction, kept, bounds_file)
-    bounds = read_json(bounds_file)
-    held_out = tuple(_read((kept,), config.needs)) if kept.is_file() else ()
-    left_out = set(bounds.get("left_out", ()))  # files of older versions lack it
-
-    def training() -> Iterator[Example]:
-        for example in _read(config.train_files, config.needs, quiet=True):
-            place = place_of(example.question, seed)
-            in_training = place_of(_divided_by(config, example), seed) >= bounds["low"]
-            if in_training and place <= bounds["high"] and place not in left_out:
-                yield example
-
-    return ExampleSplit(key, held_out, training)
+    return [sha256_file(path) for path in files]
 
 
-@dataclass(slots=True)
-class _Places:
-    """The training questions by their place, after one reading of all files.
+def divide(
+    folder: Path,
+    decided_by: list[Any],
+    training: Iterable[Example],
+    validation: Iterable[Example] | None = None,
+    *,
+    fraction: float,
+    most_held_out: int,
+    train_questions: int = 0,
+    by_article: bool = False,
+    seed: int,
+) -> ExampleSplit:
+    """Divide examples into training and held-out ones; they are read once and kept in `folder`.
 
-    Attributes:
-        low: groups (questions or articles) below it are held out.
-        read: number of examples in the training files.
-        training: places of the questions to train on.
-        left_out: places of those that are in the validation file too.
-        groups: places of groups, of the first 2,000.
-        held_out: the examples to measure on, in the order of the files.
+    Without `validation`, the questions or articles are held out whose hash (`place_of`) lies below
+    `fraction`, and at least the `least_held_out` with the lowest hashes. The sample of `train_questions` has
+    the lowest hashes among the rest, by the text of the question.
+
+    Args:
+        decided_by: everything that decides which examples these are.
+        most_held_out: maximum number of held-out examples.
+        train_questions: number of training examples; 0 takes all.
+        by_article: hold out whole articles, by the title of the first positive.
+
+    Raises:
+        DataError: nothing is left to train on or to validate with.
     """
+    from datasets import Dataset
 
-    low: float
-    read: int = 0
-    training: list[float] = field(default_factory=list)
-    left_out: set[float] = field(default_factory=set)
-    groups: set[float] = field(default_factory=set)
-    held_out: list[Example] = field(default_factory=list)
+    if validation is not None:
+        fraction = 0.0
+    place_file = folder / f"examples-{fingerprint([decided_by, by_article, seed])[:16]}.arrow"
+    if not place_file.is_file():
+        with atomic_path(place_file) as temporary, pa.OSFile(str(temporary), "wb") as sink:
+            _write(sink, training, validation or (), by_article, seed)
+    rows = Dataset.from_file(str(place_file))
+    names = ("is_validation", "place", "group")
+    is_validation, places, groups = (np.asarray(rows.data.column(name)) for name in names)
+    distinct = np.unique(groups[~is_validation])
+    least = least_held_out(len(distinct))
+    if fraction and least < len(distinct) < _FEW:
+        fraction = max(fraction, float(np.nextafter(distinct[least - 1], 1)))
 
-
-def _divide(config: ValidatedTrainConfig, fraction: float, kept: Path, bounds_file: Path) -> None:
-    """Write the bounds between which questions are trained on, and the examples that are held out."""
-    places = _places(config, fraction)
-    if fraction and (least := _least_bound(places.groups)) > fraction:
-        places = _places(config, least)
-    bounds = _bounds(config, places)
-    if places.held_out:
-        write_examples(kept, places.held_out)
-    atomic_write_json(bounds_file, bounds)
-
-
-def _places(config: ValidatedTrainConfig, low: float) -> _Places:
-    places, seed = _Places(low), config.run.seed
-    other = (config.validation_file,) if config.validation_file else ()
-    known = {place_of(example.question, seed) for example in _read(other, config.needs, quiet=True)}
-
-    def candidates() -> Iterator[tuple[float, int, Example]]:
-        for number, example in enumerate(_read(config.train_files, config.needs), start=1):
-            places.read = number
-            place, group = (place_of(text, seed) for text in (example.question, _divided_by(config, example)))
-            if len(places.groups) < _FEW:
-                places.groups.add(group)
-            if group < low:
-                yield place, number, example
-            elif place in known:
-                places.left_out.add(place)
-            else:
-                places.training.append(place)
-        for number, example in enumerate(_read(other, config.needs)):
-            yield place_of(example.question, seed), number, example
-
-    chosen = heapq.nsmallest(config.data.validation_questions, candidates(), key=lambda found: found[:2])
-    places.held_out = [example for _, _, example in sorted(chosen, key=lambda found: found[1])]
-    return places
-
-
-def _least_bound(groups: set[float]) -> float:
-    """The bound that holds out the fewest groups allowed of a small set; 0 if there may be more groups."""
-    least = least_held_out(len(groups))
-    return float(np.nextafter(sorted(groups)[least - 1], 1)) if least < len(groups) < _FEW else 0.0
-
-
-def _bounds(config: ValidatedTrainConfig, places: _Places) -> dict[str, Any]:
-    if not places.training:
+    is_held_out = is_validation | (groups < fraction)
+    candidates = np.flatnonzero(is_held_out)
+    chosen = np.sort(candidates[np.lexsort((candidates, places[candidates]))[:most_held_out]])
+    is_double = ~is_held_out & np.isin(places, places[is_validation])
+    trained = np.flatnonzero(~is_held_out & ~is_double)
+    count = int((~is_validation).sum())
+    if not len(trained):
         raise DataError(
-            f"none of {places.read} questions is left to train on",
-            hint="give others than those of validation_file"
-            if config.validation_file
-            else "lower validation_fraction",
+            f"none of {count} questions is left to train on",
+            hint="lower validation_fraction"
+            if validation is None
+            else "give others than those of validation_file",
         )
-    if places.left_out:
+    if doubles := int(is_double.sum()):
         get_logger(__name__).warning(
-            "%d training questions are in %s too, and are not trained on",
-            *(len(places.left_out), config.validation_file),
+            "%d training questions are in the validation file too, and are not trained on", doubles
         )
-    if config.validates and not places.held_out:
+    if (fraction or validation is not None) and not len(chosen):
         raise DataError(
-            f"none of {places.read} questions falls into the held-out {100 * places.low:g} %",
+            f"none of {count} questions falls into the held-out {100 * fraction:g} %",
             hint="raise validation_fraction, give a validation_file, or set validation_fraction=0",
         )
-    training = np.sort(np.asarray(places.training))
-    wanted = min(config.data.train_questions or len(training), len(training))
-    return {"low": places.low, "high": float(training[wanted - 1]), "left_out": sorted(places.left_out)}
+    if train_questions:
+        highest = np.sort(places[trained])[min(train_questions, len(trained)) - 1]
+        trained = trained[places[trained] <= highest]
+    decided = [decided_by, fraction, most_held_out, train_questions, by_article, seed]
+    return ExampleSplit(
+        fingerprint(decided), tuple(_examples(rows, chosen)), lambda: _examples(rows, trained)
+    )
 
 
-def _read(files: tuple[Path, ...], needs: Needed, *, quiet: bool = False) -> Iterator[Example]:
-    for path in files:
-        yield from read_examples(path, needs=needs, quiet=quiet)
+def _write(
+    sink: Any, training: Iterable[Example], validation: Iterable[Example], by_article: bool, seed: int
+) -> None:
+    with pa.ipc.new_stream(sink, _SCHEMA) as stream:
+        for is_validation, examples in ((False, iter(training)), (True, iter(validation))):
+            while window := list(islice(examples, _WINDOW)):
+                divided_by = [example.article if by_article else example.question for example in window]
+                columns = {
+                    "record": [json.dumps(example_to_json(example)) for example in window],
+                    "is_validation": [is_validation] * len(window),
+                    "place": [place_of(example.question, seed) for example in window],
+                    "group": [place_of(text, seed) for text in divided_by],
+                }
+                stream.write_batch(pa.RecordBatch.from_pydict(columns, _SCHEMA))
 
 
-def _divided_by(config: ValidatedTrainConfig, example: Example) -> str:
-    """The text whose place decides whether an example is held out."""
-    return example.article if config.data.hold_out == "title" else example.question
+def _examples(rows: Any, chosen: Int64) -> Iterator[Example]:
+    records = rows.select_columns(["record"])
+    for start in range(0, len(chosen), _WINDOW):
+        for record in records[chosen[start : start + _WINDOW].tolist()]["record"]:
+            yield example_from_json(json.loads(record), "")

@@ -38,7 +38,7 @@ from retrievers.encoders.vectors import Vectors, score
 from retrievers.encoders.word_cache import WordCache
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
-from retrievers.examples.data import TrainingArrays
+from retrievers.examples.data import TrainingSet
 from retrievers.training.ance_refresher import negatives_refresher, take_up_negatives
 from retrievers.training.ict import IctBatches
 from retrievers.training.losses import Objective, in_batch_objective, pairwise_objective
@@ -177,14 +177,13 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
         save_npy(start, _start(config, index, teacher, tokens))
     model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, config.model.dim)))
 
-    data: TrainingArrays | None = None
+    data: TrainingSet | None = None
     split, refreshes = ExampleSplit("", ()), bool(config.refresh_every_steps)
     if config.train_files:
         split = split_examples(config, folder)
-        data = TrainingArrays.build(
+        data = TrainingSet.build(
             split.training(), tokens,
             corpus=index.passages if refreshes else (),
-            match_answers=config.data.mask_false_negatives,
             folder=folder,
             key=examples_key(split, index) if refreshes else split.key,
         )  # fmt: skip
@@ -287,7 +286,7 @@ def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: Static
 
 def _batches(
     config: StaticTrainConfig,
-    data: TrainingArrays | None,
+    data: TrainingSet | None,
     store: PassageStore,
     tokens: StaticTokenizer,
     targets: TeacherTargets | None,

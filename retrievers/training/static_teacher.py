@@ -16,7 +16,7 @@ from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 from rag.core.types import Passage
 from rag.data.examples import Example
-from retrievers.examples.data import TrainingArrays, passage_hash
+from retrievers.examples.data import TrainingSet, passage_hash
 from retrievers.protocols import TextEncoder
 
 _AT_ONCE = 2048  # texts of a piece, which a killed run need not encode again
@@ -49,7 +49,7 @@ class TeacherTargets:
 def teacher_vectors(
     teacher: TextEncoder,
     index: Index,
-    data: TrainingArrays,
+    data: TrainingSet,
     examples: Callable[[], Iterable[Example]],
     folder: Path,
     key: str,
@@ -81,7 +81,7 @@ def teacher_vectors(
 
 
 def _passages(
-    teacher: TextEncoder, index: Index, data: TrainingArrays, examples: Iterable[Example], place: Path
+    teacher: TextEncoder, index: Index, data: TrainingSet, examples: Iterable[Example], place: Path
 ) -> Float16:
     embeddings = index.require_dense().embeddings
     wanted, places = np.unique(data.hashes, return_inverse=True)

@@ -23,7 +23,7 @@ from rag.training.distributed import World
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.vectors import score
 from retrievers.examples.batches import Epochs
-from retrievers.examples.data import TrainingArrays
+from retrievers.examples.data import TrainingSet
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
@@ -200,13 +200,13 @@ class HeldOutScores:
         config: EncodedTrainConfig,
         held_out: Sequence[Example],
         tokenizer: RetrieverTokenizer,
-        make_batches: Callable[[Any, TrainingArrays, Epochs], Any],
+        make_batches: Callable[[Any, TrainingSet, Epochs], Any],
         objective: Objective,
         bank: Index | None = None,
     ) -> None:
         self.config, self.objective, self.bank = config, objective, bank
         self.judged = [example for example in held_out if example.positives]
-        data = TrainingArrays.build(held_out, tokenizer, match_answers=config.matches_answers)
+        data = TrainingSet.build(held_out, tokenizer)
         once = Epochs(len(data), config.data.batch_size, seed=config.run.seed)
         self.batches = make_batches(config, data, once)
         self.numbers = list(range(len(self.batches)))  # of the batches that can be measured

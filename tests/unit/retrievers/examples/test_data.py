@@ -18,8 +18,8 @@ from rag.data.examples import (
 from rag.training.config import OptimConfig
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import Epochs, RetrieverBatches, TargetBatches
-from retrievers.examples.data import TrainingArrays
-from retrievers.examples.tokens import RetrieverTokenizer, TokenTable, TokenTableWriter
+from retrievers.examples.data import TrainingSet, gather, read_lists, row_lists, write_lists
+from retrievers.examples.tokens import RetrieverTokenizer
 
 
 def passage(n):
@@ -121,29 +121,15 @@ def test_a_query_holds_its_passages_and_targets_their_rows(tiny_bert):
     asked = [
         Example("0", long, (), aimed), Example("1", long, (), aimed[:1], (passage(5),) * 3),
     ]  # fmt: skip
-    data = TrainingArrays.build(asked, tokenizer)
-    assert data.questions.lengths.tolist() == [8, 16]
+    data = TrainingSet.build(asked, tokenizer)
+    assert [len(ids) for ids in data.questions.take(np.arange(2))] == [8, 16]
     assert data.questions[0].tolist() == tokenizer.queries([Query(long)])[0]
-    assert data.scored.gather(np.array([0, 1]))[1].tolist() == [0, 0, 1]
+    assert gather(data.scored, np.array([0, 1]))[1].tolist() == [0, 0, 1]
     assert data.targets.tolist() == [1.5, 0.5, 1.5]
-    assert data.passages[data.scored[1][0]].tolist() == data.passages[data.scored[0][0]].tolist()
+    first, _, again = data.passages.take(gather(data.scored, np.array([0, 1]))[0])
+    assert first.tolist() == again.tolist()
     plain = RetrieverTokenizer(settings.override(max_length=8), settings)
     assert plain.fingerprint != tokenizer.fingerprint
-
-
-def test_answers_that_are_patterns_are_not_matched_as_words(tmp_path, tokenizer, caplog):
-    alone = dataclasses.replace(examples(1)[0], answers=("the river 10[13] rises",), answers_are_regex=True)
-    write_examples(tmp_path / "trec.json", [alone, *examples(3)[1:]])
-    read = list(read_examples(tmp_path / "trec.json"))
-    assert read[0] == alone
-    assert [example.answer_mode for example in read] == ["regex", "tokens", "tokens"]
-    with caplog.at_level(logging.WARNING):
-        data = TrainingArrays.build(read, tokenizer)
-    assert "answers of 1 questions are regular expressions" in caplog.text
-    assert data.question_answers.lengths.tolist() == [0, 1, 1]
-    assert data.negatives.lengths.tolist() == [2, 4, 4]  # two of the first one's match
-    kept = TrainingArrays.build(read, tokenizer, match_answers=False)
-    assert kept.negatives.lengths.tolist() == [4, 4, 4]
 
 
 def test_bad_records_are_counted_with_their_line(tmp_path, caplog):
@@ -176,21 +162,15 @@ def test_a_question_set_is_not_a_training_file(tmp_path, text):
         list(read_examples(path))
 
 
-def test_token_tables(tmp_path):
-    rows = [[5, 6], [], [7], list(range(9))]
-    table = TokenTable.of(rows)
-    assert [table[i].tolist() for i in range(4)] == rows
-    shape = table.write(tmp_path, "t")
-    again = TokenTable.read(tmp_path, "t", shape)
-    assert [again[i].tolist() for i in range(4)] == rows
-    with pytest.raises(ArtifactError, match="expected int32"):
-        TokenTable.read(tmp_path, "t", {"rows": 4, "values": 3})
-    writer = TokenTableWriter(tmp_path / "raw")
-    for row in rows:
-        writer.append([row])
-    streamed = writer.finish()
-    assert [streamed[i].tolist() for i in range(4)] == rows
-    values, owners = table.gather(np.array([3, 1, 0]))
+def test_lists_of_rows_are_stored(tmp_path):
+    lists = row_lists([[5, 6], [], [7], list(range(9))])
+    write_lists(lists, tmp_path / "t.arrow")
+    assert read_lists(tmp_path / "t.arrow").to_pylist() == lists.to_pylist()
+    (tmp_path / "t.arrow").write_bytes(b"ARROW1")
+    for name in ("t.arrow", "none.arrow"):
+        with pytest.raises(ArtifactError, match="no lists of passages"):
+            read_lists(tmp_path / name)
+    values, owners = gather(lists, np.array([3, 1, 0]))
     assert values.tolist() == [*range(9), 5, 6]
     assert owners.tolist() == [0] * 9 + [2, 2]
 
@@ -206,48 +186,49 @@ def test_the_tokens_are_those_the_encoder_reads(tiny_bert, tokenizer):
 
 
 def test_passages_are_kept_once(tokenizer):
-    data = TrainingArrays.build(examples(), tokenizer)
+    data = TrainingSet.build(examples(), tokenizer)
     assert len(data.passages) == 12 + 7
     assert data.canonical.tolist() == list(range(19))
-    assert data.positives[3].tolist() == [data.positives.values[3]]
-    first = data.negatives[0].tolist()
+    first = data.negatives[0].as_py()
     expected = tokenizer.passages([passage(100).title], [passage(100).text])[0]
     assert data.passages[first[0]].tolist() == expected
 
 
 def test_rows_are_those_of_the_corpus(tokenizer):
     corpus = [passage(100), passage(1), passage(1), passage(0)]
-    data = TrainingArrays.build(examples(3), tokenizer, corpus=corpus)
-    assert data.corpus_rows == 4
+    data = TrainingSet.build(examples(3), tokenizer, corpus=corpus)
     assert data.canonical[:4].tolist() == [0, 1, 1, 3]
-    assert data.positives[0].tolist() == [3]
+    assert data.positives[0].as_py() == [3]
 
 
 def test_a_kept_set_is_not_made_again(tmp_path, tokenizer):
-    made = TrainingArrays.build(examples(), tokenizer, folder=tmp_path, key="files")
+    made = TrainingSet.build(examples(), tokenizer, folder=tmp_path, key="files")
 
     def never():
         raise AssertionError("read again")
         yield
 
-    again = TrainingArrays.build(never(), tokenizer, folder=tmp_path, key="files")
+    again = TrainingSet.build(never(), tokenizer, folder=tmp_path, key="files")
     assert again.ids == made.ids
-    for name in ("questions", "passages", "words", "answers", "question_answers", "positives", "negatives"):
-        assert (getattr(again, name).values == getattr(made, name).values).all()
-        assert (getattr(again, name).bounds == getattr(made, name).bounds).all()
-    in_memory = TrainingArrays.build(examples(), tokenizer)
-    assert (in_memory.passages.values == made.passages.values).all()
+    in_memory = TrainingSet.build(examples(), tokenizer)
+    for other in (again, in_memory):
+        for name in ("positives", "negatives", "scored"):
+            assert getattr(other, name).equals(getattr(made, name))
+        for name in ("questions", "passages"):
+            tables = (getattr(one, name) for one in (other, made))
+            ours, theirs = ([ids.tolist() for ids in t.take(np.arange(len(t)))] for t in tables)
+            assert ours == theirs
     with pytest.raises(AssertionError, match="read again"):
-        TrainingArrays.build(never(), tokenizer, folder=tmp_path, key="other files")
+        TrainingSet.build(never(), tokenizer, folder=tmp_path, key="other files")
     assert len(list(tmp_path.iterdir())) == 1  # the failed one left nothing
     with pytest.raises(DataError, match="under a key"):
-        TrainingArrays.build(examples(), tokenizer, folder=tmp_path)
+        TrainingSet.build(examples(), tokenizer, folder=tmp_path)
     with pytest.raises(DataError, match="no training examples"):
-        TrainingArrays.build([], tokenizer)
+        TrainingSet.build([], tokenizer)
 
 
 def test_batches_depend_on_the_step_alone(tokenizer):
-    data = TrainingArrays.build(examples(), tokenizer)
+    data = TrainingSet.build(examples(), tokenizer)
 
     def texts(batches, step):
         batch = batches[step]
@@ -277,7 +258,7 @@ def test_one_of_several_positives_is_drawn_at_every_visit(tokenizer, kind):
             Candidate(passage(4), "positive", target=2.0), Candidate(passage(5), "negative", target=1.0),
         )),
     ]  # fmt: skip
-    data = TrainingArrays.build(asked, tokenizer)
+    data = TrainingSet.build(asked, tokenizer)
     more = {"labelled": True, "per_question": 2} if kind is TargetBatches else {}
 
     def right(step):
@@ -295,22 +276,22 @@ def test_one_of_several_positives_is_drawn_at_every_visit(tokenizer, kind):
 
 
 def test_other_negatives_between_steps(tokenizer):
-    data = TrainingArrays.build(examples(), tokenizer)
+    data = TrainingSet.build(examples(), tokenizer)
     batches = RetrieverBatches(data, Epochs(len(data), 12), hard_negatives=1, mask_false_negatives=False)
-    target = int(data.negatives[5][0])
-    batches.use_negatives(TokenTable.of([[target]] * 11 + [[]]), "step 500")
+    target = data.negatives[5].as_py()[0]
+    batches.use_negatives(row_lists([[target]] * 11 + [[]]), "step 500")
     batch = batches[0]
     drawn = {int(batch.examples[q]): batch.passages[p] for q, p in batch.drawn.T}
     assert all(drawn[n].tolist() == data.passages[target].tolist() for n in range(11))
-    own = [data.passages[row].tolist() for row in data.negatives[11]]
+    own = [data.passages[row].tolist() for row in data.negatives[11].as_py()]
     assert drawn[11].tolist() in own
     with pytest.raises(DataError, match="name passage 999"):
-        batches.use_negatives(TokenTable.of([[999]] + [[]] * 11), "bad")
+        batches.use_negatives(row_lists([[999]] + [[]] * 11), "bad")
 
 
 def test_batches_without_negatives_are_refused(tokenizer):
     alone = [Example.labelled(str(n), "who", ("river",), (passage(0),)) for n in range(4)]
-    data = TrainingArrays.build(alone, tokenizer)
+    data = TrainingSet.build(alone, tokenizer)
     with pytest.raises(ConfigError, match="one question without hard negatives"):
         RetrieverBatches(data, Epochs(len(data), 1))
     with pytest.raises(ConfigError, match="no question has a negative"):

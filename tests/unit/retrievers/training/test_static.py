@@ -22,7 +22,7 @@ from rag.training.refresh import Refreshed
 from retrievers.encoders.open import load_encoder, load_like, tokenizer_folder
 from retrievers.encoders.static import StaticEncoder
 from retrievers.examples.batches import Epochs, RetrieverBatches
-from retrievers.examples.data import TrainingArrays
+from retrievers.examples.data import TrainingSet
 from retrievers.training.ance_refresher import read_negatives
 from retrievers.training.recipe import examples_key
 from retrievers.training.split import split_examples
@@ -240,7 +240,7 @@ def test_a_teachers_targets_are_its_own_scores(
     with Index.open(index) as opened:
         teacher = load_like(opened.embeddings.encoder)
         tokens = StaticTokenizer(tokenizer_folder(teacher.identity.name), StaticModelConfig())
-        data = TrainingArrays.build(asked, tokens, folder=tmp_path / "data", key="k")
+        data = TrainingSet.build(asked, tokens, folder=tmp_path / "data", key="k")
         vectors = teacher_vectors(teacher, opened, data, lambda: asked, tmp_path, "k")
         again = teacher_vectors(teacher, opened, data, lambda: iter(()), tmp_path, "k")
         np.testing.assert_array_equal(vectors[1], again[1])
