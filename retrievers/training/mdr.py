@@ -130,10 +130,8 @@ def index_step(
         depth: number of passages retrieved for each.
     """
     texts = data.questions.take(examples)
-    golds = [
-        torch.from_numpy(data.canonical[np.asarray(data.positives[example].values)])
-        for example in examples.tolist()
-    ]
+    positives = (np.asarray(data.positives[example].values) for example in examples.tolist())
+    golds = [torch.from_numpy(data.canonical[rows]) for rows in positives]
     # (N, G), the next one first
     gold = pad_sequence(golds, batch_first=True, padding_value=-1).long().numpy()
     queries = model.encode_questions(texts)  # (N, D)
@@ -192,10 +190,11 @@ def _hops(
     if len(mined) < len(files):
         made = hop_examples(questions, max_hops=settings.max_hops, find=find, any_order=settings.any_order)
         hops = chain(made, hops)
-    count = 0
-    for count, hop in enumerate(hops, start=1):
+    is_empty = True
+    for hop in hops:
+        is_empty = False
         yield hop
-    if not count:
+    if is_empty:
         raise DataError(
             f"{', '.join(map(str, files))}: no question can be trained on; the warnings say why",
             hint="give gold passages; where a set names them without their text, --index has the texts",

@@ -85,14 +85,14 @@ def build(
 def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path, corpus: PassageStore) -> None:
     result = build(make(tmp_path, corpus), tmp_path)
     mined, figures = read_negatives(result, examples=20, key="k"), read_json(result.path / "figures.json")
-    assert (mined.lengths > 0).all()
+    assert mined.value_lengths().to_numpy().all()
     encoder = WordEncoder(tmp_path / "snapshot-0" / "encoder")
     vectors = encoder.encode_passages([""] * 40, [p.text for p in PASSAGES]).astype(np.float16)
     for example in range(20):
         query = encoder.encode_queries([Query(f"word{example} word{example + 1}")])[0]
         order = np.argsort(-(vectors.astype(np.float32) @ query), kind="stable")[:20]
         wanted = [row for row in order if f"word{example} " not in PASSAGES[row].text + " "][:5]
-        assert mined[example].tolist() == wanted
+        assert mined[example].as_py() == wanted
     assert figures["held_out/top1"] == 100.0
     assert figures["mined/negatives_per_question"] == 5
     assert len(mined) == 20
@@ -104,7 +104,7 @@ def test_a_refresh_may_mine_for_some_of_the_questions_in_turn(tmp_path: Path, co
     for _ in range(3):
         before = build(refresher, tmp_path, before, strength=0.5)
         mined = read_negatives(before, examples=20, key="k")
-        seen.append({n: mined[n].tolist() for n in np.flatnonzero(mined.lengths).tolist()})
+        seen.append({n: rows for n, rows in enumerate(mined.to_pylist()) if rows})
     assert [len(lists) for lists in seen] == [7, 14, 20]
     assert all(seen[2][example] == rows for example, rows in seen[1].items())  # taken over
 
@@ -131,4 +131,4 @@ def test_the_best_may_be_passed_over(tmp_path: Path, corpus: PassageStore) -> No
         lists[skip] = read_negatives(build(refresher, tmp_path / str(skip)), examples=20, key="k")
         assert refresher.removed["gold"] == (20 if skip == 0 else 0)
     # the gold passage is the best hit of every question, so three passed over are two negatives
-    assert all(lists[3][example].tolist()[:3] == lists[0][example].tolist()[2:] for example in range(20))
+    assert all(lists[3][example].as_py()[:3] == lists[0][example].as_py()[2:] for example in range(20))
