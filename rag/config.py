@@ -332,4 +332,6 @@ def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> str
     if model is kind and issubclass(kind, Config):
         known += kind._homes()
     suggestion = did_you_mean(issue["loc"][-1], known, f"known: {', '.join(known)}")
+    if isinstance(group := issue.get("input"), Mapping) and group:
+        suggestion = f"it is no group: write its settings beside the others, as {next(iter(group))}"
     return f"unknown setting {path!r}; {suggestion}"

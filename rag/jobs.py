@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
 from indexers.documents import DocumentList, cut_and_listed
@@ -309,7 +308,7 @@ def train_rounds(
         ConfigError: a setting is unknown or does not fit.
         DataError: no question can be trained on.
     """
-    from rag.recipes import RECIPES, read_config
+    from rag.recipes import read_config, recipe_class
     from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig
 
     kinds: dict[str, Any] = {"distill": DistillRoundsConfig, "colbert": ColbertRoundsConfig}
@@ -318,7 +317,7 @@ def train_rounds(
     place = Path(out)
     # each round sets its own training files
     given = {**(training or {}), "out": str(place), "train_files": [str(place / "round-1")]}
-    trained = read_config(resolve_name(RECIPES[recipe].config), config or f"{recipe}-small", given)
+    trained = read_config(recipe_class(recipe), config or f"{recipe}-small", given)
     chosen = {**settings, "out": place, "index": Path(index), "questions": str(questions)}
     checked = read_config(kinds[recipe], None, chosen)
     from rag.rounds.rounds import run_rounds
@@ -355,13 +354,11 @@ def adapt(
         `rag.index("my-corpus", "my-index-2", encoder=rag.adapt("my-index", "run"))`
     """
     from rag.adaptation.config import AdaptConfig
-    from rag.recipes import RECIPES, read_config
+    from rag.recipes import read_config, recipe_class
 
     place = Path(out)
     checked = read_config(AdaptConfig, None, {**settings, "out": place, "index": Path(index)})
     from rag.adaptation.adapt import adapt_retriever
 
     given = {**(training or {}), "out": str(place), "train_files": [str(place / "questions.json")]}
-    return adapt_retriever(
-        checked, read_config(resolve_name(RECIPES["dpr"].config), config or "retriever-adapt", given)
-    )
+    return adapt_retriever(checked, read_config(recipe_class("dpr"), config or "retriever-adapt", given))

@@ -1,8 +1,10 @@
-"""Every training recipe by name: its configuration, its function, and one call that runs it."""
+"""Every training recipe by name: a class that states its settings and trains with them."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, TypeVar
@@ -20,49 +22,131 @@ from rag.data.questions import read_questions
 from rag.eval.guard import check_selection_split
 from rag.runtime.model_files import TOWER_SEPARATOR
 
+RECIPES = {
+    "dpr": "retrievers.training.dpr:DprTrainConfig",
+    "ance": "retrievers.training.ance:AnceTrainConfig",
+    "distill": "retrievers.training.distill:DistillTrainConfig",
+    "colbert": "retrievers.training.colbert:ColbertTrainConfig",
+    "reranker": "retrievers.training.reranker:RerankerTrainConfig",
+    "mdr": "retrievers.training.mdr:MdrTrainConfig",
+    "ict": "retrievers.training.ict:IctTrainConfig",
+    "static": "retrievers.training.static_config:StaticTrainConfig",
+    "orqa": "rag.joint.config:OrqaTrainConfig",
+    "mlm": "rag.joint.config:MlmTrainConfig",
+    "realm": "rag.joint.config:RealmTrainConfig",
+    "rag": "rag.joint.config:RagTrainConfig",
+    "emdr2": "rag.joint.config:EmdrTrainConfig",
+    "reader": "readers.extractive.training.config:ReaderTrainConfig",
+    "generator": "readers.generative.training.config:GeneratorTrainConfig",
+}
+ENTRY_POINTS = "openqa_rag.recipes"
 _INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "retrieved", "serving"})
 _MODELS = frozenset(
     {"question_encoder", "passage_encoder", "index_encoder", "encoder", "generator", "reader"}
 )
-# these learn from question sets, not from examples
-_BY_QUESTION = frozenset({"orqa", "rag", "emdr2", "mdr", "generator"})
+_BY_QUESTION = frozenset({"orqa", "rag", "emdr2", "mdr", "generator"})  # learn from sets, not from examples
 _MOST_BYTES = 1 << 26  # of a file whose first record is read beforehand: some formats are parsed whole
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Where a recipe lives; imported when it is used.
+def recipe_class(name: str) -> Any:
+    """The class of a recipe: a `TrainConfig` with a method `train_model`, which returns a folder.
 
-    Attributes:
-        config: "module:Class" of its configuration.
-        run: "module:function" that takes the configuration and returns the folder of the finished model.
-        resolve: replaces settings that another package has to look up, before the run is claimed.
+    Args:
+        name: one of `RECIPES`, an entry point of the group "openqa_rag.recipes" of an installed package, or
+            "FILE.py:Class".
+
+    Raises:
+        ConfigError: there is no such recipe.
     """
+    if name in RECIPES:
+        return resolve_name(RECIPES[name])
+    file, _, attribute = name.rpartition(":")
+    if file.endswith(".py"):
+        return _class_of_file(Path(file), attribute)
+    installed = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if name in installed:
+        return installed[name].load()
+    names = [*RECIPES, *installed]
+    hint = did_you_mean(name, names, f"recipes: {', '.join(names)}; or FILE.py:Class")
+    raise ConfigError(f"there is no recipe {name!r}", hint=hint)
 
-    config: str
-    run: str
-    resolve: Callable[[Any], Any] = lambda config: config
+
+def _class_of_file(file: Path, attribute: str) -> Any:
+    if not file.is_file():
+        raise ConfigError(f"{file}: no such file", hint="give a recipe of one's own as FILE.py:Class")
+    name = f"recipe_{file.stem}_{fingerprint(str(file.resolve()))[:8]}"
+    if name not in sys.modules:
+        spec = spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    found = getattr(sys.modules[name], attribute, None)
+    if not hasattr(found, "train_model"):
+        raise ConfigError(
+            f"{file} has no recipe {attribute!r}",
+            hint="a recipe is a class derived from `rag.training.config.TrainConfig` with a method "
+            "`train_model`",
+        )
+    return found
 
 
-def _with_plain_encoder(config: Any) -> Any:
-    """A reranker may start from the encoder of an extractive reader."""
-    from readers.extractive.files import plain_encoder
+@checked
+def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **settings: Any) -> Path:
+    """Train with a recipe, or resume the run that `out` holds.
 
-    return config.replaced(question_encoder=plain_encoder(config.model.question_encoder, config.out))
+    Args:
+        recipe: see `recipe_class`.
+        out: folder of the run.
+        config: a preset's name or a YAML or JSON file.
+        settings: override `config`; nested groups as mappings, or flat where the name is unique.
 
+    Returns:
+        The folder of the finished encoder or reader.
 
-def _with_passages(config: Any) -> Any:
-    """A generator may learn from questions without passages: `config.index` is searched for them, and for
-    held-out ones.
+    Raises:
+        ConfigError: no such recipe, a wrong setting, or checkpoints would be chosen on a test set.
+        DataError: an input file is wrong.
+        MismatchedArtifactError: `out` holds a run with other settings.
+
+    Example:
+        >>> train("dpr", "run", config="dpr-small", train_files=["train.json"])        # doctest: +SKIP
+        PosixPath('run/encoder')
     """
-    if config.index is None:
-        return config
-    held_out = config.validation_file
-    return config.replaced(
-        train_files=tuple(_retrieved(config, path) for path in config.train_files),
-        validation_file=None if held_out is None else _retrieved(config, held_out),
-    )
+    return run(read_config(recipe_class(recipe), config, {"out": str(out), **settings}))
+
+
+def is_recipe(name: str) -> bool:
+    """Whether a name is that of a recipe, of this package or another; nothing is imported."""
+    is_file = name.rpartition(":")[0].endswith(".py")
+    return name in RECIPES or is_file or bool(entry_points(group=ENTRY_POINTS, name=name))
+
+
+def run(config: Any, **encoding: Any) -> Path:
+    """Train with a checked configuration, as `train` and the command line do; the finished model's folder.
+
+    Args:
+        encoding: `encode=`, what encodes the corpus at a refresh; for recipes that have one.
+    """
+    resolve_name("rag.training.claim:refuse_other_content")(config.out)  # before `resolve` writes into it
+    return Path(resolve(config).train_model(**encoding))
+
+
+def resolve(config: Any) -> Any:
+    """The configuration with settings that other packages than its recipe's have to look up: the encoder of
+    a reader that a reranker starts from, and passages retrieved for a generator's questions."""
+    if config.recipe == "reranker":
+        from readers.extractive.files import plain_encoder
+
+        return config.replaced(question_encoder=plain_encoder(config.model.question_encoder, config.out))
+    if config.recipe == "generator" and config.index is not None:
+        held_out = config.validation_file
+        return config.replaced(
+            train_files=tuple(_retrieved(config, path) for path in config.train_files),
+            validation_file=None if held_out is None else _retrieved(config, held_out),
+        )
+    return config
 
 
 def _retrieved(config: Any, path: Path) -> Path:
@@ -70,7 +154,6 @@ def _retrieved(config: Any, path: Path) -> Path:
     from filelock import FileLock
 
     from indexers.build import INDEX_KIND
-    from rag.data.questions import read_questions
     from rag.eval.runs import write_results
     from rag.pipeline import Pipeline
     from readers.generative.training.data import has_passages
@@ -90,79 +173,6 @@ def _retrieved(config: Any, path: Path) -> Path:
     return out
 
 
-RECIPES = {
-    "rag": Recipe("rag.joint.config:RagTrainConfig", "rag.joint.rag:train_rag"),
-    "emdr2": Recipe("rag.joint.config:EmdrTrainConfig", "rag.joint.emdr2:train_emdr2"),
-    "dpr": Recipe("retrievers.training.config:DprTrainConfig", "retrievers.training.dpr:train_dpr"),
-    "ance": Recipe("retrievers.training.config:AnceTrainConfig", "retrievers.training.ance:train_ance"),
-    "distill": Recipe(
-        "retrievers.training.recipe_configs:DistillTrainConfig", "retrievers.training.distill:train_distill"
-    ),
-    "ict": Recipe("retrievers.training.recipe_configs:IctTrainConfig", "retrievers.training.ict:train_ict"),
-    "static": Recipe(
-        "retrievers.training.static_config:StaticTrainConfig", "retrievers.training.static:train_static"
-    ),
-    "colbert": Recipe(
-        "retrievers.training.recipe_configs:ColbertTrainConfig", "retrievers.training.colbert:train_colbert"
-    ),
-    "reranker": Recipe(
-        "retrievers.training.recipe_configs:RerankerTrainConfig",
-        "retrievers.training.reranker:train_reranker",
-        _with_plain_encoder,
-    ),
-    "mdr": Recipe("retrievers.training.recipe_configs:MdrTrainConfig", "retrievers.training.mdr:train_mdr"),
-    "orqa": Recipe("rag.joint.config:OrqaTrainConfig", "rag.joint.orqa:train_orqa"),
-    "mlm": Recipe("rag.joint.config:MlmTrainConfig", "rag.joint.mlm:train_mlm"),
-    "realm": Recipe("rag.joint.config:RealmTrainConfig", "rag.joint.realm:train_realm"),
-    "reader": Recipe(
-        "readers.extractive.training.config:ReaderTrainConfig",
-        "readers.extractive.training.recipe:train_reader",
-    ),
-    "generator": Recipe(
-        "readers.generative.training.config:GeneratorTrainConfig",
-        "readers.generative.training.recipe:train_generator",
-        _with_passages,
-    ),
-}
-
-
-@checked
-def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **settings: Any) -> Path:
-    """Train with a recipe, or resume the run that `out` holds.
-
-    Args:
-        recipe: one of `RECIPES`.
-        out: folder of the run.
-        config: a preset's name or a YAML or JSON file.
-        settings: override `config`; nested groups as mappings, or flat where the name is unique.
-
-    Returns:
-        The folder of the finished encoder or reader.
-
-    Raises:
-        ConfigError: no such recipe, a wrong setting, or checkpoints would be chosen on a test set.
-        DataError: an input file is wrong.
-        MismatchedArtifactError: `out` holds a run with other settings.
-
-    Example:
-        >>> train("dpr", "run", config="dpr-small", train_files=["train.json"])        # doctest: +SKIP
-        PosixPath('run/encoder')
-    """
-    if recipe not in RECIPES:
-        hint = did_you_mean(recipe, RECIPES, f"recipes: {', '.join(RECIPES)}")
-        raise ConfigError(f"there is no recipe {recipe!r}", hint=hint)
-    found = RECIPES[recipe]
-    checked = read_config(resolve_name(found.config), config, {"out": str(out), **settings})
-    return run(recipe, checked)
-
-
-def run(recipe: str, config: Any) -> Path:
-    """Train with a checked configuration, as `train` and the command line do; the finished model's folder."""
-    found = RECIPES[recipe]
-    resolve_name("rag.training.claim:refuse_other_content")(config.out)  # before `resolve` writes into it
-    return Path(resolve_name(found.run)(found.resolve(config)))
-
-
 def read_config(
     kind: type[ConfigT],
     source: str | Path | None,
@@ -176,18 +186,15 @@ def read_config(
         DataError, ArtifactError: a file or folder that it names is missing or of the wrong kind.
     """
     config = load_config(kind, source, overrides=overrides, flags=flags)
-    for part in (config, getattr(config, "data", None)):
-        validation = getattr(part, "validation_file", None)
-        if validation is not None:
-            check_selection_split(validation)
+    if (validation := getattr(config, "validation_file", None)) is not None:
+        check_selection_split(validation)
     check_files(config.model_dump())
     _check_first_records(config)
     return config
 
 
 def check_files(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that name a file, an index or a model's folder that is not there: before any work, and
-    before torch is imported.
+    """Refuse settings that name a file, an index or a model's folder that is not there, before any work.
 
     Paths in the run's folder, `settings["out"]`, may be missing, because they may be written later.
 
@@ -201,18 +208,13 @@ def check_files(settings: Mapping[str, Any]) -> None:
         if is_named(path) or (out != Path("/") and path.is_relative_to(out)):
             continue
         if name in _MODELS and isinstance(value, str):
-            if _is_missing_folder(value):
+            is_path = path.is_absolute() or value.startswith(".") or value.count("/") > 1
+            if is_path and ":" not in value and TOWER_SEPARATOR not in value and not path.is_dir():
                 raise ArtifactError(f"{value}: no such folder", hint=f"{name} names it: check the path")
         elif not path.exists():
             raise DataError(f"{path}: no such file", hint=f"{name} names it: check the path")
         elif name == "index":
             read_manifest(path, kind="index")
-
-
-def _is_missing_folder(model: str) -> bool:
-    """Whether the name of a model is a path, of one folder, that does not exist."""
-    is_path = Path(model).is_absolute() or model.startswith(".") or model.count("/") > 1
-    return is_path and ":" not in model and TOWER_SEPARATOR not in model and not Path(model).is_dir()
 
 
 def _named_in(settings: Any, name: str = "") -> Iterator[tuple[str, str | Path]]:
@@ -235,13 +237,14 @@ def _check_first_records(config: Any) -> None:
     Raises:
         DataError: a file has no record to learn from.
     """
-    recipe, needs = getattr(config, "recipe", ""), getattr(config, "needs", None)
+    needs = getattr(config, "needs", None)
     sets = [one.questions for one in getattr(config, "train", ())]
+    reads: Callable[[Path], Iterator[Any]] = read_questions
+    if not sets and config.recipe not in _BY_QUESTION:
+        if needs is None:
+            return
+        reads = lambda path: read_examples(path, needs=needs, quiet=True)  # noqa: E731
     for path in (*getattr(config, "train_files", ()), *sets):
         is_own = path.is_relative_to(config.out)
-        if is_own or not path.exists() or (path.is_file() and path.stat().st_size > _MOST_BYTES):
-            continue
-        if sets or recipe in _BY_QUESTION:
-            next(read_questions(path), None)
-        elif needs is not None and recipe != "ict":
-            next(read_examples(path, needs=needs, quiet=True), None)
+        if not is_own and path.exists() and not (path.is_file() and path.stat().st_size > _MOST_BYTES):
+            next(reads(path), None)

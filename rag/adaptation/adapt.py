@@ -20,8 +20,7 @@ from rag.pipeline import Pipeline
 from rag.runtime.seeds import generator
 from retrievers.negatives.blocks import BlockFolder
 from retrievers.training.bi_encoder import adopt_index
-from retrievers.training.config import DprTrainConfig
-from retrievers.training.dpr import train_dpr
+from retrievers.training.dpr import DprTrainConfig, train_dpr
 
 QUESTIONS, SETTINGS = "questions.json", "adapt.json"
 _BLOCK = 64  # questions: what a stop can lose of the search

@@ -94,17 +94,26 @@ _REFRESHED = ("ance", "realm", "rag", "emdr2")  # recipes that encode a corpus w
 
 
 class _Recipes(LazyGroup):
+    """The recipes of the package; also those of installed packages, and `FILE.py:Class`."""
+
     entries = _RECIPES
 
     def load(self, name: str) -> Any:
         return recipe_command(name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        from rag.recipes import is_recipe
+
+        if args[0] not in self.entries and is_recipe(args[0]):
+            return args[0], recipe_command(args[0]), args[1:]
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     cls=_Recipes,
-    help="Train models, one subcommand per recipe.",
+    help="Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …",
 )
 
 
@@ -117,9 +126,9 @@ def recipe_command(name: str) -> Any:
     """The command of a recipe: an option for each setting of its configuration."""
     options: dict[str, tuple[Any, Any]] = {}
     if "_RAG_COMPLETE" not in os.environ:  # else what the settings import is not needed
-        from rag.recipes import RECIPES
+        from rag.recipes import recipe_class
 
-        own = _setting_options(name, resolve_name(RECIPES[name].config))
+        own = _setting_options(name, recipe_class(name))
         options |= sorted(own.items(), key=lambda item: item[1][0].__metadata__[0].rich_help_panel != DATA)
     if name == "reader":
         options |= {"train": (_SETS, None), "negatives": (_NEGATIVES, None)}
@@ -134,7 +143,8 @@ def recipe_command(name: str) -> Any:
         settings = {key.replace("__", "."): value for key, value in given.items() if value not in (None, [])}
         train(name, config, settings, set_ or [], flags, ray)
 
-    help = f"{_RECIPES[name][1]}\n\n{_RESUMED}"
+    summary = _RECIPES[name][1] if name in _RECIPES else f"Train with {name}."
+    help = f"{summary}\n\n{_RESUMED}"
     return command_of(name, command_with(options, run, like=recipe_command, help=help))
 
 
@@ -153,7 +163,7 @@ def train(
         flags: setting → option, for messages.
     """
     from rag.core.log import setup_logging
-    from rag.recipes import RECIPES, read_config, run
+    from rag.recipes import read_config, recipe_class, run
 
     is_first = os.environ.get("RANK", "0") == "0"
     setup_logging("INFO" if is_first else "WARNING")
@@ -164,15 +174,14 @@ def train(
         for group in groups:
             place = place.setdefault(group, {})
         place[last] = value
-    kind = resolve_name(RECIPES[name].config)
-    config = read_config(kind, source, merged(overrides, parse_overrides(assignments)), flags)
+    config = read_config(recipe_class(name), source, merged(overrides, parse_overrides(assignments)), flags)
     if ray is None:
-        finished = run(name, config)
+        finished = run(config)
     else:
         from rag.scale.encoding import encoding_at
 
         with encoding_at(ray) as encoding:
-            finished = resolve_name(RECIPES[name].run)(config, **encoding)
+            finished = run(config, **encoding)
     if is_first:
         index = config.out / "index"
         typer.echo(_USES.get(name, _ENCODER).format(finished, index if index.is_dir() else "…"))

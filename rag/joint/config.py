@@ -8,19 +8,19 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from indexers.presets import IndexType
+from indexers.protocols import EncodesCorpus
 from rag.config import Config
 from rag.data.examples import Needed
-from rag.training.config import TrainConfig
+from rag.training.config import RefreshedConfig, TrainConfig
 from readers.extractive.training.config import ReaderModelConfig
 from readers.generative.settings import Marginal
 from retrievers.training.config import (
-    CorpusTrainConfig,
+    BiEncoderConfig,
+    CorpusConfig,
+    HeldOutConfig,
     ModelConfig,
     QuestionsConfig,
-    RetrieverTrainConfig,
-    ValidatedTrainConfig,
 )
-from retrievers.training.recipe_configs import CorpusDataConfig, HeldOutCorpusConfig
 
 DocumentSide = Literal["frozen", "reencode", "rerank"]
 Masks = Literal["salient", "random", "span"]
@@ -50,7 +50,7 @@ class JointReaderConfig(Config):
     beams: int | None = Field(default=None, ge=1)
 
 
-class JointTrainConfig(CorpusTrainConfig, ValidatedTrainConfig):
+class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
     """Configuration of training a retriever and a generator together.
 
     Attributes:
@@ -72,11 +72,11 @@ class JointTrainConfig(CorpusTrainConfig, ValidatedTrainConfig):
     needs: ClassVar[Needed] = "questions"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1", "nll", "mrr", "top1", "top5", "top20")
 
+    index: Path
     document_side: DocumentSide = "frozen"
     top_k: int = Field(default=5, ge=1)
     over_retrieve: int = Field(default=0, ge=0)
     index_type: IndexType = "flat"
-    data: QuestionsConfig = QuestionsConfig()
     model: ModelConfig = ModelConfig(shared=False)
     reader: JointReaderConfig
 
@@ -120,6 +120,12 @@ class RagTrainConfig(JointTrainConfig):
             raise ValueError(f"retriever {self.retriever} is fixed: leave document_side at frozen")
         return self
 
+    def train_model(self, encode: EncodesCorpus | None = None) -> Path:
+        """See `train_rag`."""
+        from rag.joint.rag import train_rag
+
+        return train_rag(self, encode=encode)
+
 
 class EmdrTrainConfig(JointTrainConfig):
     """Settings of `rag train emdr2`.
@@ -138,6 +144,12 @@ class EmdrTrainConfig(JointTrainConfig):
     marginal: Marginal = "token"
     target_temperature: float = Field(default=1.0, gt=0)
 
+    def train_model(self, encode: EncodesCorpus | None = None) -> Path:
+        """See `train_emdr2`."""
+        from rag.joint.emdr2 import train_emdr2
+
+        return train_emdr2(self, encode=encode)
+
 
 class OrqaReaderConfig(ReaderModelConfig):
     """The span reader.
@@ -153,7 +165,7 @@ class OrqaReaderConfig(ReaderModelConfig):
     max_answer_tokens: int = Field(default=10, ge=1)
 
 
-class OrqaTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
+class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
     """Settings of `rag train orqa`.
 
     Attributes:
@@ -177,7 +189,6 @@ class OrqaTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
     early: int = Field(default=5000, ge=1)
     read: int = Field(default=5, ge=1)
     answers: Literal["auto", "strings", "regex"] = "auto"
-    data: QuestionsConfig = QuestionsConfig()
     model: ModelConfig = ModelConfig(shared=False)
     reader: OrqaReaderConfig = OrqaReaderConfig()
 
@@ -188,6 +199,12 @@ class OrqaTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
         if self.reader.answer_types or self.reader.skim_layer:
             raise ValueError("answer_types and skim_layer are not for orqa: every answer is a span")
         return self
+
+    def train_model(self) -> Path:
+        """See `train_orqa`."""
+        from rag.joint.orqa import train_orqa
+
+        return train_orqa(self)
 
 
 class MlmConfig(Config):
@@ -233,7 +250,7 @@ class MaskedTrainConfig(TrainConfig):
         return self
 
 
-class MlmTrainConfig(MaskedTrainConfig):
+class MlmTrainConfig(MaskedTrainConfig, CorpusConfig, HeldOutConfig):
     """Settings of `rag train mlm`.
 
     Attributes:
@@ -245,10 +262,17 @@ class MlmTrainConfig(MaskedTrainConfig):
 
     name: str = "masked-lm"
     train_files: tuple[Path, ...] = Field(min_length=1)
-    data: HeldOutCorpusConfig = HeldOutCorpusConfig(batch_size=32, validation_questions=400)
+    batch_size: int = Field(default=32, ge=1)
+    validation_questions: int = Field(default=400, ge=1)
+
+    def train_model(self) -> Path:
+        """See `train_mlm`."""
+        from rag.joint.mlm import train_mlm
+
+        return train_mlm(self)
 
 
-class RealmTrainConfig(CorpusTrainConfig, MaskedTrainConfig):
+class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, CorpusConfig):
     """Settings of `rag train realm`.
 
     Attributes:
@@ -267,6 +291,7 @@ class RealmTrainConfig(CorpusTrainConfig, MaskedTrainConfig):
     recipe: ClassVar[str] = "realm"
     measured: ClassVar[tuple[str, ...]] = ()
 
+    index: Path
     train_files: tuple[Path, ...] = ()
     marginal: Marginal = "sequence"
     documents: int = Field(default=8, ge=2)
@@ -274,7 +299,7 @@ class RealmTrainConfig(CorpusTrainConfig, MaskedTrainConfig):
     answered_within: int = Field(default=0, ge=0, le=100)
     document_side: Literal["reencode", "frozen"] = "reencode"
     train_reader: bool = True
-    data: CorpusDataConfig = CorpusDataConfig(batch_size=16)
+    batch_size: int = Field(default=16, ge=1)
     model: ModelConfig = ModelConfig(question_tokens=96)
 
     @model_validator(mode="after")
@@ -287,3 +312,9 @@ class RealmTrainConfig(CorpusTrainConfig, MaskedTrainConfig):
                 f"sentence_tokens ({self.mlm.sentence_tokens}): masks after them would not be in the query"
             )
         return self
+
+    def train_model(self, encode: EncodesCorpus | None = None) -> Path:
+        """See `train_realm`."""
+        from rag.joint.realm import train_realm
+
+        return train_realm(self, encode=encode)

@@ -7,6 +7,7 @@ replace those of the trainer and are searched exactly.
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -23,7 +24,6 @@ from rag.training.precision import MasterWeights, part
 from rag.training.refresh import Refresh, Refreshed
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.bi_encoder import BiEncoderModel
-from retrievers.training.config import CorpusTrainConfig
 from retrievers.training.corpus_refresher import encoder_refresh
 
 
@@ -78,7 +78,7 @@ class LiveIndex:
 class IndexRefresher:
     """Encodes the corpus with snapshots; an interrupted refresh resumes after the last finished shard."""
 
-    def __init__(self, config: CorpusTrainConfig, device: str, encode: EncodesCorpus = encode_corpus) -> None:
+    def __init__(self, config: Any, device: str, encode: EncodesCorpus = encode_corpus) -> None:
         self._config, self._device, self._encode = config, device, encode
 
     def build(self, snapshot: Path, before: Refreshed | None, folder: Path) -> None:
@@ -91,7 +91,7 @@ class IndexRefresher:
 
 
 def index_refresh(
-    config: CorpusTrainConfig,
+    config: Any,
     live_index: LiveIndex,
     model: BiEncoderModel,
     master: MasterWeights,

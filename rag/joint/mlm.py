@@ -57,15 +57,13 @@ def _build_run(config: MlmTrainConfig, run: Run) -> Method:
     master = run.master(reader)
 
     # data
-    store, key = open_corpus(
-        config.train_files, run.out / "data", config.data.split, input_checksums(run.out)
-    )
+    store, key = open_corpus(config.train_files, run.out / "data", config.split, input_checksums(run.out))
     tagger = title_tagger(store, run.out / "data", key=key) if config.masks == "salient" else None
-    held_rows = held_out_rows(config.data, len(store), config.run.seed)
+    held_rows = held_out_rows(config, len(store), config.run.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     draw = partial(
         SentenceBatches, store, reader.tokenizer, masks=config.masks, tagger=tagger,
-        sentence_tokens=config.mlm.sentence_tokens, min_words=config.data.min_words,
+        sentence_tokens=config.mlm.sentence_tokens, min_words=config.min_words,
         recurring=True,
     )  # fmt: skip
     batches = draw(rows=rows, examples=Epochs.of(config, len(rows)))

@@ -12,11 +12,11 @@ from rag.data.questions import draw_sample, read_questions
 from rag.data.selection import hold_out
 from rag.metrics.ranking import first_true
 from retrievers.examples.data import answer_matcher
-from retrievers.training.config import ValidatedTrainConfig
+from retrievers.training.config import QuestionsConfig
 
 
 def questions_of(
-    config: ValidatedTrainConfig, *, is_regex: bool | None = None
+    config: QuestionsConfig, *, is_regex: bool | None = None
 ) -> tuple[list[Question], list[Question]]:
     """The training questions and the held-out questions of a recipe.
 
@@ -29,13 +29,13 @@ def questions_of(
     """
     questions = [question for path in config.train_files for question in answered(path, is_regex)]
     given = None if config.validation_file is None else answered(config.validation_file, is_regex)
-    share, seed = config.data.validation_fraction, config.run.seed
+    share, seed = config.validation_fraction, config.run.seed
     train, held_out = hold_out(questions, share, seed, attrgetter("text"), given)
-    if count := config.data.train_questions:
+    if count := config.train_questions:
         train = draw_sample(train, count, seed)
     if not train:
         raise DataError(f"{config.train_files[0]}: no question with answers is left for training")
-    return train, held_out[: config.data.validation_questions]
+    return train, held_out[: config.validation_questions]
 
 
 def answered(path: str | Path, is_regex: bool | None = None) -> list[Question]:

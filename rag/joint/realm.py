@@ -102,13 +102,13 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
 
     # data
     store, _ = open_corpus(
-        config.train_files or (config.index,), run.out / "data", config.data.split, input_checksums(run.out)
+        config.train_files or (config.index,), run.out / "data", config.split, input_checksums(run.out)
     )
     key = index.manifest["passages"]["sha256"]
     tagger = title_tagger(index.passages, run.out / "data", key=key) if config.masks == "salient" else None
-    drawn = config.data.batch_size * (_DRAWN if config.answered_within else 1)
+    drawn = config.batch_size * (_DRAWN if config.answered_within else 1)
     batches = SentenceBatches(
-        store, reader.tokenizer, masks=config.masks, tagger=tagger, min_words=config.data.min_words,
+        store, reader.tokenizer, masks=config.masks, tagger=tagger, min_words=config.min_words,
         sentence_tokens=config.mlm.sentence_tokens, examples=Epochs.of(config, len(store), drawn),
         mask_token=mask_token(retriever.settings.question.weights_dir),
     )  # fmt: skip
@@ -171,7 +171,7 @@ class RealmTask:
         if self.config.answered_within:
             answered = self._answered(sentences)
             parts["answered"] = len(answered) / total
-            total = min(total, self.config.data.batch_size)
+            total = min(total, self.config.batch_size)
             sentences = answered[: len(range(self.world.rank, total, self.world.size))]
         if not sentences:  # fewer sentences than processes, or none that a passage fills in
             nothing = next(self.retriever.parameters()).sum() * 0.0

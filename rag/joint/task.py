@@ -171,8 +171,8 @@ class JointTask:
         reader = GenerativeReader(self.seq2seq, self.settings)
         ranks: list[int | None] = []
         read, nats = [], []
-        for begin in range(0, len(questions), self.config.data.batch_size):
-            part = questions[begin : begin + self.config.data.batch_size]
+        for begin in range(0, len(questions), self.config.batch_size):
+            part = questions[begin : begin + self.config.batch_size]
             retrieved = self.finder.find(part)
             ranks += map(answer_rank, part, self.finder.best(part, _DEPTH))
             scores = [

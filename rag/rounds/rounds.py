@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from indexers.build import build_index
@@ -38,14 +37,13 @@ from rag.eval.results import load_evaluation
 from rag.eval.runs import write_results
 from rag.joint.questions import answered
 from rag.pipeline import Pipeline
-from rag.recipes import RECIPES
 from rag.rounds.config import DistillRoundsConfig, RoundsConfig
 from rag.rounds.labels import guided_examples
 from rag.rounds.scoring import report_path, score_examples
 from rag.rounds.signals import Judge, check_signal, judge_kind
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import KINDS, named_kind, parse_kind
-from retrievers.training.config import RetrieverTrainConfig
+from retrievers.training.config import BiEncoderConfig
 
 _FIGURES = ("top1", "top5", "top20", "top100")
 
@@ -77,7 +75,7 @@ class RoundResult:
         return self.gain is None or self.gain[1] > 0
 
 
-def run_rounds(config: RoundsConfig, training: RetrieverTrainConfig) -> list[RoundResult]:
+def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[RoundResult]:
     """Train round by round, or go on with the rounds in `config.out` behind what is finished.
 
     The last round is the first whose gain on the held-out questions is not significant.
@@ -187,7 +185,7 @@ def _write_examples(config: Any, found: Path, out: Path) -> None:
 
 
 def _train(
-    config: RoundsConfig, training: RetrieverTrainConfig, folder: Path, index: Path, before: Path | None
+    config: RoundsConfig, training: BiEncoderConfig, folder: Path, index: Path, before: Path | None
 ) -> Path:
     """The encoder of a round, trained from the first encoder or that of the round before."""
     encoder = folder / "retriever" / "encoder"
@@ -202,7 +200,7 @@ def _train(
         passage_encoder=training.model.passage_encoder if begin else None,
         reset_layers=training.model.reset_layers if begin else 0,
     )  # fmt: skip
-    finished: Path = resolve_name(RECIPES[training.recipe].run)(trained)
+    finished: Path = trained.train_model()
     return finished
 
 
@@ -262,7 +260,7 @@ def _questions(config: RoundsConfig) -> tuple[list[Question], list[Question]]:
     return train, held_out
 
 
-def _claim(config: RoundsConfig, training: RetrieverTrainConfig) -> None:
+def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
     """`config.json` says whose folder this is; the number of rounds may change.
 
     Raises:

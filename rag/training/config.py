@@ -120,6 +120,10 @@ class TrainConfig(Config):
     optim: OptimConfig = OptimConfig()
     run: RunConfig = RunConfig()
 
+    def train_model(self) -> Path:
+        """Train as these settings say, or resume the run in `out`; returns the folder of the result."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it trains")
+
     @model_validator(mode="after")
     def _cross_check_selection(self) -> Self:
         known, select_by = ("last", *self.measured), self.run.select_by

@@ -133,7 +133,7 @@ class Epochs:
     @classmethod
     def of(cls, config: Any, count: int, batch_size: int | None = None) -> Epochs:
         """The epochs of a run over `count` examples; `batch_size` replaces that of its configuration."""
-        wanted, log = batch_size or config.data.batch_size, get_logger(__name__)
+        wanted, log = batch_size or config.batch_size, get_logger(__name__)
         made = cls(
             count, wanted, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
             seed=config.run.seed,
@@ -143,7 +143,7 @@ class Epochs:
         if len(made) < _FEW_STEPS and config.optim.max_batches is None:
             log.warning(
                 "%d training steps teach next to nothing; raise optim.epochs (now %g) or lower "
-                "data.batch_size (now %d), for example: --set epochs=10 --set batch_size=16",
+                "batch_size (now %d), for example: --set epochs=10 --set batch_size=16",
                 len(made), config.optim.epochs, wanted,
             )  # fmt: skip
         return made

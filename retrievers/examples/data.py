@@ -205,13 +205,17 @@ class TrainingSet:
 
     @classmethod
     def _of(cls, questions: Any, passages: Any) -> TrainingSet:
-        table, others = questions.data, passages.data
+        table = questions.data
+        lists = {name: table.column(name).combine_chunks() for name in ("positives", "negatives", "scored")}
         return cls(
-            tuple(table.column("id").to_pylist()), Tokens(questions), Tokens(passages),
-            *(table.column(name).combine_chunks() for name in ("positives", "negatives", "scored")),
-            np.asarray(table.column("targets").combine_chunks().flatten()),
-            *(np.asarray(others.column(name)) for name in ("canonical", "hash")),
-        )  # fmt: skip
+            ids=tuple(table.column("id").to_pylist()),
+            questions=Tokens(questions),
+            passages=Tokens(passages),
+            targets=np.asarray(table.column("targets").combine_chunks().flatten()),
+            canonical=np.asarray(passages.data.column("canonical")),
+            hashes=np.asarray(passages.data.column("hash")),
+            **lists,
+        )
 
 
 def passage_hash(passage: Passage) -> int:

@@ -131,7 +131,8 @@ def mine(
         }
         blocks = BlockFolder(work, run)
         items: Iterator[Any] = read()
-        total, unit, mine_block = sum(1 for _ in read()), "questions", miner.mine_questions
+        mine_block: Callable[..., list[Example]] = miner.mine_questions
+        total, unit = sum(1 for _ in read()), "questions"
         if settings.hops:
             hops = partial(hop_examples, max_hops=settings.hops, find=passage_finder(index.passages))
             items, unit, mine_block = hops(read(), report=HopReport()), "hops", miner.mine_hops

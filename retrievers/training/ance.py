@@ -1,23 +1,49 @@
-"""Train a dense retriever against its own index (ANCE): the recipe, top to bottom."""
+"""Train a dense retriever against its own index (ANCE)."""
 
 from functools import partial
 from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import model_validator
 
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from rag.core.errors import ConfigError
-from rag.training.fit import FitHooks
-from retrievers.examples.batches import RetrieverBatches
+from rag.training.run import Method
 from retrievers.training.ance_refresher import negatives_refresher, take_up_negatives
-from retrievers.training.config import AnceTrainConfig
+from retrievers.training.config import ContrastiveConfig, MinedConfig
 from retrievers.training.corpus_refresher import encoder_refresh
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, examples_key, train_bi_encoder
-from retrievers.training.split import ExampleSplit
+from retrievers.training.split import split_examples
+
+
+class AnceTrainConfig(ContrastiveConfig, MinedConfig):
+    """Settings of `rag train ance`.
+
+    Attributes:
+        index: its passages are encoded again at every refresh.
+        loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
+            adds all other passages of the batch.
+    """
+
+    recipe: ClassVar[str] = "ance"
+
+    index: Path
+    loss: Literal["pairwise", "in_batch"] = "pairwise"
+
+    @model_validator(mode="after")
+    def _cross_check_ance(self) -> "AnceTrainConfig":
+        self._check_drawn(self.hard_negatives)
+        return self
+
+    def train_model(self, encode: EncodesCorpus | None = None) -> Path:
+        """See `train_ance`."""
+        return train_ance(self, encode=encode)
 
 
 def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
-    """Train a retriever with negatives that its own snapshots retrieve; see `train_model`.
+    """Train a retriever with negatives that its own snapshots retrieve; see `train_bi_encoder`.
 
     Also writes `refresh/`, the snapshots and the negatives.
 
@@ -32,30 +58,31 @@ def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) 
         The optimiser is AdamW, not LAMB, and the learning rate is warmed up once, not at every refresh.
     """
     with Index.open(config.index) as index:
+        return train_bi_encoder(config, partial(_method, index=index, encode=encode), bank=False)
 
-        def make_hooks(
-            run: BiEncoderRun, split: ExampleSplit, _: object, batches: RetrieverBatches
-        ) -> FitHooks:
-            if not config.refresh_every_steps and not len(batches.data.negatives.values):
-                raise ConfigError(
-                    "refresh_every_steps is 0, and the training file has no negatives either",
-                    hint="set refresh_every_steps, or mine negatives with `rag mine`",
-                )
-            key = examples_key(split, index)
-            return encoder_refresh(
-                config, run.model, run.master.state, negatives_refresher,
-                partial(take_up_negatives, batches, key=key),
-                max_length=config.query_tokens, key=key, world=run.world, encode=encode,
-                must_wait=lambda: not len(batches.data.negatives.values),
-            )  # fmt: skip
 
-        every = config.refresh_every_steps
-        negatives = f"mined anew with the model itself every {every} steps" if every else "of the file"
-        return train_bi_encoder(
-            config,
-            make_batches=contrastive_batches,
-            objective=pairwise_objective if config.loss == "pairwise" else in_batch_objective,
-            corpus=index,
-            make_hooks=make_hooks,
-            facts={"negatives": negatives},
+def _method(
+    config: AnceTrainConfig, run: BiEncoderRun, *, index: Index, encode: EncodesCorpus | None
+) -> Method:
+    split, every = split_examples(config, run.out / "data"), config.refresh_every_steps
+    data = run.training_set(split, index)
+    batches = contrastive_batches(config, data)
+    has_negatives = len(data.negatives.values) > 0
+    if not every and not has_negatives:
+        raise ConfigError(
+            "refresh_every_steps is 0, and the training file has no negatives either",
+            hint="set refresh_every_steps, or mine negatives with `rag mine`",
         )
+    key = examples_key(split, index)
+    refresh = encoder_refresh(
+        config, run.model, run.master.state, negatives_refresher,
+        partial(take_up_negatives, batches, key=key),
+        max_length=config.longest_query, key=key, world=run.world, encode=encode,
+        must_wait=lambda: not has_negatives,
+    )  # fmt: skip
+    objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
+    negatives = f"mined anew with the model itself every {every} steps" if every else "of the file"
+    return run.method(
+        batches, run.loss(objective), split.held_out, run.held_out_scores(split, contrastive_batches),
+        [refresh], {"negatives": negatives},
+    )  # fmt: skip

@@ -48,7 +48,6 @@ from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import answer_matcher, read_lists, replace_lists, row_lists, write_lists
 from retrievers.negatives.select import NegativeFilter
 from retrievers.protocols import TextEncoder
-from retrievers.training.config import AnceTrainConfig
 from retrievers.training.corpus_refresher import EncodedCorpus
 from retrievers.training.split import split_examples
 from retrievers.training.static_config import StaticTrainConfig
@@ -89,7 +88,7 @@ def take_up_negatives(batches: RetrieverBatches, result: Refreshed, *, key: str)
 
 
 def negatives_refresher(
-    config: AnceTrainConfig | StaticTrainConfig, device: str, encode: EncodesCorpus = encode_corpus
+    config: Any, device: str, encode: EncodesCorpus = encode_corpus
 ) -> "NegativesRefresher":
     """The refresher of a run that has divided its examples."""
     split, index = split_examples(config, config.out / "data"), Index.open(config.index)
@@ -116,7 +115,7 @@ class NegativesRefresher:
 
     def __init__(
         self,
-        config: AnceTrainConfig | StaticTrainConfig,
+        config: Any,
         corpus: PassageStore,
         train: Iterable[Example],
         held_out: Sequence[Example],
@@ -131,7 +130,7 @@ class NegativesRefresher:
         self.removed: Counter[str] = Counter()
         texts = CorpusTexts(corpus)
         self._right = right_rows(texts, self.train)
-        watched = list(held_out[: config.data.validation_questions])
+        watched = list(held_out[: config.validation_questions])
         self._held_out = CorpusSearch(corpus, watched, texts=texts) if watched else None
         if missing := sum(not rows for rows in self._right):
             log.warning(

@@ -27,9 +27,9 @@ from retrievers.encoders.static import POOLING as STATIC
 from retrievers.encoders.tower import TowerModel
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.examples.tokens import RetrieverTokenizer
-from retrievers.training.config import ModelConfig, RetrieverTrainConfig
+from retrievers.training.config import BiEncoderConfig, ModelConfig
 
-ConfigT = TypeVar("ConfigT", bound=RetrieverTrainConfig)
+ConfigT = TypeVar("ConfigT", bound=BiEncoderConfig)
 TokenIds = Int32 | Sequence[int]
 _CPU_CHUNK = (64, 1 << 13)  # texts, tokens
 _GPU_CHUNK = (1024, 1 << 16)
@@ -247,19 +247,19 @@ class BiEncoderModel(nn.Module):
             yield "passage.", self.passage
 
 
-def load_model(config: RetrieverTrainConfig, device: str, *, freeze_passages: bool = False) -> BiEncoderModel:
+def load_model(config: BiEncoderConfig, device: str, *, freeze_passages: bool = False) -> BiEncoderModel:
     """The model that training starts from, in fp32."""
     model = BiEncoderModel.from_folder(**dict(config.model), seed=config.run.seed, device=device)
     return model.freeze("passage") if freeze_passages else model
 
 
-def encoder_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderSettings:
+def encoder_form(config: BiEncoderConfig, model: BiEncoderModel) -> EncoderSettings:
     """Text settings of the finished encoder: those of training, or longer where its start's are."""
     settings = model.settings.passage
     source = config.model.passage_encoder or config.model.question_encoder
     started = read_settings(tower_folders(model_folder(source))[0])
     declared = started.max_length if started.kind == "sentence-transformers" else 0
-    length = max(declared, config.query_tokens)
+    length = max(declared, config.longest_query)
     return replace(settings, max_length=min(length, settings.max_length_limit()))
 
 

@@ -1,9 +1,9 @@
-"""Configurations of retriever training: the groups that all recipes share; DPR and ANCE."""
+"""Settings that several recipes of retrievers share; each recipe's own stand in its file."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,82 +12,6 @@ from rag.data.examples import Needed
 from rag.training.config import RefreshedConfig, TrainConfig
 
 SEARCHED = ("mrr", "top1", "top5", "top20", "top100")
-
-
-class BatchConfig(Config):
-    """How many questions make up a training step.
-
-    Attributes:
-        batch_size: number of questions in a step, over all processes together.
-    """
-
-    batch_size: int = Field(default=128, ge=1)
-
-
-class QuestionsConfig(BatchConfig):
-    """Which questions are trained on, and which are held out.
-
-    Attributes:
-        train_questions: train on a random sample of this many questions; 0 means all.
-        validation_fraction: share of the training questions that is held out if there is no validation file.
-        validation_questions: maximum number of held-out questions that are scored.
-    """
-
-    train_questions: int = Field(default=0, ge=0)
-    validation_fraction: float = Field(default=0.02, ge=0, lt=1)
-    validation_questions: int = Field(default=1000, ge=1)
-
-
-class ExamplesConfig(QuestionsConfig):
-    """Data settings for training examples, whose passages are known.
-
-    Attributes:
-        hold_out: "question" holds out single questions; "title" holds out all questions whose first
-            positive has the same title, so that held-out questions are about unseen articles.
-    """
-
-    hold_out: Literal["question", "title"] = "question"
-
-
-class EncodedConfig(BatchConfig):
-    """Data settings of recipes that encode both questions and passages and may search a corpus.
-
-    Attributes:
-        validation_passages: size of the pool that is searched: all positives and a sample of the rest; 0 is
-            the whole index.
-        chunk_size: texts that are encoded at once, with gradient caching; None means the whole batch.
-    """
-
-    free: ClassVar[frozenset[str]] = frozenset({"validation_passages"})
-
-    validation_passages: int = Field(default=0, ge=0)
-    chunk_size: int | None = Field(default=None, ge=1)
-
-
-class DataConfig(ExamplesConfig, EncodedConfig):
-    """Data settings for bi-encoders that learn from training examples."""
-
-
-class ContrastConfig(DataConfig):
-    """Data settings for contrastive recipes: in-batch and mined negatives.
-
-    Attributes:
-        hard_negatives: mined passages beside each question's positive; fewer where a question has fewer.
-        mask_false_negatives: leave a question's other positives out of its denominator, and encode a passage
-            once that several questions bring.
-    """
-
-    hard_negatives: int = Field(default=1, ge=0)
-    mask_false_negatives: bool = True
-
-    @model_validator(mode="after")
-    def _cross_check_contrast(self) -> ContrastConfig:
-        if self.batch_size == 1 and self.hard_negatives == 0:
-            raise ValueError(
-                "a batch of one question without hard_negatives has no negatives; "
-                "raise batch_size or hard_negatives"
-            )
-        return self
 
 
 class ModelConfig(Config):
@@ -171,58 +95,22 @@ class ModelConfig(Config):
         return self
 
 
-class ValidatedTrainConfig(TrainConfig):
-    """Settings of recipes that learn from files and hold a part of them out.
-
-    Attributes:
-        train_files: training examples (DPR's training JSON, FiD's, JSONL, .gz); several are read one after
-            another.
-        validation_file: examples that are never trained on; None cuts `validation_fraction` out of training.
-        data: see `ExamplesConfig` and its subclasses.
-    """
-
-    train_files: tuple[Path, ...] = Field(min_length=1)
-    validation_file: Path | None = None
-    data: Any
-
-    @property
-    def needs(self) -> Needed:
-        """The fields that every training example must have."""
-        return "positives"
-
-    @property
-    def validates(self) -> bool:
-        """Whether there are held-out questions."""
-        return self.validation_file is not None or self.data.validation_fraction > 0
-
-    @model_validator(mode="after")
-    def _cross_check_validation(self) -> Self:
-        select_by = self.run.select_by
-        if select_by != "last" and not self.validates:
-            raise ValueError(f"select_by={select_by} needs held-out questions: set validation_fraction")
-        return self
-
-
-class RetrieverTrainConfig(TrainConfig):
+class BiEncoderConfig(TrainConfig):
     """Settings of every recipe that trains a bi-encoder.
 
     Attributes:
-        train_files: files of training examples.
         index: built index whose passages are searched at each validation; None skips this measurement.
-        data: see `EncodedConfig` and its subclasses.
         model: see `ModelConfig`.
     """
 
     free: ClassVar[frozenset[str]] = frozenset({"name", "notes", "index"})
 
-    train_files: tuple[Path, ...] = Field(min_length=1)
     index: Path | None = None
     name: str = Field(default="bi-encoder", min_length=1)
-    data: Any
     model: ModelConfig = ModelConfig()
 
     @property
-    def query_tokens(self) -> int:
+    def longest_query(self) -> int:
         """Maximum length in training of a query with context passages; the finished encoder allows it."""
         return max(self.model.question_tokens, self.model.passage_tokens)
 
@@ -234,16 +122,83 @@ class RetrieverTrainConfig(TrainConfig):
         return self
 
 
-class EncodedTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
-    """Settings of recipes that compare the vectors of questions and passages of a batch."""
+class HeldOutConfig(TrainConfig):
+    """Settings of recipes that hold a part of their data out.
+
+    Attributes:
+        batch_size: number of questions in a step, over all processes together.
+        validation_fraction: share of the training questions that is held out if there is no validation file.
+        validation_questions: maximum number of held-out questions that are scored.
+    """
+
+    batch_size: int = Field(default=128, ge=1)
+    validation_fraction: float = Field(default=0.02, ge=0, lt=1)
+    validation_questions: int = Field(default=1000, ge=1)
+
+    @property
+    def validates(self) -> bool:
+        """Whether there are held-out questions."""
+        return getattr(self, "validation_file", None) is not None or self.validation_fraction > 0
+
+    @model_validator(mode="after")
+    def _cross_check_validation(self) -> Self:
+        select_by = self.run.select_by
+        if select_by != "last" and not self.validates:
+            raise ValueError(f"select_by={select_by} needs held-out questions: set validation_fraction")
+        return self
+
+
+class QuestionsConfig(HeldOutConfig):
+    """Settings of recipes that learn from files of questions.
+
+    Attributes:
+        train_files: training examples (DPR's training JSON, FiD's, JSONL, .gz); several are read one after
+            another.
+        validation_file: examples that are never trained on; None cuts `validation_fraction` out of training.
+        train_questions: train on a random sample of this many questions; 0 means all.
+    """
+
+    train_files: tuple[Path, ...] = Field(min_length=1)
+    validation_file: Path | None = None
+    train_questions: int = Field(default=0, ge=0)
+
+
+class ExamplesConfig(QuestionsConfig):
+    """Settings of recipes that learn from training examples, whose passages are known.
+
+    Attributes:
+        hold_out: "question" holds out single questions; "title" holds out all questions whose first
+            positive has the same title, so that held-out questions are about unseen articles.
+    """
+
+    hold_out: Literal["question", "title"] = "question"
+
+    @property
+    def needs(self) -> Needed:
+        """The fields that every training example must have."""
+        return "positives"
+
+
+class EncodedConfig(BiEncoderConfig):
+    """Settings of recipes that compare the vectors of questions and passages of a batch.
+
+    Attributes:
+        validation_passages: size of the pool that is searched: all positives and a sample of the rest; 0 is
+            the whole index.
+        chunk_size: texts that are encoded at once, with gradient caching; None means the whole batch.
+    """
 
     measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank", *SEARCHED)  # on held-out questions
+    free: ClassVar[frozenset[str]] = BiEncoderConfig.free | {"validation_passages"}
+
+    validation_passages: int = Field(default=0, ge=0)
+    chunk_size: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _cross_check_encoded(self) -> Self:
-        if self.data.validation_passages and self.index is None:
+        if self.validation_passages and self.index is None:
             raise ValueError("validation_passages samples the passages of an index: set index")
-        if self.data.chunk_size is not None and self.optim.accumulate > 1:
+        if self.chunk_size is not None and self.optim.accumulate > 1:
             raise ValueError(
                 "chunk_size and accumulate are two ways to large batches, and only chunk_size gives every "
                 "question all negatives: raise batch_size and leave accumulate at 1"
@@ -251,32 +206,40 @@ class EncodedTrainConfig(RetrieverTrainConfig, ValidatedTrainConfig):
         return self
 
 
-class ContrastiveTrainConfig(EncodedTrainConfig):
-    """Settings of contrastive recipes."""
-
-    data: ContrastConfig = ContrastConfig()
-
-
-class DprTrainConfig(ContrastiveTrainConfig):
-    """The whole configuration of `train_dpr`. The defaults fine-tune the embedded encoder on a CPU.
-
-    Example:
-        >>> config = DprTrainConfig(out="run", train_files=("train.json",), learning_rate=1e-5)
-        >>> config.data.batch_size, config.model.shared, config.optim.learning_rate, config.recipe
-        (128, True, 1e-05, 'dpr')
-    """
-
-    recipe: ClassVar[str] = "dpr"
-
-
-class CorpusTrainConfig(RefreshedConfig, RetrieverTrainConfig):
-    """Settings of recipes that refresh negatives or vectors of an index's passages.
+class ContrastiveConfig(EncodedConfig, ExamplesConfig):
+    """Settings of contrastive recipes: in-batch and mined negatives.
 
     Attributes:
-        index: its passages are encoded again at every refresh.
+        hard_negatives: mined passages beside each question's positive; fewer where a question has fewer.
+        mask_false_negatives: leave a question's other positives out of its denominator, and encode a passage
+            once that several questions bring.
     """
 
-    index: Path
+    hard_negatives: int = Field(default=1, ge=0)
+    mask_false_negatives: bool = True
+
+    @model_validator(mode="after")
+    def _cross_check_contrast(self) -> Self:
+        if self.batch_size == 1 and self.hard_negatives == 0:
+            raise ValueError(
+                "a batch of one question without hard_negatives has no negatives; "
+                "raise batch_size or hard_negatives"
+            )
+        return self
+
+
+class CorpusConfig(TrainConfig):
+    """Settings of recipes that learn from the sentences of a corpus.
+
+    Attributes:
+        batch_size: passages in a step.
+        min_words: minimum number of words in a sentence; shorter ones are skipped.
+        split: how files become passages: words100, sentences or none.
+    """
+
+    batch_size: int = Field(default=128, ge=1)
+    min_words: int = Field(default=4, ge=1)
+    split: Literal["words100", "sentences", "none"] = "words100"
 
 
 class MinedConfig(RefreshedConfig):
@@ -308,22 +271,3 @@ class MinedConfig(RefreshedConfig):
     def _check_drawn(self, hard_negatives: int) -> None:
         if not 1 <= hard_negatives <= self.kept:
             raise ValueError(f"hard_negatives ({hard_negatives}) are drawn from kept ({self.kept})")
-
-
-class AnceTrainConfig(ContrastiveTrainConfig, MinedConfig, CorpusTrainConfig):
-    """The whole configuration of `train_ance`, for trainer and refresher.
-
-    Attributes:
-        loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
-            adds all other passages of the batch.
-    """
-
-    recipe: ClassVar[str] = "ance"
-
-    loss: Literal["pairwise", "in_batch"] = "pairwise"
-    index: Path  # required, where a base class allows None
-
-    @model_validator(mode="after")
-    def _cross_check_ance(self) -> AnceTrainConfig:
-        self._check_drawn(self.data.hard_negatives)
-        return self

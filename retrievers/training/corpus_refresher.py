@@ -15,7 +15,6 @@ from rag.core.types import Query
 from rag.training.refresh import Refresh, Refreshed, Refresher
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
-from retrievers.training.config import CorpusTrainConfig
 
 _QUERIES_AT_ONCE = 2048
 
@@ -37,7 +36,7 @@ class EncodedCorpus:
 
 
 def encoder_refresh(
-    config: CorpusTrainConfig,
+    config: Any,
     model: BiEncoderModel,
     weights: Callable[[], Mapping[str, Tensor]],
     make: Callable[..., Refresher],

@@ -2,18 +2,56 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
+from pydantic import Field
+
+from rag.data.examples import Needed
+from rag.training.run import Method
 from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import TrainingSet
+from retrievers.training.config import EncodedConfig, ExamplesConfig
 from retrievers.training.losses import Objective
-from retrievers.training.recipe import train_bi_encoder
-from retrievers.training.recipe_configs import DistillTrainConfig
+from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
+from retrievers.training.split import split_examples
 from retrievers.training.target_losses import ListMonitor, TargetLoss, kl_loss, margin_loss, target_objective
 
 
+class DistillTrainConfig(EncodedConfig, ExamplesConfig):
+    """Settings of `rag train distill`.
+
+    Attributes:
+        train_files: examples whose passages have targets (`rag score` writes them).
+        batch_size: questions in a step; each brings its list.
+        per_question: passages of a list, drawn anew at each visit; None takes all that have a target.
+        loss: "kl" is the divergence from the targets' distribution, a mean over questions; "kl-per-passage"
+            is the published reduction, which divides by the number of passages too; "margin" is a hinge loss
+            on pairs of passages, ordered by their targets.
+        target_temperature: temperature by which targets are divided; scores are divided by
+            `model.temperature`.
+        nll_weight: weight of an additional in-batch loss of the labelled positives; 0 leaves it out.
+    """
+
+    recipe: ClassVar[str] = "distill"
+
+    batch_size: int = Field(default=32, ge=1)
+    per_question: int | None = Field(default=None, ge=2)
+    loss: Literal["kl", "kl-per-passage", "margin"] = "kl"
+    target_temperature: float = Field(default=1.0, gt=0)
+    nll_weight: float = Field(default=0.0, ge=0)
+
+    @property
+    def needs(self) -> Needed:
+        """Targets."""
+        return "targets"
+
+    def train_model(self) -> Path:
+        """See `train_distill`."""
+        return train_distill(self)
+
+
 def train_distill(config: DistillTrainConfig) -> Path:
-    """Train a retriever as `config` says; see `train_model`.
+    """Train a retriever as `config` says; see `train_bi_encoder`.
 
     Each question comes with its passages and their targets; no passage has to be labelled. Questions whose
     targets are all alike teach nothing and are left out.
@@ -22,14 +60,15 @@ def train_distill(config: DistillTrainConfig) -> Path:
         Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
         section 3; Izacard et al. 2022, "Atlas", section 2.2, for other signals and temperatures.
     """
-    monitor = ListMonitor()
-    return train_bi_encoder(
-        config,
-        make_batches=target_batches,
-        objective=_objective(config, monitor),
-        held_out_objective=_objective(config),
-        make_hooks=lambda *_: monitor,
-    )
+    return train_bi_encoder(config, _method)
+
+
+def _method(config: DistillTrainConfig, run: BiEncoderRun) -> Method:
+    split, monitor = split_examples(config, run.out / "data"), ListMonitor()
+    batches = target_batches(config, run.training_set(split))
+    scores = run.held_out_scores(split, target_batches, _objective(config))
+    loss = run.loss(_objective(config, monitor))
+    return run.method(batches, loss, split.held_out, scores, [monitor])
 
 
 def _objective(config: DistillTrainConfig, monitor: ListMonitor | None = None) -> Objective:
@@ -37,15 +76,12 @@ def _objective(config: DistillTrainConfig, monitor: ListMonitor | None = None) -
     losses: dict[str, TargetLoss] = {
         "kl": partial(kl_loss, target_temperature=temperature),
         "kl-per-passage": partial(kl_loss, target_temperature=temperature, per_passage=True),
-        "margin": lambda scores, targets, listed: margin_loss(
-            scores, targets / temperature, listed, margin=config.margin
-        ),
+        "margin": lambda scores, targets, listed: margin_loss(scores, targets / temperature, listed),
     }
     return target_objective(losses[config.loss], nll_weight=config.nll_weight, monitor=monitor)
 
 
-def target_batches(config: Any, data: TrainingSet, examples: Epochs) -> TargetBatches:
+def target_batches(config: Any, data: TrainingSet, examples: Epochs | None = None) -> TargetBatches:
     """Batches of questions with their lists; the configuration has `per_question` and `nll_weight`."""
-    return TargetBatches(
-        data, examples, per_question=config.data.per_question, labelled=config.nll_weight > 0
-    )
+    examples = Epochs.of(config, len(data)) if examples is None else examples
+    return TargetBatches(data, examples, per_question=config.per_question, labelled=config.nll_weight > 0)

@@ -1,14 +1,33 @@
 """Train a dense retriever with in-batch and hard negatives (DPR)."""
 
 from pathlib import Path
+from typing import ClassVar
 
-from retrievers.training.config import DprTrainConfig
+from rag.training.run import Method
+from retrievers.training.config import ContrastiveConfig
 from retrievers.training.losses import in_batch_objective
-from retrievers.training.recipe import contrastive_batches, train_bi_encoder
+from retrievers.training.recipe import BiEncoderRun, contrastive_batches, train_bi_encoder
+from retrievers.training.split import split_examples
+
+
+class DprTrainConfig(ContrastiveConfig):
+    """Settings of `rag train dpr`. The defaults fine-tune the embedded encoder on a CPU.
+
+    Example:
+        >>> config = DprTrainConfig(out="run", train_files=("train.json",), learning_rate=1e-5)
+        >>> config.batch_size, config.model.shared, config.optim.learning_rate, config.recipe
+        (128, True, 1e-05, 'dpr')
+    """
+
+    recipe: ClassVar[str] = "dpr"
+
+    def train_model(self) -> Path:
+        """See `train_dpr`."""
+        return train_dpr(self)
 
 
 def train_dpr(config: DprTrainConfig) -> Path:
-    """Train a retriever as `config` says; see `train_model`.
+    """Train a retriever as `config` says; see `train_bi_encoder`.
 
     Each question's positive is contrasted with the passages of all questions in its batch, and with the
     question's hard negatives.
@@ -20,4 +39,12 @@ def train_dpr(config: DprTrainConfig) -> Path:
         Unlike in the paper, a question's other positives are left out of its negatives
         (`mask_false_negatives`); passages that answer it are when negatives are mined.
     """
-    return train_bi_encoder(config, make_batches=contrastive_batches, objective=in_batch_objective)
+    return train_bi_encoder(config, _method)
+
+
+def _method(config: DprTrainConfig, run: BiEncoderRun) -> Method:
+    split = split_examples(config, run.out / "data")
+    data = run.training_set(split)
+    batches = contrastive_batches(config, data)
+    scores = run.held_out_scores(split, contrastive_batches)
+    return run.method(batches, run.loss(in_batch_objective), split.held_out, scores)

@@ -1,11 +1,12 @@
 """Train a retriever from passages alone: a sentence is the query for the passage it was taken from (ICT)."""
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from indexers.passages import PassageStore
 from rag.core.arrays import Int32, Int64
@@ -24,17 +25,56 @@ from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.tokens import TextsToIds
+from retrievers.training.config import CorpusConfig, EncodedConfig, HeldOutConfig
 from retrievers.training.losses import in_batch_objective
-from retrievers.training.recipe import BiEncoderRun, train_model
-from retrievers.training.recipe_configs import HeldOutCorpusConfig, IctDataConfig, IctTrainConfig
-from retrievers.training.step import contrastive_step
-from retrievers.training.validation import HeldOutScores
+from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
+from retrievers.training.split import ExampleSplit
 
 log = get_logger(__name__)
 
 _NAMES = CapitalTagger()
 _SAMPLE = 1000  # passages looked at before training
 _TRIES = 100  # draws of other passages, where fewer than two of a batch have a sentence to take
+
+
+class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
+    """Settings of `rag train ict`.
+
+    Attributes:
+        train_files: the corpus: a built index, or files and folders of documents.
+        validation_file: questions with positives, to measure retrieval for real questions; None scores
+            held-out passages.
+        index: index that is searched for these questions at each validation.
+        batch_size: passages in a step; each is the negative of all others. Passages from which no sentence
+            can be taken are left out.
+        validation_questions: maximum number of held-out passages, or of questions of `validation_file`, that
+            are scored.
+        keep_sentence: probability that the sentence stays in its passage too.
+        masked_queries: probability that a name or date of the sentence is masked, as `rag train realm` will
+            mask it.
+        empty_passage: add the empty passage to the negatives: REALM's null document, which an encoder
+            otherwise places anywhere.
+    """
+
+    recipe: ClassVar[str] = "ict"
+
+    train_files: tuple[Path, ...] = Field(min_length=1)
+    validation_file: Path | None = None
+    batch_size: int = Field(default=256, ge=2)
+    chunk_size: int | None = Field(default=64, ge=1)
+    keep_sentence: float = Field(default=0.1, ge=0, le=1)
+    masked_queries: float = Field(default=0.0, ge=0, le=1)
+    empty_passage: bool = False
+
+    @model_validator(mode="after")
+    def _cross_check_ict(self) -> "IctTrainConfig":
+        if self.index is not None and self.validation_file is None:
+            raise ValueError("index is searched for the questions of a validation_file: set it too")
+        return self
+
+    def train_model(self) -> Path:
+        """See `train_ict`."""
+        return train_ict(self)
 
 
 def inverse_cloze(
@@ -87,6 +127,7 @@ class IctBatches:
         store: the corpus.
         held_out: rows that are never trained on, ascending.
         examples: decides which of the other passages are in each batch; its seed decides every choice.
+        keep_sentence, min_words, masked_queries, empty_passage: see `IctTrainConfig` and `CorpusConfig`.
         mask: the mask token, for `masked_queries`.
     """
 
@@ -95,13 +136,17 @@ class IctBatches:
         store: PassageStore,
         held_out: Int64,
         tokenizer: TextsToIds,
-        data: IctDataConfig,
         examples: Epochs,
         *,
+        keep_sentence: float,
+        min_words: int,
+        masked_queries: float = 0.0,
+        empty_passage: bool = False,
         mask: str = "",
     ) -> None:
-        self._store, self._tokenizer, self._data, self.examples = store, tokenizer, data, examples
-        self._mask = mask
+        self._store, self._tokenizer, self.examples = store, tokenizer, examples
+        self._keep, self._min_words = keep_sentence, min_words
+        self._masked, self._empty, self._mask = masked_queries, empty_passage, mask
         self._gaps = held_out - np.arange(len(held_out))
         self.batch_size = examples.batch_size
 
@@ -120,7 +165,9 @@ class IctBatches:
         chosen, again = self.examples[step], generator(self.examples.seed, 37, step)
         for _ in range(_TRIES):
             rows = chosen + np.searchsorted(self._gaps, chosen, side="right")  # skip the held-out rows
-            drawn = draw_pairs(self._store.get_many(rows), self._data, self.examples.seed, 31, step)
+            drawn = draw_pairs(
+                self._store.get_many(rows), self._keep, self._min_words, self.examples.seed, 31, step
+            )
             if len(drawn) > 1:
                 break
             chosen = again.choice(len(self._store) - len(self._gaps), len(chosen), replace=False)
@@ -131,10 +178,10 @@ class IctBatches:
             )
         masking = generator(self.examples.seed, 35, step).random((len(drawn), 2)).tolist()
         questions = self._tokenizer.queries([
-            Query(mask_salient(sentence, place, self._mask) if draw < self._data.masked_queries else sentence)
+            Query(mask_salient(sentence, place, self._mask) if draw < self._masked else sentence)
             for (_, sentence, _), (draw, place) in zip(drawn, masking, strict=True)
         ])  # fmt: skip
-        empty = [""] * self._data.empty_passage
+        empty = [""] * self._empty
         passages = self._tokenizer.passages(
             [p.title for p, _, _ in drawn] + empty, [rest for _, _, rest in drawn] + empty
         )
@@ -150,21 +197,21 @@ class IctBatches:
 
 
 def draw_pairs(
-    passages: Sequence[Passage], data: IctDataConfig, *keys: int
+    passages: Sequence[Passage], keep_sentence: float, min_words: int, *keys: int
 ) -> list[tuple[Passage, str, str]]:
     """Each passage that allows it, with a sentence drawn from it and its text without that sentence."""
     drawn = generator(*keys).random((len(passages), 2))
     pairs = []
     for passage, (place, kept) in zip(passages, drawn.tolist(), strict=True):
-        keep = kept < data.keep_sentence
-        pair = inverse_cloze(passage.text, place, keep=keep, min_words=data.min_words)
+        keep = kept < keep_sentence
+        pair = inverse_cloze(passage.text, place, keep=keep, min_words=min_words)
         if pair is not None:
             pairs.append((passage, *pair))
     return pairs
 
 
 def train_ict(config: IctTrainConfig) -> Path:
-    """Train a retriever as `config` says; see `train_model`.
+    """Train a retriever as `config` says; see `train_bi_encoder`.
 
     A random sentence of a passage is the question; the passage, mostly without it, is the positive, and the
     other passages of the batch are negatives: thousands with the gradient cache (`chunk_size`).
@@ -178,55 +225,52 @@ def train_ict(config: IctTrainConfig) -> Path:
     Note:
         In the published code a passage of one sentence is used where that sentence stays in it; here never.
     """
-    return train_model(config, partial(_method, config))
+    return train_bi_encoder(config, _method, bank=False)
 
 
-def held_out_rows(data: HeldOutCorpusConfig, passages: int, seed: int) -> Int64:
-    """Rows of a corpus that are never trained on, in order: the share in `data`, at least `least_held_out`.
+def held_out_rows(config: HeldOutConfig, passages: int, seed: int) -> Int64:
+    """Rows of a corpus that are never trained on, in order: the share in `config`, at least `least_held_out`.
 
     A single passage is not held out: it would have no negatives.
     """
     count = 0
-    if data.validation_fraction:
-        count = max(int(data.validation_fraction * passages), least_held_out(passages))
-    count = min(data.validation_questions, count) if count > 1 else 0
+    if config.validation_fraction:
+        count = max(int(config.validation_fraction * passages), least_held_out(passages))
+    count = min(config.validation_questions, count) if count > 1 else 0
     return np.sort(generator(seed, 32).choice(passages, count, replace=False))
 
 
 def _held_out(config: IctTrainConfig, store: PassageStore) -> tuple[Int64, list[Example]]:
     """Rows of the corpus that are never trained on, and what is measured: their sentences, or a file's."""
-    data, seed = config.data, config.run.seed
+    seed = config.run.seed
     if config.validation_file is not None:
-        examples = islice(read_examples(config.validation_file), data.validation_questions)
+        examples = islice(read_examples(config.validation_file), config.validation_questions)
         return np.zeros(0, np.int64), list(examples)
-    rows = held_out_rows(data, len(store), seed)
+    rows = held_out_rows(config, len(store), seed)
     return rows, [
         Example.labelled(passage.id, sentence, (), [Passage(passage.id, passage.title, rest)])
-        for passage, sentence, rest in draw_pairs(store.get_many(rows), data, seed, 33)
+        for passage, sentence, rest in draw_pairs(
+            store.get_many(rows), config.keep_sentence, config.min_words, seed, 33
+        )
     ]
 
 
 def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
-    store, _ = open_corpus(config.train_files, run.out / "data", config.data.split, input_checksums(run.out))
+    store, _ = open_corpus(config.train_files, run.out / "data", config.split, input_checksums(run.out))
     usable = _usable_share(store, config)
     held_rows, held_out = _held_out(config, store)
     examples = Epochs.of(config, len(store) - len(held_rows))
-    mask = mask_token(run.model.settings.question.weights_dir) if config.data.masked_queries else ""
-    batches = IctBatches(store, held_rows, run.tokenizer, config.data, examples, mask=mask)
-    scores = None
-    if run.world.is_main and held_out:
-        scores = HeldOutScores(config, held_out, run.tokenizer, _held_out_batches, in_batch_objective)
-    return run.method(
-        batches,
-        lambda batch: contrastive_step(run.model, batch, run.world, config.data.chunk_size),
-        held_out,
-        scores,
-        facts={
-            "passages": len(store),
-            "passages with a sentence to take, in percent": round(100 * usable, 1),
-            **({} if scores is None else scores.facts()),
-        },
-    )
+    mask = mask_token(run.model.settings.question.weights_dir) if config.masked_queries else ""
+    batches = IctBatches(
+        store, held_rows, run.tokenizer, examples, mask=mask, keep_sentence=config.keep_sentence,
+        min_words=config.min_words, masked_queries=config.masked_queries,
+        empty_passage=config.empty_passage,
+    )  # fmt: skip
+    scores = run.held_out_scores(ExampleSplit("", tuple(held_out)), _held_out_batches)
+    facts = {
+        "passages": len(store), "passages with a sentence to take, in percent": round(100 * usable, 1)
+    }  # fmt: skip
+    return run.method(batches, run.loss(in_batch_objective), held_out, scores, facts=facts)
 
 
 def _held_out_batches(config: IctTrainConfig, data: TrainingSet, examples: Epochs) -> RetrieverBatches:
@@ -238,9 +282,11 @@ def _usable_share(store: PassageStore, config: IctTrainConfig) -> float:
     if len(store) < 2:
         raise DataError(f"a corpus of {len(store)} passages has no negatives; expected two or more")
     rows = generator(config.run.seed, 34).choice(len(store), min(_SAMPLE, len(store)), replace=False)
-    usable = len(draw_pairs(store.get_many(np.sort(rows)), config.data, config.run.seed, 34))
+    usable = len(
+        draw_pairs(store.get_many(np.sort(rows)), config.keep_sentence, config.min_words, config.run.seed, 34)
+    )
     return check_usable(
-        usable, len(rows), f"passages have a sentence of {config.data.min_words} words beside another",
+        usable, len(rows), f"passages have a sentence of {config.min_words} words beside another",
         hint="cut the corpus into longer passages, or lower min_words",
     )  # fmt: skip
 

@@ -5,9 +5,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field, model_validator
 from torch.nn.utils.rnn import pad_sequence
 
 from indexers.index import Index
@@ -28,21 +30,83 @@ from retrievers.examples.hops import (
     mined_hops,
     passage_finder,
 )
-from retrievers.training.bi_encoder import BiEncoderModel, adopt_index
+from retrievers.training.bi_encoder import BiEncoderModel
+from retrievers.training.config import ContrastiveConfig
 from retrievers.training.frozen import score_rows
 from retrievers.training.losses import in_batch_loss, in_batch_objective
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.path_scores import PathScores
-from retrievers.training.recipe import BiEncoderRun, known_vectors, train_model
-from retrievers.training.recipe_configs import MdrTrainConfig
+from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
 from retrievers.training.split import ExampleSplit, divide, file_sums
-from retrievers.training.step import contrastive_step
 
 _MOST_EXAMPLES = 24  # per question: four orders of six hops
 
 
+class MdrTrainConfig(ContrastiveConfig):
+    """Settings of `rag train mdr`.
+
+    Attributes:
+        train_files: question sets with gold passages (HotpotQA, 2WikiMultiHopQA, MuSiQue, MDR's files, JSON
+            Lines with `gold_passage_ids`), of which those with one gold passage are trained on as one hop; or
+            what `rag mine` with `--hops` makes of them, with its negatives for every hop.
+        validation_file: a question set.
+        index: its passages stand for the gold passages.
+        batch_size: number of questions in a step, each with all its hops.
+        max_hops: questions that need more are left out.
+        any_order: train on all orders of a question's passages, even if `hop_orders` finds the right one.
+        query_tokens: maximum query length with passages, special tokens included.
+        negatives: "batch" uses the other passages of the batch and trains all towers; with `frozen`
+            "passage" it trains the question tower alone, on the vectors of `index` if that is given. "index"
+            uses the passages that the question tower retrieves from `index` at that step, and trains only the
+            question tower. If passage vectors do not change, OUT/index is the index for the trained encoder.
+        depth: number of passages retrieved for each hop with negatives "index".
+        queue_size: number of passage vectors of earlier batches that serve as further negatives; 0 for none.
+        momentum: momentum of the copy of the passage tower that computes these; with 1 it never changes.
+
+    `run.select_by` may be "path1" or "path10": the share of held-out questions whose passages are the best
+    path, or one of the best ten, among the passages of the index with negatives "index", else of the held-out
+    questions.
+    """
+
+    recipe: ClassVar[str] = "mdr"
+    measured: ClassVar[tuple[str, ...]] = ("path1", "path10")
+
+    max_hops: int = Field(default=4, ge=1, le=6)
+    any_order: bool = False
+    query_tokens: int = Field(default=256, ge=8, le=4096)
+    negatives: Literal["batch", "index"] = "batch"
+    depth: int = Field(default=200, ge=1)
+    hard_negatives: int = Field(default=2, ge=0)
+    queue_size: int = Field(default=0, ge=0)
+    momentum: float = Field(default=0.999, ge=0, le=1)
+
+    @property
+    def longest_query(self) -> int:
+        """Maximum query length with passages."""
+        return self.query_tokens
+
+    @property
+    def keeps_index(self) -> bool:
+        """Whether training uses the vectors of `index` for the passages and leaves them unchanged."""
+        return self.negatives == "index" or (self.model.as_indexed and self.index is not None)
+
+    @model_validator(mode="after")
+    def _cross_check_mdr(self) -> "MdrTrainConfig":
+        if self.negatives == "index" and (self.index is None or self.model.shared):
+            raise ValueError("negatives=index needs an index, and shared=false: its vectors stay as they are")
+        if self.negatives == "index" and self.queue_size:
+            raise ValueError("negatives=index needs no queue of passage vectors: set queue_size=0")
+        if self.hold_out == "title":
+            raise ValueError("hold_out=title: the hops of a question have different titles; use question")
+        return self
+
+    def train_model(self) -> Path:
+        """See `train_mdr`."""
+        return train_mdr(self)
+
+
 def train_mdr(config: MdrTrainConfig) -> Path:
-    """Train a retriever as `config` says (with negatives "index" in one process); see `train_model`.
+    """Train a retriever as `config` says (over an index in one process); see `train_bi_encoder`.
 
     Every hop is a query of its own: the first is the question, each later one the question and the passages
     so far.
@@ -55,64 +119,50 @@ def train_mdr(config: MdrTrainConfig) -> Path:
         follows from the passages (`hop_orders`). Its second stage trains the question encoder against a bank
         of passage vectors that does not change: that is negatives "index", with the whole corpus as the bank.
     """
-    if config.index is None:
-        return train_model(config, partial(_method, config, index=None))
-    with Index.open(config.index) as index:
-        if not config.keeps_index:
-            return train_model(config, partial(_method, config, index=index))
-        adopted = adopt_index(config, index)
-        return train_model(
-            adopted, partial(_method, adopted, index=index), bank=index,
-            one_process="only questions are encoded",
-        )  # fmt: skip
+    one_process = "only questions are encoded" if config.keeps_index else ""
+    return train_bi_encoder(config, _method, bank=config.keeps_index, one_process=one_process)
 
 
-def _method(config: MdrTrainConfig, run: BiEncoderRun, *, index: Index | None) -> Method:
-    """The training method for the kind of negatives: index, batch, or batch with a queue."""
-    settings, world, model, bank = config.data, run.world, run.model, run.bank
-    split = split_hops(config, run.out / "data", index)
-    negatives_index = bank if settings.negatives == "index" else None
-    if bank is not None and negatives_index is None:
-        model.known = known_vectors(bank, split.training(), run.tokenizer)
-    data = TrainingSet.build(
-        split.training(),
-        run.tokenizer,
-        corpus=() if negatives_index is None else negatives_index.passages,
-        folder=run.out / "data",
-        key=split.key if negatives_index is None else f"{split.key} {negatives_index.version}",
-    )
+def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
+    bank, model = run.bank, run.model
+    if bank is None and config.index is not None:
+        with Index.open(config.index) as index:
+            split = split_hops(config, run.out / "data", index)
+    else:
+        split = split_hops(config, run.out / "data", bank)
+    searched = None if bank is None or bank.dense is None else (bank.dense, bank.passages)
+    scores = None
+    if run.world.is_main and split.held_out:
+        most = config.validation_questions
+        scores = PathScores(config.query_tokens, split.held_out, most=most, index=searched)
+
+    data = run.training_set(split, bank if config.negatives == "index" else None)
     examples = HopEpochs(
-        data.ids, settings.batch_size, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
+        data.ids, config.batch_size, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
         seed=config.run.seed,
     )  # fmt: skip
-    scores = None
-    if world.is_main and split.held_out:
-        searched = None if bank is None or bank.dense is None else (bank.dense, bank.passages)
-        scores = PathScores(run.tokenizer, split.held_out, most=settings.validation_questions, index=searched)
     facts = {"training examples (hops)": len(data)}
-    if negatives_index is not None:
-        step = partial(index_step, model, data, index=negatives_index, depth=settings.depth)
+    if config.negatives == "index":
+        assert bank is not None
+        step = partial(index_step, model, data, index=bank, depth=config.depth)
         return run.method(examples, step, split.held_out, scores, facts=facts)
     batches = HopBatches(
-        data,
-        examples,
-        hard_negatives=settings.hard_negatives,
-        mask_false_negatives=settings.mask_false_negatives,
+        data, examples, hard_negatives=config.hard_negatives,
+        mask_false_negatives=config.mask_false_negatives,
+    )  # fmt: skip
+    if not config.queue_size:
+        return run.method(batches, run.loss(in_batch_objective), split.held_out, scores, facts=facts)
+    queue = MomentumQueue(
+        model, run.master, data, size=config.queue_size, momentum=config.momentum, world=run.world
     )
-    queue = None
-    if settings.queue_size:
-        queue = MomentumQueue(
-            model, run.master, data, size=settings.queue_size, momentum=settings.momentum, world=world
-        )
+    loss_over_queue = run.loss(queue.objective)
 
-    def batch_step(batch: RetrieverBatch) -> Loss:
-        objective = in_batch_objective if queue is None else queue.objective
-        loss = contrastive_step(model, batch, world, settings.chunk_size, objective=objective)
-        if queue is not None:
-            queue.push(batch)
+    def queued_step(batch: RetrieverBatch) -> Loss:
+        loss = loss_over_queue(batch)
+        queue.push(batch)
         return loss
 
-    return run.method(batches, batch_step, split.held_out, scores, () if queue is None else (queue,), facts)
+    return run.method(batches, queued_step, split.held_out, scores, [queue], facts)
 
 
 def index_step(
@@ -151,15 +201,16 @@ def split_hops(config: MdrTrainConfig, folder: Path, index: Index | None) -> Exa
         folder: where the examples of all hops are stored.
         index: its passages stand for the gold passages; questions with one that is not there are left out.
     """
-    data, files, held_out = config.data, config.train_files, config.validation_file
+    files, held_out = config.train_files, config.validation_file
     find = None if index is None else passage_finder(index.passages)
     version = "" if index is None else index.version
     sums = file_sums([*files, *([held_out] if held_out else [])])
     return divide(
-        folder, [sums, held_out is not None, data.max_hops, data.any_order, data.train_questions, version],
-        _hops(config, files, find, data.train_questions),
+        folder,
+        [sums, held_out is not None, config.max_hops, config.any_order, config.train_questions, version],
+        _hops(config, files, find, config.train_questions),
         None if held_out is None else _hops(config, (held_out,), find),
-        fraction=data.validation_fraction, most_held_out=data.validation_questions * _MOST_EXAMPLES,
+        fraction=config.validation_fraction, most_held_out=config.validation_questions * _MOST_EXAMPLES,
         seed=config.run.seed,
     )  # fmt: skip
 
@@ -168,9 +219,8 @@ def _hops(
     config: MdrTrainConfig, files: tuple[Path, ...], find: PassageFinder | None, sample: int = 0
 ) -> Iterator[Example]:
     """The hops of question sets and those of `rag mine --hops`; ids begin with the number of their file."""
-    settings = config.data
     mined = {n: listed for n, file in enumerate(files) if (listed := mined_hops(file, find=find))}
-    if mined and (sample or settings.any_order):
+    if mined and (sample or config.any_order):
         what = "train_questions draws" if sample else "any_order orders"
         raise ConfigError(
             f"{what} whole questions, and {files[min(mined)]} holds mined hops",
@@ -188,7 +238,7 @@ def _hops(
         replace(hop, id=f"{number}:{hop.id}") for number, listed in mined.items() for hop in listed
     )
     if len(mined) < len(files):
-        made = hop_examples(questions, max_hops=settings.max_hops, find=find, any_order=settings.any_order)
+        made = hop_examples(questions, max_hops=config.max_hops, find=find, any_order=config.any_order)
         hops = chain(made, hops)
     is_empty = True
     for hop in hops:

@@ -1,55 +1,30 @@
 """Validation of multi-hop training: held-out questions, searched as with a finished encoder."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
 
 from indexers.protocols import VectorIndex
 from rag.core.arrays import Float32, Int64
-from rag.core.types import Passage, Query
+from rag.core.types import Passage
 from rag.data.examples import Example
 from retrievers.dense import DenseRetriever
 from retrievers.examples.hops import order_of
-from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.multihop import MultiHopRetriever
 from retrievers.protocols import Passages
 from retrievers.training.bi_encoder import BiEncoderModel
+from retrievers.training.validation import ModelEncoder
 
 _QUESTIONS = 64
 _PATHS = 10
-
-
-class ModelEncoder:
-    """The model as an encoder: texts in, vectors out, without gradients or dropout."""
-
-    def __init__(self, model: BiEncoderModel, tokenizer: RetrieverTokenizer) -> None:
-        self.model, self.tokenizer = model, tokenizer
-        self.dim = model.dim
-        self.identity: Any = SimpleNamespace(dim=model.dim)
-
-    def encode_queries(self, queries: Sequence[Query]) -> Float32:
-        """Vectors (n, D) of questions with passages."""
-        return self._run(self.model.encode_questions, self.tokenizer.queries(queries))
-
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        """Vectors (n, D) of passages."""
-        return self._run(self.model.encode_passages, self.tokenizer.passages(titles, texts))
-
-    @torch.no_grad()
-    def _run(self, encode: Any, ids: Sequence[Sequence[int]]) -> Float32:
-        training, _ = self.model.training, self.model.eval()
-        vectors = encode(ids)
-        self.model.train(training)
-        return np.asarray(vectors.float().cpu().numpy(), np.float32)
 
 
 class PathScores:
     """Scores a model on held-out questions.
 
     Args:
+        query_tokens: maximum length of a query with passages.
         examples: from `hop_examples`; the first hop of each question names the passages it needs.
         most: maximum number of questions.
         index: vectors and passages to search; None takes the passages of the examples, encoded each time.
@@ -57,7 +32,7 @@ class PathScores:
 
     def __init__(
         self,
-        tokenizer: RetrieverTokenizer,
+        query_tokens: int,
         examples: Sequence[Example],
         *,
         most: int,
@@ -69,14 +44,14 @@ class PathScores:
             hops[order_of(example.id)[0]] = len(example.context) + 1
         self.examples = firsts[:most]
         self._hops = [hops[order_of(example.id)[0]] for example in self.examples]
-        self._tokenizer, self._index = tokenizer, index
+        self._query_tokens, self._index = query_tokens, index
         self._pool = list(
             dict.fromkeys(candidate.passage for example in self.examples for candidate in example.candidates)
         )
 
     def __call__(self, model: BiEncoderModel) -> dict[str, float]:
         """{"path1", "path10"} in percent; of alternatives any one is right."""
-        encoder = ModelEncoder(model, self._tokenizer)
+        encoder = ModelEncoder(model, query_tokens=self._query_tokens)
         store: Any = _Pool(self._pool, encoder) if self._index is None else self._index[1]
         dense = DenseRetriever(store if self._index is None else self._index[0], store, encoder)
         ranks: list[int] = []

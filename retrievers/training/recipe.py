@@ -1,7 +1,4 @@
-"""The part that the recipes of bi-encoders share; each recipe adds batches, an objective and hooks.
-
-model → data → batches → objective → export
-"""
+"""What the recipes of bi-encoders share: model, training set, loss, validation and export of a run."""
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,14 +27,14 @@ from rag.training.run import Method, Run, Trained, train
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderSettings
-from retrievers.examples.batches import BatchTargets, Epochs, RetrieverBatches
+from retrievers.examples.batches import BatchTargets, Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, encoder_form, export_model, load_model
-from retrievers.training.config import EncodedTrainConfig, RetrieverTrainConfig
+from retrievers.training.config import BiEncoderConfig
 from retrievers.training.frozen import FrozenIndex
 from retrievers.training.losses import Objective, in_batch_objective
-from retrievers.training.split import ExampleSplit, split_examples
+from retrievers.training.split import ExampleSplit
 from retrievers.training.step import contrastive_step
 from retrievers.training.validation import HeldOutScores
 
@@ -52,9 +49,43 @@ BatchMaker = Callable[[Any, TrainingSet, Epochs], Batches]
 """Configuration, training set, and which examples each batch holds → the batches."""
 
 
+def train_bi_encoder(
+    config: Any,
+    recipe: Callable[[Any, "BiEncoderRun"], Method],
+    *,
+    bank: bool | None = None,
+    one_process: str = "",
+) -> Path:
+    """Train a bi-encoder, or resume the run that `config.out` holds; see `rag.training.run.train`.
+
+    In addition to the files of every run, writes `data/` (divided and tokenised) and the finished `encoder/`.
+
+    Args:
+        config: a `BiEncoderConfig`.
+        recipe: makes the method from the configuration, completed by what follows from the bank, and the run.
+        bank: take the vectors of `config.index` for the passages, and train only the question side; then
+            `config.out / "index"` is the index for the trained encoder, without a copy of the vectors where
+            the file system allows it. None does so where passages are frozen and an index is given.
+        one_process: see `rag.training.run.train`.
+
+    Returns:
+        The folder of the finished encoder, `config.out / "encoder"`.
+    """
+    if bank is None:
+        bank = config.index is not None and config.model.as_indexed
+    if not bank:
+        return train(config, lambda run: recipe(config, BiEncoderRun.start(config, run)), "encoder")
+    with Index.open(config.index) as index:
+        adopted = adopt_index(config, index, same_encoder=not one_process)
+        return train(
+            adopted, lambda run: recipe(adopted, BiEncoderRun.start(adopted, run, index)), "encoder",
+            one_process=one_process,
+        )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class BiEncoderRun:
-    """The parts of a bi-encoder recipe.
+    """The parts of a bi-encoder's training run.
 
     Attributes:
         config: configuration of the run.
@@ -66,13 +97,50 @@ class BiEncoderRun:
         bank: an index whose vectors are the passages'; then only the question side is trained.
     """
 
-    config: RetrieverTrainConfig
+    config: Any
     out: Path
     world: World
     model: BiEncoderModel
     master: MasterWeights
     tokenizer: RetrieverTokenizer
     bank: Index | None
+
+    @classmethod
+    def start(cls, config: BiEncoderConfig, run: Run, bank: Index | None = None) -> "BiEncoderRun":
+        """Load the model that training starts from."""
+        model = load_model(config, run.device, freeze_passages=bank is not None)
+        sides = model.settings
+        tokenizer = RetrieverTokenizer(sides.question, sides.passage, query_tokens=config.longest_query)
+        return cls(config, run.out, run.world, model, run.master(model), tokenizer, bank)
+
+    def training_set(self, split: ExampleSplit, corpus: Index | None = None) -> TrainingSet:
+        """The tokenised training examples; with `bank`, the model takes their passages' vectors from it.
+
+        Args:
+            corpus: an index whose passages come first, so that its rows are theirs.
+        """
+        if self.bank is not None and corpus is None:
+            listed = chain(split.training(), split.held_out)
+            self.model.known = known_vectors(self.bank, listed, self.tokenizer)
+        return TrainingSet.build(
+            split.training(), self.tokenizer,
+            corpus=() if corpus is None else corpus.passages,
+            folder=self.out / "data",
+            key=split.key if corpus is None else examples_key(split, corpus),
+        )  # fmt: skip
+
+    def loss(self, objective: Objective) -> Callable[[RetrieverBatch], Loss]:
+        """The step by an objective over the vectors of whole batches."""
+        chunk = self.config.chunk_size
+        return lambda batch: contrastive_step(self.model, batch, self.world, chunk, objective=objective)
+
+    def held_out_scores(
+        self, split: ExampleSplit, make_batches: BatchMaker, objective: Objective = in_batch_objective
+    ) -> HeldOutScores | None:
+        """What scores the model on held-out questions: in the main process, if there are any."""
+        if not self.world.is_main or not split.held_out:
+            return None
+        return HeldOutScores(self.config, split.held_out, self.tokenizer, make_batches, objective, self.bank)
 
     def method(
         self,
@@ -102,13 +170,18 @@ class BiEncoderRun:
             else:
                 export_frozen(config, bank, model, trained.weights)
 
+        data = getattr(batches, "data", None)
+        stated: dict[str, object] = {}
+        if isinstance(data, TrainingSet):
+            stated = {"training questions": len(data), "passages": len(data.passages)}
+        stated |= {**(facts or {}), **(evaluate.facts() if isinstance(evaluate, HeldOutScores) else {})}
         scores = dict if evaluate is None else partial(evaluate, model)
         return Method(
             model, self.master, batches, loss, export, encoder_card(form),
             evaluate=scores if held_out else None,
             hooks=hooks,
             facts={
-                **(facts or {}),
+                **stated,
                 "held-out questions": len(held_out),
                 "questions per step": batches.batch_size,
                 "temperature": model.temperature,
@@ -118,104 +191,15 @@ class BiEncoderRun:
 
 
 def contrastive_batches(
-    config: Any, data: TrainingSet, examples: Epochs, targets: BatchTargets | None = None
+    config: Any, data: TrainingSet, examples: Epochs | None = None, targets: BatchTargets | None = None
 ) -> RetrieverBatches:
-    """Batches of positives and hard negatives, as the configuration's `ContrastConfig` says."""
+    """Batches of positives and hard negatives, as a `ContrastiveConfig` says; without `examples`, those of
+    the whole run."""
     return RetrieverBatches(
-        data, examples, hard_negatives=config.data.hard_negatives,
-        mask_false_negatives=config.data.mask_false_negatives, targets=targets,
+        data, Epochs.of(config, len(data)) if examples is None else examples,
+        hard_negatives=config.hard_negatives, mask_false_negatives=config.mask_false_negatives,
+        targets=targets,
     )  # fmt: skip
-
-
-def train_model(
-    config: RetrieverTrainConfig,
-    recipe: Callable[[BiEncoderRun], Method],
-    *,
-    bank: Index | None = None,
-    one_process: str = "",
-) -> Path:
-    """Train a bi-encoder, or resume the run that `config.out` holds; see `rag.training.run.train`.
-
-    In addition to the files of every run, writes `data/` (divided and tokenised) and the finished `encoder/`.
-
-    Args:
-        bank: an index whose vectors are the passages': only the question side is trained, and
-            `config.out / "index"` is the index for the trained encoder, without a copy of the vectors where
-            the file system allows it. The configuration must come from `adopt_index`.
-        one_process: see `rag.training.run.train`.
-
-    Returns:
-        The folder of the finished encoder, `config.out / "encoder"`.
-    """
-
-    def prepare(run: Run) -> Method:
-        model = load_model(config, run.device, freeze_passages=bank is not None)
-        master, sides = run.master(model), model.settings
-        tokenizer = RetrieverTokenizer(sides.question, sides.passage, query_tokens=config.query_tokens)
-        return recipe(BiEncoderRun(config, run.out, run.world, model, master, tokenizer, bank))
-
-    return train(config, prepare, "encoder", one_process=one_process)
-
-
-def train_bi_encoder(
-    config: EncodedTrainConfig,
-    *,
-    make_batches: BatchMaker = contrastive_batches,
-    objective: Objective = in_batch_objective,
-    held_out_objective: Objective = in_batch_objective,
-    corpus: Index | None = None,
-    make_hooks: Callable[[BiEncoderRun, ExampleSplit, TrainingSet, Any], FitHooks] | None = None,
-    facts: Mapping[str, object] | None = None,
-) -> Path:
-    """Train by an objective over the vectors of whole batches; see `train_model`.
-
-    Where passages are frozen and an index is given, its vectors are the passages' (`bank` of `train_model`).
-
-    Args:
-        make_batches: makes the training batches.
-        objective: the loss.
-        held_out_objective: the loss that is reported as `nll` on held-out questions.
-        corpus: an index whose passages come first in the training set, so that its rows are theirs.
-        make_hooks: makes the recipe's hooks of the fit loop from its examples, training set and batches.
-        facts: further facts for the model card, as name → value.
-    """
-
-    def recipe(config: EncodedTrainConfig, run: BiEncoderRun) -> Method:
-        bank, world, folder = run.bank, run.world, run.out / "data"
-        split = split_examples(config, folder)
-        if bank is not None:
-            listed = chain(split.training(), split.held_out)
-            run.model.known = known_vectors(bank, listed, run.tokenizer)
-        data = TrainingSet.build(
-            split.training(), run.tokenizer,
-            corpus=() if corpus is None else corpus.passages,
-            folder=folder,
-            key=split.key if corpus is None else examples_key(split, corpus),
-        )  # fmt: skip
-        batches = make_batches(config, data, Epochs.of(config, len(data)))
-        held_out = None
-        if world.is_main and split.held_out:
-            held_out = HeldOutScores(
-                config, split.held_out, run.tokenizer, make_batches, held_out_objective, bank
-            )
-        chunk = config.data.chunk_size
-        return run.method(
-            batches,
-            lambda batch: contrastive_step(run.model, batch, world, chunk, objective=objective),
-            split.held_out,
-            held_out,
-            () if make_hooks is None else (make_hooks(run, split, data, batches),),
-            {
-                "training questions": len(data), "passages": len(data.passages), **(facts or {}),
-                **({} if held_out is None else held_out.facts()),
-            },
-        )  # fmt: skip
-
-    if config.index is None or corpus is not None or not config.model.as_indexed:
-        return train_model(config, partial(recipe, config))
-    with Index.open(config.index) as bank:
-        adopted = adopt_index(config, bank, same_encoder=True)
-        return train_model(adopted, partial(recipe, adopted), bank=bank)
 
 
 def encoder_card(form: EncoderSettings) -> Card:
@@ -223,13 +207,13 @@ def encoder_card(form: EncoderSettings) -> Card:
     return Card("retrievers.training", "bi_encoder.md", {"form": form, "is_pair": form.layout == PAIR})
 
 
-def frozen_form(config: RetrieverTrainConfig, model: BiEncoderModel) -> EncoderSettings:
+def frozen_form(config: BiEncoderConfig, model: BiEncoderModel) -> EncoderSettings:
     """Text settings of an encoder whose passage vectors are an index's: those it was encoded with."""
     return replace(encoder_form(config, model), max_length=config.model.passage_tokens)
 
 
 def export_frozen(
-    config: RetrieverTrainConfig, index: Index, model: BiEncoderModel, weights: Mapping[str, Tensor]
+    config: BiEncoderConfig, index: Index, model: BiEncoderModel, weights: Mapping[str, Tensor]
 ) -> None:
     """Write `encoder/`, and its index `index/` unless it exists already.
 

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from rag.config import Config
 from rag.core.errors import DataError
 from rag.core.files import replaced_folder
 from rag.core.types import Passage
@@ -28,7 +30,7 @@ from rag.training.fit import Loss
 from rag.training.run import Method, Run, train
 from retrievers.encoders.cross_encoder import PairModel, load_pair_model
 from retrievers.examples.batches import Epochs
-from retrievers.training.recipe_configs import RerankerTrainConfig
+from retrievers.training.config import ExamplesConfig
 from retrievers.training.split import split_examples
 
 Group = tuple[str, list[Passage]]
@@ -55,6 +57,47 @@ class GroupBatches:
             drawn = draw.choice(len(listed), min(self.hard_negatives, len(listed)), replace=False)
             groups.append((example.question, [positive, *(listed[i] for i in sorted(drawn.tolist()))]))
         return groups
+
+
+class RerankerModelConfig(Config):
+    """The network, and how it reads pairs.
+
+    Attributes:
+        question_encoder: an encoder, or a cross-encoder to go on from; None is the embedded all-MiniLM-L6-v2.
+        passage_tokens: maximum length of a pair in training.
+        layout: "pair" or a template of a passage's title and text; None is the folder's setting.
+        dropout: dropout rate; None is the folder's setting.
+    """
+
+    question_encoder: str | None = None
+    passage_tokens: int = Field(default=256, ge=8, le=4096)
+    layout: str | None = None
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+
+
+class RerankerTrainConfig(ExamplesConfig):
+    """Settings of `rag train reranker`.
+
+    Attributes:
+        hard_negatives: number of hard negatives beside each positive, drawn anew from the question's list at
+            each visit.
+        depth: number of passages, from the first of the list, to draw from; also the length of held-out
+            lists.
+    """
+
+    recipe: ClassVar[str] = "reranker"
+    measured: ClassVar[tuple[str, ...]] = ("nll", "list_mrr", "list_top1")
+
+    name: str = Field(default="cross-encoder", min_length=1)
+    batch_size: int = Field(default=16, ge=1)
+    validation_questions: int = Field(default=200, ge=1)
+    hard_negatives: int = Field(default=7, ge=1)
+    depth: int = Field(default=30, ge=1)
+    model: RerankerModelConfig = RerankerModelConfig()
+
+    def train_model(self) -> Path:
+        """See `train_reranker`."""
+        return train_reranker(self)
 
 
 def train_reranker(config: RerankerTrainConfig) -> Path:
@@ -86,8 +129,8 @@ def _method(config: RerankerTrainConfig, run: Run) -> Method:
 
     # data
     split = split_examples(config, run.out / "data")
-    examples = [cut for example in split.training() if (cut := _cut(example, config.data.depth))]
-    held_out = [cut for example in split.held_out if (cut := _cut(example, config.data.depth))]
+    examples = [cut for example in split.training() if (cut := _cut(example, config.depth))]
+    held_out = [cut for example in split.held_out if (cut := _cut(example, config.depth))]
     if not examples:
         raise DataError(
             "no training example has hard negatives, and there is nothing else to tell a positive from",
@@ -102,7 +145,7 @@ def _method(config: RerankerTrainConfig, run: Run) -> Method:
         )
     chosen = Epochs.of(config, len(examples))
     return Method(
-        network, master, GroupBatches(examples, chosen, config.data.hard_negatives),
+        network, master, GroupBatches(examples, chosen, config.hard_negatives),
         lambda batch: _step(model, batch, run.world),
         export=lambda trained: _export(run.out / "cross-encoder", model, trained.weights),
         card=Card("retrievers.training", "reranker.md"),

@@ -18,7 +18,7 @@ from rag.core.files import atomic_path, fingerprint, sha256_file
 from rag.core.log import get_logger
 from rag.data.examples import Example, example_from_json, example_to_json, read_examples
 from rag.data.selection import least_held_out, place_of
-from retrievers.training.config import ValidatedTrainConfig
+from retrievers.training.config import ExamplesConfig
 
 _FEW = 2000  # a share of fewer questions or articles may hold out next to nothing
 _WINDOW = 1024  # examples in memory at once
@@ -42,7 +42,7 @@ class ExampleSplit:
     training: Callable[[], Iterator[Example]] = lambda: iter(())
 
 
-def split_examples(config: ValidatedTrainConfig, folder: Path) -> ExampleSplit:
+def split_examples(config: ExamplesConfig, folder: Path) -> ExampleSplit:
     """Divide the examples of `config.train_files`; see `divide`.
 
     With a `validation_file`, its questions are held out, and left out of the training files.
@@ -50,14 +50,14 @@ def split_examples(config: ValidatedTrainConfig, folder: Path) -> ExampleSplit:
     Raises:
         DataError: a file is missing or malformed, or nothing is left to train on or to validate with.
     """
-    validation, data = config.validation_file, config.data
+    validation = config.validation_file
     sums = file_sums([*config.train_files, *([validation] if validation else [])])
     return divide(
         folder, [sums, config.needs],
         chain.from_iterable(read_examples(path, needs=config.needs) for path in config.train_files),
         None if validation is None else read_examples(validation, needs=config.needs),
-        fraction=data.validation_fraction, most_held_out=data.validation_questions,
-        train_questions=data.train_questions, by_article=data.hold_out == "title", seed=config.run.seed,
+        fraction=config.validation_fraction, most_held_out=config.validation_questions,
+        train_questions=config.train_questions, by_article=config.hold_out == "title", seed=config.run.seed,
     )  # fmt: skip
 
 

@@ -43,7 +43,6 @@ from retrievers.training.ance_refresher import negatives_refresher, take_up_nega
 from retrievers.training.ict import IctBatches
 from retrievers.training.losses import Objective, in_batch_objective, pairwise_objective
 from retrievers.training.recipe import contrastive_batches, examples_key
-from retrievers.training.recipe_configs import IctDataConfig
 from retrievers.training.split import ExampleSplit, split_examples
 from retrievers.training.static_config import StaticModelConfig, StaticTrainConfig
 from retrievers.training.static_start import distilled_tokens, to_one_scale
@@ -201,7 +200,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     search = None
     if held_out:
         search = CorpusSearch(
-            index.passages, held_out, limit=config.data.validation_passages, seed=config.run.seed
+            index.passages, held_out, limit=config.validation_passages, seed=config.run.seed
         )
     encoder = partial(_encoder, config, tokens)
     hooks: tuple[Refresh, ...] = ()
@@ -218,7 +217,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
             "tokens": tokens.size,
             "dimensions": config.model.dim,
             "passages of the corpus": len(corpus),
-            "passages fitted to": min(config.data.fitted_passages, len(index.passages)),
+            "passages fitted to": min(config.fitted_passages, len(index.passages)),
             "training questions": 0 if data is None else len(data),
             "held-out questions": len(held_out),
             **({"negatives": f"mined anew every {config.refresh_every_steps} steps"} if refreshes else {}),
@@ -250,14 +249,14 @@ def _start_key(config: StaticTrainConfig, index: Index) -> str:
     """Fingerprint of all that decides the result of `_start`."""
     given = StaticEncoder.load(config.start).identity.weights_sha256 if config.start else ""
     return fingerprint(
-        [index.version, given, config.data.fitted_passages, config.model.model_dump(), config.run.seed]
+        [index.version, given, config.fitted_passages, config.model.model_dump(), config.run.seed]
     )
 
 
 def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: StaticTokenizer) -> Float32:
     """Token vectors of `config.start`, or distilled from a sample of the index, see `distilled_tokens`."""
     embeddings = index.require_dense().embeddings
-    model, count = config.model, min(config.data.fitted_passages, len(index.passages))
+    model, count = config.model, min(config.fitted_passages, len(index.passages))
     rows = np.sort(generator(config.run.seed, 41).choice(len(index.passages), count, replace=False))
     parts = []
     for first in range(0, count, _AT_ONCE):
@@ -291,28 +290,30 @@ def _batches(
     tokens: StaticTokenizer,
     targets: TeacherTargets | None,
 ) -> StaticBatches:
-    wanted, questions = config.data, None
+    questions = None
     if data is not None:
-        questions = contrastive_batches(config, data, Epochs.of(config, len(data)), targets)
+        questions = contrastive_batches(config, data, targets=targets)
     sentences = None
-    if wanted.sentences:
+    if config.sentences:
         if questions is None:
             once = Epochs.of(config, len(store))
         else:
-            steps, size = len(questions), min(wanted.batch_size, len(store))
+            steps, size = len(questions), min(config.batch_size, len(store))
             once = Epochs(
                 len(store), size, epochs=1 + steps / (len(store) // size), max_batches=steps,
                 seed=config.run.seed,
             )  # fmt: skip
-        drawn = IctDataConfig(keep_sentence=wanted.keep_sentence, min_words=wanted.min_words)
-        sentences = IctBatches(store, np.zeros(0, np.int64), tokens, drawn, once)
+        sentences = IctBatches(
+            store, np.zeros(0, np.int64), tokens, once,
+            keep_sentence=config.keep_sentence, min_words=config.min_words,
+        )  # fmt: skip
     objectives: dict[str, Objective] = {
         "in_batch": in_batch_objective,
         "pairwise": pairwise_objective,
         "teacher": target_objective(kl_loss, nll_weight=config.nll_weight),
     }
     objective = objectives[config.loss]
-    return StaticBatches(questions, sentences, objective, wanted.sentences if questions is not None else 1.0)
+    return StaticBatches(questions, sentences, objective, config.sentences if questions is not None else 1.0)
 
 
 def _loss(model: TokenVectors, temperature: float, parts: Sequence[WeightedBatch]) -> Loss:

@@ -9,33 +9,7 @@ from pydantic import Field, model_validator
 
 from rag.config import Config
 from rag.training.config import OptimConfig
-from retrievers.training.config import SEARCHED, ExamplesConfig, MinedConfig, ValidatedTrainConfig
-
-
-class StaticDataConfig(ExamplesConfig):
-    """Data that a static encoder is fitted to and trained on.
-
-    Attributes:
-        batch_size: questions in a step, and sentences of the corpus.
-        hard_negatives: mined passages beside each question's positive.
-        mask_false_negatives: see `ContrastConfig`.
-        fitted_passages: passages of the index, drawn at random, whose vectors the tokens are fitted to.
-        sentences: weight of the loss in which a sentence is the query for the passage that it was taken from;
-            0 leaves sentences out; without questions only sentences are trained on.
-        keep_sentence, min_words: see `IctDataConfig` and `CorpusDataConfig`.
-        validation_passages: size of the pool that is searched at a validation; 0 is the whole index.
-    """
-
-    free: ClassVar[frozenset[str]] = frozenset({"validation_passages"})
-
-    batch_size: int = Field(default=1024, ge=2)
-    hard_negatives: int = Field(default=1, ge=0)
-    mask_false_negatives: bool = True
-    fitted_passages: int = Field(default=200_000, ge=2)
-    sentences: float = Field(default=1.0, ge=0)
-    keep_sentence: float = Field(default=0.1, ge=0, le=1)
-    min_words: int = Field(default=4, ge=1)
-    validation_passages: int = Field(default=30_000, ge=0)
+from retrievers.training.config import SEARCHED, ExamplesConfig, MinedConfig
 
 
 class StaticModelConfig(Config):
@@ -68,7 +42,7 @@ class StaticModelConfig(Config):
         return self.temperature
 
 
-class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
+class StaticTrainConfig(ExamplesConfig, MinedConfig):
     """The whole configuration of `train_static`.
 
     Attributes:
@@ -85,12 +59,20 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
             the batch.
         teacher_temperature: divides the teacher's scores.
         nll_weight: weight of an additional in-batch loss of the positives beside the teacher's.
-        data: see `StaticDataConfig`.
+        batch_size: questions in a step, and sentences of the corpus.
+        hard_negatives: mined passages beside each question's positive.
+        mask_false_negatives: see `ContrastiveConfig`.
+        fitted_passages: passages of the index, drawn at random, whose vectors the tokens are fitted to.
+        sentences: weight of the loss in which a sentence is the query for the passage that it was taken from;
+            0 leaves sentences out; without questions only sentences are trained on.
+        keep_sentence, min_words: see `IctTrainConfig` and `CorpusConfig`.
+        validation_passages: size of the pool that is searched at a validation; 0 is the whole index.
         model: see `StaticModelConfig`.
     """
 
     recipe: ClassVar[str] = "static"
     measured: ClassVar[tuple[str, ...]] = ("average_rank", *SEARCHED)
+    free: ClassVar[frozenset[str]] = ExamplesConfig.free | {"validation_passages"}
 
     index: Path
     train_files: tuple[Path, ...] = ()
@@ -101,7 +83,14 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
     loss: Literal["pairwise", "in_batch", "teacher"] = "in_batch"
     teacher_temperature: float = Field(default=0.05, gt=0)
     nll_weight: float = Field(default=0.0, ge=0)
-    data: StaticDataConfig = StaticDataConfig()
+    batch_size: int = Field(default=1024, ge=2)
+    hard_negatives: int = Field(default=1, ge=0)
+    mask_false_negatives: bool = True
+    fitted_passages: int = Field(default=200_000, ge=2)
+    sentences: float = Field(default=1.0, ge=0)
+    keep_sentence: float = Field(default=0.1, ge=0, le=1)
+    min_words: int = Field(default=4, ge=1)
+    validation_passages: int = Field(default=30_000, ge=0)
     model: StaticModelConfig = StaticModelConfig()
     optim: OptimConfig = OptimConfig(
         learning_rate=1e-2, epochs=2, warmup_fraction=0.1, precision="fp32", clip_norm=100.0
@@ -114,7 +103,7 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
 
     @model_validator(mode="after")
     def _cross_check_static(self) -> StaticTrainConfig:
-        if not self.train_files and not self.data.sentences:
+        if not self.train_files and not self.sentences:
             raise ValueError("sentences=0 without train_files leaves nothing to learn from")
         if self.loss != "teacher" and self.nll_weight:
             raise ValueError(f'nll_weight belongs to loss "teacher", and loss is {self.loss}')
@@ -123,5 +112,11 @@ class StaticTrainConfig(ValidatedTrainConfig, MinedConfig):
         if self.refresh_every_steps:
             if not self.train_files:
                 raise ValueError("refresh_every_steps mines for training questions: give train_files")
-            self._check_drawn(self.data.hard_negatives)
+            self._check_drawn(self.hard_negatives)
         return self
+
+    def train_model(self) -> Path:
+        """See `retrievers.training.static.train_static`."""
+        from retrievers.training.static import train_static
+
+        return train_static(self)

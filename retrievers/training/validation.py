@@ -1,6 +1,7 @@
 """Validation of a bi-encoder on held-out questions: rank of the positive, and retrieval over a corpus."""
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,14 +21,12 @@ from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import average_rank, first_true, rank_figures
 from rag.runtime.seeds import generator
 from rag.training.distributed import World
-from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.vectors import score
+from retrievers.encoders.vectors import Vectors, score
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.protocols import TextEncoder
-from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
-from retrievers.training.config import EncodedTrainConfig
+from retrievers.training.bi_encoder import BiEncoderModel, encoder_form
 from retrievers.training.losses import Objective, drawn_negatives, pairwise_objective
 from retrievers.training.step import contrastive_step
 
@@ -176,9 +175,9 @@ def _scorer(
     encoder: TextEncoder, queries: Sequence[Query]
 ) -> Callable[[Sequence[str], Sequence[str]], Float32]:
     """Titles and texts of n passages → scores (B, n) of the queries with them."""
-    if isinstance(encoder, BiEncoder) and encoder.identity.pooling == "tokens":
-        several, made = encoder.question_tokens([query.question for query in queries]), encoder
-        return lambda titles, texts: score(several, made.passage_tokens(titles, texts)).numpy()
+    if isinstance(encoder, ModelEncoder) and encoder.has_tokens:
+        tokens, model = encoder.question_vectors(queries), encoder
+        return lambda titles, texts: score(tokens, model.passage_vectors(titles, texts)).cpu().numpy()
     vectors = encoder.encode_queries(queries)
     return lambda titles, texts: vectors @ encoder.encode_passages(titles, texts).T
 
@@ -186,6 +185,48 @@ def _scorer(
 def right_rows(texts: CorpusTexts, examples: Sequence[Example]) -> list[frozenset[int]]:
     """Rows of each question's positives, by text up to white space: a corpus may hold a passage twice."""
     return [frozenset(row for passage in e.positives for row in texts.find(passage)) for e in examples]
+
+
+class ModelEncoder:
+    """A model in training as an encoder: texts in, vectors out, without gradients or dropout.
+
+    Args:
+        max_length: maximum text length in tokens; None: that of training.
+        query_tokens: maximum length of a query with passages; None: `max_length`.
+    """
+
+    def __init__(
+        self, model: BiEncoderModel, max_length: int | None = None, query_tokens: int | None = None
+    ) -> None:
+        self.model, self.dim = model, model.dim
+        both = (model.settings.question, model.settings.passage)
+        question, passage = (side.override(max_length=max_length) for side in both)
+        self._tokenizer = RetrieverTokenizer(question, passage, query_tokens=query_tokens)
+        self.identity: Any = SimpleNamespace(dim=model.dim)
+        self.has_tokens = model.settings.passage.pooling == "tokens"
+
+    def encode_queries(self, queries: Sequence[Query]) -> Float32:
+        """Vectors (n, D) of questions with passages."""
+        return np.asarray(self.question_vectors(queries).values.cpu().numpy(), np.float32)
+
+    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
+        """Vectors (n, D) of passages."""
+        return np.asarray(self.passage_vectors(titles, texts).values.cpu().numpy(), np.float32)
+
+    def question_vectors(self, queries: Sequence[Query]) -> Vectors:
+        """The vector or vectors of each question."""
+        return self._vectors(self.model.question, self._tokenizer.queries(queries), question=True)
+
+    def passage_vectors(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
+        """The vector or vectors of each passage."""
+        return self._vectors(self.model.passage, self._tokenizer.passages(titles, texts))
+
+    @torch.no_grad()
+    def _vectors(self, tower: Any, ids: Sequence[Sequence[int]], *, question: bool = False) -> Vectors:
+        training, _ = self.model.training, self.model.eval()
+        vectors = self.model.vectors(tower, ids, question=question)
+        self.model.train(training)
+        return Vectors(vectors.values.float(), vectors.lengths)
 
 
 class HeldOutScores:
@@ -197,7 +238,7 @@ class HeldOutScores:
 
     def __init__(
         self,
-        config: EncodedTrainConfig,
+        config: Any,
         held_out: Sequence[Example],
         tokenizer: RetrieverTokenizer,
         make_batches: Callable[[Any, TrainingSet, Epochs], Any],
@@ -207,7 +248,7 @@ class HeldOutScores:
         self.config, self.objective, self.bank = config, objective, bank
         self.judged = [example for example in held_out if example.positives]
         data = TrainingSet.build(held_out, tokenizer)
-        once = Epochs(len(data), config.data.batch_size, seed=config.run.seed)
+        once = Epochs(len(data), config.batch_size, seed=config.run.seed)
         self.batches = make_batches(config, data, once)
         self.numbers = list(range(len(self.batches)))  # of the batches that can be measured
         if objective is pairwise_objective:
@@ -224,7 +265,7 @@ class HeldOutScores:
             self.search = CorpusSearch(
                 (bank or Index.open(config.index)).passages,
                 held_out,
-                limit=config.data.validation_passages,
+                limit=config.validation_passages,
                 seed=config.run.seed,
             )
 
@@ -242,23 +283,20 @@ class HeldOutScores:
     def __call__(self, model: BiEncoderModel) -> dict[str, float]:
         """{"nll", "average_rank"} and, with an index, {"mrr", "top1", …} in percent."""
         scores = {"nll": self._loss(model)}
-        folder = self.config.out / "validation"  # measured as a finished encoder is used, on its fast path
-        export_model(folder, model, {}, encoder_form(self.config, model))
-        encoder = BiEncoder.load(folder, device=model.device, precision=self.config.optim.precision)
-        if self.judged and encoder.identity.pooling != "tokens":
+        encoder = ModelEncoder(model, encoder_form(self.config, model).max_length)
+        if self.judged and not encoder.has_tokens:
             scores["average_rank"] = pool_rank(encoder, self.judged)
         if self.search is not None and self.bank is not None and self.bank.dense is not None:
             vectors = encoder.encode_queries([example.query for example in self.search.examples])
             scores |= self.search.judge(self.bank.dense.search(vectors, TOP_KS[-1])[1])
         elif self.search is not None:
             scores |= self.search.measure(encoder)
-        encoder.close()
         return scores
 
     @torch.no_grad()
     def _loss(self, model: BiEncoderModel) -> float:
         model.eval()
-        world, chunk = World.single(model.device), self.config.data.chunk_size
+        world, chunk = World.single(model.device), self.config.chunk_size
         with torch.random.fork_rng(devices=[]):
             steps = [
                 contrastive_step(model, self.batches[number], world, chunk, objective=self.objective)

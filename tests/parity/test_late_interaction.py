@@ -18,7 +18,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.settings import Interaction, read_settings
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
-from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import DprTrainConfig
 
 QUESTIONS = ["who wrote the text?", "danube", "the river " * 20, ""]
 TITLES = ["Danube", "", "River", "!"]

@@ -15,8 +15,7 @@ from rag.core.arrays import Float32
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from rag.training import fit, refresh
-from retrievers.training.ance import train_ance
-from retrievers.training.config import AnceTrainConfig
+from retrievers.training.ance import AnceTrainConfig, train_ance
 from tests.worlds import killed_at
 
 STEPS = 12

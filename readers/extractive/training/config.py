@@ -219,3 +219,9 @@ class ReaderTrainConfig(TrainConfig):
         if twice := sorted({label for label in known if known.count(label) > 1}):
             raise ValueError(f"two sets are called {twice[0]!r}: give them names (name: …)")
         return self
+
+    def train_model(self) -> Path:
+        """See `train_reader`."""
+        from readers.extractive.training.recipe import train_reader
+
+        return train_reader(self)

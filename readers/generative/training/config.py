@@ -126,3 +126,9 @@ class GeneratorTrainConfig(TrainConfig):
                 'pointer needs the encoder of an extractive reader, for example encoder: "shipped"'
             )
         return self
+
+    def train_model(self) -> Path:
+        """See `train_generator`."""
+        from readers.generative.training.recipe import train_generator
+
+        return train_generator(self)

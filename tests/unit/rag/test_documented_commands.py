@@ -4,7 +4,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +12,7 @@ from pydantic import ValidationError
 from rag.cli.main import _COMMANDS
 from rag.config import parse_overrides, preset_names
 from rag.core.errors import ConfigError
-from rag.recipes import RECIPES
+from rag.recipes import recipe_class
 from tests.commands import subcommands
 
 ROOT = Path(__file__).parents[3]
@@ -110,7 +109,7 @@ def _parsed(command: Any, words: list[str], *, is_whole: bool) -> dict[str, Any]
 
 def _check_settings(recipe: str, assignments: list[str]) -> None:
     """Refuse settings that the recipe's configuration lacks, and values of another type."""
-    kind = resolve_name(RECIPES[recipe].config)
+    kind = recipe_class(recipe)
     try:
         kind.model_validate(kind.nested(parse_overrides(assignments)))
     except ConfigError as error:

@@ -3,9 +3,7 @@
 import json
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
-from pkgutil import resolve_name
 
 import pytest
 
@@ -14,22 +12,18 @@ from rag.cli.main import main
 from rag.cli.train import app
 from rag.config import preset_names
 from rag.core.errors import ArtifactError, ConfigError, DataError
-from rag.recipes import RECIPES, check_files
+from rag.recipes import RECIPES, check_files, recipe_class
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_recipes_exist_and_know_their_name(name: str) -> None:
-    for place in (RECIPES[name].config, RECIPES[name].run):
-        module, _, attribute = place.partition(":")
-        assert hasattr(import_module(module), attribute)
-    module, _, attribute = RECIPES[name].config.partition(":")
-    assert getattr(import_module(module), attribute).recipe == name
+    assert recipe_class(name).recipe == name
     assert preset_names(name)
 
 
 def test_the_command_line_has_the_same_recipes() -> None:
     commands = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback is not None}
-    assert commands - {"stop"} == set(RECIPES)  # a rule is learned, no network trained
+    assert commands == set(RECIPES)
 
 
 def test_wrong_names_and_settings_are_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -45,15 +39,15 @@ def test_wrong_names_and_settings_are_refused_before_anything_is_written(tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_wrong_settings_of_every_recipe_are_refused_before_torch_is_imported(tmp_path: Path) -> None:
+def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
     questions = tmp_path / "q.jsonl"
     questions.write_text('{"question": "q", "answers": ["a"], "positive_ctxs": [{"text": "a"}]}')
     index = tmp_path / "index"
     index.mkdir()
     (index / "manifest.json").write_text('{"format_version": 1, "kind": "index"}')
     cases = []
-    for recipe, home in RECIPES.items():
-        kind = resolve_name(home.config)
+    for recipe in RECIPES:
+        kind = recipe_class(recipe)
         trained = "--corpus" if recipe in ("ict", "mlm", "realm") else "--train"
         given = [trained, str(questions), *["--index", str(index)] * ("index" in kind.model_fields)]
         given += ["--generator", "owner/name"] * (recipe in ("rag", "emdr2"))
@@ -81,7 +75,6 @@ def test_wrong_settings_of_every_recipe_are_refused_before_torch_is_imported(tmp
         "        except SystemExit as ended: assert ended.code in (2, 3, 4), shown.getvalue()\n"
         "        else: raise AssertionError(arguments)\n"
         "    assert said in shown.getvalue(), (arguments, shown.getvalue())\n"
-        "    assert 'torch' not in sys.modules, arguments\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], input=json.dumps(cases), capture_output=True, text=True, cwd=tmp_path

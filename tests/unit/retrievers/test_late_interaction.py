@@ -22,7 +22,7 @@ from retrievers.late_interaction import LateInteractionRetriever
 from retrievers.open import open_retriever
 from retrievers.rerank import LateInteraction, RerankingRetriever, reranked
 from retrievers.training.bi_encoder import adopt_index
-from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import DprTrainConfig
 
 WORDS = ["danube", "forest", "river", "black", "title", "text", "wrote", "who", "rises", "the"]
 

@@ -16,7 +16,7 @@ from rag.core.types import Passage, Question
 from rag.data.examples import Example, write_examples
 from rag.eval import runs
 from rag.pipeline import Pipeline
-from rag.recipes import RECIPES, train
+from rag.recipes import resolve, train
 from readers.extractive.files import load_span_model, plain_encoder
 from readers.generative.training.config import GeneratorTrainConfig
 from retrievers.encoders.cross_encoder import CrossEncoder
@@ -44,7 +44,7 @@ def test_every_file_gets_passages_of_its_own(tmp_path: Path, monkeypatch: pytest
             train_files=(file,), out=tmp_path / "run", index=tmp_path / index, top_k=top_k,
             stages=({"steps": 1},), **others,
         )  # fmt: skip
-        resolved = RECIPES["generator"].resolve(config)
+        resolved = resolve(config)
         (place,) = resolved.train_files
         assert (resolved.validation_file is None) is (not others)
         return Path(resolved.validation_file or place)

@@ -24,7 +24,7 @@ def test_the_examples_run(
     question = {"question": "Where does the Rhine end?", "answers": ["North Sea"], "gold_passage_ids": ["d2"]}
     Path("questions.jsonl").write_text(json.dumps(question))
     trained: list[Any] = []
-    monkeypatch.setattr("rag.recipes.run", lambda recipe, config: trained.append(config) or Path("run"))
+    monkeypatch.setattr("rag.recipes.run", lambda config: trained.append(config) or Path("run"))
     monkeypatch.setattr("rag.rounds.rounds.run_rounds", lambda config, training: trained.append(config) or [])
     shared: dict[str, Any] = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

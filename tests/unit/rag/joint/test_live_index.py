@@ -18,7 +18,7 @@ from rag.core.types import Passage
 from rag.joint.live_index import IndexRefresher, LiveIndex
 from rag.training.refresh import Refreshed
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.config import AnceTrainConfig
+from retrievers.training.ance import AnceTrainConfig
 from tests.conftest import TinyModels
 
 PASSAGES = [Passage(str(n), "title", f"the river {a} {b} text") for n, (a, b) in enumerate(

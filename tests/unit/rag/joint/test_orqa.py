@@ -23,8 +23,7 @@ from rag.pipeline import Pipeline
 from rag.training.run_log import read_metrics
 from readers.extractive.reader import ExtractiveReader
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.config import DprTrainConfig
-from retrievers.training.dpr import train_dpr
+from retrievers.training.dpr import DprTrainConfig, train_dpr
 from tests.conftest import TinyModels
 from tests.unit.retrievers.conftest import cipher_examples
 

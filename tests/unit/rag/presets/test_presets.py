@@ -1,15 +1,14 @@
 """Presets: each can be loaded by its recipe alone, and those of papers have the published figures."""
 
-from importlib import import_module
 from typing import Any
 
 import pytest
 
 from rag.config import Config, load_config, preset_names
 from rag.core.errors import ConfigError
-from rag.recipes import RECIPES
+from rag.recipes import RECIPES, recipe_class
 from readers.extractive.training.config import ReaderTrainConfig
-from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import DprTrainConfig
 
 _PATHS = {"train": [{"questions": "train.json", "retrieved": "negatives.json"}], "out": "run"}
 _DPR_PATHS = {"train_files": ["train.json"], "out": "run"}
@@ -45,8 +44,7 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
 
 
 def _load(recipe: str, name: str) -> Any:
-    module, kind = RECIPES[recipe].config.split(":")
-    config: type[Config] = getattr(import_module(module), kind)
+    config: type[Config] = recipe_class(recipe)
     fields = config.model_fields
     given = {key: value for key, value in _GIVEN.items() if key in fields and fields[key].is_required()}
     return load_config(config, name, overrides=given | _MORE.get(recipe, {}) | _MORE.get(name, {}))
@@ -70,7 +68,7 @@ def test_the_published_generator_learns_from_64_questions_a_step() -> None:
 def test_other_published_sizes() -> None:
     assert _load("reader", "dpr-reader-nq").stages[0].negatives == 23
     realm = _load("realm", "realm-wiki")
-    assert realm.data.batch_size * realm.optim.accumulate == 512
+    assert realm.batch_size * realm.optim.accumulate == 512
     assert _load("mlm", "mlm-small").mlm.encoder == "shipped"
 
 

@@ -14,7 +14,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.rounds.config import ColbertRoundsConfig
 from rag.rounds.rounds import RoundResult, run_rounds, table
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.recipe_configs import ColbertTrainConfig
+from retrievers.training.colbert import ColbertTrainConfig
 from tests.commands import exit_code
 from tests.unit.rag.rounds.test_rounds import world
 

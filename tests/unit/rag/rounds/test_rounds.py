@@ -23,7 +23,7 @@ from rag.rounds.rounds import RoundResult, run_rounds, table
 from rag.rounds.signals import Judge, matcher_of
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training import distill
-from retrievers.training.recipe_configs import DistillTrainConfig
+from retrievers.training.distill import DistillTrainConfig
 from tests.commands import exit_code
 from tests.unit.retrievers.conftest import cipher_examples
 

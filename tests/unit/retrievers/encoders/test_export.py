@@ -18,7 +18,7 @@ from retrievers.encoders.settings import EncoderSettings, Interaction, read_sett
 from retrievers.encoders.tower import TowerModel
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import encoder_form, export_model, load_model
-from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import DprTrainConfig
 from retrievers.training.recipe import encoder_card
 
 _QUESTIONS = ["who wrote the text", "the river"]

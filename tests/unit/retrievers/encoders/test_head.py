@@ -16,7 +16,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.settings import read_settings
 from retrievers.encoders.vectors import score
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
-from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import DprTrainConfig
 
 TEXTS = ["the danube rises in the black forest", "a river", "who wrote the text"]
 

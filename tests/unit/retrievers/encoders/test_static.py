@@ -21,8 +21,7 @@ from retrievers.encoders import static
 from retrievers.encoders.open import load_encoder, load_like
 from retrievers.encoders.static import StaticEncoder, is_static, shipped_folder, write_static
 from retrievers.open import open_retriever
-from retrievers.training.mdr import train_mdr
-from retrievers.training.recipe_configs import MdrTrainConfig
+from retrievers.training.mdr import MdrTrainConfig, train_mdr
 from tests.packaged import check_packaged_weights
 
 WORDS = ["[UNK]", "danube", "rhine", "river", "black", "forest", "sea", "##s", "rises", "the", "in"]

@@ -304,7 +304,7 @@ def test_a_run_of_a_few_steps_is_warned_of(caplog):
     def epochs_of(batch_size, epochs):
         return Epochs.of(
             SimpleNamespace(
-                data=SimpleNamespace(batch_size=batch_size), optim=OptimConfig(epochs=epochs),
+                batch_size=batch_size, optim=OptimConfig(epochs=epochs),
                 run=SimpleNamespace(seed=1),
             ),
             54,

@@ -16,8 +16,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.hops import mined_hops, order_of
 from retrievers.negatives.mine import mine
 from retrievers.negatives.settings import MiningSettings
-from retrievers.training.mdr import split_hops, train_mdr
-from retrievers.training.recipe_configs import MdrTrainConfig
+from retrievers.training.mdr import MdrTrainConfig, split_hops, train_mdr
 from tests.commands import exit_code
 
 RIVERS = ("Danube", "Rhine", "Elbe", "Oder", "Main", "Neckar", "Isar", "Inn", "Spree", "Havel")

@@ -17,9 +17,8 @@ from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.ance import train_ance
-from retrievers.training.config import AnceTrainConfig, DprTrainConfig
-from retrievers.training.dpr import train_dpr
+from retrievers.training.ance import AnceTrainConfig, train_ance
+from retrievers.training.dpr import DprTrainConfig, train_dpr
 from retrievers.training.split import split_examples
 from retrievers.training.validation import CorpusSearch
 from tests.commands import exit_code

@@ -16,8 +16,8 @@ from rag.core.files import read_json
 from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.training.refresh import Refreshed
+from retrievers.training.ance import AnceTrainConfig
 from retrievers.training.ance_refresher import NegativesRefresher, read_negatives
-from retrievers.training.config import AnceTrainConfig
 
 DIM = 16
 PASSAGES = [Passage(f"p{n}", f"t{n % 7}", f"word{n} word{n + 1} common") for n in range(40)]

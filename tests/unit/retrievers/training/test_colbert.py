@@ -18,8 +18,7 @@ from rag.core.types import Passage
 from rag.data.examples import Candidate, write_examples
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.colbert import train_colbert
-from retrievers.training.recipe_configs import ColbertTrainConfig
+from retrievers.training.colbert import ColbertTrainConfig, train_colbert
 from tests.unit.retrievers.conftest import cipher_examples
 
 

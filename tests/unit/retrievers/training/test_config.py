@@ -6,7 +6,7 @@ import pytest
 
 from rag.config import load_config
 from rag.core.errors import ConfigError
-from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import DprTrainConfig
 
 _PATHS: dict[str, Any] = {"train_files": ["train.json"], "out": "run"}
 

@@ -23,8 +23,7 @@ from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import BiEncoderModel
-from retrievers.training.distill import train_distill
-from retrievers.training.recipe_configs import DistillTrainConfig
+from retrievers.training.distill import DistillTrainConfig, train_distill
 from retrievers.training.target_losses import ListMonitor, kl_loss, margin_loss, target_objective
 from tests.parity.test_exact_gradients import assert_same, make_batch, step_gradients
 from tests.unit.retrievers.conftest import cipher_examples

@@ -15,8 +15,7 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, Rag
 from rag.data.examples import read_examples
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import open_retriever
-from retrievers.training.config import DprTrainConfig
-from retrievers.training.dpr import train_dpr
+from retrievers.training.dpr import DprTrainConfig, train_dpr
 from retrievers.training.split import split_examples
 from retrievers.training.validation import CorpusSearch, pool_rank
 from tests.commands import exit_code

@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,7 @@ from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.tokens import RetrieverTokenizer
-from retrievers.training.ict import IctBatches, held_out_rows, train_ict
-from retrievers.training.recipe_configs import IctDataConfig, IctTrainConfig
+from retrievers.training.ict import IctBatches, IctTrainConfig, held_out_rows, train_ict
 from tests.unit.retrievers.conftest import cipher_examples
 
 _SMALL: dict[str, Any] = {
@@ -40,11 +40,9 @@ def write_corpus(path: Path, texts: list[str]) -> Path:
 
 def drawn(store: Any, folder: Path, held_out: np.ndarray, **data: Any) -> IctBatches:
     settings = read_settings(folder).override(max_length=64)
-    said, examples = (
-        IctDataConfig(batch_size=8, **data),
-        Epochs(len(store) - len(held_out), 8, epochs=3, seed=5),
-    )
-    return IctBatches(store, held_out, RetrieverTokenizer(settings, settings), said, examples)
+    examples = Epochs(len(store) - len(held_out), 8, epochs=3, seed=5)
+    how = {"keep_sentence": 0.1, "min_words": 4, **data}
+    return IctBatches(store, held_out, RetrieverTokenizer(settings, settings), examples, **how)
 
 
 def test_a_batch_depends_on_seed_and_step_alone_and_leaves_out_what_is_held_out(
@@ -79,9 +77,11 @@ def test_queries_with_masks_and_the_empty_passage(tmp_path: Path, tiny_bert: Pat
     tokenizer = RetrieverTokenizer(settings, settings)
     mask = tokenizer.queries([Query(mask_token(tiny_bert))])[0][1]
     for share in (0.0, 0.5, 1.0):
-        data = IctDataConfig(batch_size=16, masked_queries=share, empty_passage=share == 1)
         examples = Epochs(len(store), 16, epochs=2, seed=5)
-        batch = IctBatches(store, np.array([], int), tokenizer, data, examples, mask=mask_token(tiny_bert))[1]
+        batch = IctBatches(
+            store, np.array([], int), tokenizer, examples, mask=mask_token(tiny_bert), keep_sentence=0.1,
+            min_words=4, masked_queries=share, empty_passage=share == 1,
+        )[1]  # fmt: skip
         masked = [list(question).count(mask) for question in batch.questions]
         named = sum("Danube" in text for text in texts)
         assert max(masked, default=0) <= 1
@@ -127,7 +127,9 @@ def test_retrieval_of_real_questions_rises(tmp_path: Path, tiny_bert: Path) -> N
     [(1, 0.02, 0), (9, 0.02, 0), (60, 0.02, 6), (5000, 0.02, 100), (60, 0, 0)],
 )
 def test_a_small_corpus_holds_out_enough_to_be_told_apart(passages: int, share: float, held_out: int) -> None:
-    rows = held_out_rows(IctDataConfig(validation_fraction=share), passages, seed=3)
+    rows = held_out_rows(
+        SimpleNamespace(validation_fraction=share, validation_questions=1000), passages, seed=3
+    )
     assert len(set(rows.tolist())) == held_out
 
 

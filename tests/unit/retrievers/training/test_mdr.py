@@ -28,9 +28,8 @@ from retrievers.examples.hops import HopBatches, HopEpochs
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.open import open_retriever
 from retrievers.training.bi_encoder import BiEncoderModel
-from retrievers.training.mdr import index_step, train_mdr
+from retrievers.training.mdr import MdrTrainConfig, index_step, train_mdr
 from retrievers.training.momentum import MomentumQueue
-from retrievers.training.recipe_configs import MdrTrainConfig
 from retrievers.training.step import contrastive_step
 from tests.published import published_encoder
 from tests.tiny_reader import tiny_roberta_tokenizer
@@ -120,7 +119,8 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     changed = {
         "out": tmp_path / "three",
         "model": two.model.replaced(frozen="passage"),
-        "data": two.data.replaced(negatives="batch", queue_size=40),
+        "negatives": "batch",
+        "queue_size": 40,
     }
     three = two.model_copy(update=changed)
     train_mdr(three)

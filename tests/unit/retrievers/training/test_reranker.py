@@ -16,8 +16,7 @@ from rag.data.examples import Example, write_examples
 from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from retrievers.encoders.cross_encoder import CrossEncoder, load_pair_model
-from retrievers.training.recipe_configs import RerankerTrainConfig
-from retrievers.training.reranker import _step, list_loss, train_reranker
+from retrievers.training.reranker import RerankerTrainConfig, _step, list_loss, train_reranker
 
 
 def config(out: Path, train: Path, encoder: Path, **settings: Any) -> RerankerTrainConfig:

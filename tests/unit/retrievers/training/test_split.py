@@ -9,7 +9,7 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Example, read_examples, write_examples
-from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import DprTrainConfig
 from retrievers.training.split import split_examples
 
 

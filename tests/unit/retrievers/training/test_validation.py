@@ -13,7 +13,7 @@ from rag.core.errors import DataError
 from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from retrievers.training import validation
-from retrievers.training.config import DprTrainConfig
+from retrievers.training.dpr import DprTrainConfig
 from retrievers.training.validation import POOL_QUESTIONS, CorpusSearch, pool_rank, retrieval_scores
 
 
@@ -143,7 +143,7 @@ def test_the_published_recipes_pool_as_many_questions_as_the_published_rule(
 ) -> None:
     given = {"out": "run", "train_files": ["train.json"], "validation_file": "dev.json"}
     config = load_config(DprTrainConfig, "dpr-nq", overrides=given)
-    assert config.data.validation_questions == POOL_QUESTIONS == 10_000
+    assert config.validation_questions == POOL_QUESTIONS == 10_000
     corpus = _corpus(100)
     examples = _examples(corpus, 12)
     monkeypatch.setattr(validation, "POOL_QUESTIONS", 5)
