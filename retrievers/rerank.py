@@ -20,7 +20,7 @@ from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.core.log import get_logger
 from rag.core.progress import StageTimer
-from rag.core.types import FirstStage, Hit, Passage
+from rag.core.types import FirstStage, Hit
 from rag.runtime.model_files import model_folder, weight_files, weights_sha256
 from retrievers.dense import stage
 from retrievers.fusion import Fusion
@@ -78,36 +78,30 @@ class LateInteraction:
                 self.name, "; ".join(self.differences),
             )  # fmt: skip
 
-    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
-        """Scores (n,) float32 of n pairs; each question and each passage is encoded once."""
+    def score_hits(
+        self, questions: Sequence[str], lists: Sequence[Sequence[Hit]], passages: Passages
+    ) -> list[Float32]:
+        """Scores of each question's hits, from the stored vectors if there are any."""
         from retrievers.encoders.vectors import max_sim
 
-        if not questions:
-            return np.zeros(0, np.float32)
-        distinct, texts = list(dict.fromkeys(questions)), {passage.id: passage for passage in passages}
-        places = {key: row for row, key in enumerate(texts)}
-        queries = self.encoder.question_tokens(distinct)
-        found = self.encoder.passage_tokens(
-            [passage.title for passage in texts.values()], [passage.text for passage in texts.values()]
-        )
-        numbers = {question: number for number, question in enumerate(distinct)}
-        owners = np.array([numbers[question] for question in questions])
-        rows = np.array([places[passage.id] for passage in passages])
-        scores = np.empty(len(rows), np.float32)
-        for number in range(len(distinct)):
-            own = np.flatnonzero(owners == number)
-            scores[own] = max_sim(queries.take([number]), found.take(rows[own].tolist()))[0].numpy()
-        return scores
+        queries = self.encoder.question_tokens(questions)
+        rows = [np.array([hit.row for hit in hits], np.int64) for hits in lists]
+        if self.stored is not None:
+            return [self._stored_scores(queries.take([n]), own) for n, own in enumerate(rows)]
+        distinct, places = np.unique(np.concatenate(rows), return_inverse=True)
+        texts = passages.get_many(distinct)
+        tokens = self.encoder.passage_tokens([p.title for p in texts], [p.text for p in texts])
+        own_places = np.split(places, np.cumsum([len(own) for own in rows])[:-1])
+        return [
+            max_sim(queries.take([n]), tokens.take(own.tolist()))[0].numpy()
+            for n, own in enumerate(own_places)
+        ]
 
-    def score_stored(self, questions: Sequence[str], lists: Sequence[Int64]) -> list[Float32]:
-        """Scores of each question's rows, from the stored vectors."""
+    def _stored_scores(self, query: Any, rows: Int64) -> Float32:
         assert self.stored is not None
-        queries, scores = self.encoder.question_tokens(questions), []
-        for number, rows in enumerate(lists):
-            order = np.argsort(rows)
-            own = np.empty(len(rows), np.float32)
-            own[order] = self.stored.exact(queries.take([number]).values.numpy(), rows[order])
-            scores.append(own)
+        order = np.argsort(rows)
+        scores = np.empty(len(rows), np.float32)
+        scores[order] = self.stored.exact(query.values.numpy(), rows[order])
         return scores
 
 
@@ -201,7 +195,7 @@ def reranked(
             hint="leave out the re-ranking, or use dense, bm25 or hybrid retrieval",
         )
     stored = index.tokens if options.tokens is None else _token_vectors(options.tokens, index)
-    scorer: PairScorer
+    scorer: PairScorer | LateInteraction
     identity: dict[str, Any] = {}
     if kind == _READER:
         if reader is None:
@@ -230,7 +224,7 @@ def reranked(
 
 def _open_scorer(
     kind: str, name: str, stored: TokenIndex | None, precision: str, device: str
-) -> tuple[PairScorer, dict[str, Any]]:
+) -> tuple[PairScorer | LateInteraction, dict[str, Any]]:
     """The model of a folder, and its description; the folder's files decide what it is if `kind` is empty."""
     folder = model_folder(name)
     if not kind:
@@ -266,7 +260,7 @@ class RerankingRetriever:
 
     Args:
         first: the retriever; its ranks and scores are kept in `Hit.first_stage`.
-        scorer: scores the hits of `first`.
+        scorer: scores the hits of `first`: a model of pairs, or of token vectors.
         depth: hits that are scored; where more are wanted, the others follow in the order of `first`.
         fusion: the method, with the re-ranker's weight first; `DEFAULT_FUSION` if None.
         identity: description of the re-ranker, for reports.
@@ -279,7 +273,7 @@ class RerankingRetriever:
     names = ("re-ranker", "first stage")
 
     def __init__(
-        self, first: Retriever, passages: Passages, scorer: PairScorer, *, depth: int = 100,
+        self, first: Retriever, passages: Passages, scorer: PairScorer | LateInteraction, *, depth: int = 100,
         fusion: Fusion | None = None, identity: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.first, self.passages, self.scorer, self.depth = first, passages, scorer, depth
@@ -321,23 +315,22 @@ class RerankingRetriever:
             return [self._rescored(questions, judged), judged]
 
     def _rescored(self, questions: Sequence[str], lists: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
-        at_once, ordered = max(1, _PASSAGES_AT_ONCE // self.depth), []
+        """The hits of each question by the scorer's scores, best first."""
+        at_once, scores = max(1, _PASSAGES_AT_ONCE // self.depth), list[Float32]()
         for start in range(0, len(lists), at_once):
-            block = lists[start : start + at_once]
-            ordered += self._rescored_at_once(questions[start : start + len(block)], block)
-        return ordered
-
-    def _rescored_at_once(self, questions: Sequence[str], lists: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
-        if isinstance(self.scorer, LateInteraction) and self.scorer.stored is not None:
-            rows = [np.array([hit.row for hit in hits], np.int64) for hits in lists]
-            scored = np.concatenate(self.scorer.score_stored(questions, rows))
-        else:
-            texts = self.passages.get_many([hit.row for hits in lists for hit in hits])
-            repeated = [question for question, hits in zip(questions, lists, strict=True) for _ in hits]
-            scored = self.scorer.score(repeated, texts)
-        scores = iter(scored.tolist())
+            block, asked = lists[start : start + at_once], questions[start : start + at_once]
+            if not any(block):
+                scores += [np.zeros(0, np.float32)] * len(block)
+            elif isinstance(self.scorer, LateInteraction):
+                scores += self.scorer.score_hits(asked, block, self.passages)
+            else:
+                texts = self.passages.get_many([hit.row for hits in block for hit in hits])
+                repeated = [question for question, hits in zip(asked, block, strict=True) for _ in hits]
+                bounds = np.cumsum([len(hits) for hits in block])
+                scores += np.split(self.scorer.score(repeated, texts), bounds[:-1])
         return [
-            sorted((replace(hit, score=next(scores)) for hit in hits), key=Hit.sort_key) for hits in lists
+            sorted((replace(h, score=float(s)) for h, s in zip(hits, own, strict=True)), key=Hit.sort_key)
+            for hits, own in zip(lists, scores, strict=True)
         ]
 
 

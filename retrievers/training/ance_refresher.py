@@ -40,12 +40,11 @@ from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.core.types import Query
 from rag.data.examples import Candidate, Example
-from rag.runtime.seeds import generator
 from rag.training.refresh import Refreshed
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.static import StaticEncoder
 from retrievers.examples.batches import RetrieverBatches
-from retrievers.examples.data import answer_matcher, read_lists, replace_lists, row_lists, write_lists
+from retrievers.examples.data import answer_matcher, read_lists, row_lists, write_lists
 from retrievers.negatives.select import NegativeFilter
 from retrievers.protocols import TextEncoder
 from retrievers.training.corpus_refresher import EncodedCorpus
@@ -54,7 +53,6 @@ from retrievers.training.static_config import StaticTrainConfig
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
 _QUESTIONS_AT_ONCE = 2048
-_TURN_STREAM = 77_001
 _NAME = "negatives"
 
 log = get_logger(__name__)
@@ -140,36 +138,31 @@ class NegativesRefresher:
             )
 
     def build(self, snapshot: Path, before: Refreshed | None, folder: Path) -> None:
-        """Mine for the questions whose turn it is; the others keep their negatives.
+        """Mine for all questions; one without new negatives has those of its file.
 
         Raises:
             DataError: not one negative was found.
         """
         config, questions = self.config, len(self.train)
         corpus = self._encoded(self._load(snapshot / "encoder"), folder / "embeddings")
-        due = self._due(0 if before is None else before.turn + 1)
-        mined: list[list[int]] = [[] for _ in range(questions)]
-        with Progress(len(due), "questions", "mine") as progress:
-            for start in range(0, len(due), _QUESTIONS_AT_ONCE):
-                block = due[start : start + _QUESTIONS_AT_ONCE].tolist()
-                rows = corpus.search([self.train[i].query for i in block], config.depth)
-                for example, ranked in zip(block, rows, strict=True):
-                    mined[example] = self._select(example, ranked)
+        mined: list[list[int]] = []
+        with Progress(questions, "questions", "mine") as progress:
+            for start in range(0, questions, _QUESTIONS_AT_ONCE):
+                block = self.train[start : start + _QUESTIONS_AT_ONCE]
+                rows = corpus.search([example.query for example in block], config.depth)
+                mined += [self._select(start + place, ranked) for place, ranked in enumerate(rows)]
                 progress.update(len(block))
         lengths = np.fromiter(map(len, mined), np.int64, questions)
         if not lengths.any():
             raise DataError(
                 f"of the {config.depth} best passages of {questions} questions not one is a negative",
-                hint="raise depth, or set answer_filter=false if every passage holds an answer",
+                hint="raise depth, or check the answers: every passage seems to hold one",
             )
         figures = {f"held_out/{name}": value for name, value in self._measure(corpus).items()}
         figures["mined/questions"] = float((lengths > 0).sum())
         figures["mined/negatives_per_question"] = float(lengths.mean())
         log.info("%s", "  ".join(f"{name} {value:.4g}" for name, value in figures.items()))
-        lists = row_lists(mined)
-        if before is not None:
-            lists = replace_lists(read_negatives(before, examples=questions, key=before.key), lists)
-        write_lists(lists, folder / f"{_NAME}.arrow")
+        write_lists(row_lists(mined), folder / f"{_NAME}.arrow")
         atomic_write_json(folder / "figures.json", figures)
         shutil.rmtree(folder / "embeddings")
 
@@ -180,25 +173,16 @@ class NegativesRefresher:
             return _EncodedTokens(place, self.corpus, encoder)
         return EncodedCorpus(encoder, self._encode(place, self.corpus, encoder, "float16"))
 
-    def _due(self, turn: int) -> Int64:
-        """Examples whose turn it is: all, or a slice of a permutation that is worked off in turns."""
-        size = self.config.refresh_questions or len(self.train)
-        turns = -(-len(self.train) // size)
-        order = generator(self.config.run.seed, _TURN_STREAM).permutation(len(self.train)).astype(np.int64)
-        return np.sort(order[turn % turns :: turns])
-
     def _select(self, example: int, retrieved: Int64) -> list[int]:
         """The rows, of those retrieved for an example, that become its negatives."""
         question = self.train[example]
-        filters = self.config.answer_filter
         allowed = NegativeFilter(
-            answer_matcher(question.answers, question.answer_mode) if filters else None,
+            answer_matcher(question.answers, question.answer_mode),
             self._right[example],
             [passage.text for passage in question.positives],
             self.removed,
         )
-        ranked = retrieved[self.config.skip :].tolist()
-        passing = (row for row in ranked if row >= 0 and allowed.accepts(row, self.corpus[row]))
+        passing = (row for row in retrieved.tolist() if row >= 0 and allowed.accepts(row, self.corpus[row]))
         return list(itertools.islice(passing, self.config.kept))
 
     def _measure(self, corpus: EncodedCorpus) -> dict[str, float]:

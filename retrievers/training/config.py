@@ -248,24 +248,15 @@ class MinedConfig(RefreshedConfig):
     Attributes:
         depth: number of passages retrieved for each question.
         kept: maximum number of these that become negatives of the question, best first.
-        skip: number of the best-ranked passages that are never negatives.
-        answer_filter: leave out passages that hold one of the question's answers.
-        refresh_questions: number of questions that one refresh mines negatives for, in turn; 0 means all.
     """
 
     depth: int = Field(default=200, ge=1)
     kept: int = Field(default=100, ge=1)
-    skip: int = Field(default=0, ge=0)
-    answer_filter: bool = True
-    refresh_questions: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _cross_check_mined(self) -> Self:
-        if self.depth - self.skip < self.kept:
-            raise ValueError(
-                f"kept ({self.kept}) is more than what remains of depth ({self.depth}) after skip "
-                f"({self.skip}): raise depth"
-            )
+        if self.depth < self.kept:
+            raise ValueError(f"kept ({self.kept}) is more than depth ({self.depth}): raise depth")
         return self
 
     def _check_drawn(self, hard_negatives: int) -> None:

@@ -11,10 +11,9 @@ from rag.training.run import Method
 from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.training.config import EncodedConfig, ExamplesConfig
-from retrievers.training.losses import Objective
 from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
 from retrievers.training.split import split_examples
-from retrievers.training.target_losses import ListMonitor, TargetLoss, kl_loss, margin_loss, target_objective
+from retrievers.training.target_losses import TargetLoss, kl_loss, margin_loss, target_objective
 
 
 class DistillTrainConfig(EncodedConfig, ExamplesConfig):
@@ -29,7 +28,6 @@ class DistillTrainConfig(EncodedConfig, ExamplesConfig):
             on pairs of passages, ordered by their targets.
         target_temperature: temperature by which targets are divided; scores are divided by
             `model.temperature`.
-        nll_weight: weight of an additional in-batch loss of the labelled positives; 0 leaves it out.
     """
 
     recipe: ClassVar[str] = "distill"
@@ -38,7 +36,6 @@ class DistillTrainConfig(EncodedConfig, ExamplesConfig):
     per_question: int | None = Field(default=None, ge=2)
     loss: Literal["kl", "kl-per-passage", "margin"] = "kl"
     target_temperature: float = Field(default=1.0, gt=0)
-    nll_weight: float = Field(default=0.0, ge=0)
 
     @property
     def needs(self) -> Needed:
@@ -64,24 +61,19 @@ def train_distill(config: DistillTrainConfig) -> Path:
 
 
 def _method(config: DistillTrainConfig, run: BiEncoderRun) -> Method:
-    split, monitor = split_examples(config, run.out / "data"), ListMonitor()
-    batches = target_batches(config, run.training_set(split))
-    scores = run.held_out_scores(split, target_batches, _objective(config))
-    loss = run.loss(_objective(config, monitor))
-    return run.method(batches, loss, split.held_out, scores, [monitor])
-
-
-def _objective(config: DistillTrainConfig, monitor: ListMonitor | None = None) -> Objective:
-    temperature = config.target_temperature
+    split, temperature = split_examples(config, run.out / "data"), config.target_temperature
     losses: dict[str, TargetLoss] = {
         "kl": partial(kl_loss, target_temperature=temperature),
         "kl-per-passage": partial(kl_loss, target_temperature=temperature, per_passage=True),
         "margin": lambda scores, targets, listed: margin_loss(scores, targets / temperature, listed),
     }
-    return target_objective(losses[config.loss], nll_weight=config.nll_weight, monitor=monitor)
+    objective = target_objective(losses[config.loss])
+    batches = target_batches(config, run.training_set(split))
+    scores = run.held_out_scores(split, target_batches, objective)
+    return run.method(batches, run.loss(objective), split.held_out, scores)
 
 
 def target_batches(config: Any, data: TrainingSet, examples: Epochs | None = None) -> TargetBatches:
-    """Batches of questions with their lists; the configuration has `per_question` and `nll_weight`."""
+    """Batches of questions with their lists; the configuration has `per_question`."""
     examples = Epochs.of(config, len(data)) if examples is None else examples
-    return TargetBatches(data, examples, per_question=config.per_question, labelled=config.nll_weight > 0)
+    return TargetBatches(data, examples, per_question=config.per_question)

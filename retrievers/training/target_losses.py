@@ -4,15 +4,12 @@ Each is a function of scores (B, K), targets (B, K) on any scale, constants to t
 (B, K) bool, which passages belong to a question's list (None: all).
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from rag.core.errors import ConfigError, DataError
-from rag.training.figures import score_entropy
-from rag.training.fit import FitHooks
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.losses import Objective, Score, in_batch_loss
@@ -21,29 +18,7 @@ TargetLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Scores (B, K), targets (B, K), listed (B, K) → a scalar."""
 
 
-class ListMonitor(FitHooks):
-    """Logs the entropy of p(z|q) over the lists of every step: near 0 one passage gets all the weight.
-
-    Attributes:
-        entropy: entropy of the last step, as a share of the largest possible.
-    """
-
-    def __init__(self) -> None:
-        self.entropy = 1.0
-
-    def record(self, scores: Tensor, listed: Tensor) -> None:
-        """Measure a step's scores."""
-        shown = scores.detach().float().masked_fill(~listed, float("-inf"))
-        self.entropy = score_entropy(shown.cpu().numpy())
-
-    def log_fields(self, step: int) -> Mapping[str, Any]:
-        """The entropy of the last step."""
-        return {"entropy": round(self.entropy, 4)}
-
-
-def target_objective(
-    loss: TargetLoss, *, nll_weight: float = 0.0, monitor: ListMonitor | None = None
-) -> Objective:
+def target_objective(loss: TargetLoss, *, nll_weight: float = 0.0) -> Objective:
     """A loss over each question's list, plus λ times the likelihood of labelled positives.
 
         L = L_targets + λ · L_nll
@@ -54,7 +29,6 @@ def target_objective(
     Args:
         loss: loss between scores and targets.
         nll_weight: λ.
-        monitor: gets every step's scores.
     """
 
     def objective(questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
@@ -63,8 +37,6 @@ def target_objective(
         scores = score(questions, passages)
         targets = torch.from_numpy(batch.targets).to(scores.device)
         listed = ~targets.isnan()
-        if monitor is not None:
-            monitor.record(scores, listed)
         value = loss(scores, targets.nan_to_num(0.0), listed)
         labelled = (batch.positives >= 0).nonzero()[0]
         if nll_weight and len(labelled):

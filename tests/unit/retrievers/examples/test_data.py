@@ -17,7 +17,7 @@ from rag.data.examples import (
 )
 from rag.training.config import OptimConfig
 from retrievers.encoders.settings import read_settings
-from retrievers.examples.batches import Epochs, RetrieverBatches, TargetBatches
+from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import TrainingSet, gather, read_lists, row_lists, write_lists
 from retrievers.examples.tokens import RetrieverTokenizer
 
@@ -246,8 +246,7 @@ def test_batches_depend_on_the_step_alone(tokenizer):
         one[9]
 
 
-@pytest.mark.parametrize("kind", [RetrieverBatches, TargetBatches])
-def test_one_of_several_positives_is_drawn_at_every_visit(tokenizer, kind):
+def test_one_of_several_positives_is_drawn_at_every_visit(tokenizer):
     """By the step alone; what was not drawn is no negative."""
     asked = [
         Example("q", "who", (), (
@@ -259,10 +258,9 @@ def test_one_of_several_positives_is_drawn_at_every_visit(tokenizer, kind):
         )),
     ]  # fmt: skip
     data = TrainingSet.build(asked, tokenizer)
-    more = {"labelled": True, "per_question": 2} if kind is TargetBatches else {}
 
     def right(step):
-        batch = kind(data, Epochs(2, 2, epochs=200, seed=3), **more)[step]
+        batch = RetrieverBatches(data, Epochs(2, 2, epochs=200, seed=3))[step]
         row = batch.examples.tolist().index(0)
         texts = [text.tolist() for text in batch.passages]
         golds = [tokenizer.passages([passage(n).title], [passage(n).text])[0] for n in (0, 1)]

@@ -19,12 +19,10 @@ from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.vectors import Vectors
-from retrievers.examples.batches import Epochs, TargetBatches
-from retrievers.examples.data import TrainingSet
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.distill import DistillTrainConfig, train_distill
-from retrievers.training.target_losses import ListMonitor, kl_loss, margin_loss, target_objective
+from retrievers.training.target_losses import kl_loss, margin_loss, target_objective
 from tests.parity.test_exact_gradients import assert_same, make_batch, step_gradients
 from tests.unit.retrievers.conftest import cipher_examples
 from tests.worlds import run_world
@@ -155,7 +153,6 @@ def test_it_learns_what_the_reader_likes(tmp_path: Path, tiny_bert: Path) -> Non
     records = list(read_metrics(tmp_path / "run" / "metrics.jsonl"))
     losses = [record["loss"] for record in records if "loss" in record]
     assert np.mean(losses[-3:]) < 0.7 * np.mean(losses[:3])
-    assert 0 < records[-2]["entropy"] < 1
     encoder = BiEncoder.load(finished)
     right = [max(e.candidates, key=lambda c: c.target or 0.0).passage for e in examples]
     questions = encoder.encode_questions([e.question for e in examples])
@@ -184,36 +181,6 @@ def test_targets_that_say_nothing_are_refused(tmp_path: Path, tiny_bert: Path) -
     (tmp_path / "scored.json").write_text(text.replace(target, '"target": 1e999', 1))
     with pytest.raises(DataError, match="expected a finite number"):
         train_distill(settings(tmp_path / "infinite", tiny_bert, train_files=(tmp_path / "scored.json",)))
-
-
-def test_labelled_positives_are_always_drawn(tiny_bert: Path) -> None:
-    examples = scored(8)
-    labelled = []
-    for number, example in enumerate(examples):
-        best, *others = sorted(example.candidates, key=lambda c: -(c.target or 0.0))
-        role = "retrieved" if number == 0 else "positive"
-        labelled.append(replace(example, candidates=(replace(best, role=role), *others)))
-    _, tokenizer = load(tiny_bert)
-    data = TrainingSet.build(labelled, tokenizer)
-    batches = TargetBatches(data, Epochs(len(data), 8, epochs=3), per_question=3, labelled=True)
-    for step in range(3):
-        batch = batches[step]
-        for b, number in enumerate(batch.examples.tolist()):
-            column = batch.positives[b]
-            assert (column == -1) == (number == 0)
-            if number:
-                assert batch.targets is not None
-                assert batch.targets[b, column] == pytest.approx(labelled[number].candidates[0].target)
-                assert not batch.ignored[b, column]
-                assert (~np.isnan(batch.targets[b])).sum() == 3
-
-
-def test_the_entropy_of_the_last_step_is_logged() -> None:
-    monitor, listed = ListMonitor(), torch.ones(2, 3, dtype=torch.bool)
-    monitor.record(torch.zeros(2, 3), listed)
-    assert monitor.log_fields(1) == {"entropy": 1.0}
-    monitor.record(torch.tensor([[50.0, 0.0, 0.0]] * 2), listed)
-    assert monitor.log_fields(2) == {"entropy": 0.0}
 
 
 def test_the_published_head_is_trained_and_written(tmp_path: Path, tiny_bert: Path) -> None:
