@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain, permutations
 from pathlib import Path
 from typing import Any
@@ -23,38 +23,6 @@ from retrievers.examples.data import TrainingSet
 
 PassageFinder = Callable[[Passage], Passage | None]
 _MOST_ORDERS = 4
-_SHOWN = 3
-
-
-@dataclass(slots=True)
-class HopReport:
-    """Counts of a question set's conversion to hops.
-
-    Attributes:
-        questions: number of questions used, by number of hops.
-        ordered: number of questions with several hops that have only one possible order.
-        left_out: reason → how many questions were not used.
-        places: the first ids of each reason.
-    """
-
-    questions: Counter[int] = field(default_factory=Counter)
-    ordered: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
-    places: dict[str, list[str]] = field(default_factory=dict)
-
-    def leave_out(self, question: Question, reason: str) -> None:
-        """Count a question that cannot be used."""
-        self.left_out[reason] += 1
-        if len(shown := self.places.setdefault(reason, [])) < _SHOWN:
-            shown.append(question.id)
-
-    def log(self) -> None:
-        """Log the counts."""
-        log = get_logger(__name__)
-        by_hops = ", ".join(f"{count} of {hops}" for hops, count in sorted(self.questions.items()))
-        log.info("questions by hops: %s; in %d the order is known", by_hops or "none", self.ordered)
-        for reason, count in self.left_out.items():
-            log.warning("%d questions left out: %s (%s …)", count, reason, ", ".join(self.places[reason]))
 
 
 def hop_examples(
@@ -63,7 +31,7 @@ def hop_examples(
     max_hops: int = 4,
     find: PassageFinder | None = None,
     any_order: bool = False,
-    report: HopReport | None = None,
+    quiet: bool = False,
 ) -> Iterator[Example]:
     """Yield an example for each question, each order of its passages and each hop.
 
@@ -79,7 +47,7 @@ def hop_examples(
         find: returns the same passage in the corpus that will be searched, or None if it is not there;
             questions with such a passage are left out. Needed where a set names passages without their text.
         any_order: treat every order of the passages as possible.
-        report: filled while the examples are consumed; if None, the counts are logged at the end.
+        quiet: do not log at the end how many questions were used and left out.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval":
         first and second passage are negatives of each other's hop; the second of the same question is masked.
@@ -89,7 +57,7 @@ def hop_examples(
         as here; it knows the order of bridge questions from the data set's own annotation, which the public
         files lack: here it follows from who names whom (`hop_orders`).
     """
-    counts = HopReport() if report is None else report
+    counts: Counter[str] = Counter()
     for question in questions:
         golds = _golds(question, max_hops, find, counts)
         if not golds:
@@ -107,8 +75,8 @@ def hop_examples(
                 orders = [tuple(range(ends))]
             else:
                 orders = hop_orders(question.text, golds)
-            counts.ordered += ends > 1 and len(orders) == 1
-        counts.questions[ends] += 1
+            counts["questions of one possible order"] += ends > 1 and len(orders) == 1
+        counts[f"questions of {ends} hops"] += 1
         step = -(-len(orders) // _MOST_ORDERS)
         for number, order in enumerate(orders[::step]):
             path = [golds[at] for at in order]
@@ -118,8 +86,10 @@ def hop_examples(
                     f"{question.id}#{number}.{hop}", question.text, question.answers, (*right, *wrong),
                     tuple(path[:hop]),
                 )  # fmt: skip
-    if report is None:
-        counts.log()
+    if not quiet:
+        log = get_logger(__name__)
+        for what, count in sorted(counts.items()):
+            (log.warning if what.startswith("left out") else log.info)("%s: %d", what, count)
 
 
 def passage_finder(passages: PassageStore) -> PassageFinder:
@@ -273,23 +243,25 @@ def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ..
     return [order for order in every if all(order.index(i) < order.index(j) for i, j in before)] or every
 
 
-def _golds(question: Question, max_hops: int, find: PassageFinder | None, counts: HopReport) -> list[Passage]:
+def _golds(
+    question: Question, max_hops: int, find: PassageFinder | None, counts: Counter[str]
+) -> list[Passage]:
     """The passages of a question, empty and counted if it cannot be used."""
     named = [gold.passage for gold in question.gold]
     named = named or [Passage(name, "", "") for name in question.gold_passage_ids]
     found = [find(passage) if find is not None else passage for passage in named]
     golds = [passage for passage in found if passage is not None and passage.text]
     if not named:
-        counts.leave_out(question, "no gold passages")
+        counts["left out: no gold passages"] += 1
     elif question.gold_are_alternatives and golds:
         return golds
     elif len(golds) < len(named):
         what = "a gold passage is not in the corpus" if find else "a gold passage lacks its text"
-        counts.leave_out(question, what)
+        counts[f"left out: {what}"] += 1
     elif len({(passage.title, passage.text) for passage in golds}) < len(golds):
-        counts.leave_out(question, "a gold passage comes twice")
+        counts["left out: a gold passage comes twice"] += 1
     elif len(golds) > max_hops:
-        counts.leave_out(question, f"more than {max_hops} hops")
+        counts[f"left out: more than {max_hops} hops"] += 1
     else:
         return golds
     return []

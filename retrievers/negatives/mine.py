@@ -24,7 +24,7 @@ from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher
 from retrievers.dense import DenseRetriever
 from retrievers.examples.data import answer_matcher
-from retrievers.examples.hops import HopReport, hop_examples, passage_finder
+from retrievers.examples.hops import hop_examples, passage_finder
 from retrievers.negatives.blocks import BlockFolder, merge_examples
 from retrievers.negatives.select import NegativeFilter, Proposal, below_margin, candidates_by_rank
 from retrievers.negatives.settings import MiningSettings
@@ -135,7 +135,7 @@ def mine(
         total, unit = sum(1 for _ in read()), "questions"
         if settings.hops:
             hops = partial(hop_examples, max_hops=settings.hops, find=passage_finder(index.passages))
-            items, unit, mine_block = hops(read(), report=HopReport()), "hops", miner.mine_hops
+            items, unit, mine_block = hops(read(), quiet=True), "hops", miner.mine_hops
             total = sum(1 for _ in hops(read()))
         blocks.fill(items, mine_block, total=total, size=BLOCK_QUESTIONS, unit=unit, verb="mine")
         report = MiningReport(

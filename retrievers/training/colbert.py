@@ -107,6 +107,7 @@ def _method(config: ColbertTrainConfig, run: BiEncoderRun) -> Method:
     if config.loss == "kl":
         loss = partial(kl_loss, target_temperature=config.target_temperature)
         objective = target_objective(loss)
-    scores = run.held_out_scores(split, make_batches, objective)
+    held_out_objective = objective if config.loss == "kl" else in_batch_objective
+    scores = run.held_out_scores(split, make_batches, held_out_objective)
     batches = make_batches(config, run.training_set(split))
     return run.method(batches, run.loss(objective), split.held_out, scores)

@@ -27,7 +27,7 @@ from retrievers.examples.data import TrainingSet
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form
-from retrievers.training.losses import Objective, drawn_negatives, pairwise_objective
+from retrievers.training.losses import Objective
 from retrievers.training.step import contrastive_step
 
 TOP_KS = (1, 5, 20, 100)
@@ -230,11 +230,7 @@ class ModelEncoder:
 
 
 class HeldOutScores:
-    """Scores the model on held-out questions: loss, average rank, retrieval over a corpus.
-
-    Raises:
-        DataError: no held-out question has the passages that the objective needs.
-    """
+    """Scores the model on held-out questions: loss, average rank, retrieval over a corpus."""
 
     def __init__(
         self,
@@ -250,16 +246,6 @@ class HeldOutScores:
         data = TrainingSet.build(held_out, tokenizer)
         once = Epochs(len(data), config.batch_size, seed=config.run.seed)
         self.batches = make_batches(config, data, once)
-        self.numbers = list(range(len(self.batches)))  # of the batches that can be measured
-        if objective is pairwise_objective:
-            self.numbers = [n for n in self.numbers if len(drawn_negatives(self.batches[n])[0])]
-        if not self.numbers:
-            raise DataError(
-                f"no held-out question ({config.validation_file or 'of the training files'}) has a hard "
-                "negative, which loss=pairwise is measured by",
-                hint="mine negatives for them as well (rag mine), or train without validation: "
-                "validation_fraction=0 and no validation file",
-            )
         self.search = None
         if config.index is not None:
             self.search = CorpusSearch(
@@ -300,7 +286,7 @@ class HeldOutScores:
         with torch.random.fork_rng(devices=[]):
             steps = [
                 contrastive_step(model, self.batches[number], world, chunk, objective=self.objective)
-                for number in self.numbers
+                for number in range(len(self.batches))
             ]
         model.train()
         return sum(float(loss.value) for loss in steps) / len(steps)

@@ -1,7 +1,7 @@
 """Multi-hop questions become one example a hop, in the orders in which they can be answered."""
 
 from rag.core.types import GoldPassage, Passage, Question
-from retrievers.examples.hops import HopReport, hop_examples, hop_orders, order_of
+from retrievers.examples.hops import hop_examples, hop_orders, order_of
 
 DANUBE = Passage("", "Danube", "The Danube rises in Germany.")
 GERMANY = Passage("", "Germany (state)", "Germany has the capital Berlin.")
@@ -25,14 +25,12 @@ def titles(examples):
 
 def test_a_bridge_is_crossed_one_way_and_the_passage_beyond_it_is_masked_not_wrong():
     asked = question("Capital of where the Danube rises?", GERMANY, DANUBE, context=(GoldPassage(RHINE),))
-    report = HopReport()
-    examples = list(hop_examples([asked], report=report))
+    examples = list(hop_examples([asked]))
     assert titles(examples) == [
         ("q#0.0", [], ["Danube", "Germany (state)"]),
         ("q#0.1", ["Danube"], ["Germany (state)"]),
     ]
     assert [[n.passage.title for n in example.negatives] for example in examples] == [["Rhine"], ["Rhine"]]
-    assert (report.questions, report.ordered) == ({2: 1}, 1)
 
 
 def test_what_is_compared_comes_in_both_orders():
@@ -73,8 +71,7 @@ def test_given_passage_ids_are_in_hop_order_and_alternatives_are_one_hop():
     ]  # fmt: skip
 
 
-def test_what_cannot_be_used_is_counted_by_reason():
-    report = HopReport()
+def test_what_cannot_be_used_is_counted_by_reason(caplog):
     asked = [
         question("who?", id="nothing"),
         question("who?", DANUBE, DANUBE, id="twice"),
@@ -82,12 +79,11 @@ def test_what_cannot_be_used_is_counted_by_reason():
         question("who?", DANUBE, Passage("", "Rhine", ""), id="named"),
         question("who?", DANUBE, id="good"),
     ]
-    assert [e.id for e in hop_examples(asked, max_hops=2, report=report)] == ["good#0.0"]
-    assert report.left_out == {
-        "no gold passages": 1, "a gold passage comes twice": 1, "more than 2 hops": 1,
-        "a gold passage lacks its text": 1,
-    }  # fmt: skip
-    assert report.places["more than 2 hops"] == ["far"]
-    elsewhere = HopReport()
-    assert not list(hop_examples(asked[-1:], find=lambda passage: None, report=elsewhere))
-    assert elsewhere.left_out == {"a gold passage is not in the corpus": 1}
+    assert [e.id for e in hop_examples(asked, max_hops=2)] == ["good#0.0"]
+    reasons = ("no gold passages", "a gold passage comes twice", "more than 2 hops", "lacks its text")
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 4
+    assert all(any(f"{reason}: 1" in warning for warning in warnings) for reason in reasons)
+    caplog.clear()
+    assert not list(hop_examples(asked[-1:], find=lambda passage: None))
+    assert "left out: a gold passage is not in the corpus: 1" in caplog.text
