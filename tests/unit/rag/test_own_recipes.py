@@ -15,7 +15,7 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from tests.unit.retrievers.conftest import cipher_examples
 
 LOSS = '''
-"""Each question's positive should beat its best negative in the batch by a margin."""
+"""Each question's positive should beat the other passages of the batch by a margin."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -37,10 +37,10 @@ class MarginConfig(ContrastiveConfig):
 
 def method(config, run):
     def hinge(questions, passages, batch, score):
-        scores = score(questions, passages).masked_fill(torch.from_numpy(batch.ignored), -1e4)
-        positives = torch.from_numpy(batch.positives)[:, None]
-        best = scores.scatter(1, positives, -1e4).max(1).values
-        return (config.margin / 0.05 + best - scores.gather(1, positives)[:, 0]).relu().mean()
+        scores, positives = score(questions, passages), torch.from_numpy(batch.positives)[:, None]
+        above = config.margin / 0.05 + scores - scores.gather(1, positives)
+        others = torch.from_numpy(~batch.ignored).scatter(1, positives, False)
+        return above.relu()[others].mean()
 
     split = split_examples(config, run.out / "data")
     batches = contrastive_batches(config, run.training_set(split))
@@ -145,7 +145,7 @@ def test_a_loss_and_a_pre_training_of_ones_own(files: Path, tiny_bert: Path) -> 
     assert losses(files / "retro")[-1] < 0.9 * losses(files / "retro")[0]
     assert BiEncoder.load(encoder, precision="fp32").encode_passages([""], ["river a b"]).shape == (1, 32)
 
-    settings = {**shared, "question_encoder": str(encoder), "epochs": 4, "margin": 0.3}
+    settings = {**shared, "epochs": 6, "margin": 0.3}
     assignments = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     done = CliRunner().invoke(
         app,
@@ -155,7 +155,7 @@ def test_a_loss_and_a_pre_training_of_ones_own(files: Path, tiny_bert: Path) -> 
     assert done.exit_code == 0, done.output
     assert str(files / "margin" / "encoder") in done.output
     values = losses(files / "margin")
-    assert sum(values[-5:]) < 0.9 * sum(values[:5])
+    assert sum(values[-5:]) < 0.8 * sum(values[:5])
     assert json.loads((files / "margin" / "config.json").read_text())["margin"] == 0.3
 
 

@@ -204,7 +204,7 @@ def test_refreshed_negatives_are_those_its_own_vectors_rank_high(
         ranked = np.argsort(-scores[number], kind="stable")[1:12]
         gold = {passage.text for passage in example.positives}
         wanted = [row for row in ranked.tolist() if passages[row].text not in gold][:5]
-        found = table[number].tolist()
+        found = table[number].as_py()
         close = scores[number, found], scores[number, wanted]  # vectors are searched as float16
         np.testing.assert_allclose(*close, atol=2e-3)
         assert not {passages[row].text for row in found} & gold
