@@ -156,7 +156,7 @@ def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
     stated = load_config(DprTrainConfig, tmp_path / "FILE.json", overrides={"out": "run"})
     assert stated.train_files == (Path("train.json"),)
     assert stated.model == config.model.replaced(question_encoder=tmp_path.name)
-    assert (stated.data, stated.optim) == (config.data, config.optim)
+    assert (stated.batch_size, stated.optim) == (config.batch_size, config.optim)
 
 
 @pytest.mark.parametrize("last", ["encoder", "cross-encoder"])
