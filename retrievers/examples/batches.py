@@ -289,6 +289,8 @@ class TargetBatches:
         data: the training set; examples have targets.
         examples: which of them each batch holds.
         per_question: maximum length of a list, drawn anew at each visit; None takes all passages.
+        labelled: always put a positive into a question's list, drawn from those that have a target; the batch
+            then has its `positives` and `ignored`.
 
     Raises:
         DataError: an example has fewer than two passages with a target.
@@ -300,6 +302,7 @@ class TargetBatches:
         examples: Epochs,
         *,
         per_question: int | None = None,
+        labelled: bool = False,
     ) -> None:
         if (few := np.flatnonzero(data.scored.value_lengths().to_numpy() < 2)).size:
             raise DataError(
@@ -308,7 +311,7 @@ class TargetBatches:
                 hint="read them with needs='targets'",
             )
         self.data, self.examples, self.batch_size = data, examples, examples.batch_size
-        self.per_question = per_question
+        self.per_question, self.labelled = per_question, labelled
         self._scored = data.scored.flatten().to_numpy().astype(np.int64)
         places = pa.array(np.arange(len(self._scored), dtype=np.int32))
         self._places = pa.ListArray.from_arrays(data.scored.offsets, places)
@@ -324,19 +327,30 @@ class TargetBatches:
         """
         data, examples = self.data, self.examples[step]
         places, owners = gather(self._places, examples)
-        taken = _drawn(owners, self.per_question, generator(self.examples.seed, 23, step), len(examples))
-        places, owners = places[taken], owners[taken]
+        right = np.zeros(len(places), bool)
+        if self.labelled:
+            mask = positive_mask(data, examples, self._scored[places])
+            labelled = np.flatnonzero(mask[owners, np.arange(len(places))])
+            draw = generator(self.examples.seed, 24, step)
+            right[labelled[_drawn(owners[labelled], 1, draw, len(examples))]] = True
+        taken = _drawn(
+            owners, self.per_question, generator(self.examples.seed, 23, step), len(examples), right
+        )
+        places, owners, right = places[taken], owners[taken], right[taken]
         rows, columns = _distinct(self._scored[places], data.canonical)
         targets = np.full((len(examples), len(rows)), np.nan, np.float32)
         targets[owners, columns] = data.targets[places]
-        positives, ignored = np.full(len(examples), -1, np.int64), np.zeros(targets.shape, bool)
+        positives = np.full(len(examples), -1, np.int64)
+        positives[owners[right]] = columns[right]
+        ignored = np.zeros(targets.shape, bool)
+        if self.labelled:
+            ignored = _other_positives(data, examples, rows, positives)
         drawn = np.stack([owners, columns])
         return RetrieverBatch.of(data, examples, rows, positives, ignored, drawn, targets)
 
 
-def _other_positives(data: TrainingSet, examples: Int64, rows: Int64, places: Int64) -> Bool:
-    """(B, P) bool: whether passage `rows` (P,) is a positive of the question, compared by title and text, but
-    not the one that was drawn for it, in column `places` (B,)."""
+def positive_mask(data: TrainingSet, examples: Int64, rows: Int64) -> Bool:
+    """(B, P) bool: whether passage `rows` (P,) is a positive of the question, compared by title and text."""
     positives, owners = gather(data.positives, examples)
     contents, column = np.unique(data.canonical[rows], return_inverse=True)  # (U,), (P,)
     sought = data.canonical[positives]
@@ -344,14 +358,28 @@ def _other_positives(data: TrainingSet, examples: Int64, rows: Int64, places: In
     is_there = contents[place] == sought
     is_positive = np.zeros((len(examples), len(contents)), bool)
     is_positive[owners[is_there], place[is_there]] = True
-    mask = is_positive[:, column]
-    mask[np.arange(len(examples)), places] = False
+    return is_positive[:, column]
+
+
+def _other_positives(data: TrainingSet, examples: Int64, rows: Int64, places: Int64) -> Bool:
+    """(B, P) `positive_mask` without `places` (B,), the column of each question's drawn positive or -1."""
+    mask = positive_mask(data, examples, rows)
+    own = np.flatnonzero(places >= 0)
+    mask[own, places[own]] = False
     return mask
 
 
-def _drawn(owners: Int64, most: int | None, draw: np.random.Generator, questions: int) -> Int64:
-    """Places of at most `most` entries of each owner, in random order within it; owners ascend."""
-    order = np.lexsort((draw.random(len(owners)), owners))  # shuffled within each question
+def _drawn(
+    owners: Int64,
+    most: int | None,
+    draw: np.random.Generator,
+    questions: int,
+    first: Bool | None = None,
+) -> Int64:
+    """Places of at most `most` entries of each owner, in random order within it, those marked in `first`
+    before the others; owners ascend."""
+    behind = np.zeros(len(owners), bool) if first is None else ~first
+    order = np.lexsort((draw.random(len(owners)), behind, owners))  # shuffled within each question
     if most is None:
         return order
     return order[ranges(0, np.bincount(owners, minlength=questions)) < most]

@@ -45,6 +45,7 @@ class ColbertTrainConfig(ContrastiveConfig):
         loss: "softmax" contrasts each positive with its hard negatives and all passages of the batch;
             "pairwise" with each of its hard negatives alone; "kl" is the KL divergence from the targets.
         target_temperature: temperature by which the targets are divided, for "kl".
+        nll_weight: weight of the loss "softmax" added to "kl", for questions with a positive in their list.
     """
 
     recipe: ClassVar[str] = "colbert"
@@ -54,6 +55,7 @@ class ColbertTrainConfig(ContrastiveConfig):
     per_question: int | None = Field(default=None, ge=2)
     loss: Literal["softmax", "pairwise", "kl"] = "softmax"
     target_temperature: float = Field(default=1.0, gt=0)
+    nll_weight: float = Field(default=0.0, ge=0)
     model: ColbertModelConfig = ColbertModelConfig()
 
     @property
@@ -65,6 +67,8 @@ class ColbertTrainConfig(ContrastiveConfig):
     def _cross_check_colbert(self) -> "ColbertTrainConfig":
         if self.loss == "pairwise" and not self.hard_negatives:
             raise ValueError("loss=pairwise is made of hard negatives: set hard_negatives")
+        if self.nll_weight and self.loss != "kl":
+            raise ValueError(f"nll_weight is only for loss=kl, and loss is {self.loss}: set nll_weight=0")
         if self.model.normalize is False:
             raise ValueError("normalize is false, and search by MaxSim needs unit vectors: leave it at auto")
         return self
@@ -106,8 +110,13 @@ def _method(config: ColbertTrainConfig, run: BiEncoderRun) -> Method:
     objective: Objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
     if config.loss == "kl":
         loss = partial(kl_loss, target_temperature=config.target_temperature)
+<<<<<<< ours
         objective = target_objective(loss)
     held_out_objective = objective if config.loss == "kl" else in_batch_objective
     scores = run.held_out_scores(split, make_batches, held_out_objective)
+=======
+        objective = target_objective(loss, nll_weight=config.nll_weight)
+    scores = run.held_out_scores(split, make_batches, objective)
+>>>>>>> theirs
     batches = make_batches(config, run.training_set(split))
     return run.method(batches, run.loss(objective), split.held_out, scores)

@@ -74,6 +74,8 @@ def _method(config: DistillTrainConfig, run: BiEncoderRun) -> Method:
 
 
 def target_batches(config: Any, data: TrainingSet, examples: Epochs | None = None) -> TargetBatches:
-    """Batches of questions with their lists; the configuration has `per_question`."""
+    """Batches of questions with their lists of `config.per_question` passages; with a weight of labels
+    (`nll_weight`), a labelled passage is in each."""
     examples = Epochs.of(config, len(data)) if examples is None else examples
-    return TargetBatches(data, examples, per_question=config.per_question)
+    labelled = getattr(config, "nll_weight", 0.0) > 0
+    return TargetBatches(data, examples, per_question=config.per_question, labelled=labelled)
