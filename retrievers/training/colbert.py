@@ -110,13 +110,8 @@ def _method(config: ColbertTrainConfig, run: BiEncoderRun) -> Method:
     objective: Objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
     if config.loss == "kl":
         loss = partial(kl_loss, target_temperature=config.target_temperature)
-<<<<<<< ours
-        objective = target_objective(loss)
+        objective = target_objective(loss, nll_weight=config.nll_weight)
     held_out_objective = objective if config.loss == "kl" else in_batch_objective
     scores = run.held_out_scores(split, make_batches, held_out_objective)
-=======
-        objective = target_objective(loss, nll_weight=config.nll_weight)
-    scores = run.held_out_scores(split, make_batches, objective)
->>>>>>> theirs
     batches = make_batches(config, run.training_set(split))
     return run.method(batches, run.loss(objective), split.held_out, scores)
