@@ -64,11 +64,9 @@ def recipe_class(name: str) -> Any:
     file, _, attribute = name.rpartition(":")
     if file.endswith(".py"):
         return _class_of_file(Path(file), attribute)
-    installed = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    if name in installed:
-        return installed[name].load()
-    names = [*RECIPES, *installed]
-    hint = did_you_mean(name, names, f"recipes: {', '.join(names)}; or FILE.py:Class")
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        return point.load()
+    hint = did_you_mean(name, RECIPES, f"recipes: {', '.join(RECIPES)}; or FILE.py:Class")
     raise ConfigError(f"there is no recipe {name!r}", hint=hint)
 
 
