@@ -93,8 +93,6 @@ _REFRESHED = ("ance", "realm", "rag", "emdr2")  # recipes that encode a corpus w
 
 
 class _Recipes(LazyGroup):
-    """The recipes of the package; also those of installed packages, and `FILE.py:Class`."""
-
     entries = _RECIPES
 
     def load(self, name: str) -> Any:
@@ -142,8 +140,7 @@ def recipe_command(name: str) -> Any:
         settings = {key.replace("__", "."): value for key, value in given.items() if value not in (None, [])}
         train(name, config, settings, set_ or [], flags, ray)
 
-    summary = _RECIPES[name][1] if name in _RECIPES else f"Train with {name}."
-    help = f"{summary}\n\n{_RESUMED}"
+    help = f"{_RECIPES.get(name, (None, name))[1]}\n\n{_RESUMED}"
     return command_of(name, command_with(options, run, like=recipe_command, help=help))
 
 
@@ -163,6 +160,7 @@ def train(
     """
     from rag.core.log import setup_logging
     from rag.recipes import read_config, recipe_class, run
+    from rag.scale.encoding import encoding_at
 
     is_first = os.environ.get("RANK", "0") == "0"
     setup_logging("INFO" if is_first else "WARNING")
@@ -174,13 +172,8 @@ def train(
             place = place.setdefault(group, {})
         place[last] = value
     config = read_config(recipe_class(name), source, merged(overrides, parse_overrides(assignments)), flags)
-    if ray is None:
-        finished = run(config)
-    else:
-        from rag.scale.encoding import encoding_at
-
-        with encoding_at(ray) as encoding:
-            finished = run(config, **encoding)
+    with encoding_at(ray) as encoding:
+        finished = run(config, **encoding)
     if is_first:
         index = config.out / "index"
         typer.echo(_USES.get(name, _ENCODER).format(finished, index if index.is_dir() else "…"))

@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from indexers.presets import IndexType
-from indexers.protocols import EncodesCorpus
 from rag.config import Config
 from rag.data.examples import Needed
 from rag.training.config import RefreshedConfig, TrainConfig
@@ -103,6 +102,7 @@ class RagTrainConfig(JointTrainConfig):
     """
 
     recipe: ClassVar[str] = "rag"
+    trains: ClassVar[str] = "rag.joint.rag:train_rag"
 
     name: str = Field(default="rag", min_length=1)
     marginal: Marginal = "sequence"
@@ -120,12 +120,6 @@ class RagTrainConfig(JointTrainConfig):
             raise ValueError(f"retriever {self.retriever} is fixed: leave document_side at frozen")
         return self
 
-    def train_model(self, encode: EncodesCorpus | None = None) -> Path:
-        """See `train_rag`."""
-        from rag.joint.rag import train_rag
-
-        return train_rag(self, encode=encode)
-
 
 class EmdrTrainConfig(JointTrainConfig):
     """Settings of `rag train emdr2`.
@@ -137,18 +131,13 @@ class EmdrTrainConfig(JointTrainConfig):
     """
 
     recipe: ClassVar[str] = "emdr2"
+    trains: ClassVar[str] = "rag.joint.emdr2:train_emdr2"
 
     name: str = Field(default="emdr2", min_length=1)
     document_side: DocumentSide = "reencode"
     objective: Fused = "emdr2"
     marginal: Marginal = "token"
     target_temperature: float = Field(default=1.0, gt=0)
-
-    def train_model(self, encode: EncodesCorpus | None = None) -> Path:
-        """See `train_emdr2`."""
-        from rag.joint.emdr2 import train_emdr2
-
-        return train_emdr2(self, encode=encode)
 
 
 class OrqaReaderConfig(ReaderModelConfig):
@@ -182,6 +171,7 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
     """
 
     recipe: ClassVar[str] = "orqa"
+    trains: ClassVar[str] = "rag.joint.orqa:train_orqa"
     needs: ClassVar[Needed] = "questions"
     measured: ClassVar[tuple[str, ...]] = ("em", "mrr", "top1", "top5", "top20")
 
@@ -199,12 +189,6 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
         if self.reader.answer_types or self.reader.skim_layer:
             raise ValueError("answer_types and skim_layer are not for orqa: every answer is a span")
         return self
-
-    def train_model(self) -> Path:
-        """See `train_orqa`."""
-        from rag.joint.orqa import train_orqa
-
-        return train_orqa(self)
 
 
 class MlmConfig(Config):
@@ -258,18 +242,13 @@ class MlmTrainConfig(MaskedTrainConfig, CorpusConfig, HeldOutConfig):
     """
 
     recipe: ClassVar[str] = "mlm"
+    trains: ClassVar[str] = "rag.joint.mlm:train_mlm"
     measured: ClassVar[tuple[str, ...]] = ("nll", "utility", "utility_after")
 
     name: str = "masked-lm"
     train_files: tuple[Path, ...] = Field(min_length=1)
     batch_size: int = Field(default=32, ge=1)
     validation_questions: int = Field(default=400, ge=1)
-
-    def train_model(self) -> Path:
-        """See `train_mlm`."""
-        from rag.joint.mlm import train_mlm
-
-        return train_mlm(self)
 
 
 class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, CorpusConfig):
@@ -289,6 +268,7 @@ class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, Corp
     """
 
     recipe: ClassVar[str] = "realm"
+    trains: ClassVar[str] = "rag.joint.realm:train_realm"
     measured: ClassVar[tuple[str, ...]] = ()
 
     index: Path
@@ -312,9 +292,3 @@ class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, Corp
                 f"sentence_tokens ({self.mlm.sentence_tokens}): masks after them would not be in the query"
             )
         return self
-
-    def train_model(self, encode: EncodesCorpus | None = None) -> Path:
-        """See `train_realm`."""
-        from rag.joint.realm import train_realm
-
-        return train_realm(self, encode=encode)

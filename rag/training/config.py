@@ -1,18 +1,11 @@
-"""The settings that all training recipes share: `optim` (optimisation) and `run` (validation, saving, seed).
-
-A recipe adds its groups and defaults:
-
-    class MyTrainConfig(TrainConfig):
-        recipe: ClassVar[str] = "mine"
-        name: str = "mine"
-        optim: OptimConfig = OptimConfig(learning_rate=1e-4)
-"""
+"""The settings that all training recipes share: `optim` (optimisation) and `run` (validation, saving, seed)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from pkgutil import resolve_name
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -103,6 +96,7 @@ class TrainConfig(Config):
 
     Attributes:
         recipe: name of the recipe.
+        trains: "module:function" that trains with these settings, and returns the folder of the result.
         measured: figures on held-out data that `run.select_by` may name.
         out: output folder of the run.
         name: name of the finished model.
@@ -111,6 +105,7 @@ class TrainConfig(Config):
     """
 
     recipe: ClassVar[str]
+    trains: ClassVar[str]
     measured: ClassVar[tuple[str, ...]] = ()
     free: ClassVar[frozenset[str]] = frozenset({"name", "notes"})
 
@@ -120,9 +115,9 @@ class TrainConfig(Config):
     optim: OptimConfig = OptimConfig()
     run: RunConfig = RunConfig()
 
-    def train_model(self) -> Path:
+    def train_model(self, **encoding: Any) -> Path:
         """Train as these settings say, or resume the run in `out`; returns the folder of the result."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it trains")
+        return Path(resolve_name(self.trains)(self, **encoding))
 
     @model_validator(mode="after")
     def _cross_check_selection(self) -> Self:

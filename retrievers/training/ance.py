@@ -28,6 +28,7 @@ class AnceTrainConfig(ContrastiveConfig, MinedConfig):
     """
 
     recipe: ClassVar[str] = "ance"
+    trains: ClassVar[str] = "retrievers.training.ance:train_ance"
 
     index: Path
     loss: Literal["pairwise", "in_batch"] = "pairwise"
@@ -36,10 +37,6 @@ class AnceTrainConfig(ContrastiveConfig, MinedConfig):
     def _cross_check_ance(self) -> "AnceTrainConfig":
         self._check_drawn(self.hard_negatives)
         return self
-
-    def train_model(self, encode: EncodesCorpus | None = None) -> Path:
-        """See `train_ance`."""
-        return train_ance(self, encode=encode)
 
 
 def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:

@@ -49,6 +49,7 @@ class ColbertTrainConfig(ContrastiveConfig):
     """
 
     recipe: ClassVar[str] = "colbert"
+    trains: ClassVar[str] = "retrievers.training.colbert:train_colbert"
     measured: ClassVar[tuple[str, ...]] = ("nll", *SEARCHED)
 
     batch_size: int = Field(default=32, ge=1)
@@ -72,10 +73,6 @@ class ColbertTrainConfig(ContrastiveConfig):
         if self.model.normalize is False:
             raise ValueError("normalize is false, and search by MaxSim needs unit vectors: leave it at auto")
         return self
-
-    def train_model(self) -> Path:
-        """See `train_colbert`."""
-        return train_colbert(self)
 
 
 def train_colbert(config: ColbertTrainConfig) -> Path:

@@ -31,6 +31,7 @@ class DistillTrainConfig(EncodedConfig, ExamplesConfig):
     """
 
     recipe: ClassVar[str] = "distill"
+    trains: ClassVar[str] = "retrievers.training.distill:train_distill"
 
     batch_size: int = Field(default=32, ge=1)
     per_question: int | None = Field(default=None, ge=2)
@@ -41,10 +42,6 @@ class DistillTrainConfig(EncodedConfig, ExamplesConfig):
     def needs(self) -> Needed:
         """Targets."""
         return "targets"
-
-    def train_model(self) -> Path:
-        """See `train_distill`."""
-        return train_distill(self)
 
 
 def train_distill(config: DistillTrainConfig) -> Path:

@@ -20,10 +20,7 @@ class DprTrainConfig(ContrastiveConfig):
     """
 
     recipe: ClassVar[str] = "dpr"
-
-    def train_model(self) -> Path:
-        """See `train_dpr`."""
-        return train_dpr(self)
+    trains: ClassVar[str] = "retrievers.training.dpr:train_dpr"
 
 
 def train_dpr(config: DprTrainConfig) -> Path:

@@ -57,6 +57,7 @@ class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
     """
 
     recipe: ClassVar[str] = "ict"
+    trains: ClassVar[str] = "retrievers.training.ict:train_ict"
 
     train_files: tuple[Path, ...] = Field(min_length=1)
     validation_file: Path | None = None
@@ -71,10 +72,6 @@ class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
         if self.index is not None and self.validation_file is None:
             raise ValueError("index is searched for the questions of a validation_file: set it too")
         return self
-
-    def train_model(self) -> Path:
-        """See `train_ict`."""
-        return train_ict(self)
 
 
 def inverse_cloze(

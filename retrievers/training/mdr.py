@@ -69,6 +69,7 @@ class MdrTrainConfig(ContrastiveConfig):
     """
 
     recipe: ClassVar[str] = "mdr"
+    trains: ClassVar[str] = "retrievers.training.mdr:train_mdr"
     measured: ClassVar[tuple[str, ...]] = ("path1", "path10")
 
     max_hops: int = Field(default=4, ge=1, le=6)
@@ -99,10 +100,6 @@ class MdrTrainConfig(ContrastiveConfig):
         if self.hold_out == "title":
             raise ValueError("hold_out=title: the hops of a question have different titles; use question")
         return self
-
-    def train_model(self) -> Path:
-        """See `train_mdr`."""
-        return train_mdr(self)
 
 
 def train_mdr(config: MdrTrainConfig) -> Path:

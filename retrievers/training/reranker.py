@@ -86,6 +86,7 @@ class RerankerTrainConfig(ExamplesConfig):
     """
 
     recipe: ClassVar[str] = "reranker"
+    trains: ClassVar[str] = "retrievers.training.reranker:train_reranker"
     measured: ClassVar[tuple[str, ...]] = ("nll", "list_mrr", "list_top1")
 
     name: str = Field(default="cross-encoder", min_length=1)
@@ -94,10 +95,6 @@ class RerankerTrainConfig(ExamplesConfig):
     hard_negatives: int = Field(default=7, ge=1)
     depth: int = Field(default=30, ge=1)
     model: RerankerModelConfig = RerankerModelConfig()
-
-    def train_model(self) -> Path:
-        """See `train_reranker`."""
-        return train_reranker(self)
 
 
 def train_reranker(config: RerankerTrainConfig) -> Path:

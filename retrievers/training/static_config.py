@@ -71,6 +71,7 @@ class StaticTrainConfig(ExamplesConfig, MinedConfig):
     """
 
     recipe: ClassVar[str] = "static"
+    trains: ClassVar[str] = "retrievers.training.static:train_static"
     measured: ClassVar[tuple[str, ...]] = ("average_rank", *SEARCHED)
     free: ClassVar[frozenset[str]] = ExamplesConfig.free | {"validation_passages"}
 
@@ -114,9 +115,3 @@ class StaticTrainConfig(ExamplesConfig, MinedConfig):
                 raise ValueError("refresh_every_steps mines for training questions: give train_files")
             self._check_drawn(self.hard_negatives)
         return self
-
-    def train_model(self) -> Path:
-        """See `retrievers.training.static.train_static`."""
-        from retrievers.training.static import train_static
-
-        return train_static(self)

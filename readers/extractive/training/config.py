@@ -178,13 +178,13 @@ class ReaderTrainConfig(TrainConfig):
         validation_questions: number of held-out questions that are scored during training.
         calibration_questions: number of questions per set on which ranking and calibration are fitted.
         effort: how much the finished reader reads by default.
-        keep_ranking: take ranking, effort and confidence from the reader that training goes on from
-            (`model.encoder`), instead of fitting them on held-out questions.
+        keep_ranking: take ranking, effort and confidence from `model.encoder`, instead of fitting them.
         negatives_top_k: negatives are drawn from this many of a question's best-ranked passages without the
             answer.
     """
 
     recipe: ClassVar[str] = "reader"
+    trains: ClassVar[str] = "readers.extractive.training.recipe:train_reader"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1")
     free: ClassVar[frozenset[str]] = frozenset(
         {"name", "notes", "calibrate", "test_file", "calibration_questions", "effort"}
@@ -219,9 +219,3 @@ class ReaderTrainConfig(TrainConfig):
         if twice := sorted({label for label in known if known.count(label) > 1}):
             raise ValueError(f"two sets are called {twice[0]!r}: give them names (name: …)")
         return self
-
-    def train_model(self) -> Path:
-        """See `train_reader`."""
-        from readers.extractive.training.recipe import train_reader
-
-        return train_reader(self)

@@ -66,8 +66,7 @@ class GeneratorTrainConfig(TrainConfig):
         stages: one after the other; `optim.epochs` stretches or shortens them all.
         lora: rank of low-rank adapters on all linear layers, which alone are trained and then merged into the
             weights; 0 trains the weights themselves. Saves the optimiser's memory of a large model.
-        frozen: beginnings of parameter names (whole words between dots) that are not trained, such as
-            "model.shared".
+        frozen: beginnings of parameter names (whole words between dots) that are not trained.
         batch_tokens: tokens of passages that are encoded at a time.
         checkpoint_layers: compute activations again instead of keeping them; for large models.
         validation_questions: number of questions held out for validation and calibration.
@@ -75,6 +74,7 @@ class GeneratorTrainConfig(TrainConfig):
     """
 
     recipe: ClassVar[str] = "generator"
+    trains: ClassVar[str] = "readers.generative.training.recipe:train_generator"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1", "silent")
     free: ClassVar[frozenset[str]] = frozenset({"name", "notes", "beams", "batch_tokens"})
 
@@ -126,9 +126,3 @@ class GeneratorTrainConfig(TrainConfig):
                 'pointer needs the encoder of an extractive reader, for example encoder: "shipped"'
             )
         return self
-
-    def train_model(self) -> Path:
-        """See `train_generator`."""
-        from readers.generative.training.recipe import train_generator
-
-        return train_generator(self)
