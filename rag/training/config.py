@@ -1,4 +1,4 @@
-"""The settings that all training recipes share: `optim` (optimisation) and `run` (validation, saving, seed)."""
+"""The settings of all training recipes: `optim` (optimisation) and `run` (validation, saving, seed)."""
 
 from __future__ import annotations
 
