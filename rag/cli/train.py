@@ -99,10 +99,11 @@ class _Recipes(LazyGroup):
         return recipe_command(name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from rag.recipes import is_recipe
+        if args[0] not in self.entries and args[0][0] != "-":
+            from rag.recipes import is_recipe
 
-        if args[0] not in self.entries and is_recipe(args[0]):
-            return args[0], recipe_command(args[0]), args[1:]
+            if is_recipe(args[0]):
+                return args[0], recipe_command(args[0]), args[1:]
         return super().resolve_command(ctx, args)
 
 
