@@ -107,12 +107,8 @@ class _Recipes(LazyGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    cls=_Recipes,
-    help="Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …",
-)
+_HELP = "Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …"
+app = typer.Typer(add_completion=False, no_args_is_help=True, cls=_Recipes, help=_HELP)
 
 
 @app.callback()
