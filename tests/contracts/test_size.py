@@ -9,26 +9,26 @@ ROOT = Path(__file__).parents[2]
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
     "rag/*.py": (1692, 1425),
-    "rag/adaptation": (490, 400),
+    "rag/adaptation": (489, 400),
     "rag/bench": (1618, 1300),
-    "rag/cli": (2431, 1300),
+    "rag/cli": (2428, 1300),
     "rag/core": (1629, 900),
     "rag/data": (7614, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2597, 1900),
     "rag/integrations": (350, 350),
-    "rag/joint": (2630, 2100),
+    "rag/joint": (2617, 2100),
     "rag/metrics": (778, 600),
-    "rag/rounds": (848, 450),
+    "rag/rounds": (846, 450),
     "rag/runtime": (1907, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (620, 450),
-    "rag/training": (2083, 1400),
+    "rag/training": (2082, 1400),
     "indexers": (6438, 4400),
     "readers": (9259, 6600),
-    "retrievers": (10626, 6600),
+    "retrievers": (10006, 6600),
     "serve": (3259, 2600),
-    "tests": (35246, 24000),
+    "tests": (35127, 24000),
 }
 
 
