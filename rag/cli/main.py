@@ -37,7 +37,10 @@ _COMMANDS = {  # name → panel of the help, summary
 }
 
 
-_REMOVED = {"convert": "`rag retrieve` writes TREC runs and DPR's JSON"}  # command → what to use instead
+_REMOVED = {  # command → what to use instead
+    "convert": "`rag retrieve` writes TREC runs and DPR's JSON",
+    "tune fusion": "`rag evaluate` takes several --fusion and compares them",
+}
 
 
 class _Commands(LazyGroup):
@@ -86,10 +89,6 @@ def _root(
 
 _RENAMED = {
     "--encoder": "--from (where training starts) or --index-encoder (of an index)",
-    "--model": "--index-encoder of `rag mine`, --from of `rag train generator`",
-    "--depth": "--ranks of `rag mine`, --read of `rag score`",
-    "--rounds": "`rag rounds`",
-    "--build": "`make site`, in a clone of the project",
 }
 
 
@@ -119,6 +118,8 @@ def main(arguments: list[str] | None = None) -> None:
     except SystemExit as stopped:
         if given[:1] and given[0] in _RESUMABLE and _is_interrupt(stopped):
             typer.echo("interrupted: the same command continues where it stopped", err=True)
+        if gone := _REMOVED.get(" ".join(given[:2])):
+            typer.echo(gone, err=True)
         reason = stopped.__context__
         name = getattr(reason, "option_name", None)  # of an option without its value, too
         if type(reason).__name__ == "NoSuchOption" and name in _RENAMED:
