@@ -107,13 +107,12 @@ class _Recipes(LazyGroup):
         return super().resolve_command(ctx, args)
 
 
-_HELP = "Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …"
-app = typer.Typer(add_completion=False, no_args_is_help=True, cls=_Recipes, help=_HELP)
+app = typer.Typer(add_completion=False, no_args_is_help=True, cls=_Recipes)
 
 
 @app.callback()
 def _root() -> None:
-    """Train models, one subcommand per recipe."""
+    """Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …"""
 
 
 def recipe_command(name: str) -> Any:
