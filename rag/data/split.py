@@ -25,8 +25,6 @@ class SplitOptions:
             "none" keeps each document as one passage; "auto" is "sections" for files, else "words100".
         max_tokens: maximum length of title and text of a passage of mode "sections".
         wrap: whether the last block is filled up with the words the document begins with, as in `psgs_w100`.
-        stride: sentences from the start of one window to the next; equal to `sentences` for disjoint windows.
-        max_words: maximum number of words in a window; a longer sentence is split.
         ids: "document" gives `{document id}-{n}`, n from 0 (for mode "none" the document's id); "integer"
             gives running numbers from 1, as in `psgs_w100`.
 
@@ -38,9 +36,6 @@ class SplitOptions:
     max_tokens: int = 256
     words: int = 100
     wrap: bool = True
-    sentences: int = 6
-    stride: int = 3
-    max_words: int = 180
     ids: str = "document"
 
     def __post_init__(self) -> None:
@@ -52,14 +47,9 @@ class SplitOptions:
             raise ConfigError(
                 f"unknown passage ids {self.ids!r}", hint=f"use one of: {', '.join(PASSAGE_IDS)}"
             )
-        for name in ("max_tokens", "words", "sentences", "stride", "max_words"):
+        for name in ("max_tokens", "words"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"split option {name} is {getattr(self, name)}, expected at least 1")
-        if self.stride > self.sentences:
-            raise ConfigError(
-                f"stride {self.stride} is larger than the window of {self.sentences} sentences: text is lost",
-                hint="choose a stride of at most the window",
-            )
 
 
 def split_documents(
@@ -119,7 +109,7 @@ def _cut(
         return
     if options.mode == "sentences":
         sentences = document.sentences or split_sentences(document.text)
-        texts = window_sentences(sentences, options.sentences, options.stride, options.max_words)
+        texts = window_sentences(sentences)
     else:
         texts = word_blocks(document.text, options.words, wrap=options.wrap)
     location = Location(document.path) if document.path else None

@@ -58,7 +58,7 @@ def test_windows_with_full_stride_are_the_words(
 @given(st.lists(texts, max_size=6), st.sampled_from(["words100", "sentences", "none"]))
 def test_ids_are_unique_and_the_result_is_the_same_every_time(contents: list[str], mode: str) -> None:
     documents = [Document(f"d-{i}" if i % 2 else f"d-{i}-0", "t", text) for i, text in enumerate(contents)]
-    options = SplitOptions(mode=mode, words=5, max_words=7)
+    options = SplitOptions(mode=mode, words=5)
     passages = list(split_documents(documents, options))
     assert len({passage.id for passage in passages}) == len(passages)
     assert passages == list(split_documents(documents, options))
