@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,6 @@ class BiEncoder:
         self._layout = layout
         self._pool = CorePool()
         self._done: Callable[[int], None] = lambda count: None
-
-    @property
-    def vocabulary(self) -> Collection[str]:
-        """All tokens that questions may have."""
-        return self._query.tokenizer.vocabulary
 
     @classmethod
     def load(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,11 +72,6 @@ class StaticEncoder:
         self._tokens = WordCache(tokenizer, identity.max_length)
         self._layout = PassageLayout(identity.layout)
         self._done: Callable[[int], None] = lambda count: None
-
-    @property
-    def vocabulary(self) -> Collection[str]:
-        """All tokens."""
-        return self._tokenizer.get_vocab()
 
     @classmethod
     def load(

@@ -1,6 +1,6 @@
 """Texts to token ids, without padding; the Rust tokenizer of the model's folder."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,6 @@ class TextTokenizer:
         if self.question_limit != settings.max_length:
             self._queries = _truncating(settings, self.question_limit)
         self._fill = mask_id(self._queries) if how is not None and how.expanded else None
-
-    @property
-    def vocabulary(self) -> Collection[str]:
-        """All tokens that questions may have."""
-        return self._queries.get_vocab()
 
     def __call__(self, first: Sequence[str], second: Sequence[str] | None = None) -> list[list[int]]:
         """Token ids of each passage, or of each pair; a pair whose second segment is empty is one segment."""

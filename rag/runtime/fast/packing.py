@@ -54,11 +54,8 @@ class PackedTokens:
         return PackedTokens(self.token_ids[mine], self.positions[mine], types, groups), mine
 
 
-def pack(sequences: Sequence[Any], segments: Sequence[Sequence[int]] | None = None) -> PackedTokens:
+def pack(sequences: Sequence[Any]) -> PackedTokens:
     """Concatenate `sequences`. Sort them by length before: neighbours of equal length are computed together.
-
-    Args:
-        segments: token types of the same shape; all 0 if not given.
 
     Example:
         >>> packed = pack([[5, 6], [7, 8], [9]])
@@ -70,11 +67,7 @@ def pack(sequences: Sequence[Any], segments: Sequence[Sequence[int]] | None = No
     flat = np.fromiter(chain.from_iterable(sequences), dtype=np.int64, count=total)
     groups = tuple((len(list(run)), length) for length, run in groupby(lengths))
     positions = np.concatenate([np.tile(np.arange(length), rows) for rows, length in groups])
-    types = None
-    if segments is not None:
-        kinds = np.fromiter(chain.from_iterable(segments), dtype=np.int64, count=total)
-        types = torch.from_numpy(kinds) if kinds.any() else None
-    return PackedTokens(torch.from_numpy(flat), torch.from_numpy(positions), types, groups)
+    return PackedTokens(torch.from_numpy(flat), torch.from_numpy(positions), None, groups)
 
 
 def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> list[list[int]]:

@@ -57,20 +57,6 @@ def test_pooling_is_read_in_old_and_new_words(tmp_path, config, expected):
 
 
 @pytest.mark.parametrize(
-    "config",
-    [
-        {"pooling_mode": "attention"},
-        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
-        {"pooling_mode": ["cls", "mean"]},
-        {"embedding_dimension": 4},
-    ],
-)
-def test_pooling_that_is_not_known_is_refused(tmp_path, config):
-    with pytest.raises(ArtifactError, match="pools by"):
-        read_settings(sentence_folder(tmp_path, pooling=config))
-
-
-@pytest.mark.parametrize(
     ("own", "query", "passage"),
     [
         ({"prompts": {"query": "q: ", "document": "d: "}}, "q: ", "d: "),
@@ -89,12 +75,6 @@ def test_prompts(tmp_path, own, query, passage):
     assert (settings.query_prefix, settings.passage_prefix) == (query, passage)
 
 
-def test_prompts_that_pooling_leaves_out_are_refused(tmp_path):
-    pooling = {"pooling_mode": "mean", "include_prompt": False}
-    with pytest.raises(ArtifactError, match="prompts"):
-        read_settings(sentence_folder(tmp_path, pooling=pooling, own={"prompts": {"query": "q: "}}))
-
-
 @pytest.mark.parametrize(
     ("stated", "kinds", "normalize", "similarity"),
     [
@@ -109,41 +89,29 @@ def test_similarity(tmp_path, stated, kinds, normalize, similarity):
     assert (settings.normalize, settings.similarity) == (normalize, similarity)
 
 
-def test_unknown_similarity_and_modules_are_refused(tmp_path):
-    with pytest.raises(ArtifactError, match="manhattan"):
-        read_settings(sentence_folder(tmp_path / "a", own={"similarity_fn_name": "manhattan"}))
-    with pytest.raises(ArtifactError, match="cuts its vectors"):
-        read_settings(sentence_folder(tmp_path / "d", own={"truncate_dim": 8}))
-    with pytest.raises(ArtifactError, match="WeightedLayerPooling"):
-        read_settings(
-            sentence_folder(tmp_path / "b", kinds=("Transformer", "WeightedLayerPooling", "Pooling"))
-        )
-    with pytest.raises(ArtifactError, match="expected it last"):
-        read_settings(sentence_folder(tmp_path / "c", kinds=("Transformer", "Pooling", "Normalize", "Dense")))
+_USUAL = ("Transformer", "Pooling")
+_MESSAGES = {"modality_config": {"text": {}, "message": {}}}
 
 
-def test_what_makes_no_vector_per_text_and_no_late_interaction_is_refused(tmp_path):
-    alone = ("Transformer",)
-    judge = sentence_folder(tmp_path / "a", kinds=alone, own={"model_type": "CrossEncoder"})
-    with pytest.raises(ArtifactError, match="is a cross-encoder") as refused:
-        read_settings(judge)
-    assert f"--rerank {judge}" in refused.value.hint
-    with pytest.raises(ArtifactError, match="has no Pooling"):
-        read_settings(sentence_folder(tmp_path / "b", kinds=alone))
-    assert read_settings(
-        sentence_folder(tmp_path / "c", kinds=alone, own={"similarity_fn_name": "MaxSim"})
-    ).interaction
-
-
-def test_texts_in_a_chat_template_are_refused(tmp_path):
-    forward = {"method": "forward", "method_output_name": "last_hidden_state"}
-    for name, modes in (("a", {"text": forward}), ("b", {"text": forward, "message": forward})):
-        folder = sentence_folder(tmp_path / name, bert={"modality_config": modes})
-        if name == "a":
-            assert read_settings(folder).pooling == "mean"
-            continue
-        with pytest.raises(ArtifactError, match="chat template"):
-            read_settings(folder)
+@pytest.mark.parametrize(
+    ("reason", "folder"),
+    [
+        ("pools by attention", {"pooling": {"pooling_mode": "attention"}}),
+        ("pools by cls", {"pooling": {"pooling_mode": ["cls", "mean"]}}),
+        ("pools by nothing", {"pooling": {"embedding_dimension": 4}}),
+        ("prompts", {"pooling": {"include_prompt": False}, "own": {"prompts": {"query": "q: "}}}),
+        ("manhattan", {"own": {"similarity_fn_name": "manhattan"}}),
+        ("cuts its vectors", {"own": {"truncate_dim": 8}}),
+        ("WeightedLayerPooling", {"kinds": ("Transformer", "WeightedLayerPooling", "Pooling")}),
+        ("expected it last", {"kinds": (*_USUAL, "Normalize", "Dense")}),
+        ("is a cross-encoder", {"kinds": _USUAL[:1], "own": {"model_type": "CrossEncoder"}}),
+        ("has no Pooling", {"kinds": _USUAL[:1]}),
+        ("chat template", {"bert": _MESSAGES}),
+    ],
+)
+def test_what_a_folder_does_and_this_program_does_not_is_refused(tmp_path, reason, folder):
+    with pytest.raises(ArtifactError, match=reason):
+        read_settings(sentence_folder(tmp_path, **folder))
 
 
 def test_the_length_is_read_from_the_older_names_of_its_file(tmp_path):

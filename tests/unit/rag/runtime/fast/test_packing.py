@@ -5,18 +5,13 @@ from rag.runtime.fast.packing import pack, plan_batches, plan_even_batches
 
 
 def test_pack_lays_sequences_end_to_end():
-    packed = pack([[1, 2, 3], [4, 5, 6], [7]], [[0, 0, 1], [0, 1, 1], [0]])
+    packed = pack([[1, 2, 3], [4, 5, 6], [7]])
     assert packed.token_ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert packed.positions.tolist() == [0, 1, 2, 0, 1, 2, 0]
-    assert packed.segment_ids.tolist() == [0, 0, 1, 0, 1, 1, 0]
     assert packed.groups == ((2, 3), (1, 1))
     assert packed.starts().tolist() == [0, 3, 6]
     assert packed.lengths == [3, 3, 1]
     assert len(packed.token_ids) == 7
-
-
-def test_all_zero_segments_are_dropped():
-    assert pack([[1, 2]], [[0, 0]]).segment_ids is None
 
 
 @pytest.mark.parametrize(("rows", "tokens"), [(1, 10), (4, 30), (32, 2048)])
