@@ -202,3 +202,15 @@ def test_no_training_starts_over_its_vectors(tmp_path: Path, vectors: np.ndarray
     )  # fmt: skip
     with pytest.raises(ConfigError, match="a static encoder, which is not trained here"):
         train_mdr(config)
+
+
+def test_indexing_and_searching_with_it_import_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text(json.dumps({"question": "where does the danube rise?"}))
+    program = f"""
+import sys, rag
+rag.index("sample", {str(tmp_path / "i")!r}, encoder="static", retriever="dense")
+rag.retrieve({str(tmp_path / "i")!r}, {str(tmp_path / "q.jsonl")!r}, {str(tmp_path / "found.run")!r}, top_k=3)
+sys.exit(str([name for name in ("torch", "transformers", "sentence_transformers") if name in sys.modules]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.strip().endswith("[]"), done.stderr
