@@ -173,7 +173,6 @@ class ReaderTrainConfig(TrainConfig):
     Attributes:
         train: question sets, with mixing weights.
         calibrate: further sets on which ranking and calibration are fitted, but the network is not trained.
-        test_file: questions with gold passages that the finished reader is scored on, for the card only.
         stages: parts of the run, one after the other.
         validation_questions: number of held-out questions that are scored during training.
         calibration_questions: number of questions per set on which ranking and calibration are fitted.
@@ -187,12 +186,11 @@ class ReaderTrainConfig(TrainConfig):
     trains: ClassVar[str] = "readers.extractive.training.recipe:train_reader"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1")
     free: ClassVar[frozenset[str]] = frozenset(
-        {"name", "notes", "calibrate", "test_file", "calibration_questions", "effort"}
+        {"name", "notes", "calibrate", "calibration_questions", "effort"}
     )
 
     train: tuple[TrainingSet, ...] = Field(min_length=1)
     calibrate: tuple[TrainingSet, ...] = ()
-    test_file: Path | None = None
     name: str = "reader"
     model: ReaderModelConfig = ReaderModelConfig()
     objective: ObjectiveConfig = ObjectiveConfig()

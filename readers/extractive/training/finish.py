@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rag.core.files import atomic_write_json, fingerprint, read_json, replaced_folder
-from rag.core.log import get_logger
+from rag.core.files import replaced_folder
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.data.text import f1
@@ -21,7 +20,7 @@ from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.training.calibrate import too_few, tune
-from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
+from readers.extractive.training.config import ReaderTrainConfig
 from readers.extractive.training.data import is_right, read_set
 from readers.extractive.training.export import add_ranges, export_int8, export_trained
 from readers.manifest import Calibration, load_manifest
@@ -53,7 +52,7 @@ def finish(
     calibration: Calibration,
     learnt: Sequence[Example],
 ) -> dict[str, Any]:
-    """Write `trained/` and `reader/` into `config.out`; figures in `measured.json` are not measured again.
+    """Write `trained/` and `reader/` into `config.out`.
 
     Args:
         weights: the trained fp32 weights by the model's names.
@@ -79,72 +78,25 @@ def finish(
             add_ranges(folder, ranged)
         return ExtractiveReader.load(folder, precision=config.optim.precision)
 
-    finished = config.out / "reader"
-    with replaced_folder(finished) as folder:  # it appears only with ranking and confidence
+    figures: dict[str, Any] = {}
+    with replaced_folder(config.out / "reader") as folder:  # it appears only with ranking and confidence
         reader = export(folder, settings, calibration)
-        figures = _Figures(config.out / "measured.json", load_manifest(ReaderManifest, folder).weights_sha256)
         for label, examples in held_out.items():
             if shown := draw(examples, config.validation_questions, config, 4):
-                figures.once(f"gold passages, held-out {label}", "", partial(reading_scores, reader, shown))
+                figures[f"gold passages, held-out {label}"] = reading_scores(reader, shown)
         if sets:
-            chosen = _chosen(config, reader, sets, figures)
+            tuned = tune(reader, sets)
+            figures["retrieved, held-out"] = tuned.figures
             reader.close()
-            reader = export(folder, *chosen)
-        if config.test_file is not None:
-            full = model.to_compute(torch.float32).cpu()
-            full.load_state_dict(weights, strict=False)
-            exact = ExtractiveReader(full, tokenizer, reader.settings, reader.calibration)
-            _score_test(config.test_file, {"shipped weights": reader, "weights in fp32": exact}, figures)
+            reader = export(folder, tuned.settings, tuned.calibration)
         reader.close()
-    return figures.values
-
-
-def _chosen(
-    config: ReaderTrainConfig,
-    reader: ExtractiveReader,
-    sets: Mapping[str, Sequence[Example]],
-    figures: _Figures,
-) -> tuple[ReaderSettings, Calibration]:
-    """Ranking and confidence by `tune`, or as an earlier attempt noted them."""
-
-    def tuned() -> dict[str, Any]:
-        found = tune(reader, sets)
-        figures.notes["choice"] = {
-            "settings": found.settings.model_dump(),
-            "calibration": found.calibration.model_dump(),
-        }
-        return found.figures
-
-    figures.once("retrieved, held-out", _source(config, sets), tuned)
-    choice = figures.notes["choice"]
-    return ReaderSettings(**choice["settings"]), Calibration(**choice["calibration"])
-
-
-def _score_test(file: Path, readers: Mapping[str, ExtractiveReader], figures: _Figures) -> None:
-    """Score readers, by the name of their weights, on test questions with their gold passages."""
-    test = read_set(TrainingSet(questions=file))
-    source = f"{file} {fingerprint(figures.notes.get('choice'))[:16]}"
-    for weights, reader in readers.items():
-        figures.once(f"gold passages, test, {weights}", source, partial(reading_scores, reader, test))
+    return figures
 
 
 def reader_card(config: ReaderTrainConfig) -> Card:
     """The model card of the finished reader."""
     manifest = partial(load_manifest, ReaderManifest, config.out / "reader")
     return Card("readers.extractive.training", "reader.md", {"load_manifest": manifest})
-
-
-def _source(config: ReaderTrainConfig, sets: Mapping[str, Sequence[Example]]) -> str:
-    """The inputs, beside the weights, that decide the choice of settings."""
-    ids = {label: [example.id for example in examples] for label, examples in sets.items()}
-    files = {
-        str(path): path.stat().st_size
-        for one in (*config.train, *config.calibrate)
-        for path in (one.questions, one.retrieved, one.serving)
-        if path is not None and path.is_file()
-    }
-    digest = fingerprint([ids, files])[:16]
-    return " ".join([*(f"{label} {len(examples)}" for label, examples in sets.items()), digest])
 
 
 def _serving(
@@ -162,32 +114,6 @@ def _serving(
         if examples:
             found[one.label] = draw(examples, config.calibration_questions, config, 5)
     return found
-
-
-class _Figures:
-    """Measurements of given weights, saved after each one, with notes."""
-
-    def __init__(self, path: Path, weights_sha256: str) -> None:
-        self._path, self._sha = path, weights_sha256
-        self.values: dict[str, Any] = {}
-        self.notes: dict[str, Any] = {}
-        self._sources: dict[str, str] = {}
-        if path.exists():
-            found = read_json(path)
-            if found.get("weights_sha256") == weights_sha256:
-                self.values, self.notes, self._sources = found["figures"], found["notes"], found["sources"]
-
-    def once(self, name: str, source: str, measure: Callable[[], dict[str, Any]]) -> None:
-        """Measure `name`, unless it was measured on the same weights from the same `source`."""
-        if name not in self.values or self._sources.get(name) != source:
-            self.values[name] = measure()
-            self._sources[name] = source
-            self._save()
-        get_logger(__name__).info("%s: %s", name, self.values[name])
-
-    def _save(self) -> None:
-        measured = {"figures": self.values, "notes": self.notes, "sources": self._sources}
-        atomic_write_json(self._path, {"weights_sha256": self._sha, **measured})
 
 
 def draw(examples: Sequence[Example], count: int, config: ReaderTrainConfig, key: int) -> list[Example]:
