@@ -26,9 +26,10 @@ from rag.data.filters import Filter
 from rag.data.question_checks import check_questions
 from rag.open_settings import OpenSettings
 from rag.opening import describe, open_models, save, with_saved
-from readers.answer_kinds import answers_wanted, in_parts, in_whole, with_kind
+from readers.answer_kinds import answers_wanted, with_kind
 from readers.answers import read_answers
 from readers.paths import with_paths
+from readers.policies import Policy, SearchOnce, run
 from readers.protocols import Reader, check_lengths
 from retrievers.encoders.open import load_encoder
 from retrievers.open import encoder_of
@@ -297,50 +298,46 @@ class Pipeline:
     def _fetch(self, hits: Sequence[Hit]) -> RankedPassages:
         return list(zip(hits, self.index.passages.get_many([hit.row for hit in hits]), strict=True))
 
-    @overload
-    def ask(  # type: ignore[overload-overlap]
-        self, questions: str, *, top_k: int = 20, n_best: int = 5, filter: FilterLike = None
-    ) -> AnswerSet: ...
-    @overload
     def ask(
-        self, questions: Sequence[str], *, top_k: int = 20, n_best: int = 5, filter: FilterLike = None
-    ) -> list[AnswerSet]: ...
-
-    def ask(
-        self, questions: str | Sequence[str], *, top_k: int = 20, n_best: int = 5, filter: FilterLike = None
-    ) -> AnswerSet | list[AnswerSet]:
+        self, questions: str | Sequence[str], *, top_k: int = 20, n_best: int = 5, filter: FilterLike = None,
+        policy: Policy | None = None,
+    ) -> Any:  # fmt: skip
         """Answer one question, or several as one batch.
 
         Args:
             top_k: passages to read.
             n_best: answers to return at most.
             filter: which passages may be read, see `retrieve`; if it selects none, `notice` says so.
+            policy: decides when to search and read, see `readers.policies`; None: search once, and read.
 
         Returns:
             One `AnswerSet`, or one per question in the order given. Timings are those of the whole batch.
         """
         batch = check_questions([questions] if isinstance(questions, str) else questions, top_k, n_best)
         timer = StageTimer()
-        with self._reading:
+
+        def search(queries: Sequence[str]) -> tuple[list[RankedPassages], list[Paths]]:
+            with self._lock:
+                return self._search(queries, int(top_k), timer, filter)
+
+        def read(
+            asked: Sequence[str], found: Sequence[RankedPassages], paths: Sequence[Paths]
+        ) -> list[AnswerSet]:
+            with timer("read"):
+                answers = self.read(asked, found, answers_wanted(self.reader, asked, n_best), paths)
+            return [with_kind(self.reader, each, n_best) for each in map(with_paths, answers, paths)]
+
+        with self._reading, timer("total"):
             self._require_open()
-            self._require_reader()
-            if not batch:
-                return []
-            with timer("total"):
-                parts = in_parts(self.reader, batch)
-                asked = [part for each in parts for part in each]
-                with self._lock:
-                    found, paths = self._search(asked, int(top_k), timer, filter)
-                    conditions = None if any(found) else Filter.parse(filter)
-                    selects_none = conditions is not None and not len(self.index.select(conditions))
-                with timer("read"):
-                    read = self.read(asked, found, answers_wanted(self.reader, asked, n_best), paths)
-        shown = (with_kind(self.reader, each, n_best) for each in map(with_paths, read, paths))
-        common: dict[str, Any] = {"timings_ms": timer.timings_ms}
-        whole = in_whole(batch, parts, shown)
+            decide = policy or SearchOnce(self._require_reader())
+            results = run(decide, batch, search, read)
+            is_empty = not any(found.passages for state, _ in results for found in state.searches)
+            conditions = Filter.parse(filter) if is_empty else None
+            with self._lock:
+                selects_none = conditions is not None and not len(self.index.select(conditions))
         none = "no passage meets the filter" if selects_none else ""
-        results = [replace(one, notice=none, **common) for one in whole]
-        return results[0] if isinstance(questions, str) else results
+        answers = [replace(answer, notice=none, timings_ms=timer.timings_ms) for _, answer in results]
+        return answers[0] if isinstance(questions, str) else answers
 
     async def aask(self, questions: str | Sequence[str], **options: Any) -> Any:
         """Run `ask` in another thread, so that the event loop is not blocked."""

@@ -5,7 +5,7 @@ the sentences that bear on it: the "yes" and "no" of the readers here are right 
 Who asks two questions in one gets an answer to each.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -52,15 +52,6 @@ def of_parts(question: str, parts: Sequence[AnswerSet]) -> AnswerSet:
     )
 
 
-def in_whole(
-    questions: Sequence[str], parts: Sequence[Sequence[str]], results: Iterable[AnswerSet]
-) -> Iterator[AnswerSet]:
-    """The answers to each question, from those to all its parts in turn; see `in_parts` and `of_parts`."""
-    left = iter(results)
-    for question, own_parts in zip(questions, parts, strict=True):
-        yield of_parts(question, [next(left) for _ in own_parts])
-
-
 def _is_shown(part: AnswerSet) -> bool:
     """Whether its first answer is presented as one, if with a "perhaps"."""
     first = part.answers[0].confidence if part.answers else 0.0
@@ -70,7 +61,7 @@ def _is_shown(part: AnswerSet) -> bool:
 def answers_wanted(reader: object, questions: Sequence[str], n_best: int) -> int:
     """How many answers to read for `n_best` to be shown: all candidates if they become sentences."""
     settings = _span_settings(reader)
-    if settings is None or not any(_shows_sentences(settings, question) for question in questions):
+    if settings is None or not any(map(asks_yes_no, questions)):
         return n_best
     return max(n_best, settings.candidates)
 
@@ -100,7 +91,7 @@ def with_kind(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
     settings = _span_settings(reader)
     if settings is None:
         return replace(result, answers=result.answers[:n_best])
-    if not _shows_sentences(settings, result.question):
+    if not asks_yes_no(result.question):
         return _with_list(replace(result, answers=result.answers[:n_best]))
     best: dict[Sentence, Answer] = {}
     shares: dict[Sentence, float] = {}
@@ -143,11 +134,6 @@ def _span_settings(reader: object) -> ReaderSettings | None:
     """The settings of a reader of spans; None for other readers."""
     settings = getattr(reader, "settings", None)
     return settings if isinstance(settings, ReaderSettings) else None
-
-
-def _shows_sentences(settings: ReaderSettings, question: str) -> bool:
-    """Whether sentences that bear on the question are shown in place of answers."""
-    return settings.yes_no == "passage" and asks_yes_no(question)
 
 
 def _sentence(answer: Answer) -> Sentence | None:

@@ -1,5 +1,6 @@
 """The fields of `reader.json` that all kinds of readers share."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -109,10 +110,16 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
         manifest = kind.model_validate(data)
     except ValidationError as error:
         raise ArtifactError(f"{path}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
-    for name in manifest.checksums or ("tokenizer.json",):  # older readers have no checksums
-        if not (folder / name).is_file():
-            raise IncompleteArtifactError(f"{folder}: {name} is missing", hint="copy the whole folder again")
+    check_present(manifest.checksums or ("tokenizer.json",), folder)  # older readers have no checksums
     return manifest
+
+
+def check_present(names: Iterable[str], folder: Path) -> None:
+    """Refuse a folder in which a file is missing."""
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise IncompleteArtifactError(
+            f"{folder}: {missing[0]} is missing", hint="copy the whole folder again"
+        )
 
 
 def check_files(manifest: Manifest, folder: Path) -> None:
@@ -121,6 +128,7 @@ def check_files(manifest: Manifest, folder: Path) -> None:
     Raises:
         MismatchedArtifactError: one differs; the message names it.
     """
+    check_present(manifest.checksums, folder)
     for name, expected in manifest.checksums.items():
         if (found := sha256_file(folder / name)) != expected:
             raise MismatchedArtifactError(

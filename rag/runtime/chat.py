@@ -1,4 +1,4 @@
-"""What stands around a text: the parts of a model's chat template, and a tokenizer's special tokens."""
+"""What stands around a text: the parts of a model's chat template."""
 
 from typing import Any
 
@@ -28,10 +28,3 @@ def chat_frame(tokenizer: Any, plain_end: str) -> tuple[str, str]:
     if bos and before.startswith(bos) and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id:
         before = before.removeprefix(bos)  # the tokenizer puts it there by itself
     return before, after if after.strip() else plain_end
-
-
-def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The special tokens that a tokenizer puts before and after a text."""
-    framed, bare = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
-    begin = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
-    return framed[:begin], framed[begin + len(bare) :]

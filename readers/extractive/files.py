@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
+from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path, check_target, replaced_folder, sha256_file
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import embedded_word_embeddings, position_limit, read_tensors
@@ -167,9 +167,6 @@ def _load_own(folder: Path) -> ReaderParts:
     if manifest.ranges_file is not None and manifest.ranges_sha256 is not None:
         checksums[manifest.ranges_file] = manifest.ranges_sha256
     manifest = manifest.model_copy(update={"checksums": {**checksums, **manifest.checksums}})
-    for name in checksums:
-        if not (folder / name).is_file():
-            raise IncompleteArtifactError(f"{folder}: {name} is missing", hint="copy the whole folder again")
     check_files(manifest, folder)
     ranges = None if manifest.ranges_file is None else read_tensors(folder / manifest.ranges_file)
     hint = "copy the whole folder again"

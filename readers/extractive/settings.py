@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from rag.config import Config
 from readers.manifest import Manifest
 
-_RETIRED = frozenset({"paths", "efforts"})
+_RETIRED = frozenset({"paths", "efforts", "yes_no"})
 EffortName = Literal["full", "normal", "low"]
 
 
@@ -74,8 +74,6 @@ class ReaderSettings(Config):
         select: choose the passage by its selection logit and then a span in it (DPR), instead of the best
             span of all passages.
         answer_types: whether "yes" and "no" can be answers, for networks with these outputs.
-        yes_no: what `Pipeline.ask` gives for a question that asks for yes or no: sentences of the "passage"
-            that bear on it, or the "words" of the reader, where its yes and no can be trusted.
         skim_layer: layer of the network's early head; 0: it has none.
         effort: how much is read: "full" reads everything, see `EFFORTS`.
         path_effort: likewise for passages of paths; an answer often occurs in the last of them.
@@ -103,7 +101,6 @@ class ReaderSettings(Config):
     null: Literal["max", "mean", "min", "best"] = "max"
     select: bool = False
     answer_types: bool = False
-    yes_no: Literal["passage", "words"] = "passage"
     skim_layer: int = Field(default=0, ge=0)
     words: Literal["any", "whole", "extend"] = "whole"
     effort: EffortName = "full"

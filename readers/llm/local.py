@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from rag.config import load_config
 from rag.core.errors import ReaderError
-from rag.core.log import get_logger
 from rag.runtime.backbone import loading
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.generative.causal import PLAIN_END, causal_limit
@@ -61,10 +60,6 @@ class LocalModel:
             pad = ends[0] if isinstance(ends, list) else ends
         model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=pad)
         self._has_chat = bool(getattr(tokenizer, "chat_template", None))
-        if not self._has_chat:
-            get_logger(__name__).info(
-                "%s has no chat template: it continues plain text that ends with 'Answer:'", name
-            )
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
         """Whether messages and reply fit into the model's positions."""

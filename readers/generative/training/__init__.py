@@ -1,1 +1,1 @@
-"""Training generative readers: warm start, denoising, questions."""
+"""Training generative readers: warm start, questions."""

@@ -1,22 +1,18 @@
-"""The batches of a run, by number: questions with passages and a target, or passages to denoise."""
+"""The batches of a run, by number: questions with passages and a target."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rag.core.arrays import Int64
-from rag.core.errors import ConfigError, DataError
-from rag.core.types import Passage
+from rag.core.errors import DataError
 from rag.data.examples import Example
-from rag.runtime.chat import special_tokens
 from rag.runtime.seeds import generator
 from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorSettings
 from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
-
-_SPAN_TOKENS = 3.0  # mean length of a masked span
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +33,6 @@ class GeneratorBatches:
 
     Args:
         settings: layout of rows; each stage has its own `passage_tokens`.
-        corpus: passages to denoise, by number, and how many there are.
     """
 
     def __init__(
@@ -46,12 +41,11 @@ class GeneratorBatches:
         settings: GeneratorSettings,
         seq2seq: Seq2Seq,
         examples: Sequence[Example],
-        corpus: tuple[Callable[[int], Passage], int],
     ) -> None:
         tokenizer = seq2seq.tokenizer
         self._config, self._settings, self._tokenizer = config, settings, tokenizer
         self._answer_ids = seq2seq.answer_ids
-        self._examples, self._corpus = examples, corpus
+        self._examples = examples
         if config.without_answer == "skip":
             self._examples = [example for example in examples if _holding(example)]
             if not self._examples:
@@ -59,13 +53,6 @@ class GeneratorBatches:
                     f"none of {len(examples)} questions has a passage that holds its answer",
                     hint="leave without_answer=skip out, or give positives or more passages",
                 )
-        denoises = any(stage.task == "denoise" for stage in config.stages)
-        if denoises and tokenizer.mask_token_id is None:
-            raise ConfigError(
-                f"{type(tokenizer).__name__} has no mask token, which denoising needs",
-                hint="leave out the stages with task: denoise",
-            )
-        self._frame = special_tokens(tokenizer) if denoises else ([], [])
         steps = [max(1, round(stage.steps * config.optim.epochs)) for stage in config.stages]
         self._ends = [end * config.optim.accumulate for end in np.cumsum(steps).tolist()]
         self._orders: dict[tuple[int, int], Int64] = {}
@@ -80,11 +67,9 @@ class GeneratorBatches:
         stage = self._config.stages[place]
         inside = number - (self._ends[place - 1] if place else 0)
         draw = generator(self._config.run.seed, 3, number)
-        total = len(self._examples) if stage.task == "questions" else self._corpus[1]
+        total = len(self._examples)
         wanted = range(inside * stage.batch_size, (inside + 1) * stage.batch_size)
         chosen = [int(self._order(place, i // total, total)[i % total]) for i in wanted]
-        if stage.task == "denoise":
-            return self._denoising(stage, chosen, draw)
         return self._questions(stage, chosen, draw)
 
     def _order(self, place: int, epoch: int, total: int) -> Int64:
@@ -112,21 +97,6 @@ class GeneratorBatches:
         rows = encode_rows(self._tokenizer, settings, questions, passages)
         spoken = [self._answer_ids(target)[: settings.answer_tokens] for target in targets]
         return GeneratorBatch(rows, spoken)
-
-    def _denoising(
-        self, stage: GeneratorStage, chosen: list[int], draw: np.random.Generator
-    ) -> GeneratorBatch:
-        passage, _ = self._corpus
-        texts = [passage(i).text for i in chosen]
-        room = stage.passage_tokens - 2
-        whole = [
-            ids[:room] for ids in self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        ]
-        mask = self._tokenizer.mask_token_id
-        noisy = [infill(ids, mask, stage.masked, _SPAN_TOKENS, draw) for ids in whole]
-        before, after = self._frame
-        rows = [[[*before, *ids, *after]] for ids in noisy]
-        return GeneratorBatch(rows, whole)
 
 
 def choose_passages(example: Example, stage: GeneratorStage, draw: np.random.Generator) -> list[int]:
@@ -156,38 +126,3 @@ def choose_passages(example: Example, stage: GeneratorStage, draw: np.random.Gen
 def _holding(example: Example) -> set[int]:
     """Numbers of the passages that hold an answer."""
     return {number for number, candidate in enumerate(example.candidates) if candidate.has_answer}
-
-
-def infill(
-    ids: Sequence[int], mask: int, masked: float, span_tokens: float, draw: np.random.Generator
-) -> list[int]:
-    """BART's text infilling: each span, of Poisson length, is replaced by one mask; empty spans insert one.
-
-    Args:
-        ids: tokens of a text.
-        mask: id of the mask token.
-        masked: share of the tokens that are removed.
-        span_tokens: mean of the Poisson distribution.
-        draw: random generator.
-
-    Source:
-        Lewis et al. 2020, "BART", section 2.2.
-
-    Example:
-        >>> noisy = infill(range(100, 140), 7, 0.3, 3.0, np.random.default_rng(0))
-        >>> sum(token != 7 for token in noisy)
-        28
-    """
-    wanted = round(masked * len(ids))
-    lengths: list[int] = []
-    while sum(lengths) < wanted:
-        lengths.append(min(int(draw.poisson(span_tokens)), wanted - sum(lengths)))
-    left = len(ids) - wanted
-    # every span falls into a gap of its own between the tokens that stay
-    gaps = np.sort(draw.choice(left + 1, size=min(len(lengths), left + 1), replace=False))
-    noisy: list[int] = []
-    at = kept = 0
-    for gap, length in zip(gaps.tolist(), lengths, strict=False):
-        noisy += [*ids[at : at + gap - kept], mask]
-        at, kept = at + gap - kept + length, gap
-    return [*noisy, *ids[at:]]

@@ -16,26 +16,21 @@ class GeneratorStage(Config):
     """A part of the run.
 
     Attributes:
-        task: "questions": generate an answer from the question's passages; "denoise": generate a passage from
-            the same passage with spans of tokens masked (BART's text infilling).
         steps: number of optimiser steps.
-        batch_size: questions, or passages to restore, of one batch.
+        batch_size: questions of one batch.
         passages: number of passages per question.
         passage_tokens: maximum input length; longer passages are truncated at the end.
         ensure_answer: if none of the best-ranked passages contains an answer but a later one does, the later
             one takes the last place (with one passage: the best that contains the answer is read).
         no_answer_fraction: share of the questions that are read with passages without the answer alone.
-        masked: share of the tokens that are masked while denoising.
     """
 
-    task: Literal["questions", "denoise"] = "questions"
     steps: int = Field(ge=1)
     batch_size: int = Field(default=64, ge=1)
     passages: int = Field(default=1, ge=1)
     passage_tokens: int = Field(default=250, ge=8)
     ensure_answer: bool = False
     no_answer_fraction: float = Field(default=0.0, ge=0, lt=1)
-    masked: float = Field(default=0.3, gt=0, lt=1)
 
 
 class GeneratorTrainConfig(TrainConfig):
@@ -47,8 +42,8 @@ class GeneratorTrainConfig(TrainConfig):
             first.
         validation_file: held-out questions with passages; None holds out `validation_questions` of the
             training questions.
-        index: index whose passages are denoised; None takes those of the training files. `rag.train` and the
-            command search it for questions, also held-out ones, that come without passages.
+        index: `rag.train` and the command search it for questions, also held-out ones, that come without
+            passages.
         top_k: number of passages that are retrieved for each of those questions.
         model: sequence-to-sequence or causal checkpoint to start from; None warm-starts one from `encoder`.
         encoder: BERT-like encoder, or a folder of `rag train reader`; None is the embedded one. "shipped" is
@@ -105,10 +100,7 @@ class GeneratorTrainConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _cross_check(self) -> GeneratorTrainConfig:
-        stages = [stage for stage in self.stages if stage.task == "questions"]
-        if not stages:
-            raise ValueError("no stage trains on questions: give one with task: questions")
-        says_none = self.without_answer == "no answer" or any(stage.no_answer_fraction for stage in stages)
+        says_none = self.without_answer == "no answer" or any(s.no_answer_fraction for s in self.stages)
         if says_none and self.no_answer is None:
             raise ValueError(
                 'no_answer is not given: what should be said without one, for example "no answer"?'

@@ -8,11 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from indexers.index import Index
 from rag.core.errors import ConfigError, DataError
 from rag.core.optional import require
-from rag.core.types import Passage
-from rag.data.examples import Example
 from rag.data.selection import hold_out
 from rag.runtime.backbone import attention_for, loading
 from rag.runtime.model_files import embedded_encoder_dir
@@ -85,7 +82,7 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
         batch_tokens=config.batch_tokens,
     )
     check_rows(seq2seq.model, settings)
-    batches = GeneratorBatches(config, settings, seq2seq, examples, _corpus(config, examples))
+    batches = GeneratorBatches(config, settings, seq2seq, examples)
     if config.pointer:
         if span_head is None:
             raise ConfigError(
@@ -220,15 +217,3 @@ def _encoder(source: str | None) -> tuple[Any, Any, torch.nn.Linear | None]:
         encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
     return encoder, tokenizer, None
-
-
-def _corpus(
-    config: GeneratorTrainConfig, examples: Sequence[Example]
-) -> tuple[Callable[[int], Passage], int]:
-    """The passages to denoise: those of an index, or those of the questions."""
-    if config.index is not None:
-        store = Index.open(config.index).passages
-        return store.__getitem__, len(store)
-    texts = {(p.title, p.text): p for example in examples for p in example.passages}
-    found = list(texts.values())
-    return found.__getitem__, len(found)

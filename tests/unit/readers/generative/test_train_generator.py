@@ -1,4 +1,4 @@
-"""The whole recipe on a tiny encoder and a task it can learn: warm start, denoising, questions."""
+"""The whole recipe on a tiny encoder and a task it can learn: warm start, questions."""
 
 import json
 import string
@@ -18,7 +18,7 @@ from rag.runtime.cpu_training import MATH_ATTENTION, register_math_attention
 from rag.training.distributed import World
 from readers.generative.files import load_seq2seq
 from readers.generative.model import Seq2Seq
-from readers.generative.training.batches import GeneratorBatch, infill
+from readers.generative.training.batches import GeneratorBatch
 from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
 from readers.generative.training.data import best_ranked, merged_examples
 from readers.generative.training.recipe import batch_loss, train_generator
@@ -56,7 +56,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
         "out": folder / "out", "encoder": str(tiny_encoder(folder / "encoder")), "decoder_layers": 1,
         "template": "{question} [SEP] {text}", "answer_tokens": 4, "beams": 2, "no_answer": "city",
         "stages": [
-            {"task": "denoise", "steps": 50, "batch_size": 16, "passage_tokens": 16},
             {"steps": 250, "batch_size": 32, "passages": 3, "passage_tokens": 24, "no_answer_fraction": 0.2},
         ],
         "learning_rate": 2e-3, "dropout": 0.0, "precision": "fp32", "threads": 1, "question_tokens": 8,
@@ -174,17 +173,6 @@ def test_a_warm_start_computes_what_the_encoder_computes(tmp_path: Path) -> None
         warm_start(encoder, tokenizer, decoder_layers=3)
 
 
-def test_infilling_masks_the_share_asked_for() -> None:
-    draw = np.random.default_rng(0)
-    for length in (1, 2, 10, 200):
-        ids = list(range(1000, 1000 + length))
-        noisy = infill(ids, -1, 0.3, 3.0, draw)
-        kept = [token for token in noisy if token != -1]
-        assert len(kept) == length - round(0.3 * length)
-        assert kept == sorted(kept)
-        assert "-1, -1" not in str(noisy)
-
-
 def test_files_of_all_kinds_become_examples(tmp_path: Path) -> None:
     retrieved = {
         "question": "q1",
@@ -252,7 +240,6 @@ def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], 
         train(pointer=True)
     assert not (tmp_path / "out" / "checkpoints").exists()
     for changes, expected in (
-        ({"stages": [{"task": "denoise", "steps": 1}]}, "no stage trains on questions"),
         ({"no_answer": None}, "no_answer is not given"),
         ({"model": "x"}, "warm start"),
         ({"pointer": True, "encoder": None}, "pointer needs the encoder"),
@@ -300,8 +287,7 @@ def test_questions_without_passages_get_them_from_an_index(tmp_path: Path) -> No
     config = tmp_path / "run.yaml"
     config.write_text(
         "recipe: generator\nvalidation_questions: 2\nprecision: fp32\n"
-        "stages: [{steps: 2, batch_size: 2, passages: 3, passage_tokens: 40},"
-        " {task: denoise, steps: 1, batch_size: 2, passage_tokens: 12}]\n"
+        "stages: [{steps: 2, batch_size: 2, passages: 3, passage_tokens: 40}]\n"
     )
     encoder, runner = str(tiny_encoder(tmp_path / "encoder")), CliRunner()
     index = ["index", str(corpus), "--encoder", encoder, "--out", str(tmp_path / "index"), "--split", "none"]

@@ -1,0 +1,184 @@
+"""Policies decide what happens next: search on, read, or answer.
+
+Above retriever and reader stands one loop, `run`. It asks a policy about the state of each question, does
+what the policy says for all questions together, and asks again until every question is answered. A policy
+knows neither the retriever nor the reader: `Pipeline.ask(…, policy=…)` takes any object with a `step`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Protocol
+
+from rag.core.errors import ConfigError
+from rag.core.types import AnswerSet, Paths, RankedPassages
+from readers.answer_kinds import in_parts, of_parts
+from readers.llm.prompt import fence_passages
+from readers.llm.reader import Completer
+
+_MOST_STEPS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one search found: passages, best first, and the paths of a multi-hop retriever."""
+
+    query: str
+    passages: RankedPassages
+    paths: Paths = ()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known about a question: every search so far, and the answers of every reading so far."""
+
+    question: str
+    searches: tuple[Found, ...] = ()
+    answers: tuple[AnswerSet, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Search for each of these queries."""
+
+    queries: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the passages of each search for an answer to its query."""
+
+    searches: tuple[Found, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Give this answer."""
+
+    answers: AnswerSet
+
+
+class Policy(Protocol):
+    """Decides on the next step of a question."""
+
+    def step(self, state: State) -> Search | Read | Finish:
+        """The next step. It depends on the state alone: several questions are answered in turn."""
+
+
+SearchAll = Callable[[Sequence[str]], tuple[Sequence[RankedPassages], Sequence[Paths]]]
+ReadAll = Callable[[Sequence[str], Sequence[RankedPassages], Sequence[Paths]], Sequence[AnswerSet]]
+
+
+def run(
+    policy: Policy, questions: Sequence[str], search: SearchAll, read: ReadAll
+) -> list[tuple[State, AnswerSet]]:
+    """Answer questions by a policy; searches and readings of all questions are done together.
+
+    Args:
+        search: queries → passages and paths of each.
+        read: questions, passages and paths → answers of each.
+
+    Returns:
+        The last state of each question, and its answer.
+
+    Raises:
+        ConfigError: the policy comes to no end.
+    """
+    states = [State(question) for question in questions]
+    finished: dict[int, AnswerSet] = {}
+    for _ in range(_MOST_STEPS):
+        steps = {n: policy.step(state) for n, state in enumerate(states) if n not in finished}
+        finished |= {n: step.answers for n, step in steps.items() if isinstance(step, Finish)}
+        queries = [(n, query) for n, s in steps.items() if isinstance(s, Search) for query in s.queries]
+        readings = [(n, one) for n, s in steps.items() if isinstance(s, Read) for one in s.searches]
+        if queries:
+            found = zip(queries, *search([query for _, query in queries]), strict=True)
+            for (n, query), passages, paths in found:
+                more = Found(query, passages, paths)
+                states[n] = replace(states[n], searches=(*states[n].searches, more))
+        if readings:
+            given = [one for _, one in readings]
+            answers = read([f.query for f in given], [f.passages for f in given], [f.paths for f in given])
+            for (n, _), answer in zip(readings, answers, strict=True):
+                states[n] = replace(states[n], answers=(*states[n].answers, answer))
+        if len(finished) == len(questions):
+            return [(state, finished[n]) for n, state in enumerate(states)]
+        if not queries and not readings and not any(isinstance(s, Finish) for s in steps.values()):
+            break
+    raise ConfigError(
+        f"{type(policy).__name__} gave no answer in {_MOST_STEPS} steps, or a step that does nothing",
+        hint="return Finish once there are answers",
+    )
+
+
+class SearchOnce:
+    """Search, by one hop or several as the retriever does, read, answer; a question of two parts as two.
+
+    Args:
+        reader: only readers of spans need a question in parts.
+    """
+
+    def __init__(self, reader: object) -> None:
+        self._reader = reader
+
+    def step(self, state: State) -> Search | Read | Finish:
+        """See `Policy`."""
+        if not state.searches:
+            [parts] = in_parts(self._reader, [state.question])
+            return Search(parts)
+        if not state.answers:
+            return Read(state.searches)
+        return Finish(of_parts(state.question, state.answers))
+
+
+_TASK = (
+    "You search for what a question needs. If the passages do not suffice to answer it, reply with one line: "
+    "SEARCH: and the words to search for next. If they do, reply with ENOUGH."
+)
+_WANTED = re.compile(r"^\W*search:\s*(\S.*)$", re.IGNORECASE | re.MULTILINE)
+
+
+class SearchAgain:
+    """A language model says after each search what else to look for; then everything that was found is read.
+
+    Args:
+        model: continues a chat, such as `completer` of a language model's reader.
+        most: searches beside the first.
+        shown: passages that the model sees, the best of each search in turn.
+
+    Source: Trivedi et al. 2023, "Interleaving Retrieval with Chain-of-Thought Reasoning for
+    Knowledge-Intensive Multi-Step Questions" (IRCoT), section 3.
+
+    Note:
+        The paper searches for each sentence of a chain of thought; here the model words the query itself.
+    """
+
+    def __init__(self, model: Completer, *, most: int = 2, shown: int = 8) -> None:
+        self._model, self._most, self._shown = model, most, shown
+
+    def step(self, state: State) -> Search | Read | Finish:
+        """See `Policy`."""
+        if not state.searches:
+            return Search((state.question,))
+        if state.answers:
+            return Finish(state.answers[-1])
+        everything = merged([found.passages for found in state.searches])
+        if len(state.searches) <= self._most:
+            shown = [passage for _, passage in everything[: self._shown]]
+            task, passages = fence_passages(state.question, shown)
+            messages = [{"role": "system", "content": task + _TASK}, {"role": "user", "content": passages}]
+            wanted = _WANTED.search(self._model.complete(messages, 64).text)
+            if wanted and wanted[1] not in [found.query for found in state.searches]:
+                return Search((wanted[1],))
+        return Read((Found(state.question, everything),))
+
+
+def merged(lists: Sequence[RankedPassages]) -> RankedPassages:
+    """The passages of several searches, the best of each in turn, once each; scores are minus their ranks."""
+    in_turn = (pair for row in zip_longest(*lists) for pair in row if pair is not None)
+    unique = {passage.id: (hit, passage) for hit, passage in reversed(list(in_turn))}
+    ordered = reversed(list(unique.values()))
+    return [(replace(hit, score=-float(rank)), passage) for rank, (hit, passage) in enumerate(ordered)]

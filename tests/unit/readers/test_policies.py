@@ -1,0 +1,142 @@
+"""One loop asks a policy what to do next: two that are built in, and one that is written from outside."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+
+import rag
+from rag.core.errors import ConfigError
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Paths, RankedPassages
+from readers.extractive.settings import ReaderSettings
+from readers.llm.prompt import Completion
+from readers.policies import Finish, Found, Read, Search, SearchAgain, SearchOnce, State, merged, run
+
+TEXTS = {
+    "danube": Passage("danube", "Danube", "The Danube rises in Germany."),
+    "germany": Passage("germany", "Germany", "The capital of Germany is Berlin."),
+}
+ASKED = "What is the capital of the country where the Danube rises?"
+
+
+class World:
+    """Finds the passage that a query names, and reads the capital where it stands."""
+
+    def __init__(self) -> None:
+        self.searched: list[list[str]] = []
+        self.read_calls: list[list[str]] = []
+
+    def search(self, queries: Sequence[str]) -> tuple[list[RankedPassages], list[Paths]]:
+        self.searched.append(list(queries))
+        found = [[(Hit(0, p.id, 1.0), p) for name, p in TEXTS.items() if name in q.lower()] for q in queries]
+        return found, [()] * len(found)
+
+    def read(
+        self, questions: Sequence[str], found: Sequence[RankedPassages], paths: Sequence[Paths]
+    ) -> list[AnswerSet]:
+        self.read_calls.append(list(questions))
+        answers = []
+        for question, passages in zip(questions, found, strict=True):
+            places = [
+                Evidence(p.id, p.title, p.text, 26, 32, h.score) for h, p in passages if "Ber" in p.text
+            ]
+            given = tuple(Answer("Berlin", 1.0, 0.9, place) for place in places)
+            answers.append(AnswerSet(question, given, 0.1 if given else 1.0, "v", {}))
+        return answers
+
+
+def test_all_questions_search_and_read_together() -> None:
+    world = World()
+    policy = SearchOnce(object())
+    [(state, first), (_, second)] = run(policy, [ASKED, "Capital of Germany?"], world.search, world.read)
+    assert (first.answers, second.answers[0].text) == ((), "Berlin")
+    assert world.searched == world.read_calls == [[ASKED, "Capital of Germany?"]]
+    assert [found.query for found in state.searches] == [ASKED]
+    assert run(policy, [], world.search, world.read) == []
+
+
+def test_a_question_of_two_parts_is_two_searches_and_one_answer() -> None:
+    world, reader = World(), SimpleNamespace(settings=ReaderSettings())
+    whole = "When and where was Ada born?"
+    [(_, answer)] = run(SearchOnce(reader), [whole], world.search, world.read)
+    assert world.searched == [["When was Ada born?", "Where was Ada born?"]]
+    assert (answer.kind, answer.question) == ("parts", whole)
+
+
+class Model:
+    """Replies from a list."""
+
+    name, is_remote = "stub", False
+
+    def __init__(self, *replies: str) -> None:
+        self.replies, self.shown = list(replies), list[str]()
+
+    def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
+        self.shown.append(messages[-1]["content"])
+        return Completion(self.replies.pop(0))
+
+    def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
+        return True
+
+
+def test_a_language_model_asks_for_another_search() -> None:
+    world, model = World(), Model("SEARCH: capital of Germany", "ENOUGH")
+    [(state, answer)] = run(SearchAgain(model), [ASKED], world.search, world.read)
+    assert (answer.answers[0].text, answer.question) == ("Berlin", ASKED)
+    assert world.searched == [[ASKED], ["capital of Germany"]]
+    assert ["The capital of Germany" in shown for shown in model.shown] == [False, True]
+    assert len(state.searches) == 2
+
+
+@pytest.mark.parametrize("replies", [("SEARCH: a", "SEARCH: b"), (f"SEARCH: {ASKED}",), ("Berlin, I think",)])
+def test_a_language_model_cannot_search_for_ever(replies: tuple[str, ...]) -> None:
+    world = World()
+    [(state, _)] = run(SearchAgain(Model(*replies)), [ASKED], world.search, world.read)
+    assert len(state.searches) <= 3
+    assert len(world.read_calls) == 1
+
+
+def test_passages_of_several_searches_come_in_turn_and_once() -> None:
+    a, b, c = (Passage(name, "", name) for name in "abc")
+    lists = [[(Hit(n, p.id, 9.0), p) for n, p in enumerate(found)] for found in ((a, b), (b, c), ())]
+    assert [(p.id, hit.score) for hit, p in merged(lists)] == [("a", 0.0), ("b", -1.0), ("c", -2.0)]
+
+
+class LooksTwice:
+    """From outside: what is read without an answer is searched for again, with the texts that were found."""
+
+    def step(self, state: State) -> Search | Read | Finish:
+        if len(state.searches) > len(state.answers):
+            return Read((Found(state.question, state.searches[-1].passages),))
+        if state.answers and (state.answers[-1].answers or len(state.searches) > 1):
+            return Finish(state.answers[-1])
+        texts = [passage.text for found in state.searches for _, passage in found.passages]
+        return Search((" ".join([state.question, *texts]),))
+
+
+def test_a_policy_from_outside_needs_neither_retriever_nor_reader() -> None:
+    world = World()
+    [(state, answer)] = run(LooksTwice(), [ASKED], world.search, world.read)
+    assert (answer.answers[0].text, len(state.searches)) == ("Berlin", 2)
+    with rag.Pipeline.from_texts(list(TEXTS.values())) as pipeline:
+        answers = pipeline.ask(["What is the capital of Germany?", ASKED], policy=LooksTwice())
+        assert [answer.question for answer in answers] == ["What is the capital of Germany?", ASKED]
+        assert answers[0].answers[0].text == "Berlin"
+        assert {"read", "total"} <= set(answers[0].timings_ms)
+
+
+class Idles:
+    def step(self, state: State) -> Search | Read | Finish:
+        return Search(())
+
+
+class SearchesForEver:
+    def step(self, state: State) -> Search | Read | Finish:
+        return Search((state.question,))
+
+
+@pytest.mark.parametrize("policy", [Idles(), SearchesForEver()])
+def test_a_policy_without_an_end_is_named(policy: Idles | SearchesForEver) -> None:
+    world = World()
+    with pytest.raises(ConfigError, match=f"{type(policy).__name__} gave no answer"):
+        run(policy, [ASKED], world.search, world.read)
