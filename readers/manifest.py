@@ -116,10 +116,9 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
 
 def check_present(names: Iterable[str], folder: Path) -> None:
     """Refuse a folder in which a file is missing."""
-    if missing := [name for name in names if not (folder / name).is_file()]:
-        raise IncompleteArtifactError(
-            f"{folder}: {missing[0]} is missing", hint="copy the whole folder again"
-        )
+    for name in names:
+        if not (folder / name).is_file():
+            raise IncompleteArtifactError(f"{folder}: {name} is missing", hint="copy the whole folder again")
 
 
 def check_files(manifest: Manifest, folder: Path) -> None:

@@ -101,11 +101,6 @@ def open_reader(
     Raises:
         ArtifactError: there is no reader, or its files are damaged.
         ConfigError: unknown settings, or values that do not fit.
-
-    Example:
-        >>> reader = open_reader()                                                  # doctest: +SKIP
-        >>> passage = Passage("1", "Oslo", "Oslo is the capital of Norway.")        # doctest: +SKIP
-        >>> reader.read(["What is the capital of Norway?"], [[passage]], [[1.0]])   # doctest: +SKIP
     """
     kind, (place, given) = reader_kind(source), _split(source)
     if given and kind != "llm":

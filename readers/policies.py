@@ -106,10 +106,8 @@ def run(
                 states[n] = replace(states[n], answers=(*states[n].answers, answer))
         if len(finished) == len(questions):
             return [(state, finished[n]) for n, state in enumerate(states)]
-        if not queries and not readings and not any(isinstance(s, Finish) for s in steps.values()):
-            break
     raise ConfigError(
-        f"{type(policy).__name__} gave no answer in {_MOST_STEPS} steps, or a step that does nothing",
+        f"{type(policy).__name__} gave no answer in {_MOST_STEPS} steps",
         hint="return Finish once there are answers",
     )
 

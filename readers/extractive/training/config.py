@@ -206,12 +206,6 @@ class ReaderTrainConfig(TrainConfig):
     run: RunConfig = RunConfig(validate_every_steps=1000)
 
     @model_validator(mode="after")
-    def _check_keep_ranking(self) -> ReaderTrainConfig:
-        if self.keep_ranking and self.calibrate:
-            raise ValueError("keep_ranking fits nothing, and so takes no calibrate")
-        return self
-
-    @model_validator(mode="after")
     def _check_names(self) -> ReaderTrainConfig:
         known = [one.label for one in (*self.train, *self.calibrate)]
         if twice := sorted({label for label in known if known.count(label) > 1}):
