@@ -80,7 +80,7 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
 
 
 def check_calibrated(source: str | Path | None, out: Path) -> ReaderManifest:
-    """What `save_calibrated` would copy, refused as it would be.
+    """Check the arguments of `save_calibrated` before the long fit; returns what it would copy.
 
     Raises:
         IncompleteArtifactError: `source` is no folder of `rag train reader`.
