@@ -177,7 +177,6 @@ class ReaderTrainConfig(TrainConfig):
         validation_questions: number of held-out questions that are scored during training.
         calibration_questions: number of questions per set on which ranking and calibration are fitted.
         effort: how much the finished reader reads by default.
-        keep_ranking: take ranking, effort and confidence from `model.encoder`, instead of fitting them.
         negatives_top_k: negatives are drawn from this many of a question's best-ranked passages without the
             answer.
     """
@@ -198,7 +197,6 @@ class ReaderTrainConfig(TrainConfig):
     validation_questions: int = Field(default=600, ge=1)
     calibration_questions: int = Field(default=1000, ge=1)
     effort: Literal["full", "normal", "low"] = "full"
-    keep_ranking: bool = False
     negatives_top_k: int = Field(default=6, ge=1)
     optim: OptimConfig = OptimConfig(
         learning_rate=2.5e-4, warmup_fraction=0.04, weight_decay=0.01, clip_norm=1.0

@@ -49,7 +49,6 @@ def finish(
     tokenizer: Any,
     held_out: Mapping[str, Sequence[Example]],
     settings: ReaderSettings,
-    calibration: Calibration,
     learnt: Sequence[Example],
 ) -> dict[str, Any]:
     """Write `trained/` and `reader/` into `config.out`.
@@ -57,15 +56,14 @@ def finish(
     Args:
         weights: the trained fp32 weights by the model's names.
         held_out: held-out questions by set.
-        settings, calibration: settings from which the tuning of ranking and confidence starts, or those that
-            are kept.
+        settings: from which the tuning of ranking and confidence starts.
         learnt: examples of the training, to measure ranges of activations on where none is held out.
 
     Returns:
         Figures by name.
     """
     export_trained(config.out / "trained", model, weights, tokenizer)
-    sets = {} if config.keep_ranking else _serving(config, held_out)
+    sets = _serving(config, held_out)
     everything = [example for examples in held_out.values() for example in examples]
     everything = everything or [example for examples in sets.values() for example in examples] or [*learnt]
     ranged = draw(everything, RANGE_QUESTIONS, config, 7)
@@ -80,7 +78,7 @@ def finish(
 
     figures: dict[str, Any] = {}
     with replaced_folder(config.out / "reader") as folder:  # it appears only with ranking and confidence
-        reader = export(folder, settings, calibration)
+        reader = export(folder, settings, Calibration())
         for label, examples in held_out.items():
             if shown := draw(examples, config.validation_questions, config, 4):
                 figures[f"gold passages, held-out {label}"] = reading_scores(reader, shown)

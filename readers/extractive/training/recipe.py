@@ -25,8 +25,7 @@ from readers.extractive.training.finish import (
     reading_scores,
 )
 from readers.extractive.training.losses import selection_loss, skim_loss, span_loss
-from readers.extractive.training.start import kept_ranking, start_model
-from readers.manifest import Calibration
+from readers.extractive.training.start import start_model
 
 _TABLE_SPANS = 24  # the best eight spans of a table are often variants of one cell
 
@@ -81,15 +80,12 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         table_spans=_TABLE_SPANS,
         effort=config.effort,
     )
-    calibration = Calibration()
-    if config.keep_ranking:
-        settings, calibration = kept_ranking(config.model)
 
     def evaluate() -> dict[str, float]:
         return reading_scores(ExtractiveReader(model, tokenizer, settings, device=run.device), watched)
 
     def export(trained: Trained) -> dict[str, Any]:
-        return finish(config, model, trained.weights, tokenizer, held_out, settings, calibration, shown)
+        return finish(config, model, trained.weights, tokenizer, held_out, settings, shown)
 
     return Method(
         model, master, ReaderBatches(examples, config),

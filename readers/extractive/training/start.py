@@ -11,10 +11,9 @@ from rag.runtime.backbone import loading
 from rag.runtime.model_files import embedded_encoder_dir, position_limit
 from readers.extractive.files import check_tokenizer, load_parts
 from readers.extractive.model import SpanModel
-from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.tokens import check_offsets
 from readers.extractive.training.config import ReaderModelConfig
-from readers.manifest import READER_FILE, Calibration, load_manifest
+from readers.manifest import READER_FILE
 
 
 def start_model(
@@ -55,25 +54,6 @@ def start_model(
     if config.freeze_word_embeddings:
         encoder.get_input_embeddings().weight.requires_grad_(False)
     return model, tokenizer
-
-
-def kept_ranking(config: ReaderModelConfig) -> tuple[ReaderSettings, Calibration]:
-    """Ranking, effort and confidence of the reader that training goes on from.
-
-    Raises:
-        ConfigError: it is no folder of `rag train reader`, or has outputs that the trained reader lacks.
-    """
-    folder = Path(config.encoder or "")
-    if not config.encoder or not (folder / READER_FILE).exists():
-        raise ConfigError(
-            f"keep_ranking needs a reader to go on from, found {config.encoder or 'the embedded encoder'}",
-            hint="--from names a folder of `rag train reader`",
-        )
-    manifest = load_manifest(ReaderManifest, folder)
-    for name in ("answer_types", "skim_layer", "question_tokens", "title_tokens"):
-        if (here := getattr(config, name)) != (there := getattr(manifest.settings, name)):
-            raise ConfigError(f"keep_ranking: {name} is {here} here, and {there} in {folder}")
-    return manifest.settings, manifest.calibration
 
 
 def _answers_questions(folder: str) -> bool:
