@@ -53,7 +53,7 @@ KINDS: dict[str, ReaderKind] = {
     "generative": ReaderKind(
         "readers.generative.reader:GenerativeReader.load",
         "a folder of `rag train generator`, or a BART- or T5-like sequence-to-sequence checkpoint",
-        architectures=("ForConditionalGeneration", "EncoderDecoderModel", "FiDT5"),
+        architectures=("ForConditionalGeneration", "EncoderDecoderModel"),
     ),
 }
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -17,7 +16,7 @@ from transformers import (
 
 from tests.tiny_reader import tiny_tokenizer
 
-__all__ = ["KINDS", "fid_checkpoint", "tiny_generator", "tiny_seq2seq"]
+__all__ = ["KINDS", "tiny_generator", "tiny_seq2seq"]
 
 KINDS = ("bart", "t5", "bert2bert")
 
@@ -71,20 +70,3 @@ def tiny_generator(folder: Path, kind: str = "bart", seed: int = 0) -> Path:
     tiny_seq2seq(kind, seed).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
-
-
-def fid_checkpoint(folder: Path) -> torch.Tensor:
-    """A T5 reader as FiD's own code saved it: encoder in wrappers, a bias in the cross-attention."""
-    tiny_generator(folder, "t5")
-    state = load_file(folder / "model.safetensors")
-    bias = torch.randn(32, 2)
-    renamed = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": bias}
-    for name, tensor in state.items():
-        name = (
-            name.replace("encoder.block.", "encoder.encoder.block.").replace(".layer.", ".module.layer.")
-            if (name.startswith("encoder.block."))
-            else name
-        )
-        renamed[name.replace("encoder.final", "encoder.encoder.final")] = tensor
-    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
-    return bias

@@ -4,30 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     PreTrainedModel,
-    T5ForConditionalGeneration,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-from transformers.models.t5.modeling_t5 import T5Attention
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.log import get_logger
 from rag.runtime.backbone import attention_for, loading, set_dropout
 from readers.generative.causal import FRAME_TOKENS, Causal, causal_layout, causal_limit
 from readers.generative.model import Seq2Seq, answer_limit, longest_row
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import READER_FILE, check_files, load_manifest, with_overrides
-
-_CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-_WRAPPED = "encoder.encoder."  # FiD's own code saved the encoder inside a wrapper
 
 
 def load_generator(
@@ -51,19 +42,17 @@ def load_generator(
     manifest = load_manifest(GeneratorManifest, folder) if (folder / READER_FILE).exists() else None
     if manifest is not None:
         check_files(manifest, folder)
-    model, tokenizer, has_bias = load_seq2seq(name_or_path, dropout=dropout, train_on=train_on)
+    model, tokenizer = load_seq2seq(name_or_path, dropout=dropout, train_on=train_on)
     if manifest is None:
         usual = GeneratorSettings().passage_tokens
         if model.config.is_encoder_decoder:
             fitting = min(usual, longest_row(model) or usual)
-            changes = {"passage_tokens": fitting, "legacy_cross_bias": has_bias, **changes}
+            changes = {"passage_tokens": fitting, **changes}
         else:
             changes = {**causal_layout(tokenizer), **changes}
         manifest = GeneratorManifest(name=str(name_or_path))
     settings = with_overrides(manifest.settings, changes)
     check_rows(model, settings)
-    if settings.legacy_cross_bias:
-        _restore_cross_bias(name_or_path, model)
     return model.eval(), tokenizer, manifest.model_copy(update={"settings": settings})
 
 
@@ -96,8 +85,8 @@ def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
 
 def load_seq2seq(
     name_or_path: str | Path, *, dropout: float | None = None, train_on: str | None = None
-) -> tuple[PreTrainedModel, Any, bool]:
-    """The model in fp32, its tokenizer, and whether FiD's own code trained it with a bias of cross-attention.
+) -> tuple[PreTrainedModel, Any]:
+    """The model in fp32, and its tokenizer.
 
     Args:
         name_or_path: folder or Hugging Face name.
@@ -123,19 +112,11 @@ def load_seq2seq(
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, use_fast=True)
     hint = "the checkpoint is damaged or cut short: copy the whole folder again"
     with loading(f"{name_or_path}: the weights cannot be read", hint=hint, kind=IncompleteArtifactError):
-        names = _weight_names(Path(name_or_path))
-        is_fid = config.model_type == "t5" and any(name.startswith(_WRAPPED) for name in names)
-        if is_fid:
-            state = {_plain_name(name): tensor for name, tensor in _read_weights(Path(name_or_path)).items()}
-            model, report = T5ForConditionalGeneration.from_pretrained(
-                None, config=config, state_dict=state, output_loading_info=True, dtype=torch.float32
-            )
-        else:
-            kind: Any = AutoModelForCausalLM if is_causal else AutoModelForSeq2SeqLM
-            model, report = kind.from_pretrained(
-                name_or_path, config=config, output_loading_info=True, dtype=torch.float32,
-                attn_implementation=attention_for(config, train_on) if train_on else None,
-            )  # fmt: skip
+        kind: Any = AutoModelForCausalLM if is_causal else AutoModelForSeq2SeqLM
+        model, report = kind.from_pretrained(
+            name_or_path, config=config, output_loading_info=True, dtype=torch.float32,
+            attn_implementation=attention_for(config, train_on) if train_on else None,
+        )  # fmt: skip
     odd = [*report["missing_keys"], *(str(item) for item in report["mismatched_keys"])]
     if odd:
         raise IncompleteArtifactError(
@@ -148,14 +129,7 @@ def load_seq2seq(
             f"{name_or_path}: the tokenizer knows {len(tokenizer)} tokens, the model embeds {embedded}",
             hint="take the tokenizer of the model the checkpoint was trained from",
         )
-    if not is_fid and _CROSS_BIAS in names:
-        get_logger(__name__).warning(
-            "%s holds a position bias of cross-attention that transformers has ignored since 3.5. Stock T5 "
-            "never used it; readers trained by FiD's own code did: for these set legacy_cross_bias=true in "
-            "reader.json",
-            name_or_path,
-        )
-    return model, tokenizer, is_fid and _CROSS_BIAS in names
+    return model, tokenizer
 
 
 _HINT = (
@@ -167,59 +141,3 @@ def is_decoder_only(config: Any) -> bool:
     """Whether a configuration is that of a causal language model, by the architecture that it names."""
     names = getattr(config, "architectures", None) or [""]
     return not config.is_encoder_decoder and names[0].endswith(("ForCausalLM", "LMHeadModel"))
-
-
-def _plain_name(name: str) -> str:
-    """FiD's wrapped name → T5's: `encoder.encoder.block.3.module.layer…` → `encoder.block.3.layer…`."""
-    if name.startswith(_WRAPPED):
-        name = name.removeprefix("encoder.").replace(".module.", ".")
-    return name
-
-
-def _weight_names(folder: Path) -> list[str]:
-    """Names of all tensors of a local checkpoint; none for a name on the hub."""
-    names: list[str] = []
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            names += file.keys()
-    return names or list(_read_weights(folder))
-
-
-def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a local checkpoint by the names in its files; nothing else in them is loaded."""
-    state: dict[str, torch.Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        state |= load_file(path)
-    for path in [] if state else sorted(folder.glob("pytorch_model*.bin")):
-        state |= torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    return state
-
-
-class _LegacyCrossAttention(T5Attention):
-    """T5's cross-attention with the position bias it had before transformers 3.5.
-
-    The key's position counts from the first token of the first passage. Only keys before the step's own
-    position differ from the rest, so the bias touches the first few tokens of the first passage.
-    """
-
-    def compute_bias(
-        self, query_length: int, key_length: int, device: Any = None, past_seen_tokens: int = 0
-    ) -> torch.Tensor:
-        """(1, H, T, S) bias; what is cached includes the tokens of this very step."""
-        seen = max(0, int(past_seen_tokens) - query_length)
-        return super().compute_bias(query_length, key_length, device, seen)
-
-
-def _restore_cross_bias(name_or_path: str | Path, model: Any) -> None:
-    """Put the ignored tensor back where it was trained."""
-    weight = _read_weights(Path(name_or_path)).get(_CROSS_BIAS)
-    if weight is None:
-        raise ArtifactError(
-            f"{name_or_path}: legacy_cross_bias is on, but the checkpoint has no {_CROSS_BIAS}",
-            hint="switch it off: this reader was trained without that bias",
-        )
-    layer = model.decoder.block[0].layer[1]
-    old: nn.Module = layer.EncDecAttention
-    new = _LegacyCrossAttention(model.decoder.config, has_relative_attention_bias=True, layer_idx=0)
-    new.load_state_dict({**old.state_dict(), "relative_attention_bias.weight": weight})
-    layer.EncDecAttention = new.eval()

@@ -11,7 +11,7 @@ from readers.manifest import Manifest
 Marginal = Literal["sequence", "token"]
 FID_TEMPLATE = "question: {question} title: {title} context: {text}"
 _FIELDS = frozenset({"question", "title", "text"})
-_RETIRED = frozenset({"writes", "retrieval_weight", "decoding"})
+_RETIRED = frozenset({"writes", "retrieval_weight", "decoding", "legacy_cross_bias"})
 
 
 class GeneratorSettings(Config):
@@ -34,7 +34,6 @@ class GeneratorSettings(Config):
         no_answer: text that the model was trained to generate where the passages have no answer; None if it
             was not trained on such questions.
         prior_scale: factor on retrieval scores, whose softmax is then p(z|x), in the modes of RAG.
-        legacy_cross_bias: add the position bias that T5's cross-attention had in transformers before 3.5.
         batch_tokens: tokens that are encoded at a time.
     """
 
@@ -48,7 +47,6 @@ class GeneratorSettings(Config):
     beams: int = Field(default=1, ge=1, le=64)
     no_answer: str | None = None
     prior_scale: float = Field(default=1.0, gt=0)
-    legacy_cross_bias: bool = False
     batch_tokens: int = Field(default=8192, ge=1)
 
     @property

@@ -155,7 +155,7 @@ def _start(
     """
     head, layout = None, {"template": config.template}
     if config.model is not None:
-        model, tokenizer, _ = load_seq2seq(config.model, dropout=config.dropout, train_on=device)
+        model, tokenizer = load_seq2seq(config.model, dropout=config.dropout, train_on=device)
         if not model.config.is_encoder_decoder:
             if config.checkpoint_layers:
                 raise ConfigError(

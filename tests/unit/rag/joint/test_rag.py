@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from pydantic import ValidationError
 
 from indexers.build import build_index
@@ -24,13 +23,10 @@ from rag.joint.rag import train_rag
 from rag.joint.task import JointTask
 from rag.pipeline import Pipeline
 from rag.training.run_log import read_metrics
-from readers.generative.reader import GenerativeReader
-from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import READER_FILE
 from retrievers import rerank
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.rerank import RerankingRetriever
-from tests.tiny_generator import fid_checkpoint
 from tests.tiny_joint import THINGS, joint_world
 from tests.tiny_reader import tiny_encoder
 
@@ -288,21 +284,6 @@ def test_a_reader_with_a_prior_says_where_it_is_over_another_retriever(
     (fused / READER_FILE).write_text(json.dumps(said))
     Pipeline.open(tmp_path / "words", reader=str(fused), retriever="bm25").close()
     assert "other scores" not in caplog.text
-
-
-def test_a_reader_of_fids_own_code_keeps_its_position_bias(world: dict[str, Any], tmp_path: Path) -> None:
-    bias = fid_checkpoint(tmp_path / "fid")
-    GeneratorManifest(name="fid", settings=GeneratorSettings(legacy_cross_bias=True)).save(tmp_path / "fid")
-    told = {**world["reader"], "generator": str(tmp_path / "fid")}
-    changes = {"reader": told, "document_side": "frozen", "refresh_every_steps": 0, "max_steps": 1}
-    out = train_emdr2(config(EmdrTrainConfig, world, tmp_path / "run", **changes))
-    reader = GenerativeReader.load(out, precision="fp32")
-    assert reader.settings.legacy_cross_bias
-    cross = reader.seq2seq.model.decoder.block[0].layer[1].EncDecAttention
-    kept = cross.relative_attention_bias.weight.detach()
-    assert not torch.equal(kept, bias)  # it is trained
-    torch.testing.assert_close(kept, bias, atol=1e-3, rtol=0)
-    assert "(Fusion-in-Decoder), trained by `rag train emdr2`" in (out / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 import logging
 import math
-import shutil
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
@@ -22,7 +20,7 @@ from readers.manifest import Calibration
 from readers.open import open_reader, reader_kind
 from readers.spans import find_span
 from tests.tiny_causal import causal_folder
-from tests.tiny_generator import KINDS, fid_checkpoint, tiny_generator
+from tests.tiny_generator import KINDS, tiny_generator
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
 
 PASSAGES = [
@@ -204,61 +202,6 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(MismatchedArtifactError, match="the tokenizer knows"):
         GenerativeReader.load(tmp_path)
-
-
-def test_a_released_fid_reader_opens_with_the_bias_it_was_trained_with(tmp_path: Path) -> None:
-    """Compared with the bias added by hand at every step: bucket 0 from the step's own position on."""
-    bias = fid_checkpoint(tmp_path)
-    state = load_file(tmp_path / "model.safetensors")
-    state.pop(next(name for name in state if "EncDecAttention.relative" in name))
-    shutil.copytree(tmp_path, tmp_path / "later")  # transformers trains without that bias since 3.5
-    save_file(state, tmp_path / "later" / "model.safetensors", metadata={"format": "pt"})
-    assert not GenerativeReader.load(tmp_path / "later", precision="fp32").settings.legacy_cross_bias
-    reader = GenerativeReader.load(tmp_path, precision="fp32", answer_tokens=5)
-    assert reader.settings.legacy_cross_bias
-    ours = reader.seq2seq
-    rows = [[[2, 60, 61, 62, 3], [2, 61, 7, 9, 66, 63, 3]]]
-    memory, labels = ours.encode(rows), ours.targets([[61, 62, 9]])
-    with torch.no_grad():
-        found = ours.token_log_probs(memory, labels)
-    plain = GenerativeReader.load(tmp_path, precision="fp32", legacy_cross_bias=False).seq2seq
-    added = torch.zeros(1, 2, 4, 12)
-    for step in range(4):
-        for key in range(12):
-            added[0, :, step, key] = bias[max(0, step - key)]  # below 16 every distance has its own bucket
-
-    def add(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        return args, {**kwargs, "position_bias": added}
-
-    cross = plain.model.decoder.block[0].layer[1].EncDecAttention
-    cross.register_forward_pre_hook(add, with_kwargs=True)
-    with torch.no_grad():
-        expected = plain.token_log_probs(memory, labels)
-    assert torch.allclose(found, expected, atol=1e-4)
-    with torch.no_grad():  # step by step with a cache, as generate works
-        [[greedy]] = ours.generate(memory, answer_tokens=4)
-        steps: list[int] = []
-        for _ in range(4):
-            logits = ours.model(
-                encoder_outputs=(memory.states,), attention_mask=memory.mask,
-                decoder_input_ids=torch.tensor([[2, *steps]]), use_cache=False,
-            ).logits  # fmt: skip
-            steps.append(int(logits[0, -1].argmax()))
-    assert greedy == [token for token in steps[: steps.index(3) if 3 in steps else 4] if token not in (0, 2)]
-
-
-def test_a_stock_t5_does_not_get_the_bias_but_is_told_of_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    tiny_generator(tmp_path, "t5")
-    with pytest.raises(ArtifactError, match="was trained without"):
-        GenerativeReader.load(tmp_path, legacy_cross_bias=True)
-    state = load_file(tmp_path / "model.safetensors")
-    state["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = torch.randn(32, 2)
-    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    reader = GenerativeReader.load(tmp_path)
-    assert not reader.settings.legacy_cross_bias
-    assert GenerativeReader.load(tmp_path, legacy_cross_bias=True).settings.legacy_cross_bias
 
 
 def test_what_is_saved_opens_in_transformers(folder: Path) -> None:
