@@ -13,7 +13,6 @@ from rag.core.errors import (
     ConfigError,
     DataError,
     IncompleteArtifactError,
-    MismatchedArtifactError,
 )
 from rag.runtime.hardware import has_int8
 from readers.calibration import fit_calibration
@@ -118,12 +117,6 @@ def test_int8_error_is_at_most_half_a_step(tmp_path: Path) -> None:
     assert torch.equal(rounded(state["a"]), loaded["a"])
 
 
-def test_a_damaged_weights_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "w.safetensors").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00 not json at all")
-    with pytest.raises(ArtifactError, match=r"w\.safetensors"):
-        load_int8(tmp_path / "w.safetensors")
-
-
 def test_rows_follow_the_layout() -> None:
     tokenizer = tiny_tokenizer()
     settings = ReaderSettings(max_tokens=20, stride_tokens=2, question_tokens=3, title_tokens=2)
@@ -152,7 +145,7 @@ def test_rows_follow_the_layout() -> None:
     assert len(row.ids) == row.text_to
 
 
-def test_export_loads_back_and_refuses_damage(tmp_path: Path, encoder_folder: Path) -> None:
+def test_export_loads_back_and_refuses_other_versions(tmp_path: Path, encoder_folder: Path) -> None:
     model = SpanModel.from_encoder(encoder_folder, seed=1)
     weights = dict(model.state_dict())
     settings = ReaderSettings(max_tokens=64, question_tokens=24, title_tokens=8)
@@ -172,12 +165,6 @@ def test_export_loads_back_and_refuses_damage(tmp_path: Path, encoder_folder: Pa
     (tmp_path / "reader.json").write_text(json.dumps({**data, "format_version": 99}))
     with pytest.raises(ArtifactError, match="99"):
         load_manifest(ReaderManifest, tmp_path)
-    (tmp_path / "reader.json").write_text(json.dumps(data))
-    with open(tmp_path / data["weights_file"], "r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"\x55")
-    with pytest.raises(MismatchedArtifactError, match="sha256"):
-        ExtractiveReader.load(tmp_path)
 
 
 def test_word_embeddings_that_are_installed_are_not_stored_again(
@@ -234,11 +221,6 @@ def test_int8_inference_needs_ranges_which_are_checked(tmp_path: Path, encoder_f
     else:
         with pytest.raises(ConfigError, match="neither AVX2 nor VNNI"):
             ExtractiveReader.load(tmp_path, precision="int8")
-    with open(tmp_path / "ranges.safetensors", "r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"\x55")
-    with pytest.raises(MismatchedArtifactError, match=r"ranges\.safetensors"):
-        ExtractiveReader.load(tmp_path)
 
 
 def test_the_trained_folder_is_a_hugging_face_reader(tmp_path: Path, encoder_folder: Path) -> None:

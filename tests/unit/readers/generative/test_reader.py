@@ -183,11 +183,6 @@ def test_folders_that_cannot_be_read_with_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="colour"):
         GenerativeReader.load(good, colour=1)
     weights = good / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(IncompleteArtifactError, match="cannot be read"):
-        GenerativeReader.load(good)
-    weights.write_bytes(whole)
     state = load_file(weights)
     dropped = next(name for name in state if "decoder" in name and "fc1" in name)
     save_file({k: v for k, v in state.items() if k != dropped}, weights, metadata={"format": "pt"})
