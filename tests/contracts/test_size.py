@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1692, 1425),
+    "rag/*.py": (1689, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1618, 1300),
     "rag/cli": (2428, 1300),
@@ -20,15 +20,15 @@ CEILINGS = {
     "rag/joint": (2617, 2100),
     "rag/metrics": (778, 600),
     "rag/rounds": (846, 450),
-    "rag/runtime": (1900, 1100),
+    "rag/runtime": (1893, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (620, 450),
     "rag/training": (2082, 1400),
     "indexers": (6438, 4400),
-    "readers": (9259, 6600),
+    "readers": (9145, 6600),
     "retrievers": (9991, 6600),
     "serve": (3259, 2600),
-    "tests": (35102, 24000),
+    "tests": (35093, 24000),
 }
 
 
