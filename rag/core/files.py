@@ -168,11 +168,10 @@ def is_temporary(path: Path) -> bool:
     return path.name.startswith(".") and TEMPORARY_MARK in path.name
 
 
-def remove_temporaries(directory: Path, *, spare: str = "") -> None:
-    """Delete temporary files that killed writers left in `directory`, except those of the file `spare`."""
+def remove_temporaries(directory: Path) -> None:
+    """Delete temporary files that killed writers left in `directory`."""
     for entry in directory.glob(f".*{TEMPORARY_MARK}*"):
-        if not spare or not entry.name.startswith(f".{spare}{TEMPORARY_MARK}"):
-            _remove(entry)
+        _remove(entry)
 
 
 def _remove(path: Path) -> None:
