@@ -12,7 +12,7 @@ CEILINGS = {
     "rag/adaptation": (489, 400),
     "rag/bench": (1618, 1300),
     "rag/cli": (2428, 1300),
-    "rag/core": (1629, 900),
+    "rag/core": (1628, 900),
     "rag/data": (7604, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2597, 1900),
