@@ -8,39 +8,42 @@ build was interrupted, except Lucene's files and the manifest's entries for thes
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 from indexers.documents import DOCUMENTS_NAME, DocumentList
-from indexers.embedding_shards import EmbeddingShards
+from indexers.embedding_shards import EmbeddingShards, Header
 from indexers.embeddings import encode_corpus
-from indexers.faiss_index import build_faiss
-from indexers.ledger import StageLedger
+from indexers.faiss_index import build_faiss, create_faiss
+from indexers.ledger import (
+    DATA_PREFIX,
+    INDEX_KIND,
+    UPDATING_DIR,
+    BuildLedger,
+    remove_unused,
+)
 from indexers.lucene import build_bm25
 from indexers.passage_writer import PassageStoreWriter, passages_digest
 from indexers.passages import PassageStore
-from indexers.presets import PLAID
-from indexers.probes import read_probes, save_probes
+from indexers.presets import INDEX_KINDS, INDEX_TYPES, PLAID, preset_for
+from indexers.probes import PROBES_NAME, read_probes, save_probes
 from indexers.protocols import EncodesCorpus, PassageEncoder
 from indexers.settings import STAGES, BuildSettings, Stage
 from indexers.token_build import TokenEncoder, build_tokens
-from indexers.token_index import TokenIndex
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
-from rag.core.files import directory_lock, disk_errors, fingerprint, is_temporary, remove_temporaries
-from rag.core.manifest import LEDGER_NAME, MANIFEST_NAME, file_table, read_manifest, write_manifest
+from rag.core.files import directory_lock, disk_errors, fingerprint, is_temporary
+from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME
 from rag.core.progress import Progress
 from rag.core.types import Passage
 
-PASSAGES_DIR, EMBEDDINGS_DIR, DENSE_DIR, TOKENS_DIR, BM25_DIR = STAGES
-SEGMENTS_DIR, VERSIONS_DIR = "segments", "versions"  # in an index that was updated
-INDEX_KIND = "index"
-_KNOWN = {
-    *STAGES, LEDGER_NAME, MANIFEST_NAME, ".lock", SEGMENTS_DIR, VERSIONS_DIR,
-    *("build_log.json", "encoder", "reader", "pipeline.json"),  # of older versions and of saved pipelines
-}  # fmt: skip
+__all__ = ["INDEX_KIND", "BuildSettings", "build_index"]
+_OWN = {
+    *(MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR),
+    *("encoder", "reader", "pipeline.json"),  # of saved pipelines
+    *(*STAGES, "build.json", "build_log.json", "segments", "versions"),  # of earlier versions
+}
 
 
 def build_index(
@@ -85,15 +88,14 @@ def build_index(
         0
     """
     settings, place = settings or BuildSettings(), Path(out)
-    wanted = ["passages", *["embeddings", "dense"] * settings.has_dense, *["tokens"] * settings.has_tokens]
-    wanted += ["bm25"] * settings.has_bm25
+    stages = settings.stages
     if until is not None:
-        if until not in wanted:
+        if until not in stages:
             raise ConfigError(
-                f"a {settings.retriever} index has no stage {until!r}", hint=f"one of: {', '.join(wanted)}"
+                f"a {settings.retriever} index has no stage {until!r}", hint=f"one of: {', '.join(stages)}"
             )
-        wanted = wanted[: wanted.index(until) + 1]
-    if {"embeddings", "tokens"} & set(wanted) and encoder is None:
+        stages = stages[: stages.index(until) + 1]
+    if {"embeddings", "tokens"} & {*stages} and encoder is None:
         raise ConfigError(
             f"retriever {settings.retriever!r} needs an encoder", hint="pass one, or choose retriever bm25"
         )
@@ -102,21 +104,34 @@ def build_index(
     with directory_lock(place):
         if overwrite:  # without passages, the old index stays
             passages = _refuse_empty(passages)
-        _prepare(place, overwrite)
-        ledger = StageLedger(place)
+        with disk_errors(place):
+            ledger = BuildLedger(place, overwrites=overwrite)
         _refuse_second_vectors(place, ledger, settings)
-        store = build_passages(passages, place, ledger, source, documents)
-        if "embeddings" in wanted:
-            build_embeddings(store, place, ledger, cast("PassageEncoder", encoder), settings, encode)
-        if "dense" in wanted:
-            build_dense(place, ledger, settings)
-        if "tokens" in wanted:
-            build_token_stage(store, place, ledger, cast("TokenEncoder", encoder), settings)
-        if "bm25" in wanted:
-            build_lucene(store, place, ledger, settings)
-        if until is None and not (place / MANIFEST_NAME).exists():
-            write_index_manifest(place, ledger)
+        store = build_passages(passages, ledger, source, documents)
+        build_stages(stages, store, ledger, encoder, settings, encode)
+        if until is None and ledger.folder.exists():
+            ledger.commit([stage for stage in STAGES if ledger.finished(stage)])
+            remove_unused(place)
     return place
+
+
+def build_stages(
+    stages: Iterable[str],
+    store: PassageStore,
+    ledger: BuildLedger,
+    encoder: PassageEncoder | TokenEncoder | None,
+    settings: BuildSettings,
+    encode: EncodesCorpus = encode_corpus,
+) -> None:
+    """The stages after the passages, those that are named."""
+    if "embeddings" in stages:
+        build_embeddings(store, ledger, cast("PassageEncoder", encoder), settings, encode)
+    if "dense" in stages:
+        build_dense(ledger, settings)
+    if "tokens" in stages:
+        build_token_stage(store, ledger, cast("TokenEncoder", encoder), settings)
+    if "bm25" in stages:
+        build_lucene(store, ledger, settings)
 
 
 def _refuse_empty(passages: Iterable[Passage]) -> Iterator[Passage]:
@@ -131,7 +146,7 @@ def _nothing_to_index() -> DataError:
     return DataError("there are no passages to index", hint="check the corpus and the split settings")
 
 
-def _refuse_second_vectors(place: Path, ledger: StageLedger, settings: BuildSettings) -> None:
+def _refuse_second_vectors(place: Path, ledger: BuildLedger, settings: BuildSettings) -> None:
     """An index has one encoder: vectors of passages or of tokens."""
     if settings.has_dense and ledger.begun("tokens"):
         raise MismatchedArtifactError(
@@ -146,8 +161,11 @@ def _refuse_second_vectors(place: Path, ledger: StageLedger, settings: BuildSett
 
 
 def _refuse_others_files(place: Path) -> None:
+    def is_own(entry: Path) -> bool:
+        return entry.name in _OWN or entry.name.startswith(DATA_PREFIX) or is_temporary(entry)
+
     with disk_errors(place):
-        foreign = sorted(e.name for e in place.iterdir() if e.name not in _KNOWN and not is_temporary(e))
+        foreign = sorted(entry.name for entry in place.iterdir() if not is_own(entry))
     if foreign:
         raise ConfigError(
             f"{place} holds other files ({', '.join(foreign[:3])}), not an index",
@@ -155,49 +173,26 @@ def _refuse_others_files(place: Path) -> None:
         )
 
 
-def _prepare(place: Path, overwrite: bool) -> None:
-    with disk_errors(place):
-        remove_temporaries(place)
-        is_finished = (place / MANIFEST_NAME).is_file()
-        if is_finished and not overwrite and "folders" in read_manifest(place):
-            raise MismatchedArtifactError(
-                f"{place} was updated since it was built",
-                hint=f"update it again with --update {place}, or add --overwrite to build it anew",
-            )
-        if overwrite:
-            # The manifest first: from here on nothing looks complete.
-            for name in (MANIFEST_NAME, *sorted(_KNOWN - {MANIFEST_NAME, ".lock"})):
-                path = place / name
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
-
-
 def build_passages(
     passages: Iterable[Passage],
-    place: Path,
-    ledger: StageLedger,
+    ledger: BuildLedger,
     source: Mapping[str, Any] | None,
     documents: DocumentList | None = None,
 ) -> PassageStore:
-    """Stage 1: store the passages."""
-    directory = place / PASSAGES_DIR
-    if source is not None:
-        wanted = json.loads(json.dumps(source, sort_keys=True, default=str))
-        if not ledger.begin("passages", {"source": wanted}):
-            return PassageStore.open(directory)
-    elif ledger.finished("passages"):
+    """Stage 1: store the passages; a build that replaces an index always does."""
+    described = None if source is None else json.loads(json.dumps(source, sort_keys=True, default=str))
+    if source is None and not ledger.replaces and ledger.finished("passages"):
         # No description of the source: the passages themselves are compared.
         count, sha256 = passages_digest(passages)
         if ledger.output("passages") != {"count": count, "sha256": sha256}:
             raise MismatchedArtifactError(
-                f"{place} holds {ledger.output('passages')['count']} other passages, now {count} came",
+                f"{ledger.place} holds {ledger.output('passages')['count']} other passages, now {count} came",
                 hint="choose another --out, or add --overwrite",
             )
-        return PassageStore.open(directory)
-    else:
-        ledger.begin("passages", {"source": None})
+        return PassageStore.open(ledger.path("passages"))
+    if not ledger.begin("passages", {"source": described}, anew=ledger.replaces):
+        return PassageStore.open(ledger.path("passages"))
+    directory = ledger.path("passages")
     iterator = iter(passages)
     with (
         PassageStoreWriter(directory) as writer,
@@ -217,8 +212,7 @@ def build_passages(
 
 def build_embeddings(
     passages: PassageStore,
-    place: Path,
-    ledger: StageLedger,
+    ledger: BuildLedger,
     encoder: PassageEncoder,
     settings: BuildSettings,
     encode: EncodesCorpus = encode_corpus,
@@ -234,6 +228,8 @@ def build_embeddings(
         raise ConfigError(
             f"the encoder's vectors have {encoder.dim} dimensions, but its identity states {identity.dim}"
         )
+    if settings.index_type != "flat":  # refused before hours of encoding
+        create_faiss(preset_for(settings.index_type, len(passages), encoder.dim), encoder.dim)
     inputs = {
         "passages": ledger.output("passages"),
         "encoder": identity.comparable(),
@@ -244,17 +240,18 @@ def build_embeddings(
     }
     if not ledger.begin("embeddings", inputs):
         return
-    directory = place / EMBEDDINGS_DIR
-    encode(directory, passages, encoder, settings.stored_dtype, shard_rows=settings.shard_rows)
-    save_probes(directory, passages, encoder, settings.probes, settings.seed)
-    output = {"rows": len(passages), "dim": encoder.dim, "dtype": settings.stored_dtype}
-    ledger.finish("embeddings", {**output, "shard_rows": settings.shard_rows})
+    directory = ledger.path("embeddings")
+    shards = encode(directory, passages, encoder, settings.stored_dtype, shard_rows=settings.shard_rows)
+    if not (directory / PROBES_NAME).exists():
+        save_probes(directory, passages, encoder, settings.probes, settings.seed)
+    checksums = {f"embeddings/{name}": entry for name, entry in shards.checksums().items()}
+    ledger.finish("embeddings", shards.header.to_json(), checksums)
 
 
-def build_dense(place: Path, ledger: StageLedger, settings: BuildSettings) -> None:
-    """Stage 3: the FAISS index over finished embeddings, tuned and measured on the probes."""
+def build_dense(ledger: BuildLedger, settings: BuildSettings) -> None:
+    """Stage 3: the FAISS index over finished embeddings, measured on the probes."""
     inputs = {
-        "embeddings": ledger.fingerprint("embeddings"),
+        "embeddings": fingerprint(ledger.inputs("embeddings"))[:16],
         "index_type": settings.index_type,
         "recall_target": settings.tuned_recall,
         "seed": settings.seed,
@@ -262,9 +259,10 @@ def build_dense(place: Path, ledger: StageLedger, settings: BuildSettings) -> No
     }
     if not ledger.begin("dense", inputs):
         return
-    embeddings = EmbeddingShards.open(place / EMBEDDINGS_DIR)
+    header = Header.of(ledger.output("embeddings"))
+    embeddings = EmbeddingShards.open(ledger.path("embeddings"), header)
     info = build_faiss(
-        embeddings, place / DENSE_DIR, index_type=settings.index_type, probes=read_probes(embeddings),
+        embeddings, ledger.path("dense"), index_type=settings.index_type, probes=read_probes(embeddings),
         recall_target=settings.tuned_recall, seed=settings.seed, threads=settings.threads,
         reproducible=settings.reproducible,
     )  # fmt: skip
@@ -272,7 +270,7 @@ def build_dense(place: Path, ledger: StageLedger, settings: BuildSettings) -> No
 
 
 def build_token_stage(
-    passages: PassageStore, place: Path, ledger: StageLedger, encoder: TokenEncoder, settings: BuildSettings
+    passages: PassageStore, ledger: BuildLedger, encoder: TokenEncoder, settings: BuildSettings
 ) -> None:
     """Stage 4: token vectors, compressed."""
     inputs = {
@@ -285,48 +283,38 @@ def build_token_stage(
     if not ledger.begin("tokens", inputs):
         return
     info = build_tokens(
-        passages, place / TOKENS_DIR, encoder, bits=settings.token_bits, shard_rows=settings.shard_rows,
+        passages, ledger.path("tokens"), encoder, bits=settings.token_bits, shard_rows=settings.shard_rows,
         seed=settings.seed,
     )  # fmt: skip
     ledger.finish("tokens", info)
 
 
-def build_lucene(passages: PassageStore, place: Path, ledger: StageLedger, settings: BuildSettings) -> None:
+def build_lucene(passages: PassageStore, ledger: BuildLedger, settings: BuildSettings) -> None:
     """Stage 5: the BM25 index."""
     inputs = {"passages": ledger.output("passages"), "k1": settings.k1, "b": settings.b}
     if not ledger.begin("bm25", inputs):
         return
     info = build_bm25(
-        passages, place / BM25_DIR, k1=settings.k1, b=settings.b,
+        passages, ledger.path("bm25"), k1=settings.k1, b=settings.b,
         threads=settings.threads or os.cpu_count() or 1, heap_mib=settings.java_heap_mib,
     )  # fmt: skip
     ledger.finish("bm25", info)
 
 
-def write_index_manifest(place: Path, ledger: StageLedger) -> None:
-    """Last stage: the manifest, with all checksums; those of embedding shards come from the ledger."""
-    stages = [stage for stage in STAGES if ledger.finished(stage)]
-    present = {
-        path.relative_to(place).as_posix()
-        for stage in stages
-        for path in (place / stage).rglob("*")
-        if path.is_file()
+def settings_of_stages(inputs: Mapping[str, Mapping[str, Any]], factory: str = "") -> BuildSettings:
+    """The settings that a finished index was built with, from what its stages were made from.
+
+    Args:
+        factory: FAISS' string of its vectors, for a type that has no name any more.
+    """
+    names = {
+        "embeddings": ("dtype", "shard_rows", "probes"),
+        "dense": ("index_type", "recall_target", "seed", "reproducible"),
+        "bm25": ("k1", "b"),
     }
-    known: dict[str, dict[str, Any]] = {}
-    manifest: dict[str, Any] = {"kind": INDEX_KIND, "stages": stages, "metric": "inner_product"}
-    manifest.update({stage: ledger.output(stage) for stage in stages})
-    if "embeddings" in stages:
-        embeddings = EmbeddingShards.open(place / EMBEDDINGS_DIR)
-        known = {f"{EMBEDDINGS_DIR}/{name}": entry for name, entry in embeddings.checksums().items()}
-        manifest["encoder"] = embeddings.encoder.to_json()
-    if "tokens" in stages:
-        manifest["encoder"] = TokenIndex.open(place / TOKENS_DIR).encoder.to_json()
-    table = {**known, **file_table(place, (present | {LEDGER_NAME}) - set(known))}
-    manifest["files"] = dict(sorted(table.items()))
-    write_manifest(place, {**manifest, "checksum": manifest_checksum(manifest)})
-
-
-def manifest_checksum(manifest: Mapping[str, Any]) -> str:
-    """Hex sha256 of an index manifest without its own checksum and format version."""
-    content = {key: value for key, value in manifest.items() if key not in ("checksum", "format_version")}
-    return fingerprint(content)
+    values = {name: inputs[stage][name] for stage in names if stage in inputs for name in names[stage]}
+    if values.get("index_type", "flat") not in INDEX_TYPES:
+        values["index_type"] = factory
+    parts = tuple(part for part in ("dense", "bm25") if part in inputs)
+    kind = next(kind for kind, needed in INDEX_KINDS.items() if needed == parts)
+    return BuildSettings(retriever=kind, **values)

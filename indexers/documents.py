@@ -10,31 +10,22 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from rag.core.arrays import Int64
 from rag.core.errors import ArtifactError
 from rag.core.files import atomic_path
-from rag.core.ragged import ranges
 from rag.core.types import Passage
 from rag.data.records import Document
 
 DOCUMENTS_NAME = "documents.arrow"
 _BATCH_ROWS = 65_536
 _SCHEMA = pa.schema(
-    [
-        ("id", pa.large_string()),
-        ("digest", pa.string()),
-        ("passages", pa.int32()),
-        ("first", pa.int64()),
-        ("sent", pa.bool_()),
-    ]
+    [("id", pa.large_string()), ("digest", pa.string()), ("passages", pa.int32()), ("sent", pa.bool_())]
 )
 
 
@@ -45,56 +36,30 @@ class DocumentEntry:
     Attributes:
         digest: hex digest of the file or the record that it was read from; "" if it is not known.
         passages: number of its passages.
-        first: row of its first passage, counted through all segments.
+        first: row of its first passage; 0 where it has none or they are not stored yet.
         sent: whether it came over HTTP, not from the corpus.
     """
 
     id: str
     digest: str
     passages: int
-    first: int
+    first: int = 0
     sent: bool = False
 
 
-@dataclass(slots=True)
-class DocumentTable:
-    """Documents in the order of the corpus, by id.
+def read_document_entries(path: Path) -> dict[str, DocumentEntry]:
+    """The documents that a `DocumentList` wrote, by id, in the order of the index.
 
-    Example:
-        >>> table = grouped(["a-0", "a-1", "b-0"], lambda passage_id: passage_id[0])
-        >>> table.rows().tolist(), table.entries["b"].first
-        ([0, 1, 2], 2)
+    Raises:
+        ArtifactError: the file is damaged.
     """
-
-    entries: dict[str, DocumentEntry] = field(default_factory=dict)
-
-    def rows(self) -> Int64:
-        """Rows of all passages, in the order of the documents."""
-        first = np.array([entry.first for entry in self.entries.values()], np.int64)
-        count = np.array([entry.passages for entry in self.entries.values()], np.int64)
-        return ranges(first, count)
-
-    def write(self, path: Path) -> None:
-        """Write the table as an Arrow file."""
-        listed = DocumentList()
-        with listed.writing(path):
-            for entry in self.entries.values():
-                listed.add(entry)
-
-    @classmethod
-    def read(cls, path: Path) -> DocumentTable:
-        """Read what `write` wrote.
-
-        Raises:
-            ArtifactError: the file is damaged.
-        """
-        try:
-            with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-                entries = [DocumentEntry(**row) for row in reader.read_all().to_pylist()]
-        except (pa.ArrowInvalid, OSError, TypeError) as error:
-            hint = "restore it or rebuild the index"
-            raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
-        return cls({entry.id: entry for entry in entries})
+    try:
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            rows = reader.read_all().select(_SCHEMA.names).to_pylist()
+    except (pa.ArrowInvalid, KeyError, OSError) as error:
+        raise ArtifactError(f"{path} is damaged: {error}", hint="restore it or rebuild the index") from error
+    firsts = itertools.accumulate((row["passages"] for row in rows), initial=0)
+    return {row["id"]: DocumentEntry(**row, first=first) for row, first in zip(rows, firsts, strict=False)}
 
 
 class DocumentList:
@@ -106,30 +71,24 @@ class DocumentList:
         >>> with listed.writing(path):
         ...     listed.append("a.md", "12ab", passages=2)
         ...     listed.append("b.md", "34cd", passages=1)
-        >>> DocumentTable.read(path).entries["b.md"].first
+        >>> read_document_entries(path)["b.md"].first
         2
     """
 
     def __init__(self) -> None:
         self._last: list[DocumentEntry] = []
-        self._next_row = 0
         self._writer: Any = None
 
     @contextmanager
     def writing(self, path: Path) -> Iterator[None]:
-        """Write the documents of the `with` block to a file that `DocumentTable` reads."""
+        """Write the documents of the `with` block to a file for `read_document_entries`."""
         with atomic_path(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as self._writer:
             yield
             self._flush()
 
-    def append(self, id: str, digest: str, *, passages: int) -> None:
-        """List a document of the corpus whose passages are the next rows."""
-        self.add(DocumentEntry(id, digest, passages, self._next_row))
-        self._next_row += passages
-
-    def add(self, entry: DocumentEntry) -> None:
-        """List a document whose rows are known."""
-        self._last.append(entry)
+    def append(self, id: str, digest: str, *, passages: int, sent: bool = False) -> None:
+        """List a document whose passages are the next rows."""
+        self._last.append(DocumentEntry(id, digest, passages, sent=sent))
         if len(self._last) >= _BATCH_ROWS and self._writer is not None:
             self._flush()
 
@@ -166,11 +125,11 @@ def cut_and_listed(
         yield from passages
 
 
-def grouped(passage_ids: Iterable[str], document_of: Callable[[str], str]) -> DocumentTable:
-    """The table of an index that has none: neighbouring passages of one document, with unknown digests."""
-    table, row = DocumentTable(), 0
+def group_passages(passage_ids: Iterable[str], document_of: Callable[[str], str]) -> dict[str, DocumentEntry]:
+    """The documents of an index that lists none: neighbouring passages of one, with unknown digests."""
+    entries, row = dict[str, DocumentEntry](), 0
     for id, group in itertools.groupby(passage_ids, document_of):
         count = sum(1 for _ in group)
-        table.entries[id] = DocumentEntry(id, "", count, row)
+        entries[id] = DocumentEntry(id, "", count, row)
         row += count
-    return table
+    return entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -13,12 +13,11 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.ledger import read_info
-from indexers.protocols import EncoderIdentity
+from indexers.identity import EncoderIdentity
 from indexers.settings import VectorDtype
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError
-from rag.core.files import atomic_write_bytes
+from rag.core.files import atomic_write_bytes, read_json
 from rag.core.npy import RowPages, advise, load_npy
 
 _LARGE_BYTES = 1 << 31  # from which the pages of rows are asked for side by side before they are read
@@ -52,16 +51,33 @@ class Header:
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Header:
-        """The header in the content of `embeddings.json`; KeyError, TypeError or ValueError if it is none."""
-        header = cls(**{**value, "encoder": EncoderIdentity.from_json(value["encoder"])})
-        if header.dtype not in get_args(VectorDtype):
-            raise ValueError(f"dtype {header.dtype!r}")
+        """The header in a stage's entry of a manifest, or in `embeddings.json`.
+
+        Raises:
+            ArtifactError: it is none.
+        """
+        try:
+            header = cls(**{**value, "encoder": EncoderIdentity.from_json(value["encoder"])})
+            if header.dtype not in get_args(VectorDtype):
+                raise ValueError(f"dtype {header.dtype!r}")
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"{HEADER_NAME} is damaged: {error}", hint="rebuild the index") from error
         return header
 
     @classmethod
     def read(cls, directory: Path) -> Header:
         """The header of a folder; an ArtifactError names a missing or damaged file."""
-        return cls.of(read_info(directory / HEADER_NAME, cls.of))
+        path = directory / HEADER_NAME
+        if not path.is_file():
+            raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
+        try:
+            return cls.of(read_json(path))
+        except DataError as error:
+            raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
+
+    def to_json(self) -> dict[str, Any]:
+        """Inverse of `of`."""
+        return {**asdict(self), "encoder": self.encoder.to_json()}
 
 
 def read_ledger(directory: Path) -> dict[int, dict[str, Any]]:
@@ -104,29 +120,32 @@ class EmbeddingShards:
     """
 
     def __init__(self, directory: Path, header: Header, shards: list[NDArray[Any]]) -> None:
-        self.directory, self.encoder = directory, header.encoder
+        self.directory, self.header, self.encoder = directory, header, header.encoder
         self.dim, self.dtype = header.dim, header.dtype
         self.shard_rows = header.shard_rows
-        self._header, self._shards = header, shards
+        self._shards = shards
         self.is_large = header.rows * header.dim * np.dtype(header.dtype).itemsize >= _LARGE_BYTES
 
     @classmethod
-    def open(cls, directory: str | Path) -> EmbeddingShards:
+    def open(cls, directory: str | Path, header: Header | None = None) -> EmbeddingShards:
         """Map all shards and check their headers.
+
+        Args:
+            header: what the manifest of an index says of its shards; None for a folder by itself, which has
+                `embeddings.json` and a ledger.
 
         Raises:
             IncompleteArtifactError: some shards are not written yet.
             ArtifactError: a file is missing, truncated or in another format; the message names it.
         """
         place = Path(directory)
-        header = Header.read(place)
-        ledger = read_ledger(place)
-        absent = [shard for shard in range(header.shards) if shard not in ledger]
-        if absent:
-            raise IncompleteArtifactError(
-                f"{place} lacks {len(absent)} of {header.shards} embedding shards",
-                hint="run the command that builds the index again; it continues where it stopped",
-            )
+        if header is None:
+            header, finished = Header.read(place), read_ledger(place)
+            if absent := [shard for shard in range(header.shards) if shard not in finished]:
+                raise IncompleteArtifactError(
+                    f"{place} lacks {len(absent)} of {header.shards} embedding shards",
+                    hint="run the command that builds the index again; it continues where it stopped",
+                )
         shapes = [(stop - start, header.dim) for start, stop in map(header.shard_range, range(header.shards))]
         shards = [
             load_npy(place / shard_name(shard), dtype=header.dtype, shape=shape)
@@ -137,7 +156,7 @@ class EmbeddingShards:
         return cls(place, header, shards)
 
     def __len__(self) -> int:
-        return self._header.rows
+        return self.header.rows
 
     @cached_property
     def _pages(self) -> list[RowPages]:
@@ -146,12 +165,12 @@ class EmbeddingShards:
     @property
     def shards(self) -> int:
         """Number of shard files."""
-        return self._header.shards
+        return self.header.shards
 
     def part(self, first: int, stop: int) -> tuple[int, EmbeddingShards]:
         """The first row of shard file `first`, and the shard files first … stop - 1 by themselves."""
-        start, end = self._header.shard_range(first)[0], self._header.shard_range(stop - 1)[1]
-        header = replace(self._header, rows=end - start)
+        start, end = self.header.shard_range(first)[0], self.header.shard_range(stop - 1)[1]
+        header = replace(self.header, rows=end - start)
         return start, EmbeddingShards(self.directory, header, self._shards[first:stop])
 
     def checksums(self) -> dict[str, dict[str, Any]]:

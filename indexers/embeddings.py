@@ -15,7 +15,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from indexers.embedding_shards import (
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity, PassageEncoder, ReportingEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
-from rag.core.arrays import Float32
+from rag.core.arrays import Bool, Float32
 from rag.core.errors import DataError, MismatchedArtifactError
 from rag.core.files import (
     atomic_write_bytes,
@@ -80,9 +79,13 @@ def store_shard(directory: Path, shard: int, vectors: Float32) -> dict[str, Any]
             f"({int((~finite).sum())} such rows in shard {shard})",
             hint="use dtype float32, or check the encoder's weights",
         )
-    sha256 = save_npy(directory / shard_name(shard), stored)
-    encoder = header.encoder.fingerprint()
-    return {"shard": shard, "rows": stop - start, "sha256": sha256, "encoder": encoder}
+    return ledger_line(header, shard, save_npy(directory / shard_name(shard), stored))
+
+
+def ledger_line(header: Header, shard: int, sha256: str) -> dict[str, Any]:
+    """The line that counts a shard as finished."""
+    start, stop = header.shard_range(shard)
+    return {"shard": shard, "rows": stop - start, "sha256": sha256, "encoder": header.encoder.fingerprint()}
 
 
 class EmbeddingWriter:
@@ -105,17 +108,17 @@ class EmbeddingWriter:
         shard_rows: int = SHARD_ROWS,
     ) -> None:
         self.directory = Path(directory)
-        self._header = Header(rows, encoder.dim, dtype, shard_rows, encoder)
+        self.header = Header(rows, encoder.dim, dtype, shard_rows, encoder)
         clean_directory(self.directory)
         if (self.directory / HEADER_NAME).exists():
             self._refuse_other(Header.read(self.directory))
         else:
-            atomic_write_json(self.directory / HEADER_NAME, asdict(self._header))
+            atomic_write_json(self.directory / HEADER_NAME, self.header.to_json())
         self._ledger = read_ledger(self.directory)
         self._drop_damaged()
 
     def _refuse_other(self, found: Header) -> None:
-        sides = ({**asdict(side), "encoder": side.encoder.comparable()} for side in (found, self._header))
+        sides = ({**side.to_json(), "encoder": side.encoder.comparable()} for side in (found, self.header))
         if changed := differences(*sides):
             raise MismatchedArtifactError(
                 f"{self.directory} holds embeddings made with other settings ({changed})",
@@ -149,9 +152,9 @@ class EmbeddingWriter:
 
     def missing(self) -> Iterator[tuple[int, int, int]]:
         """Shards to write: (shard, first row, one past the last row)."""
-        for shard in range(self._header.shards):
+        for shard in range(self.header.shards):
             if shard not in self._ledger:
-                yield (shard, *self._header.shard_range(shard))
+                yield (shard, *self.header.shard_range(shard))
 
     def completed(self, write: Callable[[Callable[[int], None]], None]) -> EmbeddingShards:
         """The embeddings after `write` has filled the missing shards, with progress shown.
@@ -159,7 +162,7 @@ class EmbeddingWriter:
         Args:
             write: calls its argument with the number of passages encoded since the last call.
         """
-        with Progress(self._header.rows, "passages", "encode", initial=self.finished_rows) as progress:
+        with Progress(self.header.rows, "passages", "encode", initial=self.finished_rows) as progress:
             write(progress.update)
         remove_temporaries(self.directory)  # left by a killed node of a cluster
         self.sort_ledger()
@@ -224,3 +227,40 @@ def encode_corpus(
 
 def _ledger_line(line: dict[str, Any]) -> str:
     return json.dumps(line, sort_keys=True) + "\n"
+
+
+def encode_unknown(
+    find_known: Callable[[int, int], tuple[Float32, Bool]],
+    place: Path,
+    passages: PassageStore,
+    encoder: PassageEncoder,
+    dtype: VectorDtype,
+    *,
+    shard_rows: int = SHARD_ROWS,
+    check: Callable[[], None] = lambda: None,
+    take_shard: Callable[[EmbeddingWriter, int], bool] = lambda writer, shard: False,
+) -> EmbeddingShards:
+    """`encode_corpus`, but vectors that are known already are not computed again.
+
+    Args:
+        find_known: for the rows from one to another, vectors (n, D) and which of them are known (n,).
+        take_shard: takes over the whole file of a shard, if it can.
+    """
+    writer = EmbeddingWriter(
+        place, rows=len(passages), encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows
+    )
+
+    def write(done: Callable[[int], None]) -> None:
+        for shard, start, stop in list(writer.missing()):
+            if not take_shard(writer, shard):
+                vectors, is_known = find_known(start, stop)
+                if not is_known.all():
+                    new = passages.get_many(np.flatnonzero(~is_known) + start)
+                    vectors[~is_known] = encoder.encode_passages(
+                        [one.title for one in new], [one.text for one in new]
+                    )
+                writer.write(shard, vectors)
+            done(stop - start)
+            check()
+
+    return writer.completed(write)

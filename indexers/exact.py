@@ -1,8 +1,7 @@
 """Exact inner products over memory-mapped embeddings: brute-force search, and re-ranking of candidates."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import faiss
 import numpy as np
@@ -19,11 +18,7 @@ _GATHER_BYTES = 64 << 20
 _PAIRS_AT_ONCE = 4
 # Below this OpenMP's threads cost more time than they save, and keep spinning afterwards.
 _PAIRS_WORTH_THREADS = 16_384
-_MERGE_EVERY_SHARDS = 16
-_MANY_QUERIES = 8  # from here on matrix products of all queries beat FAISS's search per shard
-_TILE_ROWS = 4096  # vectors per matrix product
-_WAITING_FACTOR = 2  # candidates per result that are collected before the best are chosen
-_QUERIES_AT_ONCE = 4096  # queries per search by matrix products
+_QUERIES_AT_ONCE = 4096  # whose lists of the best are in memory together
 _PICK_ROWS = 4096  # selected rows that are read one by one, without the rows between them
 
 
@@ -125,7 +120,7 @@ def exact_search(
     """Brute force over all embeddings, shard by shard; see `VectorIndex.search` for arguments and result."""
     queries = check_queries(queries, embeddings.dim, top_k)
     total = len(embeddings) if selected is None else len(check_selected(selected, len(embeddings)))
-    if total == 0:
+    if total == 0 or not len(queries):
         return select_best(*_nothing(len(queries)), top_k)
     if selected is not None and total <= _PICK_ROWS:
         rows = np.broadcast_to(selected.rows, (len(queries), total))
@@ -166,122 +161,52 @@ def _candidates(
     embeddings: EmbeddingShards, queries: Float32, wanted: int, selected: Selection | None
 ) -> tuple[Float32, Int64]:
     """Exact scores and rows (n, wanted) of the best, in any order."""
-    blocks = partial(_selected_blocks, embeddings, selected)
-    if len(queries) < _MANY_QUERIES:
-        rows = _best_of_few(blocks(), queries, wanted)
-    else:
-        parts = (queries[n : n + _QUERIES_AT_ONCE] for n in range(0, len(queries), _QUERIES_AT_ONCE))
-        rows = np.concatenate([_best_of_many(blocks(), part, wanted) for part in parts])
+    rows = np.concatenate(
+        [
+            _best_rows(embeddings, queries[start : start + _QUERIES_AT_ONCE], wanted, selected)
+            for start in range(0, len(queries), _QUERIES_AT_ONCE)
+        ]
+    )
     return exact_scores(embeddings, queries, rows), rows
+
+
+def _best_rows(
+    embeddings: EmbeddingShards, queries: Float32, wanted: int, selected: Selection | None
+) -> Int64:
+    """Rows (n, wanted) of the best, by FAISS's search in each shard."""
+    best = faiss.ResultHeap(len(queries), wanted, keep_max=True)
+
+    def search(block: tuple[Float32, Int64]) -> tuple[Float32, Int64]:
+        vectors, rows = block
+        count = min(wanted, len(vectors))
+        scores, near = faiss.knn(queries, vectors, count, metric=faiss.METRIC_INNER_PRODUCT)
+        return scores, rows[near]
+
+    threads = faiss.omp_get_max_threads()
+    blocks = _selected_blocks(embeddings, selected)
+    if threads == 1 or len(queries) >= threads:
+        for scores, rows in map(search, blocks):
+            best.add_result(scores, rows)
+    else:
+        # FAISS divides work by queries only; with few of them, shards are divided instead.
+        with ThreadPoolExecutor(threads, initializer=faiss.omp_set_num_threads, initargs=(1,)) as pool:
+            for scores, rows in pool.map(search, blocks):
+                best.add_result(scores, rows)
+    best.finalize()
+    return np.asarray(best.I, np.int64)
 
 
 def _selected_blocks(
     embeddings: EmbeddingShards, selected: Selection | None
-) -> Iterator[tuple[Float32, Int64 | int]]:
-    """Vectors (m, D) of each shard that may be returned; their rows (m,), or the first of adjacent ones."""
+) -> Iterator[tuple[Float32, Int64]]:
+    """Vectors (m, D) of each shard that may be returned, and their rows (m,)."""
     for first_row, vectors in embeddings.blocks():
-        if selected is None:
-            yield vectors, first_row
-            continue
-        inside = selected.mask[first_row : first_row + len(vectors)]
-        if inside.all():
-            yield vectors, first_row
+        inside = None if selected is None else selected.mask[first_row : first_row + len(vectors)]
+        if inside is None or inside.all():
+            yield vectors, np.arange(first_row, first_row + len(vectors))
         elif inside.any():
             chosen = np.flatnonzero(inside)
             yield vectors[chosen], chosen + first_row
-
-
-def _rows_at(rows: Int64 | int, places: Int64) -> Int64:
-    return places + rows if isinstance(rows, int) else rows[places]
-
-
-def _best_of_few(blocks: Iterator[tuple[Float32, Int64 | int]], queries: Float32, wanted: int) -> Int64:
-    """Rows (n, wanted) of the best by FAISS's search in each block."""
-    scores, rows = _nothing(len(queries))
-    pending: list[tuple[Float32, Int64]] = []
-
-    def search(block: tuple[Float32, Int64 | int]) -> tuple[Float32, Int64]:
-        vectors, places = block
-        scores, near = faiss.knn(
-            queries, vectors, min(wanted, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
-        )
-        return scores, _rows_at(places, near)
-
-    def merge() -> None:
-        nonlocal scores, rows
-        scores = np.concatenate([scores, *(part[0] for part in pending)], axis=1)
-        rows = np.concatenate([rows, *(part[1] for part in pending)], axis=1)
-        pending.clear()
-        if scores.shape[1] > wanted:
-            best = np.argpartition(scores, scores.shape[1] - wanted, axis=1)[:, -wanted:]
-            scores, rows = np.take_along_axis(scores, best, axis=1), np.take_along_axis(rows, best, axis=1)
-
-    def collect(parts: Iterable[tuple[Float32, Int64]]) -> None:
-        for part in parts:
-            pending.append(part)
-            if len(pending) == _MERGE_EVERY_SHARDS:
-                merge()
-        merge()
-
-    threads = faiss.omp_get_max_threads()
-    if threads == 1 or len(queries) >= threads:
-        collect(map(search, blocks))
-    else:
-        # FAISS divides work by queries only; with few of them, shards are divided instead.
-        with ThreadPoolExecutor(threads, initializer=faiss.omp_set_num_threads, initargs=(1,)) as pool:
-            collect(pool.map(search, blocks))
-    return rows
-
-
-def _best_of_many(blocks: Iterator[tuple[Float32, Int64 | int]], queries: Float32, wanted: int) -> Int64:
-    """Rows (n, wanted) of the best by matrix products; only scores above the worst kept are looked at.
-
-    FAISS fills a list of `wanted` in every shard anew, which costs a quarter of the products' time; here the
-    list of a query goes on from block to block.
-    """
-    count = len(queries)
-    worst = np.full((count, 1), -np.inf, np.float32)  # lowest score among the best so far
-    best, best_rows = worst.repeat(wanted, axis=1), np.full((count, wanted), -1, np.int64)
-    products = np.empty((count, _TILE_ROWS), np.float32)
-    waiting: list[tuple[Int64, Float32, Int64]] = []  # query, score, row
-
-    def choose() -> None:
-        """Take those that wait into the lists of the best."""
-        nonlocal best, best_rows
-        if not waiting:
-            return
-        query, scores, rows = (np.concatenate(parts) for parts in zip(*waiting, strict=True))
-        waiting.clear()
-        order = np.argsort(query, kind="stable")
-        counts = np.bincount(query, minlength=count)
-        slot = ranges(wanted, counts)
-        shape = (count, wanted + int(counts.max()))
-        all_scores, all_rows = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
-        all_scores[:, :wanted], all_rows[:, :wanted] = best, best_rows
-        all_scores[query[order], slot], all_rows[query[order], slot] = scores[order], rows[order]
-        chosen = np.argpartition(all_scores, shape[1] - wanted, axis=1)[:, -wanted:]
-        best = np.take_along_axis(all_scores, chosen, axis=1)
-        best_rows = np.take_along_axis(all_rows, chosen, axis=1)
-        worst[:, 0] = best.min(axis=1)
-
-    number = 0
-    for vectors, places in blocks:
-        for start in range(0, len(vectors), _TILE_ROWS):
-            tile = vectors[start : start + _TILE_ROWS]
-            scores = np.matmul(queries, tile.T, out=products[:, : len(tile)])
-            is_first = np.isneginf(worst).any()
-            if is_first and len(tile) > wanted:  # there is no bound yet: keep only the best of this tile
-                column = np.argpartition(scores, len(tile) - wanted, axis=1)[:, -wanted:].ravel()
-                query = np.arange(count, dtype=np.uint16).repeat(wanted)
-            else:
-                query, column = np.divmod(np.flatnonzero(scores > worst), len(tile))
-            waiting.append((query.astype(np.uint16), scores[query, column], _rows_at(places, column + start)))
-            number += len(query)
-            if is_first or number > _WAITING_FACTOR * count * wanted:
-                choose()
-                number = 0
-    choose()
-    return best_rows
 
 
 class FlatIndex:

@@ -1,21 +1,22 @@
-"""FAISS over memory-mapped embeddings: built block by block, tuned to a recall, searched with re-ranking.
+"""FAISS over memory-mapped embeddings: built block by block, measured, searched with exact re-ranking.
 
-Files in the directory: `dense.json` (type, parameters, search settings, measured recall) and `faiss.index`
-(absent for `flat`, which searches the embeddings themselves), for `fastscan` also `faiss.lists`.
+Files in the directory: `faiss.index` (absent for `flat`, which searches the embeddings themselves), for
+blocked lists (`ivf`) also `faiss.lists`. Type, parameters, search settings and recall stand in the manifest.
 """
 
 import errno
 import logging
+import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import faiss
 import numpy as np
+from faiss.contrib.clustering import two_level_clustering
 
-from indexers.coarse import train_index
 from indexers.embedding_shards import EmbeddingShards
 from indexers.exact import (
     CANDIDATE_MARGIN,
@@ -27,28 +28,37 @@ from indexers.exact import (
     sample_rows,
     select_best,
 )
-from indexers.ledger import read_info
 from indexers.mapped_lists import LISTS_NAME, move_lists, open_lists
-from indexers.presets import HNSW_EF_CONSTRUCTION, Preset, preset_for
+from indexers.presets import (
+    GRAPH_OF_LISTS_FROM,
+    HNSW_EF_CONSTRUCTION,
+    INDEX_TYPES,
+    TWO_LEVELS_FROM,
+    Preset,
+    preset_for,
+)
 from indexers.probes import perturbed_probes
 from indexers.protocols import VectorIndex
 from indexers.selected import Selection
 from rag.core.arrays import Float32, Int64
-from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_path, atomic_write_json, clean_directory
+from rag.core.errors import (
+    ArtifactError,
+    ConfigError,
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+)
+from rag.core.files import atomic_path, clean_directory
 from rag.core.progress import Progress
 
-DENSE_NAME, FAISS_NAME = "dense.json", "faiss.index"
+FAISS_NAME = "faiss.index"
 RECALL_KS = (1, 10, 100)
 _COMPARE_ALL = 50_000  # selected rows of which every one is compared
 _LEAST_SHARE = 16  # the same where one row in this many is selected, or fewer
 _MOST_ROWS = 0.75  # share of selected rows from which a search is not repeated with more width
-_CLOSE = 0.01  # recall that is given up for speed where the target cannot be reached
+_GRAPH_EFFORTS = (128, 256, 512, 1024, 2048, 4096)  # efSearch, the first that reaches the target is taken
 _STANDS_STILL = 0.002  # least gain in recall by twice the effort
-# Seconds for a number of a code that is compared, and for a row that is scored exactly from memory or from a
-# disk (measured with AVX2): what a search costs is compared by these, so that equal indexes are tuned alike.
-_NUMBER_S, _FAST_NUMBER_S = 1.7e-10, 4e-11
-_ROW_S, _ROW_ON_DISK_S = 1e-6, 3e-5
+_CODEWORDS = 16  # of codes of four bits; training needs as many vectors
 _log = logging.getLogger(__name__)
 
 
@@ -62,23 +72,42 @@ def _faiss_threads(threads: int | None) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def _create(preset: Preset, dim: int, seed: int) -> Any:
-    # Codes in blocks for the registers cannot be added to lists that are known: they are made last.
-    index = faiss.index_factory(dim, preset.factory.removesuffix("fs"), faiss.METRIC_INNER_PRODUCT)
+def create_faiss(preset: Preset, dim: int, seed: int = 0) -> Any:
+    """An empty FAISS index.
+
+    Raises:
+        ConfigError: FAISS knows no such index for vectors of this size.
+    """
+    try:
+        index = faiss.index_factory(dim, preset.factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"there is no index type {preset.name!r} for vectors of {dim} numbers",
+            hint=f"choose one of {', '.join(INDEX_TYPES)}, or a string of FAISS' index_factory, such as SQ8",
+        ) from error
     if preset.name == "hnsw":
         index.hnsw.efConstruction = HNSW_EF_CONSTRUCTION
-    if preset.nlist:
-        lists = faiss.downcast_index(faiss.extract_index_ivf(index))
-        lists.cp.seed = seed
-        lists.cp.min_points_per_centroid = 1
-        if preset.codewords:
+    if (lists := faiss.try_extract_index_ivf(index)) is not None:
+        lists = faiss.downcast_index(lists)
+        lists.cp.seed, lists.cp.min_points_per_centroid = seed, 1
+        if (codes := getattr(lists, "pq", None)) is not None:
             # Sixteen thousand vectors and ten rounds settle 16 or 256 centroids of a few numbers each.
-            codes = lists.pq
-            # It reorders the codes for filters that are not used, for minutes.
-            lists.do_polysemous_training = False
             codes.cp.seed, codes.cp.niter = seed, 10
             codes.cp.min_points_per_centroid, codes.cp.max_points_per_centroid = 1, 64
     return index
+
+
+def _train(index: Any, preset: Preset, sample: Float32, seed: int) -> None:
+    if preset.nlist >= TWO_LEVELS_FROM:
+        with suppress(RuntimeError):  # a group of copies of one vector cannot be divided: FAISS trains alone
+            centroids, _ = two_level_clustering(
+                sample, round(math.sqrt(preset.nlist)), preset.nlist, clustering_niter=10, seed=seed,
+                spherical=True, min_points_per_centroid=1,
+            )  # fmt: skip
+            faiss.extract_index_ivf(index).quantizer.add(centroids)
+    if preset.nlist and len(sample) < _CODEWORDS:
+        sample = np.resize(sample, (_CODEWORDS, sample.shape[1]))
+    index.train(sample)
 
 
 def build_faiss(
@@ -92,79 +121,101 @@ def build_faiss(
     threads: int | None = None,
     reproducible: bool = True,
 ) -> dict[str, Any]:
-    """Build, tune and measure a dense index.
+    """Build and measure a dense index.
 
-    The search settings are the cheapest whose recall@1, @10 and @100 reach `recall_target` on the probes with
-    one standard error to spare; if none does, the cheapest that come close to the best, with a warning.
+    Its effort (lists or graph nodes that a search looks at) is the first, doubled each time, whose recall@1,
+    @10 and @100 reach `recall_target` on the probes; if none does, the last, with a warning.
 
     Args:
         embeddings: vectors to index; never all in memory as float32.
+        index_type: one of `INDEX_TYPES`, or a string of FAISS' `index_factory`.
         probes: held-out query vectors (n, D); noisy stored vectors if None.
-        recall_target: recall against exact search to tune for.
-        reproducible: same bytes every time; the graph of `hnsw` is then built on one core.
+        recall_target: recall against exact search.
+        reproducible: same bytes every time; graphs are then built on one core.
 
     Returns:
-        The content of `dense.json`: parameters, search settings, recall@k for k in 1, 10, 100.
+        What the manifest says of it: parameters, search settings, recall@k for k in 1, 10, 100.
 
     Raises:
         ConfigError: unknown index type, or `flat` over float16 embeddings.
         ResourceError: the disk is full.
     """
     place = Path(directory)
-    preset = preset_for(index_type, len(embeddings), embeddings.dim)
-    if len(embeddings) == 0:
+    rows, dim = len(embeddings), embeddings.dim
+    preset = preset_for(index_type, rows, dim)
+    if rows == 0:
         raise DataError("there are no embeddings to index")
     clean_directory(place)
     (place / LISTS_NAME).unlink(missing_ok=True)
     if probes is None:
-        probes = perturbed_probes(embeddings, min(256, len(embeddings)), seed)
+        probes = perturbed_probes(embeddings, min(256, rows), seed)
     info: dict[str, Any] = {
-        "index_type": preset.name,
-        "factory": preset.factory,
-        "metric": "inner_product",
-        "rows": len(embeddings),
-        "dim": embeddings.dim,
-        "nlist": preset.nlist,
-        "pq_bytes": preset.pq_bytes,
-        "training_rows": preset.training_rows,
-        "seed": seed,
-        "effort": 0,
-        "over_fetch": 1,
-        "exact_reranking": preset.name != "flat",
-        "probes": len(probes),
+        "index_type": preset.name, "factory": preset.factory, "metric": "inner_product", "rows": rows,
+        "dim": dim, "nlist": preset.nlist, "training_rows": preset.training_rows, "seed": seed, "effort": 0,
+        "over_fetch": preset.over_fetch, "exact_reranking": preset.name != "flat", "probes": len(probes),
         "recall_target": recall_target,
-    }
+    }  # fmt: skip
     if preset.name == "flat":
         FlatIndex(embeddings)
         (place / FAISS_NAME).unlink(missing_ok=True)
-        info["recall"] = {str(k): 1.0 for k in RECALL_KS}
-        atomic_write_json(place / DENSE_NAME, info)
-        return info
-    with _faiss_threads(1 if preset.name == "hnsw" and reproducible else threads):
-        index = _create(preset, embeddings.dim, seed)
-        add = train_index(index, preset, sample_rows(embeddings, preset.training_rows, seed), seed)
-        with Progress(len(embeddings), "vectors", f"faiss {preset.name}") as progress:
-            for _, block in embeddings.blocks():
-                add(block)
-                progress.update(len(block))
-    if preset.name == "fastscan":
-        index = faiss.IndexIVFPQFastScan(index)
+        return {**info, "recall": {str(k): 1.0 for k in RECALL_KS}}
+    index = create_faiss(preset, dim, seed)
+    with _faiss_threads(1 if reproducible and preset.nlist >= GRAPH_OF_LISTS_FROM else threads):
+        _train(index, preset, sample_rows(embeddings, preset.training_rows, seed), seed)
+    with (
+        _faiss_threads(1 if reproducible and isinstance(index, faiss.IndexHNSW) else threads),
+        Progress(rows, "vectors", f"faiss {preset.name}") as progress,
+    ):
+        for _, block in embeddings.blocks():
+            index.add(block)
+            progress.update(len(block))
+    if (lists := faiss.try_extract_index_ivf(index)) is not None:
+        info["nlist"] = lists.nlist
+    if isinstance(index, faiss.IndexIVFPQFastScan):
+        info["mapped_lists"] = True
         move_lists(index, place)
     with atomic_path(place / FAISS_NAME) as temporary, _disk_errors_of_faiss(place):
         faiss.write_index(index, str(temporary))
     del index
     with _faiss_threads(threads):
-        truth, _ = exact_search(embeddings, probes, min(max(RECALL_KS), len(embeddings)))
-        info.update(_tune(open_faiss(place, info), preset, embeddings, probes, truth, recall_target))
-        dense = FaissIndex(open_faiss(place, info), embeddings, info)
-        info["recall"] = {str(k): round(recall_at(dense, probes, truth, k), 4) for k in RECALL_KS}
+        truth, _ = exact_search(embeddings, probes, min(max(RECALL_KS), rows))
+        info |= _choose_effort(open_faiss(place, info), embeddings, info, probes, truth)
     if info["recall"]["100"] < recall_target:
         _log.warning(
-            "index type %s reaches recall@100 %.3f, the target is %.3f; sq8 and fp16 are more exact",
+            "index type %s reaches recall@100 %.3f, the target is %.3f; SQ8 and flat are more exact",
             preset.name, info["recall"]["100"], recall_target,
         )  # fmt: skip
-    atomic_write_json(place / DENSE_NAME, info)
     return info
+
+
+def _choose_effort(
+    index: Any, embeddings: EmbeddingShards, info: Mapping[str, Any], probes: Float32, truth: Float32
+) -> dict[str, Any]:
+    """The first effort, over-fetch and their recall that reach the target; the last ones if none does."""
+    settings: dict[str, Any] = {}
+    for over_fetch in (info["over_fetch"], 4 * info["over_fetch"]):
+        before = 0.0
+        for effort in _efforts(index, info["nlist"]):
+            settings = {"effort": effort, "over_fetch": over_fetch}
+            dense = FaissIndex(index, embeddings, {**info, **settings})
+            recall = {str(k): round(recall_at(dense, probes, truth, k), 4) for k in RECALL_KS}
+            settings["recall"] = recall
+            if (worst := min(recall.values())) >= info["recall_target"]:
+                return settings
+            # with more than some lists, more effort may bring nothing: the codes are the limit
+            if worst < before + _STANDS_STILL and effort >= max(16, info["nlist"] // 8):
+                break
+            before = worst
+    return settings
+
+
+def _efforts(index: Any, nlist: int) -> Sequence[int]:
+    """Efforts to try in order: nprobe of lists, efSearch of a graph, 0 for a full scan."""
+    if nlist:
+        first = max(1, nlist // 128)
+        doubled = [first << n for n in range(nlist.bit_length()) if first << n < nlist]
+        return [*doubled, nlist]
+    return _GRAPH_EFFORTS if isinstance(index, faiss.IndexHNSW) else (0,)
 
 
 @contextmanager
@@ -176,57 +227,6 @@ def _disk_errors_of_faiss(place: Path) -> Iterator[None]:
         if "write error" in str(error) or shutil.disk_usage(place).free < 1 << 20:
             raise OSError(errno.ENOSPC, str(error)) from error
         raise
-
-
-def _tune(
-    index: Any,
-    preset: Preset,
-    embeddings: EmbeddingShards,
-    probes: Float32,
-    truth: Float32,
-    target: float,
-) -> dict[str, int]:
-    """Cheapest effort and over-fetch with enough recall at every depth of `RECALL_KS`.
-
-    More lists cost comparisons of codes, a larger over-fetch costs rows that are read and scored exactly.
-    After that re-ranking, recall is the share of true results among the candidates, so one search with the
-    largest over-fetch answers for all smaller ones.
-    """
-    depths = sorted({min(k, truth.shape[1]) for k in RECALL_KS})
-    tried, before = list[tuple[float, int, int]](), 0.0
-    best, best_s = dict[str, int](), np.inf
-    number_s = _FAST_NUMBER_S if preset.name == "fastscan" else _NUMBER_S
-    compared_s = number_s * len(embeddings) * embeddings.dim  # to search all lists
-    row_s = _ROW_ON_DISK_S if embeddings.is_large else _ROW_S
-    for effort in preset.efforts:
-        effort_s = compared_s * effort / preset.nlist if preset.nlist else 0.0
-        if best and effort_s >= best_s:
-            break
-        wanted = min(depths[-1] * preset.over_fetches[-1] + CANDIDATE_MARGIN, len(embeddings))
-        _, candidates = index.search(probes, wanted, params=search_parameters(index, effort, wanted))
-        scores = exact_scores(embeddings, probes, candidates)
-        for over_fetch in preset.over_fetches:
-            worst = 1.0
-            for k in depths:
-                threshold = truth[:, k - 1 : k] - 1e-6 * np.abs(truth[:, k - 1 : k])
-                hits = (scores[:, : k * over_fetch + CANDIDATE_MARGIN] >= threshold).sum(axis=1)
-                recalls = np.minimum(hits / k, 1.0)
-                worst = min(worst, float(recalls.mean() - recalls.std() / np.sqrt(len(recalls))))
-            if worst >= target:
-                cost_s = effort_s + row_s * (depths[-1] * over_fetch + CANDIDATE_MARGIN)
-                if cost_s < best_s:
-                    best, best_s = {"effort": effort, "over_fetch": over_fetch}, cost_s
-                break
-            tried.append((worst, effort, over_fetch))
-        if best and not preset.nlist:
-            break
-        if worst < before + _STANDS_STILL:  # more lists bring nothing: the codes are the limit
-            break
-        before = worst
-    if best:
-        return best
-    enough = max(tried)[0] - _CLOSE
-    return next({"effort": e, "over_fetch": o} for recall, e, o in tried if recall >= enough)
 
 
 def recall_at(index: VectorIndex, probes: Float32, truth: Float32, k: int) -> float:
@@ -252,8 +252,6 @@ def search_parameters(index: Any, effort: int, wanted: int, selected: Selection 
         return faiss.SearchParametersHNSW(efSearch=max(effort, wanted), **rows)
     if isinstance(index, faiss.IndexIVFPQ):
         return faiss.IVFPQSearchParameters(nprobe=effort, **rows)
-    if isinstance(index, faiss.IndexIVFRaBitQ):
-        return faiss.IVFRaBitQSearchParameters(nprobe=effort, qb=8, **rows)
     if isinstance(index, faiss.IndexIVF):
         return faiss.SearchParametersIVF(nprobe=effort, **rows)
     return faiss.SearchParameters(**rows) if rows else None
@@ -263,13 +261,13 @@ def open_faiss(directory: Path, info: Mapping[str, Any]) -> Any:
     """FAISS's index in a directory, mapped into memory.
 
     Raises:
-        ArtifactError: the file is missing, damaged, or does not fit `info`, the content of `dense.json`.
+        ArtifactError: the file is missing, damaged, or does not fit `info`.
     """
     path = directory / FAISS_NAME
     if not path.is_file():
         raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
     try:
-        is_blocked = info.get("index_type") == "fastscan"
+        is_blocked = info.get("mapped_lists") or info["index_type"] == "fastscan"  # of the first format
         index = open_lists(path) if is_blocked else faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (RuntimeError, MemoryError) as error:
         raise ArtifactError(f"{path} is damaged", hint="restore it or rebuild the index") from error
@@ -285,7 +283,7 @@ def open_faiss(directory: Path, info: Mapping[str, Any]) -> Any:
 class FaissIndex:
     """A lossy FAISS index whose candidates are re-ranked with exact scores from the embeddings."""
 
-    def __init__(self, index: Any, embeddings: EmbeddingShards, info: dict[str, Any]) -> None:
+    def __init__(self, index: Any, embeddings: EmbeddingShards, info: Mapping[str, Any]) -> None:
         self._index, self._embeddings, self.dim = index, embeddings, embeddings.dim
         self._effort, self._over_fetch = int(info["effort"]), int(info["over_fetch"])
         self._lists = int(info["nlist"])  # 0 where there are none
@@ -361,28 +359,18 @@ class FaissIndex:
         )
 
 
-def open_dense(directory: str | Path, embeddings: EmbeddingShards) -> VectorIndex:
-    """Open what `build_faiss` wrote.
+def open_dense(directory: Path, embeddings: EmbeddingShards, info: Mapping[str, Any]) -> VectorIndex:
+    """Open what `build_faiss` wrote into a directory and returned as `info`.
 
     Raises:
-        ArtifactError: a file is missing or damaged; the message names it.
-        MismatchedArtifactError: it was built from other embeddings.
+        ArtifactError: the file is missing, damaged, or belongs to other embeddings.
     """
-    place = Path(directory)
-    info = read_info(
-        place / DENSE_NAME,
-        lambda it: (
-            preset_for(it["index_type"], it["rows"], it["dim"]),
-            int(it["effort"]),
-            int(it["over_fetch"]),
-        ),
-    )
     if (info["rows"], info["dim"]) != (len(embeddings), embeddings.dim):
         raise MismatchedArtifactError(
-            f"{place} indexes {info['rows']} vectors of size {info['dim']}, "
+            f"{directory} indexes {info['rows']} vectors of size {info['dim']}, "
             f"the embeddings are {len(embeddings)} of {embeddings.dim}",
             hint="rebuild the index",
         )
     if info["index_type"] == "flat":
         return FlatIndex(embeddings)
-    return FaissIndex(open_faiss(place, info), embeddings, info)
+    return FaissIndex(open_faiss(directory, info), embeddings, info)

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
-from indexers.build import (
-    BM25_DIR,
-    DENSE_DIR,
-    EMBEDDINGS_DIR,
-    INDEX_KIND,
-    PASSAGES_DIR,
-    TOKENS_DIR,
-    manifest_checksum,
-)
-from indexers.embedding_shards import EmbeddingShards
+from indexers.documents import DOCUMENTS_NAME, DocumentEntry, group_passages, read_document_entries
+from indexers.embedding_shards import EmbeddingShards, Header
 from indexers.faiss_index import FAISS_NAME, open_dense
 from indexers.filtering import Naming, folders, select
+from indexers.ledger import data_folder, read_index_manifest, stage_inputs
 from indexers.lucene import FOLDER_NAME, LuceneIndex
 from indexers.mapped_lists import LISTS_NAME
 from indexers.passages import IDS_NAME, PassageStore
 from indexers.presets import PARTS, Part
 from indexers.protocols import EncoderIdentity, VectorIndex
-from indexers.provenance import naming_of_index
-from indexers.segments import ROWS_NAME, LiveRows, open_segments
 from indexers.selected import Selection
 from indexers.token_index import TokenIndex
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
-from rag.core.manifest import MANIFEST_NAME, read_manifest, verify_files, version_of
-from rag.core.npy import load_npy
-from rag.core.page_cache import read_ahead
+from rag.core.files import FolderHold
+from rag.core.manifest import read_manifest, verify_files, version_of
 from rag.core.types import Passage
 from rag.data.filters import Filter
 from rag.data.split import document_of
@@ -57,65 +46,38 @@ class Index:
     """An index directory, memory-mapped. Use it as a context manager, or call `close`.
 
     Attributes:
-        version: first 12 hex digits of the manifest's checksum; part of every answer.
+        data: the folder with its files, which no update removes while the index is open.
+        version: short hash of what it holds and how it was built; part of every answer.
         embeddings: the stored vectors; None without a dense part.
         dense: vector search; None without a dense part.
         tokens: search in token vectors; None without them.
-        live: rows of the segments that are in the index; None if it was never updated.
     """
 
     def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
         self.directory, self.manifest = directory, manifest
-        self.version = version_of(manifest)
+        self.data, self.version = data_folder(directory, manifest), version_of(manifest)
+        self._hold = FolderHold(self.data)
         self._selections: dict[Filter, Selection] = {}
         self.embeddings: EmbeddingShards | None = None
         self.dense: VectorIndex | None = None
         self.tokens: TokenIndex | None = None
-        self.live: LiveRows | None = None
-        if "folders" in manifest:
-            self._open_segments()
-            return
-        self.passages = PassageStore.open(directory / PASSAGES_DIR)
-        self._expect(PASSAGES_DIR, len(self.passages), manifest["passages"]["count"])
+        self.passages = PassageStore.open(self.data / "passages")
+        self._expect("passages", len(self.passages), manifest["passages"]["count"])
         if "tokens" in self.parts:
-            self.tokens = TokenIndex.open(directory / TOKENS_DIR)
-            self._expect(TOKENS_DIR, len(self.tokens), len(self.passages))
-            self._expect_encoder(TOKENS_DIR, self.tokens.encoder)
+            info = {**manifest["tokens"], "encoder": manifest["encoder"]}
+            described = info if "shard_tokens" in info else None  # not in manifests of the first format
+            self.tokens = TokenIndex.open(self.data / "tokens", described)
+            self._expect("tokens", len(self.tokens), len(self.passages))
         if "dense" in self.parts:
-            self.embeddings = EmbeddingShards.open(directory / EMBEDDINGS_DIR)
-            self._expect(EMBEDDINGS_DIR, len(self.embeddings), len(self.passages))
-            self._expect_encoder(EMBEDDINGS_DIR, self.embeddings.encoder)
-            self.dense = open_dense(directory / DENSE_DIR, self.embeddings)
+            header = Header.of({**manifest["embeddings"], "encoder": manifest["encoder"]})
+            self.embeddings = EmbeddingShards.open(self.data / "embeddings", header)
+            self._expect("embeddings", len(self.embeddings), len(self.passages))
+            self.dense = open_dense(self.data / "dense", self.embeddings, manifest["dense"])
 
-    def _open_segments(self) -> None:
-        """Open an index that was updated; see `indexers.segments`."""
-        folders = self.manifest["folders"]
-        rows = load_npy(
-            self.directory / folders["version"] / ROWS_NAME,
-            dtype=np.int64,
-            shape=(self.manifest["passages"]["count"],),
-        )
-        opened = open_segments(
-            [self.directory / segment for segment in folders["segments"]],
-            rows,
-            has_dense="dense" in self.parts,
-        )
-        self.live, self.passages = opened.live, opened.passages
-        self.embeddings, self.dense = opened.embeddings, opened.dense
-        if self.embeddings is not None:
-            self._expect_encoder(EMBEDDINGS_DIR, self.embeddings.encoder)
-
-    def _expect_encoder(self, what: str, found: EncoderIdentity) -> None:
-        if found.to_json() != self.manifest["encoder"]:
+    def _expect(self, stage: str, rows: int, expected: int) -> None:
+        if rows != expected:
             raise MismatchedArtifactError(
-                f"{self.directory / what} was made by another encoder than {MANIFEST_NAME} states",
-                hint="rebuild the index",
-            )
-
-    def _expect(self, what: str, found: int, expected: int) -> None:
-        if found != expected:
-            raise MismatchedArtifactError(
-                f"{self.directory / what} has {found} rows, expected {expected}", hint="rebuild the index"
+                f"{self.data / stage} has {rows} rows, expected {expected}", hint="rebuild the index"
             )
 
     @classmethod
@@ -136,18 +98,13 @@ class Index:
             raise ConfigError(f"verify is {verify!r}", hint="choose none, size or deep")
         place = Path(directory)
         for _ in range(_ATTEMPTS):
-            manifest = read_manifest(place, kind=INDEX_KIND)
-            if manifest.get("checksum") != manifest_checksum(manifest):
-                raise ArtifactError(
-                    f"{place / MANIFEST_NAME} does not match its own checksum: its bytes were changed",
-                    hint="restore it or rebuild the index",
-                )
+            manifest = read_index_manifest(place)
             try:
                 if verify != "none":
-                    _verify(place, manifest["files"], deep=verify == "deep")
+                    _verify(data_folder(place, manifest), manifest["files"], deep=verify == "deep")
                 return cls(place, manifest)
-            except ArtifactError:  # while it was opened, two updates may have made its files superfluous
-                if read_manifest(place, kind=INDEX_KIND) == manifest:
+            except ArtifactError:  # while it was opened, an update may have removed its files
+                if read_manifest(place) == manifest:
                     raise
         raise ResourceError(f"{place} changes faster than it can be opened", hint="try again later")
 
@@ -156,7 +113,26 @@ class Index:
         """BM25 search, opened (and Java started) on first use; None for a dense-only index."""
         if "bm25" not in self.parts:
             return None
-        return LuceneIndex.open(self.directory / self.manifest.get("folders", {}).get("bm25", BM25_DIR))
+        return LuceneIndex.open(self.data / "bm25", self.manifest["bm25"])
+
+    @cached_property
+    def inputs(self) -> dict[str, dict[str, Any]]:
+        """What each stage was made from, by its name."""
+        return stage_inputs(self.directory, self.manifest)
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """How the corpus was read and cut ("files", "read", "split"); empty for passages from Python."""
+        return self.inputs["passages"].get("source") or {}
+
+    @cached_property
+    def documents(self) -> dict[str, DocumentEntry]:
+        """The documents by id, in the order of the index; without a list of them they have no digests."""
+        path = self.data / "passages" / DOCUMENTS_NAME
+        if path.exists():
+            return read_document_entries(path)
+        is_cut = self.source.get("split", {}).get("mode", "none") != "none"
+        return group_passages((one.id for one in self.passages), document_of if is_cut else str)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -200,7 +176,11 @@ class Index:
 
     @cached_property
     def _naming(self) -> Naming:
-        return naming_of_index(self.directory)
+        if (split := self.source.get("split")) is None:
+            return "unknown"
+        if split.get("ids") == "integer":
+            return "numbers"
+        return "whole" if split.get("mode") == "none" else "pieces"
 
     @cached_property
     def folders(self) -> list[str]:
@@ -247,31 +227,36 @@ class Index:
             f"{total / 1e6:,.1f} MB"
         ]
         for stage in self.manifest["stages"]:
-            stage_bytes = sum(e["size_bytes"] for name, e in files.items() if f"/{stage}/" in f"/{name}")
+            stage_bytes = sum(e["size_bytes"] for name, e in files.items() if name.startswith(f"{stage}/"))
             details = {
                 key: value
                 for key, value in self.manifest[stage].items()
-                if key not in ("sha256", "metric", "rows", "dim") and value not in ("", None)
+                if key not in ("sha256", "metric", "rows", "dim", "shard_tokens") and value not in ("", None)
             }
             text = ", ".join(f"{key} {_plain(value)}" for key, value in details.items())
             lines.append(f"  {stage:<11}{stage_bytes / 1e6:>10,.1f} MB  {text}")
-        if self.live is not None:
-            dead = int(self.live.bounds[-1]) - len(self.live)
-            lines.append(
-                f"  segments   {len(self.manifest['folders']['segments'])}, {dead:,} deleted passages in them"
-            )
         if self.encoder_identity is not None:
             fields = self.encoder_identity.to_json().items()
             lines.append("  encoder    " + ", ".join(f"{key} {_plain(value)}" for key, value in fields))
         return "\n".join(lines)
 
     def read_ahead(self) -> int:
-        """Let the system read what every search uses into its cache; see `page_cache.read_ahead`."""
+        """Let the system read what every search uses into its cache.
+
+        Returns:
+            Bytes of these files; 0 if they do not fit into half of the memory, or the system cannot do it.
+        """
         used = (IDS_NAME, FAISS_NAME, LISTS_NAME)
         names = [Path(name) for name in self.manifest["files"]]
-        return read_ahead(
-            self.directory / name for name in names if name.name in used or FOLDER_NAME in name.parts
-        )
+        files = [self.data / it for it in names if it.name in used or FOLDER_NAME in it.parts]
+        size = sum(file.stat().st_size for file in files)
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if 2 * size > memory or not hasattr(os, "posix_fadvise"):
+            return 0
+        for path in files:
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+        return size
 
     def close(self) -> None:
         """Release Lucene's files and a sharded search; memory maps go with the object."""
@@ -280,6 +265,7 @@ class Index:
         lucene = self.__dict__.pop("lucene", None)
         if lucene is not None:
             lucene.close()
+        self._hold.close()
 
     def __enter__(self) -> Index:
         return self

@@ -1,106 +1,292 @@
-"""The ledger of a build: which stages are finished, and from which inputs and settings they were made."""
+"""The stages of a build: what each was made from, what came out, and the folder of their files.
 
-from collections.abc import Callable, Mapping
+An index directory holds `manifest.json`, which says everything about the index, and one folder `data-…` with
+its files. A build fills the folder `building`, an update `updating`; `state.json` in it says which stages are
+finished. When all are, the folder is renamed, and the manifest, replaced last, makes it the index's data.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
-from rag.core.files import atomic_write_json, fingerprint, read_json
-from rag.core.manifest import LEDGER_NAME, MANIFEST_NAME, differences
+from indexers.settings import STAGES, Stage
+from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
+from rag.core.files import (
+    atomic_write_json,
+    fingerprint,
+    fsync_path,
+    is_held,
+    link_or_copy,
+    read_json,
+    remove_temporaries,
+)
+from rag.core.manifest import (
+    BUILDING_DIR,
+    MANIFEST_NAME,
+    NEWEST_VERSION,
+    differences,
+    file_table,
+    read_manifest,
+    write_manifest,
+)
+
+INDEX_KIND = "index"
+UPDATING_DIR, DATA_PREFIX, STATE_NAME = "updating", "data-", "state.json"
+# What says of a stage what the manifest says of the finished index.
+_DESCRIPTIONS = {STATE_NAME, "embeddings.json", "ledger.jsonl", "dense.json", "bm25.json", "tokens.json"}
+_FORMAT_1 = ("build.json", *STAGES)  # lay beside the manifest in indexes of the first format
 
 
-class StageLedger:
-    """Remembers each started stage with its inputs, so that a rerun continues the same build or is refused.
+def data_folder(place: Path, manifest: Mapping[str, Any]) -> Path:
+    """The folder with the files of an index."""
+    return place / manifest.get("data", ".")
 
-    The file `build.json` holds, for each stage, its inputs and whether it is finished. Its content depends on
-    the inputs only: an interrupted and resumed build ends with the same bytes.
+
+def stage_inputs(place: Path, manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What each stage of a finished index was made from, by its name."""
+    if "inputs" in manifest:
+        return dict(manifest["inputs"])
+    try:
+        return {stage: entry["inputs"] for stage, entry in read_json(place / "build.json").items()}
+    except (DataError, KeyError, AttributeError, TypeError) as error:
+        raise ArtifactError(f"{place / 'build.json'} is damaged", hint="build the index again") from error
+
+
+def finished_stages(place: Path, manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The stages of a finished index as a `BuildLedger` has them: inputs, output and files of each."""
+    inputs, stages = stage_inputs(place, manifest), {}
+    for stage in manifest["stages"]:
+        output = dict(manifest[stage])
+        if stage in ("embeddings", "tokens"):
+            output["encoder"] = manifest["encoder"]
+        files = {name: entry for name, entry in manifest["files"].items() if name.startswith(f"{stage}/")}
+        stages[stage] = {"inputs": dict(inputs[stage]), "finished": True, "output": output, "files": files}
+    return stages
+
+
+def manifest_checksum(manifest: Mapping[str, Any]) -> str:
+    """Hex sha256 of an index manifest without its own checksum and format version."""
+    content = {key: value for key, value in manifest.items() if key not in ("checksum", "format_version")}
+    return fingerprint(content)
+
+
+def read_index_manifest(place: Path) -> dict[str, Any]:
+    """The manifest of a finished index.
+
+    Raises:
+        IncompleteArtifactError: there is none.
+        MismatchedArtifactError: an earlier program updated the index, in a form that is not read any more.
+        ArtifactError: it is damaged.
+    """
+    manifest = read_manifest(place, kind=INDEX_KIND)
+    if "folders" in manifest:
+        raise MismatchedArtifactError(
+            f"{place} was updated by an earlier version of this program, which left it in segments",
+            hint=f"build it again: rag index CORPUS --out {place} --overwrite",
+        )
+    if manifest.get("checksum") != manifest_checksum(manifest):
+        raise ArtifactError(
+            f"{place / MANIFEST_NAME} does not match its own checksum: its bytes were changed",
+            hint="restore it or rebuild the index",
+        )
+    return manifest
+
+
+class BuildLedger:
+    """The stages of one build; the caller has the lock of the directory.
+
+    A stage of the index that is there with equal inputs is taken over by hard links. With other inputs, a
+    build is refused, and a build that `replaces` the index makes the stage anew.
+
+    Attributes:
+        folder: where the build's files lie; made when there is work.
+        previous: stages of the index that is there: inputs, output and files of each.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / LEDGER_NAME
+    def __init__(
+        self, place: Path, folder: str = BUILDING_DIR, *, replaces: bool = False, overwrites: bool = False
+    ) -> None:
+        self.place, self.folder, self.replaces = place, place / folder, replaces
+        self._clean_up(overwrites)
+        self._data, self.previous = place, dict[str, dict[str, Any]]()
+        if (place / MANIFEST_NAME).exists() and not overwrites:
+            manifest = read_index_manifest(place)
+            self.adopt(data_folder(place, manifest), finished_stages(place, manifest))
         self._stages: dict[str, dict[str, Any]] = {}
-        if self.path.exists():
+        if (path := self.folder / STATE_NAME).exists():
             try:
-                stages = read_json(self.path)
-                if not isinstance(stages, dict) or not all("inputs" in stage for stage in stages.values()):
-                    raise DataError(f"{self.path}: not a list of stages")
-                self._stages = stages
-            except (DataError, TypeError) as error:
-                raise ArtifactError(
-                    f"{self.path} is damaged: {error}", hint="add --overwrite to start afresh"
-                ) from error
+                self._stages = {name: dict(entry) for name, entry in read_json(path).items()}
+                _ = [(entry["inputs"], entry["finished"]) for entry in self._stages.values()]
+            except (DataError, KeyError, AttributeError, TypeError, ValueError) as error:
+                raise ArtifactError(f"{path} is damaged", hint="add --overwrite to start afresh") from error
 
-    def begun(self, stage: str) -> bool:
-        """Whether `stage` was started."""
-        return stage in self._stages
+    def adopt(self, data: Path, stages: Mapping[str, dict[str, Any]]) -> None:
+        """Take finished stages of another build, with their files in `data`, for those that are there."""
+        self._data, self.previous = data, dict(stages)
 
-    def finished(self, stage: str) -> bool:
-        """Whether `stage` is complete."""
-        return bool(self._stages.get(stage, {}).get("finished", False))
+    def _clean_up(self, overwrites: bool) -> None:
+        """Finish or undo what a killed build left."""
+        remove_temporaries(self.place)
+        has_manifest = (self.place / MANIFEST_NAME).exists() and not overwrites
+        for folder in self.place.glob(f"{DATA_PREFIX}*"):
+            is_current = has_manifest and read_manifest(self.place).get("data") == folder.name
+            if (folder / STATE_NAME).exists() and not is_current:  # killed before its manifest was there
+                if has_manifest or overwrites or self.folder.exists():
+                    shutil.rmtree(folder)
+                else:
+                    folder.rename(self.folder)
+        others = {BUILDING_DIR, UPDATING_DIR} - ({self.folder.name} if not overwrites else set())
+        for name in others:
+            shutil.rmtree(self.place / name, ignore_errors=True)
+        if has_manifest:
+            remove_unused(self.place)
 
-    def fingerprint(self, stage: str) -> str:
-        """Short hash of the inputs of a begun stage."""
-        return fingerprint(self._stages[stage]["inputs"])[:16]
+    def begun(self, stage: Stage) -> bool:
+        """Whether a stage was started, in this build or for the index that is there."""
+        return stage in self._stages or stage in self.previous
 
-    def inputs(self, stage: str) -> dict[str, Any]:
-        """The inputs of a begun stage; none of another one."""
-        return dict(self._stages[stage]["inputs"]) if self.begun(stage) else {}
+    def finished(self, stage: Stage) -> bool:
+        """Whether a stage is complete."""
+        entry = self._stages.get(stage) or self.previous.get(stage) or {}
+        return bool(entry.get("finished", False))
 
-    def output(self, stage: str) -> dict[str, Any]:
-        """The output that `finish` recorded for a finished stage."""
-        return dict(self._stages[stage]["output"])
+    def inputs(self, stage: Stage) -> dict[str, Any]:
+        """The inputs of a begun stage."""
+        return dict((self._stages.get(stage) or self.previous[stage])["inputs"])
 
-    def begin(self, stage: str, inputs: Mapping[str, Any]) -> bool:
+    def output(self, stage: Stage) -> dict[str, Any]:
+        """What a finished stage states of itself."""
+        return dict((self._stages.get(stage) or self.previous[stage])["output"])
+
+    def path(self, stage: Stage) -> Path:
+        """The folder of a stage, finished or to be filled."""
+        is_taken = stage not in self._stages and stage in self.previous
+        return (self._data if is_taken else self.folder) / stage
+
+    def begin(self, stage: Stage, inputs: Mapping[str, Any], *, anew: bool = False) -> bool:
         """Record the inputs of a stage; returns whether there is work left.
 
-        A stage that was begun and has written no whole file may be begun with other inputs.
+        Args:
+            anew: make it whatever was made before.
 
         Raises:
             MismatchedArtifactError: the existing files of the stage were made from other inputs.
         """
-        known = self._stages.get(stage)
-        if known is None or not (known["finished"] or any((self.path.parent / stage).glob("[!.]*"))):
-            self._stages[stage] = {"inputs": dict(inputs), "finished": False, "output": {}}
-            self._save()
-            return True
-        if changed := differences(known["inputs"], inputs):
-            hint = "continue with the same inputs and settings, choose another --out, or add --overwrite"
-            if changed.startswith("source.files: ") and "; " not in changed:
-                is_whole = (self.path.parent / MANIFEST_NAME).exists()
-                hint = (
-                    f"bring it up to date: --update {self.path.parent} in place of --out; or add --overwrite"
-                    if is_whole
-                    else "it is not finished: give the files that it was begun with, or add --overwrite"
-                )
-            raise MismatchedArtifactError(
-                f"{self.path.parent} holds a build whose stage {stage!r} has other inputs ({changed})",
-                hint=hint,
-            )
-        return not known["finished"]
+        entry = self._stages.get(stage)
+        if entry is None and not anew and stage in self.previous:
+            if not (changed := differences(self.previous[stage]["inputs"], inputs)):
+                return False
+            if not self.replaces:
+                raise self._mismatch(stage, changed, is_whole=True)
+        has_files = any((self.folder / stage).glob("[!.]*"))
+        if entry is not None and not anew and (entry["finished"] or has_files):
+            changed = differences(entry["inputs"], inputs)
+            if not changed:
+                return not entry["finished"]
+            if not self.replaces:
+                raise self._mismatch(stage, changed, is_whole=False)
+        if self.replaces:
+            shutil.rmtree(self.folder / stage, ignore_errors=True)
+        self._stages[stage] = {"inputs": dict(inputs), "finished": False}
+        self._save()
+        return True
 
-    def finish(self, stage: str, output: Mapping[str, Any]) -> None:
-        """Mark a stage complete."""
-        self._stages[stage]["finished"] = True
-        self._stages[stage]["output"] = dict(output)
+    def _mismatch(self, stage: str, changed: str, *, is_whole: bool) -> MismatchedArtifactError:
+        hint = "continue with the same inputs and settings, choose another --out, or add --overwrite"
+        if changed.startswith("source.files: ") and "; " not in changed:
+            hint = (
+                f"bring it up to date: --update {self.place} in place of --out; or add --overwrite"
+                if is_whole
+                else "it is not finished: give the files that it was begun with, or add --overwrite"
+            )
+        return MismatchedArtifactError(
+            f"{self.place} holds a build whose stage {stage!r} has other inputs ({changed})", hint=hint
+        )
+
+    def finish(
+        self, stage: Stage, output: Mapping[str, Any], checksums: Mapping[str, dict[str, Any]] | None = None
+    ) -> None:
+        """Mark a stage complete; `checksums`: table entries of its files that are known already."""
+        present = {
+            path.relative_to(self.folder).as_posix()
+            for path in (self.folder / stage).rglob("*")
+            if path.is_file() and path.name not in _DESCRIPTIONS
+        }
+        known = {name: entry for name, entry in (checksums or {}).items() if name in present}
+        table = known | file_table(self.folder, present - set(known))
+        self._stages[stage] |= {"finished": True, "output": dict(output), "files": table}
         self._save()
 
     def _save(self) -> None:
-        # While the build changes, the directory must not look complete.
-        (self.path.parent / MANIFEST_NAME).unlink(missing_ok=True)
-        atomic_write_json(self.path, self._stages)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        atomic_write_json(self.folder / STATE_NAME, self._stages)
+
+    def commit(self, stages: Collection[str]) -> str:
+        """Make the finished build the index, with these stages; returns the version."""
+        for stage in stages:
+            if stage not in self._stages:
+                self._take_over(stage)
+        entries = {stage: self._stages[stage] for stage in STAGES if stage in stages}
+        manifest: dict[str, Any] = {"kind": INDEX_KIND, "stages": list(entries), "metric": "inner_product"}
+        for stage, entry in entries.items():
+            manifest[stage] = dict(entry["output"])
+            if (encoder := manifest[stage].pop("encoder", None)) is not None:
+                manifest["encoder"] = encoder
+        manifest["inputs"] = {stage: entry["inputs"] for stage, entry in entries.items()}
+        files = {name: entry for stage in entries.values() for name, entry in stage["files"].items()}
+        manifest["files"] = dict(sorted(files.items()))
+        manifest["version"] = _version(manifest)
+        manifest["data"] = DATA_PREFIX + fingerprint(manifest["files"])[:12]
+        target = self.place / manifest["data"]
+        if target.exists():  # equal bytes
+            shutil.rmtree(self.folder)
+        else:
+            for folder in (*self.folder.iterdir(), self.folder):
+                fsync_path(folder)
+            os.rename(self.folder, target)
+            fsync_path(self.place)
+        manifest["checksum"] = manifest_checksum(manifest)
+        write_manifest(self.place, {"format_version": NEWEST_VERSION, **manifest})
+        return str(manifest["version"])
+
+    def _take_over(self, stage: str) -> None:
+        entry = self.previous[stage]
+        shutil.rmtree(self.folder / stage, ignore_errors=True)
+        for name in entry["files"]:
+            if Path(name).name not in _DESCRIPTIONS:
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(self._data / name, self.folder / name)
+        files = {name: it for name, it in entry["files"].items() if Path(name).name not in _DESCRIPTIONS}
+        self._stages[stage] = {**entry, "files": files}
+        self._save()
 
 
-def read_info(path: Path, check: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Read the JSON file that describes a finished stage; `check` reads the fields that are needed.
+def _version(manifest: Mapping[str, Any]) -> str:
+    """Short hash of passages, documents, encoder and settings, whatever the bytes of Lucene's files."""
+    inputs = {name: value for name, value in manifest["inputs"].items() if name != "passages"}
+    documents = manifest["files"].get("passages/documents.arrow", {}).get("sha256")
+    return fingerprint([manifest["stages"], manifest["passages"], documents, inputs])[:12]
 
-    Raises:
-        ArtifactError: the file is missing or damaged, or `check` fails on it.
-    """
-    if not path.is_file():
-        raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
-    try:
-        info = dict(read_json(path))
-        check(info)
-    except (DataError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
-    return info
+
+def remove_unused(place: Path) -> None:
+    """Remove files of earlier versions that no reader holds, and what described the stages of this one."""
+    manifest = read_manifest(place)
+    if "data" not in manifest:
+        return
+    data = place / manifest["data"]
+    for name in _DESCRIPTIONS:
+        for path in (data / name, *data.glob(f"*/{name}")):
+            path.unlink(missing_ok=True)
+    for folder in place.glob(f"{DATA_PREFIX}*"):
+        if folder != data and not is_held(folder):
+            shutil.rmtree(folder)
+    if not is_held(place):
+        for name in (*_FORMAT_1, "segments", "versions"):
+            if (path := place / name).is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)

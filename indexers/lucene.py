@@ -16,7 +16,7 @@ import shutil
 import threading
 import unicodedata
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from indexers.exact import check_selected
-from indexers.ledger import read_info
 from indexers.passages import PassageStore
 from indexers.selected import Selection
 from rag.core.errors import (
@@ -36,15 +35,16 @@ from rag.core.errors import (
     ResourceError,
     RetrievalError,
 )
-from rag.core.files import TEMPORARY_MARK, atomic_write_json, clean_directory, disk_errors, replaced_folder
+from rag.core.files import TEMPORARY_MARK, clean_directory, disk_errors, replaced_folder
 from rag.core.progress import Progress
 
-INFO_NAME, FOLDER_NAME = "bm25.json", "lucene"
+FOLDER_NAME = "lucene"
 MAX_QUERY_WORDS, MAX_QUERY_CHARACTERS = 512, 16_384
 _FILE_PASSAGES = 16_384  # passages per file for Lucene, whose threads work on different files
 _SEARCH_HEAP_MIB = 512
 _MOST_RUNS = 1024  # Lucene gets so many runs of selected rows as ranges, further rows one by one
 _TERMS_AT_ONCE = 100_000
+_FULL_MIB = 8  # of free disk, with less a failure is for want of it
 _start_lock = threading.Lock()
 
 
@@ -135,7 +135,7 @@ def build_bm25(
     because Lucene breaks ties by the name as a string.
 
     Args:
-        directory: gets `bm25.json` and the folder `lucene`.
+        directory: gets the folder `lucene`.
         k1: term saturation, kept for search.
         threads: indexing threads; rankings do not depend on it.
 
@@ -176,12 +176,15 @@ def build_bm25(
         "contents": "title, newline, text",
         "analysis": "english, porter",
     }
-    with LuceneIndex(folder, info) as index:
-        found = index.documents
+    try:
+        with LuceneIndex(folder, info) as index:
+            found = index.documents
+    except ArtifactError as error:  # Lucene ends without an error where the disk is full
+        shutil.rmtree(folder, ignore_errors=True)
+        raise _failure(f"Lucene could not index {len(passages)} passages", error, place) from error
     if found != indexed:
         shutil.rmtree(folder, ignore_errors=True)
         raise _failure(f"Lucene indexed {found} documents, expected {indexed}", None, place)
-    atomic_write_json(place / INFO_NAME, info)
     return info
 
 
@@ -209,6 +212,11 @@ def _write_documents(passages: PassageStore, folder: Path, digits: int) -> int:
 def _failure(what: str, error: Exception | None, place: Path) -> RagError:
     free_mib = shutil.disk_usage(place).free / 2**20
     lines = str(error).strip().splitlines() if error is not None else []
+    if free_mib < _FULL_MIB or "No space left" in str(error):
+        return ResourceError(
+            f"the disk is full: could not write {place} ({free_mib:.0f} MiB free)",
+            hint="free some space and run the same command again; finished parts are kept",
+        )
     return ResourceError(
         f"{what}{': ' + lines[0] if lines else ''} ({free_mib:.0f} MiB of disk free)",
         hint="free some disk, or raise the Java heap; then run the same command again",
@@ -222,7 +230,7 @@ class LuceneIndex:
         ArtifactError: the folder is not a Lucene index.
     """
 
-    def __init__(self, folder: Path, info: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, info: Mapping[str, Any]) -> None:
         self._java = autoclass = start_java(heap_mib=_SEARCH_HEAP_MIB)
         self._list = autoclass("java.util.ArrayList")
         self._occurs = autoclass("org.apache.lucene.search.BooleanClause$Occur")
@@ -244,13 +252,9 @@ class LuceneIndex:
         self._mapper.configOverride(document).setIsIgnoredType(autoclass("java.lang.Boolean")("true"))
 
     @classmethod
-    def open(cls, directory: str | Path) -> LuceneIndex:
-        """Open what `build_bm25` wrote."""
+    def open(cls, directory: str | Path, info: Mapping[str, Any]) -> LuceneIndex:
+        """Open what `build_bm25` wrote into a directory and returned as `info`."""
         place = Path(directory).absolute()
-        info = read_info(
-            place / INFO_NAME,
-            lambda it: (float(it["k1"]), float(it["b"]), int(it["rows"]), int(it["documents"])),
-        )
         index = cls(place / FOLDER_NAME, info)
         if index.documents != info["documents"]:
             raise MismatchedArtifactError(

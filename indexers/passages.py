@@ -122,7 +122,7 @@ class PassageStore:
     def _read(self, batch: int) -> dict[str, pa.Array]:
         readers = (self._reader, *self._optional.values())
         with self._lock:
-            batches = [reader.get_batch(batch) for reader in readers]
+            batches = [_valid_batch(reader, batch, self.directory) for reader in readers]
         return {name: column for one in batches for name, column in zip(one.schema.names, one, strict=True)}
 
     def column(self, name: str) -> pa.ChunkedArray | None:
@@ -135,7 +135,8 @@ class PassageStore:
         if reader is None:
             return None
         with self._lock:
-            batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            numbers = range(reader.num_record_batches)
+            batches = [_valid_batch(reader, number, self.directory) for number in numbers]
         return pa.chunked_array([batch.column(name) for batch in batches], reader.schema.field(name).type)
 
     def __getitem__(self, row: int) -> Passage:
@@ -173,7 +174,8 @@ class PassageStore:
         ids = self._id_batches.get(number)
         if ids is None and self._ids is not None:
             with self._lock:
-                ids = self._id_batches[number] = self._ids.get_batch(number).column(0)
+                batch = _valid_batch(self._ids, number, self.directory / IDS_NAME)
+                ids = self._id_batches[number] = batch.column(0)
         return ids
 
     def _check(self, rows: Sequence[int] | np.ndarray) -> None:
@@ -235,6 +237,16 @@ class PassageStore:
             for row in zip(*values, strict=True):
                 yield _passage(**dict(zip(columns, row, strict=True)))
             start += count
+
+
+def _valid_batch(reader: pa.RecordBatchFileReader, number: int, place: Path) -> pa.RecordBatch:
+    """A batch whose offsets lie inside of it: reading beyond them would end the process."""
+    try:
+        batch = reader.get_batch(number)
+        batch.validate(full=True)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ArtifactError(f"{place} is damaged: {error}", hint="restore it or rebuild the index") from error
+    return batch
 
 
 def _opened(path: Path) -> pa.RecordBatchFileReader:

@@ -1,31 +1,35 @@
 """Take vectors of unchanged passages from an earlier index, so that only new or changed ones are encoded.
 
-A corpus that grows, shrinks or is corrected is indexed again, into a new directory, with `KnownVectors`
-around its encoder: a passage whose title and text are in an earlier index of the same encoder gets its
+A corpus that grows, shrinks or is corrected is indexed again, into a new directory, with the `encode` of
+`KnownVectors`: a passage whose title and text are in an earlier index of the same encoder gets its
 vector from there. Ids do not matter, nor the order. FAISS and Lucene are built anew, in minutes where
 encoding takes hours, and a server can then switch to the new index while it runs.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.build import EMBEDDINGS_DIR, PASSAGES_DIR
 from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import encode_unknown
 from indexers.index import Index
+from indexers.ledger import BuildLedger, finished_stages
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, PassageEncoder, ReportingEncoder
+from indexers.protocols import EncodesCorpus, PassageEncoder
 from indexers.settings import VectorDtype
-from rag.core.arrays import Float32, Int64
+from rag.core.arrays import Bool, Float32, Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.files import atomic_path, check_target, fingerprint
 from rag.core.manifest import verify_files
 from rag.core.progress import Progress
+from rag.core.types import Passage
 
 _CHECKED_PASSAGES, _PASSAGES_AT_ONCE = 16, 4096
 _FARTHEST = 0.1  # of a vector's length: float16 and bf16 stay below it, another encoder does not
@@ -35,12 +39,12 @@ _KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
 
 
 class KnownVectors:
-    """A passage encoder that first looks for vectors in earlier indexes.
+    """Vectors of the passages of earlier indexes, by hash of title and text.
 
     Args:
-        encoder: encodes the passages that are in no earlier index.
         indexes: earlier indexes with dense retrieval; a vector comes from the first one that holds the
             passage. Their checksums are verified.
+        encoder: gives passages the vectors that these indexes hold.
         dtype: type of the numbers to be stored: vectors rounded to float16 are not used for float32.
 
     Attributes:
@@ -57,135 +61,73 @@ class KnownVectors:
     def __init__(
         self, encoder: PassageEncoder, indexes: Sequence[str | Path], dtype: VectorDtype = "float16"
     ) -> None:
-        self._encoder = encoder
-        self._counts = [0]  # shared with the copies that `reporting` makes
-        # Called with the number of passages: reused ones, and encoded ones unless the encoder reports them.
-        self._on_reused: Callable[[int], None] = _ignore
-        self._on_encoded: Callable[[int], None] = _ignore
-        self._known = [_Known.read(Path(path), encoder, dtype) for path in indexes]
+        self.dim, self.reused = encoder.dim, 0
+        self._known = [_read_keys(Path(path), encoder, dtype) for path in indexes]
 
-    @classmethod
-    def of_rows(cls, encoder: PassageEncoder, index: Index, rows: Int64) -> KnownVectors:
-        """Take vectors from these rows (n,) of an open index, made by this encoder."""
-        known = cls(encoder, [])
-        if len(rows) and index.embeddings is not None:
-            known._known = [_Known.of_rows(index.embeddings, index.passages, rows)]
-        return known
-
-    @property
-    def dim(self) -> int:
-        """Vector size D."""
-        return self._encoder.dim
+    def find(self, passages: Sequence[Passage]) -> tuple[Float32, Bool]:
+        """Vectors (n, D) of passages, and which of them are known (n,)."""
+        vectors, is_known = np.empty((len(passages), self.dim), np.float32), np.zeros(len(passages), bool)
+        keys = _keys(passages)
+        for embeddings, ordered, rows in self._known:
+            places = np.searchsorted(ordered["high"], keys["high"])
+            places[places == len(ordered)] = 0
+            is_new = (ordered[places] == keys) & ~is_known
+            vectors[is_new] = embeddings.rows(rows[places[is_new]])
+            is_known |= is_new
+        self.reused += int(is_known.sum())
+        return vectors, is_known
 
     @property
-    def identity(self) -> EncoderIdentity:
-        """Identity of the wrapped encoder."""
-        return self._encoder.identity
+    def encode(self) -> EncodesCorpus:
+        """Encodes a corpus, but for passages that are known; see `encode_corpus`."""
 
-    @property
-    def reused(self) -> int:
-        """Passages so far whose vector came from an earlier index; other texts are not counted."""
-        return self._counts[0]
+        def encode(place: Path, passages: PassageStore, *args: Any, **options: Any) -> EmbeddingShards:
+            def find_known(start: int, stop: int) -> tuple[Float32, Bool]:
+                batches = passages.batches(_PASSAGES_AT_ONCE, start=start, stop=stop)
+                return self.find(list(chain.from_iterable(batches)))
 
-    def reporting(self, done: Callable[[int], None]) -> KnownVectors:
-        """This encoder, but calling `done` with the number of passages that got their vectors."""
+            return encode_unknown(find_known, place, passages, *args, **options)
 
-        def add_reused(count: int) -> None:
-            self._counts[0] += count
-            done(count)
-
-        copied = copy.copy(self)
-        copied._on_reused = add_reused
-        if isinstance(self._encoder, ReportingEncoder):
-            copied._encoder = self._encoder.reporting(done)
-        else:
-            copied._on_encoded = done
-        return copied
-
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        """Vectors (n, D) float32, in the order of the arguments."""
-        vectors = np.empty((len(texts), self.dim), dtype=np.float32)
-        keys = _keys(titles, texts)
-        missing = np.arange(len(texts))
-        for known in self._known:
-            rows = known.find(keys[missing])
-            found = rows >= 0
-            vectors[missing[found]] = known.embeddings.rows(rows[found])
-            missing = missing[~found]
-        self._on_reused(len(texts) - len(missing))
-        if len(missing):
-            wanted = missing.tolist()
-            vectors[missing] = self._encoder.encode_passages(
-                [titles[row] for row in wanted], [texts[row] for row in wanted]
-            )
-            self._on_encoded(len(missing))
-        return vectors
+        return encode
 
 
-def _ignore(count: int) -> None:
-    pass
+def _read_keys(
+    place: Path, encoder: PassageEncoder, dtype: VectorDtype
+) -> tuple[EmbeddingShards, NDArray[np.void], Int64]:
+    """The vectors of an index, its passages' keys in order, and the row of each key."""
+    with Index.open(place, verify="none") as index:
+        embeddings, passages = index.embeddings, index.passages
+        files = index.manifest["files"]
+    if embeddings is None:
+        raise ConfigError(
+            f"{place} has no vectors to reuse", hint="give an index with dense or hybrid retrieval"
+        )
+    needed = {name: files[name] for name in files if name.startswith(("passages/", "embeddings/"))}
+    verify_files(index.data, needed, deep=True)
+    if dtype == "float32" and embeddings.dtype != "float32":
+        raise ConfigError(
+            f"{place} holds vectors rounded to {embeddings.dtype}, the new index stores float32",
+            hint="build it with --index-type SQfp16, or without --reuse",
+        )
+    _check_encoder(place, passages, embeddings, encoder)
+    parts = []
+    with Progress(len(passages), "passages", f"read {place}") as progress:
+        for batch in passages.batches(_PASSAGES_AT_ONCE):
+            parts.append(_keys(batch))
+            progress.update(len(batch))
+    keys = np.concatenate(parts)
+    order = np.argsort(keys["high"], kind="stable")
+    return embeddings, keys[order], order
 
 
-class _Known:
-    """The passages of one index by hash of title and text."""
-
-    def __init__(self, embeddings: EmbeddingShards, rows: Int64, keys: NDArray[np.void]) -> None:
-        self.embeddings = embeddings
-        order = np.argsort(keys["high"], kind="stable")
-        self._rows, self._keys = rows[order], keys[order]
-
-    @classmethod
-    def read(cls, place: Path, encoder: PassageEncoder, dtype: VectorDtype) -> _Known:
-        with Index.open(place, verify="none") as index:
-            embeddings, passages = index.embeddings, index.passages
-            files = index.manifest["files"]
-        if embeddings is None:
-            raise ConfigError(
-                f"{place} has no vectors to reuse", hint="give an index with dense or hybrid retrieval"
-            )
-        needed = {name: files[name] for name in files if {PASSAGES_DIR, EMBEDDINGS_DIR} & {*name.split("/")}}
-        verify_files(place, needed, deep=True)
-        if dtype == "float32" and embeddings.dtype != "float32":
-            raise ConfigError(
-                f"{place} holds vectors rounded to {embeddings.dtype}, the new index stores float32",
-                hint="build it with --index-type fp16, or without --reuse",
-            )
-        _check_encoder(place, passages, embeddings, encoder)
-        with Progress(len(passages), "passages", f"read {place}") as progress:
-            return cls.of_rows(embeddings, passages, np.arange(len(passages)), progress.update)
-
-    @classmethod
-    def of_rows(
-        cls,
-        embeddings: EmbeddingShards,
-        passages: PassageStore,
-        rows: Int64,
-        done: Callable[[int], None] = lambda count: None,
-    ) -> _Known:
-        parts = []
-        for start in range(0, len(rows), _PASSAGES_AT_ONCE):
-            batch = passages.get_many(rows[start : start + _PASSAGES_AT_ONCE])
-            parts.append(_keys([p.title for p in batch], [p.text for p in batch]))
-            done(len(batch))
-        return cls(embeddings, rows, np.concatenate(parts))
-
-    def find(self, keys: NDArray[np.void]) -> Int64:
-        """Row of each key (n,), -1 where the index does not hold it."""
-        places = np.searchsorted(self._keys["high"], keys["high"])
-        places[places == len(self._keys)] = 0
-        return np.where(self._keys[places] == keys, self._rows[places], -1)
-
-
-def _keys(titles: Sequence[str], texts: Sequence[str]) -> NDArray[np.void]:
+def _keys(passages: Sequence[Passage]) -> NDArray[np.void]:
     """Hashes (n,) of 128 bits of the passages' titles and texts."""
-
-    def digests() -> Iterator[bytes]:
-        for title, text in zip(titles, texts, strict=True):
-            head = title.encode()
-            content = len(head).to_bytes(8, "little") + head + text.encode()
-            yield hashlib.blake2b(content, digest_size=_KEY.itemsize).digest()
-
-    return np.frombuffer(b"".join(digests()), dtype=_KEY)
+    digests = []
+    for passage in passages:
+        head = passage.title.encode()
+        content = len(head).to_bytes(8, "little") + head + passage.text.encode()
+        digests.append(hashlib.blake2b(content, digest_size=16).digest())
+    return np.frombuffer(b"".join(digests), dtype=_KEY)
 
 
 def _check_encoder(
@@ -231,3 +173,33 @@ def check_passage_vectors(
             f"{encoder.identity.name} gives passages of {place} other vectors ({apart.max():.0%} apart)",
             hint=f"name the encoder that it was made with, {embeddings.encoder.name}, or build it again",
         )
+
+
+def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, *, seed: int = 0) -> Path:
+    """Write an index with the vectors of `source` that states `encoder`, whose question side was trained on.
+
+    Args:
+        out: new directory; it shares the files with `source` where the file system allows it.
+        encoder: its passage tower must be the one `source` was built with; a sample of passages is encoded
+            as a check.
+
+    Raises:
+        ConfigError: `source` has no vectors, or `out` exists.
+        MismatchedArtifactError: the encoder gives passages other vectors.
+    """
+    target = Path(out)
+    check_target(target, folder=True, is_new=True)
+    with Index.open(source) as index, atomic_path(target) as temporary:
+        check_passage_vectors(
+            index.directory, index.passages, index.require_dense().embeddings, encoder, seed=seed
+        )
+        stages = finished_stages(index.directory, index.manifest)
+        embeddings, dense = stages["embeddings"], stages["dense"]
+        embeddings["inputs"]["encoder"] = encoder.identity.comparable()
+        embeddings["output"]["encoder"] = encoder.identity.to_json()
+        dense["inputs"]["embeddings"] = fingerprint(embeddings["inputs"])[:16]
+        temporary.mkdir()
+        ledger = BuildLedger(temporary)
+        ledger.adopt(index.data, stages)
+        ledger.commit(list(stages))
+    return target

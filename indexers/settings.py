@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from indexers.presets import INDEX_KINDS, LISTED_TYPES, PLAID, IndexKind, IndexType
+from indexers.presets import INDEX_KINDS, INDEX_TYPES, PLAID, IndexKind
 from rag.config import DEFAULT_SEED, Config
 
 VectorDtype = Literal["float16", "float32"]
 Stage = Literal["passages", "embeddings", "dense", "tokens", "bm25"]
+_FORMER_TYPES = {"fp16": "SQfp16", "sq8": "SQ8", "fastscan": "ivf", "ivfpq": "IVF4096,PQ64", "rabitq": "ivf"}
 RECALL, HYBRID_RECALL = 0.98, 0.9
 SHARD_ROWS = 16_384  # passages per shard
 STAGES: tuple[Stage, ...] = get_args(Stage)  # each has a folder of its name
@@ -21,8 +22,8 @@ class BuildSettings(Config):
 
     Attributes:
         retriever: retrieval methods that the index supports.
-        index_type: FAISS type, see `rag docs indexing`; "plaid" is for an encoder with one vector per token
-            (ColBERT).
+        index_type: flat, hnsw, ivf or a string of FAISS' index_factory, see `rag docs indexing`; plaid is for
+            an encoder with one vector per token (ColBERT).
         dtype: number type of the embeddings on disk; "auto" is float32 for `flat`, which searches them
             directly, else float16.
         token_bits: bits per component of a token vector, for `plaid`.
@@ -30,7 +31,7 @@ class BuildSettings(Config):
         k1: term frequency saturation of BM25.
         b: length normalisation of BM25.
         probes: number of queries on which recall is measured.
-        recall_target: minimum of recall@1, @10 and @100 for which a lossy type is tuned; by default
+        recall_target: minimum of recall@1, @10 and @100 for which a lossy type searches; by default
             0.98, and 0.9 for a hybrid, whose BM25 finds much of what the vectors miss.
         seed: random seed of sampling and clustering.
         threads: number of CPU threads for FAISS and Lucene; by default all cores.
@@ -38,7 +39,7 @@ class BuildSettings(Config):
     """
 
     retriever: IndexKind = "dense"
-    index_type: Literal[IndexType, "plaid"] = "flat"
+    index_type: str = "flat"
     token_bits: Literal[1, 2, 4] = 2
     dtype: Literal["auto", "float16", "float32"] = "auto"
     shard_rows: int = Field(default=SHARD_ROWS, ge=1)
@@ -51,11 +52,24 @@ class BuildSettings(Config):
     reproducible: bool = True
     java_heap_mib: int = Field(default=2048, ge=64)
 
+    @field_validator("index_type")
+    @classmethod
+    def _check_type(cls, value: str) -> str:
+        if value in (*INDEX_TYPES, PLAID):
+            return value
+        if not value[:1].isupper():  # as every string of FAISS begins
+            hint = _FORMER_TYPES.get(value, "")
+            raise ValueError(
+                f"not {', '.join(INDEX_TYPES)}, {PLAID} or a string of FAISS' index_factory"
+                + (f"; what was called {value} is {hint}" if hint else ", such as SQ8")
+            )
+        return value
+
     @model_validator(mode="after")
     def _check(self) -> BuildSettings:
         if self.index_type == "flat" and self.dtype == "float16":
             raise ValueError(
-                "flat searches the embeddings directly and needs dtype float32; fp16 is half its size"
+                "flat searches the embeddings directly and needs dtype float32; SQfp16 is half its size"
             )
         if self.index_type == PLAID and not self.has_tokens:
             raise ValueError(
@@ -68,6 +82,15 @@ class BuildSettings(Config):
                 f"token_bits ({self.token_bits}) applies to plaid alone, and index_type is {self.index_type}"
             )
         return self
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages of a build, in their order."""
+        chosen = {
+            "passages": True, "embeddings": self.has_dense, "dense": self.has_dense,
+            "tokens": self.has_tokens, "bm25": self.has_bm25,
+        }  # fmt: skip
+        return [stage for stage in STAGES if chosen[stage]]
 
     @property
     def has_encoder(self) -> bool:
@@ -94,7 +117,7 @@ class BuildSettings(Config):
         """The recall that "None" stands for."""
         if self.recall_target is not None:
             return self.recall_target
-        return HYBRID_RECALL if self.retriever == "hybrid" and self.index_type in LISTED_TYPES else RECALL
+        return HYBRID_RECALL if self.retriever == "hybrid" and "IVF" in self.index_type.upper() else RECALL
 
     @property
     def stored_dtype(self) -> VectorDtype:

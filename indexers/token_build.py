@@ -133,11 +133,10 @@ def build_tokens(
         "list_entries": entries,
         "shard_rows": shard_rows,
         "seed": seed,
+        "shard_tokens": [count["tokens"] for count in counts],
+        "encoder": encoder.identity.to_json(),
     }
-    shards = [count["tokens"] for count in counts]
-    atomic_write_json(
-        directory / TOKENS_NAME, {**info, "shard_tokens": shards, "encoder": encoder.identity.to_json()}
-    )
+    atomic_write_json(directory / TOKENS_NAME, info)
     for name in (_SAMPLE_ROWS_NAME, _SAMPLE_NAME):
         (directory / name).unlink(missing_ok=True)
     return info

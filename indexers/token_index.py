@@ -21,13 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.exact import check_queries, check_selected, select_best
-from indexers.ledger import read_info
 from indexers.protocols import EncoderIdentity
 from indexers.selected import Selection
 from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_NAME, TOKENS_NAME, shard_files
 from indexers.token_codec import TokenCodec, code_dtype
 from rag.core.arrays import Float32, Int64, UInt8
-from rag.core.errors import MismatchedArtifactError, RetrievalError
+from rag.core.errors import (
+    ArtifactError,
+    DataError,
+    IncompleteArtifactError,
+    MismatchedArtifactError,
+    RetrievalError,
+)
+from rag.core.files import read_json
 from rag.core.npy import load_npy
 from rag.core.ragged import ranges
 
@@ -38,6 +44,17 @@ _BLOCK = 256  # centroids per block, of which only the best is compared first
 _PASSAGES_AT_ONCE = 2048  # decompressed together
 _CENTROIDS_AT_ONCE = 2048  # quantised together
 _LEAST = 1e-6  # added to the score of every passage in an open cell
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
+    try:
+        info = dict(read_json(path))
+        _ = [info[key] for key in ("rows", "tokens", "bits", "centroids", "encoder", "shard_tokens")]
+    except (DataError, KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
+    return info
 
 
 def default_ndocs(top_k: int, passages: int) -> int:
@@ -80,18 +97,19 @@ class TokenIndex:
         self._block = min(_BLOCK, count)
 
     @classmethod
-    def open(cls, directory: str | Path) -> TokenIndex:
+    def open(cls, directory: str | Path, info: dict[str, Any] | None = None) -> TokenIndex:
         """Map all files and check their headers.
+
+        Args:
+            info: what the manifest of an index says of them; None for a folder by itself, with `tokens.json`.
 
         Raises:
             IncompleteArtifactError: the stage is not finished.
             ArtifactError: a file is missing, truncated or in another format; the message names it.
         """
         place = Path(directory)
-        info = read_info(
-            place / TOKENS_NAME,
-            lambda it: [it[key] for key in ("rows", "tokens", "bits", "centroids", "encoder")],
-        )
+        if info is None:
+            info = _read_description(place / TOKENS_NAME)
         count, dim, buckets = info["centroids"], info["dim"], 2 ** (info["bits"] + 1) - 1
         centroids = load_npy(place / CENTROIDS_NAME, dtype=np.float16, shape=(count, dim)).astype(np.float32)
         learnt = load_npy(place / BUCKETS_NAME, dtype=np.float32, shape=(buckets, dim))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rag.jobs import mine as mine
     from rag.jobs import retrieve as retrieve
     from rag.jobs import train_rounds as train_rounds
+    from rag.jobs import update as update
     from rag.pipeline import Pipeline as Pipeline
     from rag.recipes import train as train
 
@@ -36,7 +37,7 @@ _NAMES = {
     "rag.core.errors": ("RagError",),
     "rag.core.types": ("Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Question"),
     "rag.eval.api": ("compare", "evaluate"),
-    "rag.jobs": ("adapt", "index", "mine", "retrieve", "train_rounds"),
+    "rag.jobs": ("adapt", "index", "mine", "retrieve", "train_rounds", "update"),
     "rag.pipeline": ("Pipeline",),
     "rag.recipes": ("train",),
 }

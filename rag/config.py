@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_origin
 
@@ -131,36 +128,6 @@ class Config(BaseModel):
         return type(self).model_validate({**dict(self), **given})
 
 
-def explained(kind: type[BaseModel]) -> dict[str, str]:
-    """Explanation of each field of a model: its description, or the docstring of the class that declares it.
-
-    Example:
-        >>> explained(Config)
-        {}
-    """
-    helps: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        helps |= documented(base)
-    helps |= {name: field.description for name, field in kind.model_fields.items() if field.description}
-    return {name: helps.get(name, "") for name in kind.model_fields}
-
-
-def documented(thing: Any) -> dict[str, str]:
-    """The docstring's explanation of each argument or attribute, as sentences.
-
-    Example:
-        >>> documented(Config)
-        {'free': 'Settings that may differ when a run is resumed, because its steps do not depend on them.'}
-    """
-    entry = r"^    (\w+(?:, \w+)*): (.+(?:\n {8}.+)*)"  # several names may share an explanation
-    items = re.findall(entry, inspect.getdoc(thing) or "", re.MULTILINE)
-    return {
-        name: text[:1].upper() + re.sub(r"\s+", " ", text[1:])
-        for names, text in items
-        for name in names.split(", ")
-    }
-
-
 def preset_names(recipe: str = "") -> list[str]:
     """Names of the configurations that ship with the package; with `recipe`, those for it.
 
@@ -181,17 +148,6 @@ def recipe_of(source: str | Path) -> str:
         'reader'
     """
     return str(_read_source(source).get(RECIPE_KEY, ""))
-
-
-def preset_comment(source: str | Path) -> str:
-    """The leading comment of a preset or YAML file, without the comment marks.
-
-    Example:
-        >>> preset_comment("ict-wiki").splitlines()[0][:46]
-        'The inverse cloze task on Wikipedia as publish'
-    """
-    lines = _text_of(source).splitlines()
-    return "\n".join(line[1:].removeprefix(" ") for line in takewhile(lambda line: line[:1] == "#", lines))
 
 
 def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:

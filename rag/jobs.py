@@ -5,8 +5,7 @@ The command line calls these functions, so that a command and its function do th
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
@@ -20,7 +19,6 @@ from rag.core.arguments import checked
 from rag.core.errors import ConfigError
 from rag.core.files import check_target, sha256_file
 from rag.core.log import get_logger
-from rag.core.types import Passage
 from rag.data.corpus import ReadReport, read_documents
 from rag.data.document_options import DOCUMENT_ARGUMENTS, read_and_split
 from rag.data.documents.read import file_id
@@ -30,11 +28,13 @@ from rag.data.filters import Filter
 from rag.data.questions import read_questions
 from rag.data.records import Document
 from rag.data.split import SplitOptions, split_documents
+from readers.protocols import check_lengths
 from retrievers.negatives.settings import MiningSettings, parse_ranks
 
 if TYPE_CHECKING:
-    from indexers.protocols import PassageEncoder
-    from indexers.reuse import KnownVectors
+    from indexers.protocols import EncoderIdentity
+    from indexers.update import UpdateReport
+    from indexers.updater import IndexUpdater
     from rag.rounds.rounds import RoundResult
     from retrievers.negatives.mine import MiningReport
 
@@ -91,6 +91,7 @@ def index(
         `rag.index("corpus.jsonl", "my-index", retriever="hybrid", split="sentences")`
     """
     from indexers.build import build_index
+    from indexers.reuse import KnownVectors
     from rag.scale.encoding import encoding_at
     from retrievers.encoders.open import load_encoder, passage_budget
 
@@ -116,12 +117,28 @@ def index(
         loaded = load_encoder(
             encoder, query_encoder=query_encoder, precision=precision, pooling=pooling, max_length=max_length
         )
-    known = _known_vectors(reuse, loaded, checked, place) if reuse and until != "passages" else None
+    known = None
+    if reuse and until != "passages":
+        if loaded is None or not checked.has_dense:
+            raise ConfigError("--reuse takes over one vector per passage, and this build makes none")
+        if place.resolve() in [Path(path).resolve() for path in reuse]:
+            raise ConfigError(f"--reuse and --out are both {out}", hint="build into a new directory")
+        known = KnownVectors(loaded, reuse, checked.stored_dtype)
     source = _describe(inputs, format, split_options, read_options)
-    passages, table = _cut(read, split_options, count_tokens, source)
+    table = DocumentList() if split_options.ids == "document" else None  # else ids name no documents
+    if table is None:
+        passages = split_documents(read, split_options, count_tokens)
+    else:
+        files = source["files"] if source else ()
+        digests = {file_id(file["name"]): file["sha256"] for file in files if "sha256" in file}
+        passages = cut_and_listed(
+            read, lambda one: list(split_documents([one], split_options, count_tokens)), table, digests
+        )
     with encoding_at(ray) as encoding:
+        if known is not None:
+            encoding["encode"] = known.encode
         build_index(
-            passages, place, encoder=known or loaded, settings=checked, source=source, documents=table,
+            passages, place, encoder=loaded, settings=checked, source=source, documents=table,
             overwrite=overwrite, until=until, **encoding,
         )  # fmt: skip
     if known is not None:
@@ -139,31 +156,6 @@ def resolve_corpus(corpus: Sequence[str | Path]) -> tuple[list[str], bool]:
 
         return [str(corpus_path())], True
     return inputs, False
-
-
-def _known_vectors(
-    reuse: Sequence[str | Path], encoder: PassageEncoder | None, settings: BuildSettings, out: Path
-) -> KnownVectors:
-    from indexers.reuse import KnownVectors
-
-    if encoder is None or not settings.has_dense:
-        raise ConfigError("--reuse takes over one vector per passage, and this build makes none")
-    if out.resolve() in [Path(path).resolve() for path in reuse]:
-        raise ConfigError(f"--reuse and --out are both {out}", hint="build into a new directory")
-    return KnownVectors(encoder, reuse, settings.stored_dtype)
-
-
-def _cut(
-    read: Iterator[Document], options: SplitOptions, count: CountTokens, source: Mapping[str, Any] | None
-) -> tuple[Iterator[Passage], DocumentList | None]:
-    """Passages, and the list of their documents, which fills on the way, if their ids name documents."""
-    if options.ids != "document":
-        return split_documents(read, options, count), None
-    files = source["files"] if source else ()
-    digests = {file_id(file["name"]): file["sha256"] for file in files if "sha256" in file}
-    table = DocumentList()
-    passages = cut_and_listed(read, lambda one: list(split_documents([one], options, count)), table, digests)
-    return passages, table
 
 
 def _describe(
@@ -186,7 +178,57 @@ def _describe(
     if all(entry["format"] != DOCUMENTS for entry in files):  # no sections, whose size an encoder decides
         left_out.add("max_tokens")
     kept = [{k: v for k, v in asdict(one).items() if k not in left_out} for one in (split, read)]
-    return dict(json.loads(json.dumps({"files": files, "split": kept[0], "read": kept[1]})))
+    return {"files": files, "split": kept[0], "read": kept[1]}
+
+
+@checked
+def update(
+    index: str | Path,
+    corpus: str | Path | Sequence[str | Path] = (),
+    *,
+    documents: Iterable[Document] = (),
+    deleted: Sequence[str] = (),
+    encoder: Any = None,
+    precision: str = "auto",
+    **options: Any,
+) -> UpdateReport:
+    """Bring an index up to date: with its corpus as it is now, or by documents to put and to delete.
+
+    Only new passages are encoded. Open readers keep their version; a crash leaves the old one or the new.
+
+    Args:
+        corpus: what the index was built from; documents that are gone from it, and were not put, are deleted.
+        documents, deleted: in place of a corpus, documents to put by their ids, and ids to delete.
+        encoder, precision: the encoder of the index, if it moved, and its number format.
+        **options: of a corpus, those of `IndexUpdater.follow` (max_deleted_share, strict, report, …).
+
+    Raises:
+        ConfigError: the index cannot be updated, or both a corpus and documents are given.
+        DataError: the corpus cannot be read, a passage is too long, or too much would be deleted.
+        MismatchedArtifactError: the encoder is not that of the index.
+        ResourceError: another process writes into the index, or the disk is full.
+    """
+    updater, sent = index_updater(index, encoder, precision), list(documents)
+    if corpus and not (sent or deleted):
+        inputs, _ = resolve_corpus([corpus] if isinstance(corpus, str | Path) else corpus)
+        return updater.follow(inputs, **options)
+    if corpus or options:
+        raise ConfigError("give a corpus with its options, or documents and ids to delete, not both")
+    puts = updater.cut(sent)
+    check_lengths(passage for put in puts for passage in put.passages)
+    return updater.change(puts, deleted)
+
+
+def index_updater(index: str | Path, encoder: Any = None, precision: str = "auto") -> IndexUpdater:
+    """What updates an index again and again, with its encoder or the one that is given; see `update`."""
+    from indexers.updater import IndexUpdater
+    from retrievers.encoders.open import load_like, passage_budget
+
+    def budget(identity: EncoderIdentity | None) -> tuple[int, CountTokens]:
+        name, length = (identity.name, identity.max_length) if identity else (None, None)
+        return passage_budget(encoder if isinstance(encoder, str | Path) else name, length)
+
+    return IndexUpdater(index, lambda identity: load_like(identity, encoder, precision=precision), budget)
 
 
 @checked

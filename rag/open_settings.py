@@ -68,7 +68,7 @@ class OpenSettings(BaseModel):
         if info.field_name == "fusion":
             from retrievers.fusion import Fusion
 
-            return str(Fusion.parse(value) if isinstance(value, str) else value)
+            return str(Fusion.parse(str(value)))
         from retrievers.rerank import parse_rerank
 
         parse_rerank(str(value))

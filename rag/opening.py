@@ -19,7 +19,7 @@ from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError
 from rag.core.files import TEMPORARY_MARK, atomic_write_json, check_target, read_json, replaced_folder
 from rag.core.log import get_logger
-from rag.core.manifest import read_manifest
+from rag.core.manifest import MANIFEST_NAME, read_manifest
 from rag.open_settings import OpenSettings
 from rag.runtime.model_files import TOWER_NAMES, TOWER_SEPARATOR, tower_folders
 from readers.answers import counts_scores
@@ -139,12 +139,12 @@ def save(index: Index, opened: OpenSettings, place: Path, *, overwrite: bool) ->
         raise ConfigError(f"a {type(opened.retriever).__name__} cannot be saved", hint="open it by its kind")
     own = (ENCODER_DIR, READER_DIR, SETTINGS_FILE, ".lock")
     with replaced_folder(place) as temporary:
-        shutil.copytree(
-            index.directory,
-            temporary,
-            ignore=shutil.ignore_patterns(*own, f".*{TEMPORARY_MARK}*"),
-            dirs_exist_ok=True,
-        )
+        if index.data == index.directory:  # an index of the first format
+            ignore = shutil.ignore_patterns(*own, f".*{TEMPORARY_MARK}*")
+            shutil.copytree(index.data, temporary, ignore=ignore, dirs_exist_ok=True)
+        else:
+            shutil.copytree(index.data, temporary / index.data.name)
+            shutil.copyfile(index.directory / MANIFEST_NAME, temporary / MANIFEST_NAME)
         named = {name: getattr(opened, name) for name in ("retriever", "fusion", "effort")}
         settings = {name: value for name, value in named.items() if value not in (None, "auto")}
         if opened.rerank is not None:

@@ -19,12 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, field_
 from starlette.datastructures import UploadFile
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 
-from indexers.changes import Known, Put, sent_changes
-from indexers.documents import DocumentEntry, record_digest
+from indexers.documents import DocumentEntry
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity, PassageEncoder
-from indexers.provenance import documents_of_index, split_of_index
-from indexers.update import update_index
+from indexers.updater import IndexUpdater
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError, ResourceError
 from rag.core.log import get_logger
 from rag.data.corpus import IdSet, fault_of
@@ -33,7 +30,7 @@ from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
 from rag.data.files.fields import METADATA_HINT, metadata_of_fields
 from rag.data.records import Document
-from rag.data.split import split_documents
+from rag.jobs import index_updater
 from readers.protocols import check_lengths
 from serve.engine import SEE_LOG, Engine
 from serve.errors import ApiError, invalid_request
@@ -220,7 +217,7 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
 
 async def _change(
     engine: Engine, name: str, documents: Sequence[Document], deleted: Sequence[str]
-) -> tuple[str, set[str]]:
+) -> tuple[str, frozenset[str]]:
     """The version of the index with these changes, now in use, and which of the ids it had before.
 
     Raises:
@@ -246,52 +243,23 @@ async def _change(
 
 def _update(
     settings: ServeSettings, documents: Sequence[Document], deleted: Sequence[str]
-) -> tuple[str, set[str]]:
+) -> tuple[str, frozenset[str]]:
     (place,) = settings.index.values()
-    puts, present = _cut(settings, place, documents), set[str]()
-
-    def changes(known: Known) -> Any:
-        present.update(set(known) & {*deleted, *(put.id for put in puts)})
-        return sent_changes(puts, deleted, known)
-
-    def open_encoder(identity: EncoderIdentity) -> PassageEncoder:
-        return _encoder(identity, settings.index_encoder, settings.precision)
-
-    return update_index(place, changes, open_encoder).version, present
-
-
-def _cut(settings: ServeSettings, place: Path, documents: Sequence[Document]) -> list[Put]:
-    """The documents as the index that is in place now cuts them."""
-    with Index.open(place, verify="none") as index:
-        identity = index.encoder_identity
-    name, length = (identity.name, identity.max_length) if identity else (None, None)
-    max_tokens, count_tokens = _budget(settings.index_encoder or name, length)
-    split = split_of_index(place, max_tokens)
-    puts = [
-        Put(each.id, record_digest(each), list(split_documents([each], split, count_tokens)), sent=True)
-        for each in documents
-    ]
+    updater = _updater(place, settings.index_encoder, settings.precision)
     try:
+        puts = updater.cut(documents)
         check_lengths(passage for put in puts for passage in put.passages)
     except DataError as error:
         hint = "split the document; this index keeps each as one passage. Nothing was changed"
         raise invalid_request(error.message, hint) from None
-    return puts
+    report = updater.change(puts, deleted)
+    return report.version, report.present
 
 
 @lru_cache(4)
-def _budget(encoder: str | None, max_length: int | None) -> tuple[int, Callable[[str], int]]:
-    from retrievers.encoders.open import passage_budget
-
-    return passage_budget(encoder, max_length)
-
-
-@lru_cache(4)
-def _encoder(identity: EncoderIdentity, folder: str | None, precision: str) -> PassageEncoder:
-    """An encoder for passages alone: that of the questions works on another thread."""
-    from retrievers.encoders.open import load_like
-
-    return load_like(identity, folder, precision=precision)
+def _updater(place: Path, encoder: str | None, precision: str) -> IndexUpdater:
+    """It has an encoder for passages alone: that of the questions works on another thread."""
+    return index_updater(place, encoder, precision)
 
 
 def _refusal(error: RagError) -> ApiError:
@@ -323,7 +291,7 @@ async def documents_of(engine: Engine, name: str) -> dict[str, DocumentEntry]:
 @lru_cache(8)
 def _documents(place: Path, version: str) -> dict[str, DocumentEntry]:
     with Index.open(place, verify="none") as index:
-        return dict(documents_of_index(index).entries)
+        return dict(index.documents)
 
 
 def _shown(entry: DocumentEntry) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def compare_searches(
             build_s = time.perf_counter() - started
             for file in (place, embeddings.directory):
                 leave_cache(file)
-            searchers[name] = open_dense(place, embeddings)
+            searchers[name] = open_dense(place, embeddings, info)
             cold_s = [_timed(searchers[name], query[None], top_k) for query in queries[:_COLD]]
             recalls = np.stack([_recalls(searchers[name], queries, truth, k) for k in RECALL_KS], axis=1)
             searchers[f"{name}{_BESIDE}"] = Bare(place, info)

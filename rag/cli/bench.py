@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rag import bench
-from rag.cli.options import command_with, parameters_of, parse_numbers
-from rag.config import documented
+from rag.cli.options import command_with, documented, parameters_of, parse_numbers
 
 _BENCHMARKS = ("encode", "search", "serve", "read")
 _SHORT = {"index": "-i", "questions": "-q"}

@@ -1,6 +1,7 @@
 """Options that several commands share, and commands whose options are derived from a configuration."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from glob import escape, glob
 from pathlib import Path
@@ -10,7 +11,7 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rag.config import explained, preset_names
+from rag.config import preset_names
 from rag.core.errors import ConfigError
 from rag.data import choices
 from rag.open_settings import OpenSettings
@@ -240,3 +241,33 @@ def files(help: str, *flags: str) -> Any:
     return Annotated[
         list[Path] | None, option(*flags, help=f"{help}; may be given several times.", panel=DATA)
     ]
+
+
+def explained(kind: type[BaseModel]) -> dict[str, str]:
+    """Explanation of each field of a model: its description, or the docstring of the class that declares it.
+
+    Example:
+        >>> explained(Config)
+        {}
+    """
+    helps: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        helps |= documented(base)
+    helps |= {name: field.description for name, field in kind.model_fields.items() if field.description}
+    return {name: helps.get(name, "") for name in kind.model_fields}
+
+
+def documented(thing: Any) -> dict[str, str]:
+    """The docstring's explanation of each argument or attribute, as sentences.
+
+    Example:
+        >>> documented(Config)
+        {'free': 'Settings that may differ when a run is resumed, because its steps do not depend on them.'}
+    """
+    entry = r"^    (\w+(?:, \w+)*): (.+(?:\n {8}.+)*)"  # several names may share an explanation
+    items = re.findall(entry, inspect.getdoc(thing) or "", re.MULTILINE)
+    return {
+        name: text[:1].upper() + re.sub(r"\s+", " ", text[1:])
+        for names, text in items
+        for name in names.split(", ")
+    }

@@ -20,9 +20,10 @@ from rag.cli.options import (
     Threads,
     bounds_of,
     command_with,
+    explained,
     option,
 )
-from rag.config import Config, explained, merged, parse_overrides, parse_scalar
+from rag.config import Config, merged, parse_overrides, parse_scalar
 from rag.core.errors import ConfigError
 
 _RETRIEVERS, _READERS, _TOGETHER = "Retrievers", "Readers", "Retriever and reader together"

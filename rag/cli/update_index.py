@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rag.core.errors import ConfigError, DataError, RagError, ResourceError
+from rag.core.errors import ConfigError, RagError, ResourceError
 
 if TYPE_CHECKING:
-    from indexers.protocols import EncoderIdentity, PassageEncoder
-    from rag.core.types import Passage
-    from rag.data.records import Document
+    from indexers.updater import IndexUpdater
 
 
 def run_updates(
@@ -43,6 +39,7 @@ def run_updates(
         ConfigError: an option that an update takes from the index, or an index that cannot be updated.
     """
     from rag.core.log import setup_logging
+    from rag.jobs import index_updater
 
     if also_given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in also_given)
@@ -51,88 +48,36 @@ def run_updates(
             hint="leave it out, or build a new index with --out",
         )
     setup_logging("WARNING")
-    updater = _Updater(list(corpus), place, reading, encoder, precision, max_deleted_share)
-    seen = updater.signature() if watch else {}
-    updater.update()
+    options = {name: reading[name] for name in ("format", "strict", "max_bad_share")}
+    updater = index_updater(place, encoder, precision)
+    follower = _Follower(list(corpus), updater, {**options, "max_deleted_share": max_deleted_share})
+    seen = follower.signature() if watch else {}
+    follower.update()
     if not watch:
         typer.echo(f'\nask it: rag ask "…" --index {place}')
         return
     typer.echo(f"watching {', '.join(corpus)}; Ctrl-C ends it", err=True)
     with suppress(KeyboardInterrupt):
-        updater.watch(interval_s, seen)
+        follower.watch(interval_s, seen)
 
 
-class _Updater:
-    """Updates one index from one corpus; the encoder is loaded once, when it is needed first."""
+class _Follower:
+    """Keeps one index up to date with its corpus, and prints what was done."""
 
-    def __init__(
-        self,
-        corpus: list[str],
-        place: Path,
-        given: Mapping[str, Any],
-        encoder: str | None,
-        precision: str,
-        max_deleted_share: float,
-    ) -> None:
-        from indexers.index import Index
-        from indexers.provenance import read_options_of_index
-
-        with Index.open(place, verify="none") as index:
-            identity = index.encoder_identity
-        usual = {name: given[name] for name in ("strict", "max_bad_share")}
-        self.reading = replace(read_options_of_index(place), **usual)
-        self.identity = identity
-        self.corpus, self.place, self.format = corpus, place, given["format"]
-        self.encoder, self.precision, self.max_deleted_share = encoder, precision, max_deleted_share
-        self._loaded: PassageEncoder | None = None
-
-    @cached_property
-    def _cut(self) -> Callable[[Document], list[Passage]]:
-        from indexers.provenance import split_of_index
-        from rag.data.split import split_documents
-        from retrievers.encoders.open import passage_budget
-
-        name, length = (self.identity.name, self.identity.max_length) if self.identity else (None, None)
-        budget, count = passage_budget(self.encoder or name, length)
-        split = split_of_index(self.place, budget)
-        return lambda document: list(split_documents([document], split, count))
-
-    def _open_encoder(self, identity: EncoderIdentity) -> PassageEncoder:
-        from retrievers.encoders.open import load_like
-
-        if self._loaded is None:
-            self._loaded = load_like(identity, self.encoder, precision=self.precision)
-        return self._loaded
+    def __init__(self, corpus: Sequence[str], updater: IndexUpdater, options: Mapping[str, Any]) -> None:
+        self.corpus, self.updater, self.options = corpus, updater, options
 
     def update(self) -> None:
         """Update once."""
-        from indexers.changes import corpus_changes
-        from indexers.update import update_index
-        from rag.data.corpus import ReadReport
-        from rag.data.files.sources import find_sources
+        from rag.data.records import ReadReport
 
         report = ReadReport()
-        sources = find_sources(self.corpus, self.format, report)
-        if report.unread:
-            raise DataError(
-                f"{report.problems[0].source} may not be read, and its documents would be deleted",
-                hint="change its permissions; nothing was changed",
-            )
+        done = self.updater.follow(self.corpus, report=report, **self.options)
         if report.ignored:
             typer.echo(report.ignored_summary(), err=True)
-
-        def cut(document: Document) -> list[Passage]:
-            return self._cut(document)  # which is made when the first document has changed
-
-        done = update_index(
-            self.place,
-            lambda known: corpus_changes(sources, self.reading, cut, report, known),
-            self._open_encoder,
-            max_deleted_share=self.max_deleted_share,
-        )
         if report.bad:
             typer.echo(report.summary(), err=True)
-        typer.echo(f"{self.place}: version {done.version}, {done}")
+        typer.echo(f"{self.updater.place}: version {done.version}, {done}")
 
     def watch(self, interval_s: float, updated: dict[str, tuple[int, int]]) -> None:
         """Update whenever a file is another one than before, and none changes any more.
@@ -165,7 +110,7 @@ class _Updater:
 
         found = {}
         with suppress(RagError):  # a folder that is gone is a change, and reading says what is wrong
-            for source in find_sources(self.corpus, self.format):
+            for source in find_sources(self.corpus, self.options["format"]):
                 with suppress(OSError):
                     state = os.stat(source.path)
                     found[source.path] = (state.st_size, state.st_mtime_ns)

@@ -1,14 +1,16 @@
 """Files that are complete or absent: atomic writes, checksums, one writer per directory."""
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +258,32 @@ def directory_lock(directory: str | Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+class FolderHold:
+    """Keeps other processes from removing a folder, until it is closed or collected.
+
+    Raises:
+        ArtifactError: there is no such folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except OSError as error:
+            raise ArtifactError(f"{folder} is missing", hint="restore it or rebuild the index") from error
+        self.close = weakref.finalize(self, os.close, descriptor)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a `FolderHold` keeps a folder, in this process or another."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

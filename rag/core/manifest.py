@@ -1,5 +1,6 @@
 """Manifests: one JSON file per artefact, written last, so that its presence means complete."""
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,8 @@ from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, M
 from rag.core.files import atomic_write_json, read_json, sha256_file
 
 FORMAT_VERSION = 1
-NEWEST_VERSION = 2  # of indexes that were updated; earlier programs would see a part of them only
-LEDGER_NAME = "build.json"  # of an index whose stages are begun
+NEWEST_VERSION = 3  # of indexes, whose files lie in a folder that the manifest names
+BUILDING_DIR = "building"  # in an index directory: a build that is not finished
 MANIFEST_NAME = "manifest.json"
 
 
@@ -33,8 +34,15 @@ def write_manifest(directory: str | Path, data: Mapping[str, Any]) -> None:
 
 
 def version_of(manifest: Mapping[str, Any]) -> str:
-    """The version of the artefact that a manifest describes: the beginning of its checksum."""
-    return str(manifest["checksum"])[:12]
+    """The version of the index that a manifest describes; indexes of the first format state a checksum."""
+    return str(manifest.get("version") or manifest["checksum"][:12])
+
+
+def is_index(folder: Path) -> bool:
+    """Whether a folder holds an index, finished or not: it has one writer's lock, and says what was built."""
+    # a folder that may not be entered is none, and no error
+    holds = os.path.isfile(folder / MANIFEST_NAME) or os.path.isdir(folder / BUILDING_DIR)
+    return os.path.isfile(folder / ".lock") and holds
 
 
 def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str, Any]:

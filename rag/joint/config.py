@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from indexers.presets import IndexType
 from rag.config import Config
 from rag.data.examples import Needed
 from rag.training.config import RefreshedConfig, TrainConfig
@@ -75,7 +74,7 @@ class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
     document_side: DocumentSide = "frozen"
     top_k: int = Field(default=5, ge=1)
     over_retrieve: int = Field(default=0, ge=0)
-    index_type: IndexType = "flat"
+    index_type: str = "flat"
     model: ModelConfig = ModelConfig(shared=False)
     reader: JointReaderConfig
 

@@ -250,7 +250,7 @@ def _sharded(
     whole, embeddings = index.dense, index.embeddings
     if embeddings is None or not isinstance(whole, FlatIndex | FaissIndex):
         raise ConfigError(
-            f"{index.directory} cannot be searched in parts: it has no passage vectors, or was updated",
+            f"{index.directory} cannot be searched in parts: it has no passage vectors",
             hint="build it anew with --retriever dense or hybrid",
         )
     workers = [node for node in nodes if node["Resources"].get("CPU")] or list(nodes)

@@ -11,7 +11,7 @@ from pydantic_core import to_jsonable_python
 from rag.config import RECIPE_KEY, Config
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, directory_lock, read_json, remove_temporaries, sha256_file
-from rag.core.manifest import LEDGER_NAME, MANIFEST_NAME, claim
+from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME, claim
 from rag.data.files.sources import corpus_files
 from rag.data.questions import is_question_folder, question_files
 from rag.runtime.hardware import use_threads
@@ -55,7 +55,7 @@ def refuse_other_content(out: Path) -> None:
     if out.is_file():
         raise ConfigError(f"{out} is a file", hint="choose a directory")
     found = ""
-    if any((out / name).is_file() for name in (MANIFEST_NAME, LEDGER_NAME)):
+    if (out / MANIFEST_NAME).is_file() or (out / BUILDING_DIR).is_dir():
         found = "an index"
     elif (out / _CONFIG).is_file() and "out" not in read_json(out / _CONFIG):  # where a run says its folder
         found = "a model"

@@ -15,7 +15,7 @@ from torch import Tensor
 from indexers.gold import CorpusTexts
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
-from indexers.reissue import reissue_index
+from indexers.reuse import reissue_index
 from rag.core.files import fingerprint
 from rag.core.manifest import MANIFEST_NAME
 from rag.data.examples import Example

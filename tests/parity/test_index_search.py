@@ -10,7 +10,7 @@ from indexers.embedding_shards import EmbeddingShards
 from indexers.embeddings import EmbeddingWriter
 from indexers.exact import FlatIndex, exact_search, select_best
 from indexers.faiss_index import _faiss_threads, build_faiss, open_dense, recall_at
-from indexers.presets import INDEX_TYPES, Preset
+from indexers.presets import INDEX_TYPES
 from indexers.protocols import EncoderIdentity
 from indexers.selected import Selection
 from indexers.settings import VectorDtype
@@ -72,7 +72,6 @@ def test_flat_equals_brute_force(float32: EmbeddingShards, count: int, top_k: in
 def test_many_questions_get_the_scores_and_the_order_that_each_gets_alone(
     float32: EmbeddingShards, float16: EmbeddingShards, top_k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exact, "_TILE_ROWS", 512)  # blocks of 700: whole and partial tiles
     monkeypatch.setattr(exact, "_QUERIES_AT_ONCE", 25)
     queries = clustered(60, 1)
     selected = Selection(np.random.default_rng(3).random(ROWS) < 0.6)
@@ -84,14 +83,14 @@ def test_many_questions_get_the_scores_and_the_order_that_each_gets_alone(
                 np.testing.assert_array_equal(together[part], np.concatenate([one[part] for one in alone]))
 
 
-@pytest.mark.parametrize("name", INDEX_TYPES)
+@pytest.mark.parametrize("name", [*INDEX_TYPES, "IVF16,SQ8"])
 def test_lossy_types_reach_their_recall_with_exact_scores(
     tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards, name: str
 ) -> None:
     embeddings = float32 if name == "flat" else float16
     probes, questions = clustered(100, 5), clustered(300, 6)
     info = build_faiss(embeddings, tmp_path, index_type=name, probes=probes, threads=1)
-    index = open_dense(tmp_path, embeddings)
+    index = open_dense(tmp_path, embeddings, info)
     assert (len(index), index.dim) == (ROWS, DIM)
     vectors = embeddings.rows(np.arange(ROWS))
     for k in (1, 10, 100):
@@ -103,14 +102,14 @@ def test_lossy_types_reach_their_recall_with_exact_scores(
     assert (np.diff(scores, axis=1) <= 0).all()
 
 
-@pytest.mark.parametrize("name", ["flat", "sq8", "ivf"])
+@pytest.mark.parametrize("name", ["flat", "SQ8", "ivf"])
 def test_equal_vectors_have_equal_scores_in_row_order(tmp_path: Path, name: str) -> None:
     vectors = clustered(600, 2)
     copies = np.array([3, 77, 205, 340, 511, 599])
     vectors[copies] = vectors[3]
     embeddings = store(tmp_path / "e", vectors, "float32" if name == "flat" else "float16", shard_rows=128)
-    build_faiss(embeddings, tmp_path / "d", index_type=name, threads=1)
-    index = open_dense(tmp_path / "d", embeddings)
+    info = build_faiss(embeddings, tmp_path / "d", index_type=name, threads=1)
+    index = open_dense(tmp_path / "d", embeddings, info)
     alone_scores, alone_rows = index.search(vectors[3:4], 4)
     assert alone_rows[0].tolist() == [3, 77, 205, 340]
     assert len(set(alone_scores[0].tolist())) == 1
@@ -137,8 +136,8 @@ def test_deep_searches_find_as_many_as_asked(
     tmp_path: Path, float32: EmbeddingShards, float16: EmbeddingShards, name: str
 ) -> None:
     embeddings = float32 if name == "flat" else float16
-    build_faiss(embeddings, tmp_path, index_type=name, probes=clustered(50, 5), threads=1)
-    index, questions = open_dense(tmp_path, embeddings), clustered(20, 6)
+    info = build_faiss(embeddings, tmp_path, index_type=name, probes=clustered(50, 5), threads=1)
+    index, questions = open_dense(tmp_path, embeddings, info), clustered(20, 6)
     _, rows = index.search(questions, 1000)
     assert all(len(set(found.tolist()) - {-1}) == 1000 for found in rows)
     truth, _ = brute_force(embeddings.rows(np.arange(ROWS)), questions, 1000)
@@ -152,8 +151,8 @@ def test_selected_rows_are_those_of_an_exhaustive_search_with_its_scores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     embeddings = float32 if name == "flat" else float16
-    build_faiss(embeddings, tmp_path, index_type=name, probes=clustered(50, 5), threads=1)
-    index, questions = open_dense(tmp_path, embeddings), clustered(40, 6)
+    info = build_faiss(embeddings, tmp_path, index_type=name, probes=clustered(50, 5), threads=1)
+    index, questions = open_dense(tmp_path, embeddings, info), clustered(40, 6)
     if not compares_all:
         monkeypatch.setattr(faiss_index, "_COMPARE_ALL", 0)
         monkeypatch.setattr(exact, "_PICK_ROWS", 0)
@@ -183,39 +182,19 @@ def test_selected_rows_are_those_of_an_exhaustive_search_with_its_scores(
         index.search(questions, 10, Selection(np.ones(5, bool)))
 
 
-def test_where_the_target_is_out_of_reach_lists_that_bring_nothing_are_left_out(
-    float32: EmbeddingShards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    probes = clustered(1000, 7)
-    truth, best = brute_force(np.concatenate([block for _, block in float32.blocks()]), probes, ROWS)
-    found = {1: 0.5, 2: 0.9, 4: 0.905, 8: 0.906, 16: 0.95}  # recall by effort; a real one only grows slower
-    tried = []
-
-    class Index:
-        def search(self, probes: Float32, wanted: int, params: int) -> tuple[None, np.ndarray]:
-            tried.append(params)
-            return None, np.where(np.arange(1000)[:, None] < 1000 * found[params], best[:, :wanted], -1)
-
-    monkeypatch.setattr(faiss_index, "search_parameters", lambda index, effort, wanted: effort)
-    preset = Preset("rabitq", "", 16, 0, 0, (1, 2, 4, 8, 16), (2, 4))
-    settings = faiss_index._tune(Index(), preset, float32, probes, truth[:, :100], 0.98)
-    assert settings == {"effort": 2, "over_fetch": 2}
-    assert tried == [1, 2, 4, 8]
-
-
 @pytest.mark.parametrize("name", INDEX_TYPES)
 def test_asking_for_more_than_there_is(tmp_path: Path, name: str) -> None:
     vectors = clustered(50, 4)
     embeddings = store(tmp_path / "e", vectors, "float32" if name == "flat" else "float16")
-    build_faiss(embeddings, tmp_path / "d", index_type=name, threads=1)
-    scores, rows = open_dense(tmp_path / "d", embeddings).search(vectors[:2], 80)
+    info = build_faiss(embeddings, tmp_path / "d", index_type=name, threads=1)
+    scores, rows = open_dense(tmp_path / "d", embeddings, info).search(vectors[:2], 80)
     for found_scores, found in zip(scores, rows, strict=True):
         real = found[found >= 0]
         assert len(set(real.tolist())) == len(real)
         assert (found[len(real) :] == -1).all()
         assert np.isneginf(found_scores[len(real) :]).all()
         assert np.isfinite(found_scores[: len(real)]).all()
-    if name in ("flat", "fp16", "sq8"):
+    if name == "flat":
         assert set(rows[0].tolist()) == {-1, *range(50)}
 
 
@@ -255,6 +234,6 @@ def test_what_does_not_belong_together_is_refused(
     with pytest.raises(ConfigError, match="no index type 'annoy'"):
         build_faiss(float32, tmp_path / "x", index_type="annoy")
     small = store(tmp_path / "small", clustered(60, 1), "float16")
-    build_faiss(small, tmp_path / "d", index_type="sq8", threads=1)
+    info = build_faiss(small, tmp_path / "d", index_type="SQ8", threads=1)
     with pytest.raises(MismatchedArtifactError, match="60 vectors"):
-        open_dense(tmp_path / "d", float16)
+        open_dense(tmp_path / "d", float16, info)

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from indexers.build import build_index
-from indexers.changes import Change, sent_changes
 from indexers.documents import DocumentList, cut_and_listed, record_digest
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
-from indexers.update import update_index
+from indexers.update import Change, Put, Unchanged, update_index
 from rag.core.arrays import Float32
 from rag.data.records import Document
 from rag.data.split import SplitOptions, split_documents
@@ -82,11 +81,11 @@ def state(made: Sequence[tuple[list[Document], list[str]]]) -> dict[str, Documen
 
 
 def update(place: Path, sent: list[Document], gone: list[str]) -> None:
-    from indexers.changes import Put
+    puts = {one.id: Put(one.id, record_digest(one), cut(one), sent=True) for one in sent}
 
     def changes(known: Any) -> Iterable[Change]:
-        puts = [Put(one.id, record_digest(one), cut(one), sent=True) for one in sent]
-        return sent_changes(puts, gone, known)
+        yield from (puts.pop(id, None) or Unchanged(id) for id in known if id in puts or id not in gone)
+        yield from puts.values()
 
     update_index(place, changes, lambda identity: HashEncoder())
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from rag.core.errors import ConfigError, DataError
-from rag.core.manifest import LEDGER_NAME, MANIFEST_NAME
+from rag.core.manifest import is_index
 from rag.data.choices import CORPUS_FORMATS, FILTER_FIELDS
 from rag.data.documents.kinds import is_man, is_text, kind_by_name, remedy_by_name
 from rag.data.documents.limits import Limits
@@ -137,7 +137,7 @@ def find_sources(
             name = path.removeprefix(f"{kind}:")
             sources.append(Source(f"{kind}:{name}", kind, name))
         elif os.path.isdir(path):
-            if _is_index(Path(path)):
+            if is_index(Path(path)):
                 raise ConfigError(f"{path} is an index, not a corpus", hint="give what it was built from")
             prefix = f"{labels[path]}/" if len(paths) > 1 else ""
             sources += _folder(Path(path), format, report, prefix)
@@ -267,7 +267,7 @@ def _files(folder: Path, report: ReadReport) -> dict[str, str | None]:
     files: dict[str, str | None] = {}
     for place, folders, names in os.walk(folder, onerror=closed):
         folders[:] = [
-            name for name in sorted(folders) if _is_visible(name) and not _is_index(Path(place, name))
+            name for name in sorted(folders) if _is_visible(name) and not is_index(Path(place, name))
         ]
         for path in (Path(place, name) for name in sorted(names) if _is_visible(name)):
             if not path.is_file():
@@ -284,12 +284,6 @@ def _files(folder: Path, report: ReadReport) -> dict[str, str | None]:
 
 def _is_visible(name: str) -> bool:
     return not name.startswith(".") and name not in _GENERATED_FOLDERS
-
-
-def _is_index(folder: Path) -> bool:
-    """Whether a folder holds an index, finished or not: it has one writer's lock, and says what was built."""
-    described = (folder / name for name in (MANIFEST_NAME, LEDGER_NAME))
-    return (folder / ".lock").is_file() and any(path.is_file() for path in described)
 
 
 def _is_document(path: Path) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from indexers import documents
-from indexers.documents import DOCUMENTS_NAME, DocumentEntry, DocumentList, DocumentTable
+from indexers.documents import DOCUMENTS_NAME, DocumentEntry, DocumentList, read_document_entries
 
 
 def test_a_list_of_several_batches_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -17,7 +17,7 @@ def test_a_list_of_several_batches_is_read_back(tmp_path: Path, monkeypatch: pyt
         for number in range(5, 11):
             listed.append(str(number), f"{number:x}", passages=1)
             assert len(listed._last) < 6
-    entries = DocumentTable.read(tmp_path / DOCUMENTS_NAME).entries
+    entries = read_document_entries(tmp_path / DOCUMENTS_NAME)
     assert list(entries) == [str(number) for number in range(11)]
     assert entries["10"] == DocumentEntry("10", "a", 1, first=15)
 

@@ -9,7 +9,7 @@ import pytest
 from indexers.lucene import LuceneIndex, build_bm25, clean_query, java_versions
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
-from rag.core.errors import ArtifactError, IncompleteArtifactError, RetrievalError
+from rag.core.errors import ArtifactError, RetrievalError
 from rag.core.types import Passage
 
 TEXTS = [
@@ -20,6 +20,8 @@ TEXTS = [
     ("Mountains", "the matterhorn is a mountain of the alps"),
     *[("", "a tied passage about tulips") for _ in range(30)],
 ]
+
+INFO = {"k1": 0.9, "b": 0.4, "rows": len(TEXTS), "documents": len(TEXTS) - 1}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def test_versions_name_java_21() -> None:
 
 
 def test_words_of_titles_and_texts_are_found(folder: Path) -> None:
-    index = LuceneIndex.open(folder)
+    index = LuceneIndex.open(folder, INFO)
     assert index.documents == len(TEXTS) - 1
     rivers, mountain, stem = index.search(["river vienna", "matterhorn", "mountains flowing"], 5)
     assert [row for row, _ in rivers] == [0, 1]
@@ -53,11 +55,11 @@ def test_control_characters_are_no_words(tmp_path: Path) -> None:
         writer.add_many(Passage(f"p{row}", "", text) for row, text in enumerate(texts))
     info = build_bm25(PassageStore.open(tmp_path / "passages"), tmp_path / "bm25", heap_mib=256)
     assert info["documents"] == 3  # "\x7f" and the space without width are more than the space
-    assert [row for row, _ in LuceneIndex.open(tmp_path / "bm25").search(["text"], 5)[0]] == [0]
+    assert [row for row, _ in LuceneIndex.open(tmp_path / "bm25", info).search(["text"], 5)[0]] == [0]
 
 
 def test_scores_follow_the_formula(folder: Path) -> None:
-    index = LuceneIndex.open(folder)
+    index = LuceneIndex.open(folder, INFO)
     (row, score), *rest = index.search(["matterhorn"], 3)[0]
     assert (row, rest) == (4, [])
     n, df, k1, b = index.documents, 1, 0.9, 0.4
@@ -69,12 +71,12 @@ def test_scores_follow_the_formula(folder: Path) -> None:
 
 
 def test_ties_are_broken_by_row_at_the_cut(folder: Path) -> None:
-    index = LuceneIndex.open(folder)
+    index = LuceneIndex.open(folder, INFO)
     assert [row for row, _ in index.search(["tulips"], 8)[0]] == list(range(5, 13))
 
 
 def test_odd_queries_find_nothing_or_something_but_never_fail(folder: Path) -> None:
-    index = LuceneIndex.open(folder)
+    index = LuceneIndex.open(folder, INFO)
     odd = [
         "",
         "   ",
@@ -95,7 +97,7 @@ def test_odd_queries_find_nothing_or_something_but_never_fail(folder: Path) -> N
 
 
 def test_a_batch_equals_single_questions(folder: Path) -> None:
-    index = LuceneIndex.open(folder)
+    index = LuceneIndex.open(folder, INFO)
     questions = ["vienna", "alps", "vienna", "tulips budapest"]
     assert index.search(questions, 4) == [index.search([question], 4)[0] for question in questions]
 
@@ -106,19 +108,17 @@ def test_clean_query_keeps_words() -> None:
 
 
 def test_missing_and_damaged_folders_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(IncompleteArtifactError, match=r"bm25\.json"):
-        LuceneIndex.open(tmp_path)
     shutil.copytree(folder, tmp_path / "copy")
     for path in (tmp_path / "copy/lucene").iterdir():
         path.write_bytes(path.read_bytes()[:10])
     with pytest.raises(ArtifactError, match="lucene"):
-        LuceneIndex.open(tmp_path / "copy")
+        LuceneIndex.open(tmp_path / "copy", INFO)
 
 
 def test_nothing_heavy_is_imported_and_nothing_printed(folder: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from indexers.lucene import LuceneIndex;"
-        f"assert LuceneIndex.open(Path({str(folder)!r})).search(['vienna'], 1)[0][0][0] in (0, 1);"
+        f"assert LuceneIndex.open(Path({str(folder)!r}), {INFO}).search(['vienna'], 1)[0][0][0] in (0, 1);"
         "assert not {'torch', 'transformers', 'openai', 'onnxruntime'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -128,11 +128,11 @@ def test_nothing_heavy_is_imported_and_nothing_printed(folder: Path) -> None:
 def test_a_relative_folder_is_that_of_the_working_directory_of_now(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with LuceneIndex.open(folder) as index:  # Java runs, in another working directory
+    with LuceneIndex.open(folder, INFO) as index:  # Java runs, in another working directory
         expected = index.search(["danube"], 3)
     monkeypatch.chdir(tmp_path)
     build_bm25(PassageStore.open(folder.parent / "passages"), "bm25", heap_mib=256)
-    with LuceneIndex.open("bm25") as index:
+    with LuceneIndex.open("bm25", INFO) as index:
         assert index.search(["danube"], 3) == expected
 
 

@@ -8,7 +8,7 @@ import pytest
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
-from indexers.reissue import reissue_index
+from indexers.reuse import reissue_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
@@ -49,8 +49,8 @@ def test_the_vectors_stay_and_the_statement_changes(tmp_path: Path, kind: str) -
         assert new.dense is not None
         for a, b in zip(old.dense.search(query, 5), new.dense.search(query, 5), strict=True):
             assert np.array_equal(a, b)
-    shard = "embeddings/shard-00001.npy"
-    assert (tmp_path / "old" / shard).stat().st_ino == (tmp_path / "new" / shard).stat().st_ino
+    shards = [index.data / "embeddings/shard-00001.npy" for index in (old, new)]
+    assert shards[0].stat().st_ino == shards[1].stat().st_ino
     # it is an index like any other: a later build goes on from it
     build_index(PASSAGES, tmp_path / "new", encoder=Encoder("new"), settings=settings)
 

@@ -38,7 +38,7 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
     build_index(NEW, tmp_path / "plain", encoder=make_encoder(), settings=SETTINGS)
     inner = make_encoder()
     known = KnownVectors(inner, [tmp_path / "old"], "float32")
-    build_index(NEW, tmp_path / "new", encoder=known, settings=SETTINGS)
+    build_index(NEW, tmp_path / "new", encoder=inner, settings=SETTINGS, encode=known.encode)
     assert known.reused == 40
     assert sum(inner.calls) == 5 + 4  # and the probes
     np.testing.assert_array_equal(vectors(tmp_path / "new"), vectors(tmp_path / "plain"))
@@ -46,23 +46,17 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
         assert new.manifest["embeddings"] == plain.manifest["embeddings"]
 
 
-def test_several_indexes_and_one_that_is_told(tmp_path: Path, make_encoder: Any) -> None:
+def test_several_indexes_and_titles_apart_from_texts(tmp_path: Path, make_encoder: Any) -> None:
     build_index(OLD[:20], tmp_path / "a", encoder=make_encoder(), settings=SETTINGS)
     build_index(OLD[15:45], tmp_path / "b", encoder=make_encoder(), settings=SETTINGS)
-    inner = make_encoder()
-    told: list[int] = []
-    known = KnownVectors(inner, [tmp_path / "a", tmp_path / "b"]).reporting(told.append)
-    made = known.encode_passages([p.title for p in OLD], [p.text for p in OLD])
+    known = KnownVectors(make_encoder(), [tmp_path / "a", tmp_path / "b"])
+    found, is_known = known.find(OLD)
     whole = make_encoder().encode_passages([p.title for p in OLD], [p.text for p in OLD])
-    np.testing.assert_array_equal(made, whole)
-    assert (inner.calls, told, known.reused) == ([5], [45, 5], 45)
-
-
-def test_title_and_text_are_told_apart(tmp_path: Path, make_encoder: Any) -> None:
-    build_index([Passage("a", "ab", "c")], tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
-    known = KnownVectors(make_encoder(), [tmp_path / "old"])
-    known.reporting(lambda count: None).encode_passages(["a", "ab"], ["bc", "c"])
-    assert known.reused == 1
+    np.testing.assert_array_equal(found[is_known], whole[is_known])
+    assert (is_known.tolist(), known.reused) == ([True] * 45 + [False] * 5, 45)
+    build_index([Passage("a", "ab", "c")], tmp_path / "c", encoder=make_encoder(), settings=SETTINGS)
+    known = KnownVectors(make_encoder(), [tmp_path / "c"])
+    assert known.find([Passage("", "a", "bc"), Passage("", "ab", "c")])[1].tolist() == [False, True]
 
 
 def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: Any) -> None:
@@ -78,7 +72,7 @@ def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: An
     other = _restated(
         make_encoder(), lambda i: replace(i, name="tuned", weights_sha256="9", query_prefix="q: ")
     )
-    assert KnownVectors(other, [tmp_path / "old"]).identity.name == "tuned"
+    assert KnownVectors(other, [tmp_path / "old"]).find(OLD)[1].all()
 
 
 def _restated(encoder: Any, change: Callable[[Any], Any], factor: int = 1) -> Any:
@@ -92,7 +86,7 @@ def test_what_cannot_be_taken_over_is_said(tmp_path: Path, make_encoder: Any) ->
     build_index(OLD, tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
     with pytest.raises(ConfigError, match="no vectors to reuse"):
         KnownVectors(make_encoder(), [tmp_path / "bm25"])
-    rounded = SETTINGS.model_copy(update={"index_type": "fp16"})
+    rounded = SETTINGS.model_copy(update={"index_type": "SQfp16"})
     build_index(OLD, tmp_path / "fp16", encoder=make_encoder(), settings=rounded)
     with pytest.raises(ConfigError, match="rounded to float16"):
         KnownVectors(make_encoder(), [tmp_path / "fp16"], "float32")
@@ -103,18 +97,9 @@ def test_what_cannot_be_taken_over_is_said(tmp_path: Path, make_encoder: Any) ->
 
 def test_a_damaged_index_is_refused(tmp_path: Path, make_encoder: Any) -> None:
     build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
-    shard = tmp_path / "old" / "embeddings" / "shard-00001.npy"
+    shard = Index.open(tmp_path / "old").data / "embeddings" / "shard-00001.npy"
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
     with pytest.raises(ArtifactError, match="shard-00001"):
         KnownVectors(make_encoder(), [tmp_path / "old"])
-
-
-def test_only_passages_are_counted(tmp_path: Path, make_encoder: Any) -> None:
-    """The probes of an index of short passages without titles say the same as these."""
-    plain = [replace(passage, title="") for passage in OLD]
-    build_index(plain, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
-    known = KnownVectors(make_encoder(), [tmp_path / "old"])
-    build_index(plain, tmp_path / "new", encoder=known, settings=SETTINGS)
-    assert known.reused == len(plain)

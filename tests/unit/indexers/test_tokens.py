@@ -14,7 +14,6 @@ import pytest
 from indexers import token_build
 from indexers.build import build_index
 from indexers.index import Index
-from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
 from indexers.selected import Selection
 from indexers.settings import BuildSettings
@@ -90,8 +89,14 @@ def exhaustive(index: TokenIndex, question: np.ndarray) -> np.ndarray:
     return np.array(scores, np.float32)
 
 
+def opened(built: Path) -> TokenIndex:
+    tokens = Index.open(built).tokens
+    assert tokens is not None
+    return tokens
+
+
 def test_all_cells_open_is_exhaustive_scoring(built: Path) -> None:
-    index = TokenIndex.open(built / "tokens")
+    index = opened(built)
     asked = Words().question_tokens(QUESTIONS)
     scores, rows = index.search(asked.values, asked.lengths, 10, nprobe=1 << 20, ndocs=1 << 20)
     for number, own in enumerate(np.split(asked.values, np.cumsum(asked.lengths)[:-1])):
@@ -105,7 +110,7 @@ def test_all_cells_open_is_exhaustive_scoring(built: Path) -> None:
 
 
 def test_staged_search_finds_what_exhaustive_scoring_finds(built: Path) -> None:
-    index = TokenIndex.open(built / "tokens")
+    index = opened(built)
     asked = Words().question_tokens([passage.text for passage in passages()[::3]])
     full = index.search(asked.values, asked.lengths, 5, nprobe=1 << 20, ndocs=1 << 20)[1]
     scores, found = index.search(asked.values, asked.lengths, 5, nprobe=4, ndocs=60)
@@ -118,7 +123,7 @@ def test_staged_search_finds_what_exhaustive_scoring_finds(built: Path) -> None:
 
 
 def test_a_question_of_one_vector_finds_as_many_as_are_wanted(built: Path) -> None:
-    index = TokenIndex.open(built / "tokens")
+    index = opened(built)
     asked = Words().question_tokens(["w1"])
     wanted = exhaustive(index, asked.values)
     best = np.lexsort((np.arange(len(wanted)), -wanted))
@@ -132,7 +137,7 @@ def test_a_question_of_one_vector_finds_as_many_as_are_wanted(built: Path) -> No
 
 
 def test_what_cells_say_is_pruned_maxsim_of_centroids(built: Path) -> None:
-    index = TokenIndex.open(built / "tokens")
+    index = opened(built)
     query = Words().question_tokens(QUESTIONS[2:]).values
     similar = index.codec.centroids @ query.T
     gained = index._in_open_cells(similar, 3)
@@ -171,7 +176,7 @@ def test_similarities_are_those_of_the_decoded_vectors() -> None:
 
 
 def test_centroids_in_whole_steps_score_as_centroids_do(built: Path) -> None:
-    index = TokenIndex.open(built / "tokens")
+    index = opened(built)
     query = Words().question_tokens(QUESTIONS[2:]).values
     similar = index.codec.centroids @ query.T
     codes = np.concatenate([np.array(shard.codes) for shard in index._shards])
@@ -257,7 +262,7 @@ def test_a_killed_build_ends_with_the_same_bytes(built: Path, tmp_path: Path) ->
     for at in (4, 7, 7):  # before the buckets, inside a shard, before the lists' ends
         ended = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "i", str(at)], check=False)
         assert ended.returncode == -signal.SIGKILL
-    damaged = tmp_path / "i/tokens" / shard_files(0)[1]
+    damaged = tmp_path / "i/building/tokens" / shard_files(0)[1]
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     build_index(passages(), tmp_path / "i", encoder=Words(), settings=SETTINGS)
     assert contents(tmp_path / "i") == contents(built)
@@ -287,17 +292,17 @@ def test_a_build_encodes_each_passage_once(tmp_path: Path, monkeypatch: pytest.M
 def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> None:
     place = tmp_path / "i"
     shutil.copytree(built, place)
-    residuals = place / "tokens" / shard_files(1)[1]
+    residuals = Index.open(place).data / "tokens" / shard_files(1)[1]
     whole = residuals.read_bytes()
     residuals.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(ArtifactError, match=r"residuals-00001\.npy does not match its checksum"):
         Index.open(place)
     residuals.write_bytes(whole[:-5])
     with pytest.raises(ArtifactError, match=r"residuals-00001\.npy"):
-        TokenIndex.open(place / "tokens")
+        Index.open(place, verify="none")
     residuals.unlink()
     with pytest.raises(ArtifactError, match=r"residuals-00001\.npy is missing"):
-        TokenIndex.open(place / "tokens")
+        Index.open(place, verify="none")
     with pytest.raises(MismatchedArtifactError, match="weights_sha256"):
         build_index(passages(), place, encoder=Words(sha256="cd"), settings=SETTINGS)
     with pytest.raises(MismatchedArtifactError, match="bits"):
@@ -310,7 +315,7 @@ def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> N
 
 
 def test_questions_that_cannot_be_searched_are_refused(built: Path) -> None:
-    index = TokenIndex.open(built / "tokens")
+    index = opened(built)
     asked = Words().question_tokens(QUESTIONS[:1])
     with pytest.raises(RetrievalError, match="at least one token"):
         index.search(asked.values, np.array([3, 0]), 5)
@@ -336,7 +341,7 @@ class Nothing(Words):
 
 
 def test_encoders_and_passages_that_do_not_fit_are_refused(built: Path, tmp_path: Path) -> None:
-    store = PassageStore.open(built / "passages")
+    store = Index.open(built).passages
     with pytest.raises(ConfigError, match="one vector per text"):
         build_tokens(store, tmp_path / "a", OneEach())
     with pytest.raises(ConfigError, match=r"index.type plaid"):

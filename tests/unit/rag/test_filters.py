@@ -12,7 +12,6 @@ import pytest
 from indexers.build import build_index
 from indexers.filtering import select
 from indexers.index import Index
-from indexers.lucene import LuceneIndex
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from indexers.selected import Selection
@@ -135,7 +134,7 @@ def test_filtered_lists_are_those_of_an_exhaustive_search(index: Index, given: d
 def test_rows_that_lie_apart_are_named_to_lucene(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("indexers.lucene._MOST_RUNS", 3)
     monkeypatch.setattr("indexers.lucene._TERMS_AT_ONCE", 70)
-    lucene = LuceneIndex.open(index.directory / "bm25")
+    lucene = index.lucene
     everything = lucene.search(QUESTIONS, 600)
     for share in (0.2, 0.8):
         mask = np.random.default_rng(1).random(600) < share

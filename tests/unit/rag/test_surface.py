@@ -22,6 +22,7 @@ def test_public_names_are_pinned() -> None:
     assert rag.__all__ == [
         "Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Pipeline", "Question", "RagError",
         "__version__", "adapt", "compare", "evaluate", "index", "mine", "retrieve", "train", "train_rounds",
+        "update",
     ]  # fmt: skip
     assert all(getattr(rag, name) is not None for name in rag.__all__)
 

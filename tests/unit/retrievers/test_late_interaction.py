@@ -10,7 +10,6 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
-from indexers.token_index import TokenIndex
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.progress import StageTimer
 from rag.core.types import Passage
@@ -175,4 +174,4 @@ def test_what_does_not_fit_is_refused(tiny: Any, built: Path, tmp_path: Path) ->
         identity = EncoderIdentity("wide", "ab", dim=32)
 
     with pytest.raises(MismatchedArtifactError, match="have 16 dimensions, those of the encoder have 32"):
-        LateInteractionRetriever(TokenIndex.open(built / "tokens"), None, Wide())  # type: ignore[arg-type]
+        LateInteractionRetriever(Index.open(built).tokens, None, Wide())  # type: ignore[arg-type]

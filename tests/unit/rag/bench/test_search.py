@@ -26,9 +26,9 @@ def embeddings(directory: Path, rows: int = 400, dim: int = 16) -> EmbeddingShar
 def test_index_types_are_compared_with_exact_search_and_with_faiss_alone(tmp_path: Path) -> None:
     queries = np.random.default_rng(1).standard_normal((40, 16)).astype(np.float32)
     report = compare_searches(
-        Report("search", {}), embeddings(tmp_path), queries, ("sq8", "ivf"), (1, 4), 2, tmp_path
+        Report("search", {}), embeddings(tmp_path), queries, ("SQ8", "ivf"), (1, 4), 2, tmp_path
     )
-    figures = report.figures["sq8"]
+    figures = report.figures["SQ8"]
     assert figures["recall@100"].value > 0.95
     assert figures["recall@100"].n == 40
     assert figures["size_bytes"] > 400 * 16
@@ -37,7 +37,7 @@ def test_index_types_are_compared_with_exact_search_and_with_faiss_alone(tmp_pat
     assert figures["cold_s"] > 0
     assert report.figures["flat"]["bare_ratio_batch_1"].n == 2
     assert [goal.name for goal in report.goals if "FAISS alone" in goal.name] == [
-        f"{name} time / FAISS alone, batch 1" for name in ("flat", "sq8", "ivf")
+        f"{name} time / FAISS alone, batch 1" for name in ("flat", "SQ8", "ivf")
     ]
     assert not list(tmp_path.glob("rag-search-*"))
     report.to_json()
@@ -58,4 +58,4 @@ def test_vectors_are_multiplied_with_noise_around_them(tmp_path: Path) -> None:
 def test_a_corpus_smaller_than_the_deepest_recall_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="too few"):
         few = embeddings(tmp_path, rows=50)
-        compare_searches(Report("search", {}), few, np.zeros((1, 16), np.float32), ["sq8"], [1], 2, None)
+        compare_searches(Report("search", {}), few, np.zeros((1, 16), np.float32), ["SQ8"], [1], 2, None)

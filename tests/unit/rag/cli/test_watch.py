@@ -104,7 +104,7 @@ def test_a_change_during_the_first_update_is_not_missed(
         if len(pauses) > 20:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(update_index._Updater, "update", update)
+    monkeypatch.setattr(update_index._Follower, "update", update)
     monkeypatch.setattr(update_index.time, "sleep", sleep)
     update_index.run_updates(
         [str(folder)], place, READING, also_given=(), encoder=None, precision="auto", watch=True,

@@ -112,9 +112,9 @@ _EVALUATE: dict[str, Any] = {"index": "one", "questions": "q.jsonl"}
         (rag.evaluate, {**_EVALUATE, "out": [5]}, r"out is \[5\], expected a path or None"),
         (rag.compare, {"results": ["a", 5]}, r"results is \['a', 5\], expected a list of"),
         (rag.compare, {"results": ["a", "b"], "report": 5}, "report is 5, expected a path or None"),
-        (rag.Pipeline.open, {"index_dir": 5}, "index_dir is 5, expected a path or an Index"),
-        (rag.Pipeline.open, {"index_dir": "one", "reads": "no"}, "reads is 'no', expected True or False"),
-        (rag.Pipeline.open, {"index_dir": "one", "fusion": 5}, "fusion is 5, expected a string or a Fusion"),
+        (rag.Pipeline.open, {"index": 5}, "index is 5, expected a path or an Index"),
+        (rag.Pipeline.open, {"index": "one", "reads": "no"}, "reads is 'no', expected True or False"),
+        (rag.Pipeline.open, {"index": "one", "fusion": 5}, "fusion"),
         (rag.Pipeline.from_texts, {"texts": ["a"], "overwrite": "no"}, "overwrite is 'no'"),
     ],
 )

@@ -95,17 +95,20 @@ def test_a_run_goes_on_with_the_files_it_was_started_with(tmp_path: Path) -> Non
     ("name", "content", "found"),
     [
         ("manifest.json", '{"kind": "index"}', "an index"),
-        ("build.json", "{}", "an index"),
+        ("building/state.json", "{}", "an index"),
         ("config.json", '{"model_type": "bert"}', "a model"),
     ],
 )
 def test_a_run_spares_a_folder_of_another_kind(tmp_path: Path, name: str, content: str, found: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(content)
     config = _Started(out=tmp_path, name="toy")
     with pytest.raises(ConfigError, match=rf"holds {found}, not a run"), claimed(config):
         pass
     assert (tmp_path / name).read_text() == content
     (tmp_path / name).unlink()
+    if (tmp_path / "building").exists():
+        (tmp_path / "building").rmdir()
     left = [
         tmp_path / name for name in (".reader.partial-a1", ".config.json.partial-b2", "data/.x.partial-c3")
     ]
