@@ -8,27 +8,27 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1689, 1425),
+    "rag/*.py": (1688, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1618, 1300),
-    "rag/cli": (2428, 1300),
-    "rag/core": (1628, 900),
-    "rag/data": (7604, 5000),
+    "rag/cli": (2222, 1300),
+    "rag/core": (1609, 900),
+    "rag/data": (7598, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2597, 1900),
     "rag/integrations": (350, 350),
-    "rag/joint": (2617, 2100),
+    "rag/joint": (2616, 2100),
     "rag/metrics": (778, 600),
     "rag/rounds": (846, 450),
     "rag/runtime": (1893, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (620, 450),
     "rag/training": (2082, 1400),
-    "indexers": (6438, 4400),
+    "indexers": (5537, 4400),
     "readers": (9145, 6600),
     "retrievers": (9991, 6600),
-    "serve": (3259, 2600),
-    "tests": (35093, 24000),
+    "serve": (3227, 2600),
+    "tests": (34465, 24000),
 }
 
 
