@@ -21,7 +21,6 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 
 from indexers.documents import DocumentEntry
 from indexers.index import Index
-from indexers.updater import IndexUpdater
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError, ResourceError
 from rag.core.log import get_logger
 from rag.data.corpus import IdSet, fault_of
@@ -41,6 +40,9 @@ from serve.settings import ServeSettings
 log = get_logger(__name__)
 Body = TypeVar("Body")
 router = APIRouter()
+_updater = lru_cache(4)(
+    index_updater
+)  # with an encoder for passages alone: another thread has the questions'
 _LOCK_WAIT_S, _RETRY_S = 30.0, 0.5
 _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
@@ -254,12 +256,6 @@ def _update(
         raise invalid_request(error.message, hint) from None
     report = updater.change(puts, deleted)
     return report.version, report.present
-
-
-@lru_cache(4)
-def _updater(place: Path, encoder: str | None, precision: str) -> IndexUpdater:
-    """It has an encoder for passages alone: that of the questions works on another thread."""
-    return index_updater(place, encoder, precision)
 
 
 def _refusal(error: RagError) -> ApiError:
