@@ -62,11 +62,11 @@ class PassageStore:
         directory: Path,
         reader: pa.RecordBatchFileReader,
         rows: int,
-        optional: Mapping[str, pa.RecordBatchFileReader] | None = None,
-        ids: pa.RecordBatchFileReader | None = None,
+        ids: pa.RecordBatchFileReader,
+        optional: Mapping[str, pa.RecordBatchFileReader],
     ) -> None:
         self.directory, self._ids = directory, ids
-        self._reader, self._rows, self._optional = reader, rows, dict(optional or {})
+        self._reader, self._rows, self._optional = reader, rows, dict(optional)
         self._batch_rows = reader.get_batch(0).num_rows if rows else BATCH_ROWS
         self._batches: dict[int, dict[str, pa.Array]] = {}
         self._id_batches: dict[int, pa.Array] = {}
@@ -95,17 +95,16 @@ class PassageStore:
                     optional[name] = _opened(path)
                     if optional[name].schema != schema or optional[name].num_record_batches != last + 1:
                         raise ArtifactError(f"{path} does not belong to {ARROW_NAME}: rebuild the index")
-            ids = _opened(place / IDS_NAME) if (place / IDS_NAME).exists() else None  # older stores lack it
-            if ids is not None and (
-                ids.schema != ID_SCHEMA or ids.num_record_batches != -(-rows // ID_BATCH_ROWS)
-            ):
+            path = place / IDS_NAME
+            ids = _opened(path)
+            if ids.schema != ID_SCHEMA or ids.num_record_batches != -(-rows // ID_BATCH_ROWS):
                 raise ArtifactError(f"{place / IDS_NAME} does not belong to {ARROW_NAME}: rebuild the index")
         except FileNotFoundError as error:
             raise ArtifactError(f"{path} is missing", hint="restore it or rebuild the index") from error
         except (ValueError, OSError) as error:  # raised by Arrow, or for an empty file
             hint = "restore it or rebuild the index"
             raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
-        return cls(place, reader, rows, optional, ids)
+        return cls(place, reader, rows, ids, optional)
 
     def __len__(self) -> int:
         return self._rows
@@ -164,15 +163,12 @@ class PassageStore:
     def ids(self, rows: Sequence[int] | np.ndarray) -> list[str]:
         """The ids of `rows`, without touching titles and texts."""
         self._check(rows)
-        if self._ids is None:
-            inside = (divmod(int(row), self._batch_rows) for row in rows)
-            return [self._columns(batch)["id"][within].as_py() for batch, within in inside]
         places = (divmod(int(row), ID_BATCH_ROWS) for row in rows)
         return [self._id_batch(batch)[within].as_py() for batch, within in places]
 
     def _id_batch(self, number: int) -> pa.Array:
         ids = self._id_batches.get(number)
-        if ids is None and self._ids is not None:
+        if ids is None:
             with self._lock:
                 batch = _valid_batch(self._ids, number, self.directory / IDS_NAME)
                 ids = self._id_batches[number] = batch.column(0)

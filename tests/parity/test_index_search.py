@@ -8,7 +8,7 @@ import pytest
 from indexers import exact, faiss_index
 from indexers.embedding_shards import EmbeddingShards
 from indexers.embeddings import EmbeddingWriter
-from indexers.exact import FlatIndex, exact_search, select_best
+from indexers.exact import FlatIndex, exact_search
 from indexers.faiss_index import _faiss_threads, build_faiss, open_dense, recall_at
 from indexers.presets import INDEX_TYPES
 from indexers.protocols import EncoderIdentity
@@ -205,15 +205,6 @@ def test_unnormalised_vectors_are_searched_by_inner_product(tmp_path: Path) -> N
     queries = clustered(10, 9)
     _, rows = exact_search(embeddings, queries, 5)
     np.testing.assert_array_equal(rows, brute_force(vectors, queries, 5)[1])
-
-
-def test_select_best_orders_pads_and_masks() -> None:
-    scores = np.array([[0.5, -np.inf, 2.0, 2.0], [-np.inf] * 4], dtype=np.float32)
-    rows = np.array([[7, -1, 9, 4], [-1] * 4])
-    best_scores, best_rows = select_best(scores, rows, 3)
-    assert best_rows.tolist() == [[4, 9, 7], [-1, -1, -1]]
-    assert best_scores[0].tolist() == [2.0, 2.0, 0.5]
-    assert np.isneginf(best_scores[1]).all()
 
 
 def test_bad_queries_are_refused(float32: EmbeddingShards) -> None:

@@ -134,18 +134,3 @@ def test_a_relative_folder_is_that_of_the_working_directory_of_now(
     build_bm25(PassageStore.open(folder.parent / "passages"), "bm25", heap_mib=256)
     with LuceneIndex.open("bm25", INFO) as index:
         assert index.search(["danube"], 3) == expected
-
-
-@pytest.mark.slow
-def test_an_index_larger_than_the_heap_is_built(tmp_path: Path) -> None:
-    program = (
-        "import sys; from indexers.lucene import build_bm25; from indexers.passages import PassageStore\n"
-        "print(build_bm25(PassageStore.open(sys.argv[1]), sys.argv[2], heap_mib=48)['documents'])"
-    )
-    with PassageStoreWriter(tmp_path / "passages") as writer:
-        writer.add_many(
-            Passage(f"p{n}", "", " ".join(f"w{n}x{word}" for word in range(40))) for n in range(25_000)
-        )
-    places = [str(tmp_path / name) for name in ("passages", "bm25")]
-    done = subprocess.run([sys.executable, "-c", program, *places], capture_output=True, text=True)
-    assert done.stdout.strip() == "25000", done.stderr[-2000:]

@@ -52,15 +52,6 @@ def test_mapped_lists_give_the_results_of_those_in_memory(
     assert capfd.readouterr().out == ""
 
 
-def test_an_index_opens_where_it_was_moved_to(in_memory: Any, tmp_path: Path) -> None:
-    (tmp_path / "before").mkdir()
-    written(in_memory, tmp_path / "before")
-    (tmp_path / "before").rename(tmp_path / "after")
-    mapped = open_lists(tmp_path / "after" / "faiss.index")
-    _, rows = mapped.search(np.ones((1, DIM), np.float32), 5)
-    assert (rows >= 0).all()
-
-
 def test_lists_that_are_missing_or_cut_are_refused_before_they_are_read(
     in_memory: Any, tmp_path: Path
 ) -> None:

@@ -1,5 +1,4 @@
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -143,7 +142,7 @@ def test_rows_outside_are_refused(tmp_path: Path, row: int) -> None:
         store.ids([row])
 
 
-@pytest.mark.parametrize("name", [module.ARROW_NAME, module.HASHES_NAME, module.ROWS_NAME])
+@pytest.mark.parametrize("name", [module.ARROW_NAME, module.IDS_NAME, module.HASHES_NAME, module.ROWS_NAME])
 @pytest.mark.parametrize("damage", ["truncate", "foreign", "remove", "empty"])
 def test_damaged_files_are_refused_by_name(tmp_path: Path, name: str, damage: str) -> None:
     write(tmp_path, numbered(1500))
@@ -160,48 +159,33 @@ def test_damaged_files_are_refused_by_name(tmp_path: Path, name: str, damage: st
         PassageStore.open(tmp_path)
 
 
-def test_random_access_is_fast(tmp_path: Path) -> None:
-    store = write(tmp_path, numbered(20_000))
-    rows = np.random.default_rng(0).integers(0, len(store), (50, 20))
-    store.get_many(rows.ravel())
-    best_s = float("inf")
-    for row_set in rows:
-        started = time.perf_counter()
-        store.get_many(row_set)
-        best_s = min(best_s, time.perf_counter() - started)
-    assert best_s < 1e-3
+@pytest.mark.parametrize("name", [module.ARROW_NAME, module.IDS_NAME])
+def test_a_flipped_byte_is_an_error_or_a_text_but_no_end_of_the_process(tmp_path: Path, name: str) -> None:
+    write(tmp_path, numbered(300))
+    whole = (tmp_path / name).read_bytes()
+    refused = 0
+    for place in np.random.default_rng(0).integers(0, len(whole), 300).tolist():
+        (tmp_path / name).write_bytes(whole[:place] + bytes([whole[place] ^ 128]) + whole[place + 1 :])
+        try:
+            store = PassageStore.open(tmp_path)
+            store.ids(range(300))
+            store.get_many(range(300))
+        except ArtifactError:
+            refused += 1
+    assert refused > 30
 
 
-def test_ids_are_read_from_their_own_file_and_from_the_passages_of_older_stores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ids_are_read_from_their_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ID_BATCH_ROWS", 2048)
     monkeypatch.setattr(passage_writer, "ID_BATCH_ROWS", 2048)
     write(tmp_path, [Passage(f"p{n}", "", "text") for n in range(5000)])
     rows = [4999, 0, 2047, 2048, 1023]
     expected = [f"p{row}" for row in rows]
     assert PassageStore.open(tmp_path).ids(rows) == expected
-    (tmp_path / module.IDS_NAME).unlink()
-    assert PassageStore.open(tmp_path).ids(rows) == expected
     write(tmp_path / "other", [Passage("a", "", "text")])
     (tmp_path / "other" / module.IDS_NAME).rename(tmp_path / module.IDS_NAME)
     with pytest.raises(ArtifactError, match=r"ids\.arrow does not belong"):
         PassageStore.open(tmp_path)
-
-
-@pytest.mark.parametrize("count", [1024, 2500])
-def test_stores_with_larger_batches_of_older_versions_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    passages = [replace(one, location=Location(f"{one.id}.md")) for one in numbered(count)]
-    with monkeypatch.context() as older:
-        older.setattr(passage_writer, "BATCH_ROWS", 1024)
-        store = write(tmp_path, passages)
-    rows = [count - 1, 0, 1023, count // 2]
-    assert store.get_many(rows) == [passages[row] for row in rows]
-    assert list(store) == passages
-    monkeypatch.setattr(module, "_KEPT_BATCHES", 1)
-    assert PassageStore.open(tmp_path).get_many(rows) == [passages[row] for row in rows]
 
 
 def test_a_pass_maps_the_files_anew_and_leaves_out_nothing(
