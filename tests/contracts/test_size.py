@@ -24,11 +24,11 @@ CEILINGS = {
     "rag/sample": (80, 80),
     "rag/scale": (620, 450),
     "rag/training": (2082, 1400),
-    "indexers": (5537, 4400),
+    "indexers": (5533, 4400),
     "readers": (9145, 6600),
     "retrievers": (9991, 6600),
     "serve": (3223, 2600),
-    "tests": (34465, 24000),
+    "tests": (34449, 24000),
 }
 
 
