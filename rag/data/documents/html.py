@@ -1,6 +1,7 @@
 """Convert HTML and XHTML by block elements, without navigation, scripts and link targets."""
 
 import re
+from itertools import zip_longest
 from typing import Any
 
 from rag.core.optional import require
@@ -223,7 +224,8 @@ class _Walk:
         heads = [bool(row) and all(cell.tag == "th" for cell in row) for row in cells]
         first = heads.index(False) if False in heads else 0
         if first:
-            header = [" ".join(dict.fromkeys(filter(None, names))) for names in zip(*_even(spread[:first]))]
+            columns = zip_longest(*spread[:first], fillvalue="")
+            header = [" ".join(dict.fromkeys(filter(None, names))) for names in columns]
             self.pieces += tables.rows(spread[first:], header)
         else:
             self.pieces += tables.grid(spread) if _is_plain(cells) else tables.rows(spread)
@@ -232,11 +234,6 @@ class _Walk:
 def _is_plain(cells: list[list[Any]]) -> bool:
     """Whether no cell is marked as a header, so that the first row may be one."""
     return not any(cell.tag == "th" for row in cells for cell in row)
-
-
-def _even(lines: list[list[str]]) -> list[list[str]]:
-    width = max(map(len, lines))
-    return [line + [""] * (width - len(line)) for line in lines]
 
 
 def _span(cell: Any) -> int:

@@ -236,13 +236,8 @@ def _records_in(value: dict[str, Any]) -> Sequence[Any]:
         rows = dict.fromkeys(key for column in value.values() for key in column)
         return [{name: column[key] for name, column in value.items() if key in column} for key in rows]
     if all(isinstance(item, dict | list) for item in value.values()):
-        return [
-            {
-                "id": key,
-                **(item if isinstance(item, dict) else dict(zip(("title", "text"), item, strict=False))),
-            }
-            for key, item in value.items()
-        ]
+        named = (it if isinstance(it, dict) else dict(zip(("title", "text"), it)) for it in value.values())
+        return [{"id": key, **item} for key, item in zip(value, named, strict=True)]
     return [value]
 
 
