@@ -73,7 +73,6 @@ class IndexUpdater:
         options = _known_fields(ReadOptions, stored)
         options = replace(options, strict=strict, max_bad_share=max_bad_share)
         report = report if report is not None else ReadReport()
-        report.shown = options.shown_problems
         sources = find_sources([str(one) for one in corpus], format, report)
         if report.unread:
             raise DataError(

@@ -1,14 +1,13 @@
 """Options for reading and cutting documents, from the arguments of `rag.index`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from rag.core.arguments import fitting, types_of
 from rag.data.documents.limits import Limits
 from rag.data.files.sources import ReadOptions
 from rag.data.split import SplitOptions
 
-T = TypeVar("T")
 _LIMITS = {"max_pages": "max_pages", "document_timeout": "timeout_s"}
 _READING = {
     name: name
@@ -35,9 +34,3 @@ def read_and_split(given: Mapping[str, Any], **split: Any) -> tuple[ReadOptions,
     )
     options = ReadOptions(**reading, limits=Limits(**limits))
     return options, SplitOptions(**{**cutting, **split})
-
-
-def stored_options(kind: type[T], values: Mapping[str, Any]) -> T:
-    """Options as an index has stored them; earlier versions had more."""
-    known = {name: value for name, value in values.items() if name in types_of(kind)}
-    return kind(**{k: Limits(**v) if k == "limits" else v for k, v in known.items()})
