@@ -35,7 +35,7 @@ def test_ratios_of_unequal_rounds_and_no_rounds_are_refused() -> None:
 
 @pytest.mark.parametrize("text", ["", "1,x", "0", "-3", "1.5"])
 def test_wrong_numbers_are_refused_with_the_option(text: str) -> None:
-    with pytest.raises(ConfigError, match="top_k"):
+    with pytest.raises(ConfigError, match="--top-k"):
         parse_numbers(text, "--top-k")
 
 
