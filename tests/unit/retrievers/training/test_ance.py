@@ -12,7 +12,6 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
-from rag.config import load_config
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
@@ -132,20 +131,6 @@ def test_no_negatives_at_all_is_said(
     config = ance(tmp_path / "run", warm, refresh_every_steps=0).replaced(train_files=(bare,))
     with pytest.raises(ConfigError, match="refresh_every_steps is 0"):
         train_ance(config)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"depth": 20, "kept": 30}, "raise depth"),
-        ({"hard_negatives": 20}, "drawn from kept"),
-        ({"hard_negatives": 0}, "are drawn from kept"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
-    overrides = {"out": "run", "train_files": ["t.json"], "index": "i", **_MINING, **settings}
-    with pytest.raises(ConfigError, match=message):
-        load_config(AnceTrainConfig, overrides=overrides)
 
 
 @pytest.mark.parametrize("recipe", ["dpr", "ance"])

@@ -6,7 +6,10 @@ import pytest
 
 from rag.config import load_config
 from rag.core.errors import ConfigError
+from retrievers.training.ance import AnceTrainConfig
+from retrievers.training.colbert import ColbertTrainConfig
 from retrievers.training.dpr import DprTrainConfig
+from retrievers.training.mdr import MdrTrainConfig
 
 _PATHS: dict[str, Any] = {"train_files": ["train.json"], "out": "run"}
 
@@ -33,6 +36,26 @@ _PATHS: dict[str, Any] = {"train_files": ["train.json"], "out": "run"}
 def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(DprTrainConfig, overrides={**_PATHS, **settings})
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (AnceTrainConfig, {"depth": 20, "kept": 30}, "raise depth"),
+        (AnceTrainConfig, {"depth": 20, "kept": 10, "hard_negatives": 20}, "drawn from kept"),
+        (AnceTrainConfig, {"hard_negatives": 0}, "are drawn from kept"),
+        (ColbertTrainConfig, {"loss": "pairwise", "hard_negatives": 0}, "made of hard negatives"),
+        (ColbertTrainConfig, {"nll_weight": 0.5}, "only for loss=kl"),
+        (ColbertTrainConfig, {"projection_dim": 256}, "projection_dim"),
+        (ColbertTrainConfig, {"normalize": False}, "needs unit vectors"),
+        (MdrTrainConfig, {"negatives": "index", "index": None}, "needs an index"),
+        (MdrTrainConfig, {"negatives": "index", "shared": False, "queue_size": 9}, "needs no queue"),
+        (MdrTrainConfig, {"hold_out": "title"}, "hops of a question have different titles"),
+    ],
+)
+def test_what_a_recipe_cannot_do_is_refused(kind: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(kind, overrides={**_PATHS, "index": "i", **settings})
 
 
 def test_what_works() -> None:

@@ -17,7 +17,7 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.config import load_config
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.training.distributed import World
@@ -307,19 +307,6 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path, bridges
         expected = expected - scores[target] + torch.logsumexp(scores[[target, *found]], 0)
     assert float(value) == pytest.approx(float(expected / 3), rel=1e-5)
     queries.sum().backward()  # the bank gets no gradient, the question tower does
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"negatives": "index"}, "needs an index"),
-        ({"negatives": "index", "index": "i", "shared": False, "queue_size": 9}, "needs no queue"),
-        ({"hold_out": "title"}, "hops of a question have different titles"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        load_config(MdrTrainConfig, overrides={"out": "run", "train_files": ["t.json"], **settings})
 
 
 def test_a_set_of_which_nothing_can_be_used_is_named(tmp_path: Path, tiny_bert: Path) -> None:
