@@ -18,7 +18,6 @@ from rag.data.files.record import finite, json_records, text_lines, write_json_l
 from rag.data.files.rows import format_of, head_of, open_binary, read_rows
 from rag.data.files.sources import in_folder
 from rag.data.records import Problem, ReadReport
-from rag.data.sentences import Spans
 
 Role = Literal["positive", "hard_negative", "negative", "retrieved"]
 Needed = Literal["positives", "targets", "passages", "questions"]
@@ -65,8 +64,6 @@ class Candidate:
         score: score of that search, if known; larger is better.
         target: target score for training a retriever, on any scale, for example a reader's score.
         has_answer: whether it holds an answer; None if not checked.
-        sentences: start and end of its sentences, where it is known which of them support the answer.
-        facts: for each sentence, whether it supports the answer.
         extra: other fields of its record.
     """
 
@@ -77,8 +74,6 @@ class Candidate:
     score: float | None = None
     target: float | None = None
     has_answer: bool | None = None
-    sentences: Spans = ()
-    facts: tuple[bool, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
