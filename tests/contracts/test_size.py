@@ -13,7 +13,7 @@ CEILINGS = {
     "rag/bench": (1618, 1300),
     "rag/cli": (2222, 1300),
     "rag/core": (1609, 900),
-    "rag/data": (7590, 5000),
+    "rag/data": (7585, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2597, 1900),
     "rag/integrations": (350, 350),
