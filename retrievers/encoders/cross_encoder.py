@@ -16,12 +16,14 @@ from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.runtime.backbone import attention_for, loading, refuse_missing, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
+from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, read_config, weight_files
 from retrievers.encoders.layout import PAIR, PassageLayout
 
 _BATCH_TOKENS = 8192
+_FAST = ("bert", "roberta", "xlm-roberta")  # whose heads take hidden states as `_PackedBase` gives them
 _LAYOUT = "{title} {text}"
 _LAYOUT_KEY = "passage_layout"  # key of config.json: the layout of training
 _SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
@@ -147,6 +149,24 @@ def _log_odds(logits: torch.Tensor) -> torch.Tensor:
     return found[:, 0] if found.shape[1] == 1 else found[:, 1] - found[:, 0]
 
 
+class _PackedBase(torch.nn.Module):
+    """The encoder below a classification head, computed by `FastBert`, whose copies of the weights remain."""
+
+    def __init__(self, base: Any, precision: str) -> None:
+        super().__init__()
+        self._fast = FastBert.from_model(base, precision=precision)
+        self.pooler = getattr(base, "pooler", None)
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: Any = None, **_: Any
+    ) -> Any:
+        """Hidden states (n, L, H), and BERT's pooled vector (n, H) where there is one."""
+        from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+        hidden = self._fast.padded(input_ids, attention_mask, token_type_ids)
+        return BaseModelOutputWithPooling(hidden, None if self.pooler is None else self.pooler(hidden))
+
+
 class CrossEncoder:
     """Scores how relevant passages are to questions; for filtering negatives and for re-ranking.
 
@@ -162,6 +182,11 @@ class CrossEncoder:
     ) -> None:
         self.name, self.device = name, device
         self._probabilities, self._model = probabilities, model
+        base = model.network.base_model
+        if device == "cpu" and model.network.config.model_type in _FAST and FastBert.supports(base.config):
+            packed = _PackedBase(base, "bf16" if dtype == torch.bfloat16 else "fp32")
+            setattr(model.network, model.network.base_model_prefix, packed)
+            dtype = torch.float32  # of the head
         model.network.to(device, dtype).eval()
 
     @classmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +23,6 @@ from rag.runtime.backbone import (
     token_vectors,
 )
 from rag.runtime.fast.fast_bert import FastBert
-from rag.runtime.fast.packing import pack
 from rag.runtime.model_files import backbone_state, read_weight, weight_shapes
 from retrievers.encoders.settings import EncoderSettings, HeadLayer, Interaction
 from retrievers.encoders.tokenization import mask_id, open_tokenizer, separator_id
@@ -256,14 +254,7 @@ class TowerModel(nn.Module):
         if self.rules is not None:
             seen, kept = (rule(ids, mask, question=question) for rule in (self.rules.seen, self.rules.kept))
         if isinstance(self.encoder, FastBert):
-            real = mask.bool()
-            packed = replace(
-                pack(texts), segment_ids=None if types is None else types[real],
-                seen=None if seen is mask else seen[real].bool(),
-            )  # fmt: skip
-            hidden = torch.zeros(*ids.shape, self.head.size)
-            hidden[real] = self.encoder.forward(packed)
-            return self._vectors(hidden, kept)
+            return self._vectors(self.encoder.padded(ids, mask, types, None if seen is mask else seen), kept)
         device = next(self.encoder.parameters()).device
         ids, seen, kept = ids.to(device), seen.to(device), kept.to(device)
         types = None if types is None else types.to(device)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rag.core.errors import ConfigError
-from rag.runtime.fast.packing import PackedTokens
+from rag.runtime.fast.packing import PackedTokens, pack
 from rag.runtime.hardware import bound_kernel_caches, has_tested_torch, prefers_mkl, resolve_precision
 
 _FAMILIES = frozenset({"bert", "dpr", "roberta", "xlm-roberta", "camembert"})
@@ -204,6 +204,25 @@ class FastBert:
     def forward(self, tokens: PackedTokens) -> Tensor:
         """Last hidden states (T, H) float32."""
         return self.layers(self.embed(tokens), tokens, 0, self.depth)
+
+    def padded(
+        self, ids: Tensor, mask: Tensor, types: Tensor | None = None, seen: Tensor | None = None
+    ) -> Tensor:
+        """Last hidden states (n, L, H) float32 of token ids (n, L) padded on the right; 0 at padding.
+
+        Args:
+            mask: (n, L), 1 on tokens; `types` and `seen` as in `PackedTokens`, of the same shape.
+        """
+        real = mask.bool()
+        packed = pack([row[own].tolist() for row, own in zip(ids, real, strict=True)])
+        packed = replace(
+            packed,
+            segment_ids=None if types is None or not types.any() else types[real],
+            seen=None if seen is None else seen[real].bool(),
+        )
+        hidden = torch.zeros(*ids.shape, self.hidden_size)
+        hidden[real] = self.forward(packed)
+        return hidden
 
     @torch.inference_mode()
     def layers(self, x: Tensor, tokens: PackedTokens, first: int, stop: int) -> Tensor:
