@@ -17,14 +17,7 @@ from torch import Tensor
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.cpu_training import register_math_attention, use_fast_dropout
 from rag.runtime.low_rank import is_difference
-from rag.runtime.model_files import backbone_state, is_wrapped, read_config, weight_files
-
-POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "tokens")
-"""Ways to make one vector of a text from its token vectors; "tokens" keeps them all.
-
-"weightedmean" weights token i of 1, 2, … by i (Muennighoff 2022, "SGPT", equation 2), "mean_sqrt_len_tokens"
-is the sum over the square root of the number of tokens.
-"""
+from rag.runtime.model_files import backbone_state, read_config, weight_files
 
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 """Exceptions that transformers raises for folders that it cannot load."""
@@ -101,7 +94,7 @@ def load_backbone(
     with loading(f"{folder}: transformers cannot load it"):
         if stated == "dpr":
             model: Any = BertModel(config, add_pooling_layer=False)
-        elif is_difference(folder) or is_wrapped(folder):
+        elif is_difference(folder):
             model = AutoModel.from_config(config)
         else:
             model = None
@@ -255,7 +248,10 @@ def pad(texts: Sequence[Any], pad_id: int) -> tuple[Tensor, Tensor]:
 
 
 def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
-    """One fp32 vector per row of (n, L, H) with right padding, (n, H); `how` is one of `POOLINGS`."""
+    """One fp32 vector per row of (n, L, H) with right padding, (n, H).
+
+    "weightedmean" weights token i of 1, 2, … by i (Muennighoff 2022, "SGPT", equation 2).
+    """
     if how == "cls":
         return hidden[:, 0].float()
     if how == "lasttoken":
@@ -270,6 +266,4 @@ def pool(hidden: Tensor, mask: Tensor, how: str) -> Tensor:
         return (hidden * weights).sum(1) / weights.sum(1)
     if how == "mean_sqrt_len_tokens":
         return (hidden * weights).sum(1) / weights.sum(1).sqrt()
-    raise ConfigError(
-        f"pooling is {how!r}, expected one of {', '.join(POOLINGS[:-1])} for one vector per text"
-    )
+    raise ConfigError(f"pooling is {how!r}, which makes no single vector of a text")

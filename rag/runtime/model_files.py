@@ -194,10 +194,7 @@ def weight_files(folder: Path) -> list[Path]:
             "SentenceTransformer(FOLDER).save(DIR), or from_pretrained(FOLDER).save_pretrained(DIR) of "
             "transformers, with its tokenizer",
         )
-    raise ArtifactError(
-        f"{folder} has no model.safetensors",
-        hint="copy the whole model folder",
-    )
+    raise ArtifactError(f"{folder} has no model.safetensors", hint="copy the whole model folder")
 
 
 def weights_sha256(files: Iterable[Path]) -> str:
@@ -318,14 +315,3 @@ def plain_name(name: str, prefix: str) -> str:
 def _prefix(names: Iterable[str]) -> str:
     known = list(names)
     return next((p for p in _BASE_PREFIXES if any(n.startswith(p + "embeddings.") for n in known)), "")
-
-
-def is_wrapped(folder: Path) -> bool:
-    """Whether the weights have the prefix `model.`, which transformers does not recognise."""
-    from safetensors import safe_open
-
-    for file in weight_files(folder):
-        with safe_open(file, framework="pt") as tensors:
-            if any(name.startswith("model.embeddings.") for name in tensors.keys()):  # noqa: SIM118
-                return True
-    return False

@@ -96,7 +96,7 @@ class EncoderSettings:
     """How texts become vectors, and where the weights are; what an encoder's folder records.
 
     Attributes:
-        kind: "sentence-transformers", "dpr", "ance", "fid", "colbert" or "transformers".
+        kind: "sentence-transformers", "dpr", "ance", "colbert" or "transformers".
         weights_dir: folder of config.json and model.safetensors.
         pooling: one of `POOLINGS`.
         normalize: whether vectors get unit length.
@@ -163,17 +163,11 @@ class EncoderSettings:
             return weight_shapes(layer.folder)[layer.weight][0]
         config = read_config(self.weights_dir)
         sizes = (config.get(name) for name in ("hidden_size", "dim", "d_model", "n_embd"))
-        return next(filter(None, sizes), None) or _default_size(config)
+        return int(next(filter(None, sizes)))
 
     def max_length_limit(self) -> int:
         """Maximum number of tokens that the position embeddings allow."""
         return position_limit(read_config(self.weights_dir))
-
-
-def _default_size(config: Mapping[str, Any]) -> int:
-    from transformers import AutoConfig
-
-    return int(AutoConfig.for_model(**config).hidden_size)
 
 
 def read_settings(folder: Path) -> EncoderSettings:
@@ -195,14 +189,11 @@ def read_settings(folder: Path) -> EncoderSettings:
     limit = min(_tokenizer_limit(folder), position_limit(config), 512)
     has_weights = any(folder.glob("model.safetensors*"))
     names = weight_shapes(folder).keys() if has_weights else ()
-    for linear, kind in (("embeddingHead", "ance"), ("proj", "fid")):
-        if f"{linear}.weight" in names and "norm.weight" in names:
-            first = config.get("extract_cls", False) or kind == "ance"
-            layers = HeadLayer("linear", folder, f"{linear}.weight"), HeadLayer("norm", folder, "norm.weight")
-            return EncoderSettings(
-                kind=kind, weights_dir=folder, pooling="cls" if first else "mean", normalize=False,
-                max_length=limit, on_tokens=kind == "fid", layers=layers,
-            )  # fmt: skip
+    if "embeddingHead.weight" in names and "norm.weight" in names:
+        layers = HeadLayer("linear", folder, "embeddingHead.weight"), HeadLayer("norm", folder, "norm.weight")
+        return EncoderSettings(
+            kind="ance", weights_dir=folder, pooling="cls", normalize=False, max_length=limit, layers=layers
+        )
     is_colbert = (folder / _METADATA).is_file() or "HF_ColBERT" in (config.get("architectures") or ())
     if is_colbert and "linear.weight" in names:
         stated = _optional_json(folder / _METADATA)
@@ -276,12 +267,8 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         raise ArtifactError(
             f"{folder} {reasons[0]}", hint="use an encoder without this, or change its folder"
         )
-    limit = position_limit(config)
-    lengths = (
-        own.get("document_length"),
-        transformer.get("document_length"),
-        transformer.get("max_seq_length"),
-    )
+    limit, is_e5 = position_limit(config), "e5" in folder.name.lower().split("-")
+    stated_length = transformer.get("document_length") or transformer.get("max_seq_length")
     normalize, interaction = "Normalize" in kinds or stated == "cosine", None
     if _MASK in kinds:
         length = min(_tokenizer_limit(weights_dir), limit)
@@ -302,7 +289,9 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         weights_dir=weights_dir,
         pooling="tokens" if several else _pooling(folder, configs[place]),
         normalize=normalize,
-        max_length=min(int(next(filter(None, lengths), _tokenizer_limit(weights_dir))), limit),
+        max_length=min(
+            int(own.get("document_length") or stated_length or _tokenizer_limit(weights_dir)), limit
+        ),
         query_prefix=query,
         passage_prefix=passage,
         layout=str(own.get("passage_layout") or "{title} {text}"),
@@ -310,12 +299,8 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         on_tokens=bool(inner) and inner[0] < place,
         segments=bool(own.get("token_types")),
         interaction=interaction,
-        note=_E5.format(folder.name) if not (query or passage) and _is_e5(folder.name) else "",
+        note=_E5.format(folder.name) if is_e5 and not (query or passage) else "",
     )
-
-
-def _is_e5(name: str) -> bool:
-    return "e5" in name.lower().split("-")
 
 
 def _interaction(transformer: Mapping[str, Any], mask: Mapping[str, Any], limit: int) -> Interaction:

@@ -56,18 +56,6 @@ def ance(folder: Path, tiny: Any) -> Any:
     return expected
 
 
-def distilled(folder: Path, tiny: Any) -> Any:
-    tiny.bert(folder)
-    parts = {"proj__weight": torch.randn(6, 32), "proj__bias": torch.randn(6), **norm_weights(6)}
-    add_weights(folder, "model.", **parts)
-
-    def expected(x: torch.Tensor) -> torch.Tensor:
-        y = functional.linear(x, parts["proj__weight"], parts["proj__bias"])
-        return functional.layer_norm(y, (6,), parts["norm__weight"], parts["norm__bias"]).mean(0)
-
-    return expected
-
-
 def two_dense(folder: Path, tiny: Any) -> Any:
     tiny.bert(folder)
     kinds = ("Transformer", "Pooling", "Dense", "Dense", "Normalize")
@@ -87,7 +75,7 @@ def two_dense(folder: Path, tiny: Any) -> Any:
     return lambda x: functional.normalize(second @ torch.tanh(first @ x.mean(0)), dim=0)
 
 
-@pytest.mark.parametrize("layout", [ance, distilled, two_dense])
+@pytest.mark.parametrize("layout", [ance, two_dense])
 def test_published_heads_are_read_trained_and_written_back(tmp_path: Path, tiny: Any, layout: Any) -> None:
     torch.manual_seed(3)
     folder = tmp_path / "start"
