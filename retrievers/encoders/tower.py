@@ -254,15 +254,13 @@ class TowerModel(nn.Module):
         if self.rules is not None:
             seen, kept = (rule(ids, mask, question=question) for rule in (self.rules.seen, self.rules.kept))
         if isinstance(self.encoder, FastBert):
-            return self._vectors(self.encoder.padded(ids, mask, types, None if seen is mask else seen), kept)
-        device = next(self.encoder.parameters()).device
-        ids, seen, kept = ids.to(device), seen.to(device), kept.to(device)
-        types = None if types is None else types.to(device)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.autocast):
-            hidden = token_vectors(self.encoder, ids, seen, types)  # (n, L, H)
-        return self._vectors(hidden, kept)
-
-    def _vectors(self, hidden: Tensor, kept: Tensor) -> Vectors:
+            hidden = self.encoder.padded(ids, mask, types, None if seen is mask else seen)  # (n, L, H)
+        else:
+            device = next(self.encoder.parameters()).device
+            ids, seen, kept = ids.to(device), seen.to(device), kept.to(device)
+            types = None if types is None else types.to(device)
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.autocast):
+                hidden = token_vectors(self.encoder, ids, seen, types)
         vectors: Vectors = self.head(hidden, kept)
         return vectors
 
