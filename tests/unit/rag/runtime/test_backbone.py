@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, LongformerConfig, LongformerModel
+from transformers import LongformerConfig, LongformerModel
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.backbone import load_backbone, pad, pool, run_backbone, segments_of, token_vectors
@@ -72,17 +72,11 @@ def test_token_types_reach_a_model_that_has_them(tmp_path: Path, tiny: Any) -> N
     assert (plain - typed).abs().max() > 0.01
 
 
-def test_missing_weights_are_named_and_weights_under_model_are_found(tmp_path: Path, tiny: Any) -> None:
+def test_missing_weights_are_named(tmp_path: Path, tiny: Any) -> None:
     from safetensors.torch import load_file, save_file
 
     folder = tiny.bert(tmp_path)
     state = load_file(folder / "model.safetensors")
-    save_file({f"model.{name}": t for name, t in state.items()}, folder / "model.safetensors")
-    expected = BertModel(BertConfig.from_pretrained(folder), add_pooling_layer=False).eval()
-    expected.load_state_dict(state)
-    ids, mask = pad([[2, 9, 3]], 0)
-    with torch.no_grad():
-        torch.testing.assert_close(token_vectors(load_backbone(folder), ids, mask), expected(ids, mask)[0])
     state.pop("encoder.layer.1.output.dense.bias")
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match=r"lacks 1 weights, the first is encoder\.layer\.1"):
