@@ -84,7 +84,6 @@ def evaluate(
     from rag.cli.options import parse_numbers
     from rag.core.errors import ConfigError
     from rag.eval import api
-    from rag.eval.published import published_figures
 
     if (questions is None) is (dataset is None):
         raise ConfigError("give --questions, or --dataset and no --questions")
@@ -110,8 +109,6 @@ def evaluate(
         typer.echo(comparison_table(compared))
     else:
         typer.echo(str(api.evaluate(index, questions, out, fusion=fusion[0] if fusion else None, **settings)))
-    if dataset is not None and (published := published_figures(dataset)):
-        typer.echo(published)
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
 
 
