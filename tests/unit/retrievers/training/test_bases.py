@@ -12,8 +12,7 @@ from transformers import AutoConfig, AutoModel
 
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training import recipe
-from retrievers.training.config import DprTrainConfig
-from retrievers.training.dpr import train_dpr
+from retrievers.training.dpr import DprTrainConfig, train_dpr
 from tests.worlds import killed_at
 
 _BASES: dict[str, dict[str, Any]] = {
