@@ -2,9 +2,7 @@
 
 from typing import Literal, get_args
 
-CorpusFormat = Literal[
-    "jsonl", "json", "tsv", "csv", "parquet", "wikiextractor", "beir", "documents", "hf", "irds"
-]  # fmt: skip
+CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "beir", "documents", "hf", "irds"]
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
 
 QuestionFormat = Literal["jsonl", "json", "csv", "tsv", "parquet", "text", "hf", "irds"]

@@ -250,7 +250,7 @@ def _checked(numbered: Numbered, path: str) -> Iterator[Question]:
 def _read(path: str, format: str) -> Iterator[Question]:
     with open_binary(path) as stream:
         chosen = (format_of(head_of(stream), path) or "text") if format == "auto" else format
-        if chosen in ("markup", "wikiextractor"):
+        if chosen == "markup":
             raise DataError(
                 f"{path} holds tags, as TREC's topics do: expected {', '.join(QUESTION_FORMATS[:-2])}",
                 hint="write one question a line, or id and question parted by a tab",

@@ -3,10 +3,8 @@
 import ast
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from collections.abc import Iterator, Sequence
 
-from rag.data.documents import tables
 from rag.data.documents.blocks import BULLET, Piece, Unreadable, clean
 from rag.data.documents.markdown import front_matter
 
@@ -16,21 +14,9 @@ _DECLARED = re.compile(rb"""(?:charset|encoding|coding)\s*[=:]\s*["']?\s*([A-Za-
 _UNDERLINE = re.compile(r"([=\-~^*#])\1{2,}\s*\Z")
 _ENTRY = re.compile(r"\s*([-*+•·–]|\(?\d{1,3}[.)]|\(?[a-z][.)])\s+(?=\S)")
 _RULE = re.compile(r"[\s=\-_*#~+.]+\Z")
-_BORDER = re.compile(r"[|+=:\s-]+")  # of a table drawn with lines
 _TIME = re.compile(r"\W{0,2}\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\W{0,2}\w{3} [ \d]\d \d\d:\d\d:\d\d")  # of a log
 _MAX_HEADING_CHARS = 100
 _LATIN_SHARE = 0.25  # of letters beyond ASCII: more is no Western European text
-
-
-def _is_drawn(line: str) -> bool:
-    """Whether a line is a row of a table that is drawn with lines."""
-    line = line.strip()
-    return line.startswith("|") and line.endswith("|") and line.count("|") >= 3
-
-
-def _is_border(line: str) -> bool:
-    line = line.strip()
-    return line[:1] in ("|", "+") and line[1:][-1:] in ("|", "+") and _BORDER.fullmatch(line) is not None
 
 
 def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, tuple[str, ...]]:
@@ -85,9 +71,6 @@ def text(source: str) -> tuple[str, list[Piece]]:
 
 def _paragraphs(body: str) -> Iterator[Piece]:
     for group in re.split(r"\n[ \t]*(?:\n[ \t]*)+", body.strip("\n")):
-        if sum(map(_is_drawn, group.split("\n"))) > 1:
-            yield from _with_table(group.split("\n"))
-            continue
         lines = [line for line in group.split("\n") if not (line.strip() and _RULE.match(line))]
         marked = group.rstrip().split("\n")
         if len(marked) >= 2 and _is_underlined(marked[0], marked[1]):
@@ -101,34 +84,6 @@ def _paragraphs(body: str) -> Iterator[Piece]:
             yield Piece("paragraph", " ".join(lines))
         else:
             yield Piece("code", "\n".join(lines))
-
-
-def _with_table(lines: Sequence[str]) -> Iterator[Piece]:
-    """A drawn table and what stands above and below it without an empty line."""
-    for is_drawn, run in groupby(lines, lambda line: _is_drawn(line) or _is_border(line)):
-        found = list(run)
-        yield from _drawn(found) if is_drawn else _paragraphs("\n".join(found))
-
-
-def _drawn(lines: Iterable[str]) -> Iterator[Piece]:
-    """Rows of a drawn table; one without its first cell goes on with the row above it. If the only border
-    within the table, or one of "=", stands below the first row, that row is the header.
-    """
-    parts, borders = [list[list[str]]()], list[str]()
-    for line in lines:
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if _is_border(line):
-            if parts[-1]:
-                parts.append([])
-                borders.append(line)
-        elif parts[-1] and not cells[0] and len(cells) == len(parts[-1][-1]):
-            parts[-1][-1] = [f"{above} {cell}" for above, cell in zip(parts[-1][-1], cells, strict=True)]
-        else:
-            parts[-1].append(cells)
-    parts = [part for part in parts if part]
-    has_header = len(parts) > 1 and len(parts[0]) == 1 and (len(parts) == 2 or "=" in borders[0])
-    header = parts.pop(0)[0] if has_header else ()
-    yield from tables.rows(chain.from_iterable(parts), header)
 
 
 def _is_underlined(line: str, below: str) -> bool:

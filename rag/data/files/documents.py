@@ -1,8 +1,5 @@
 """Read documents of every corpus format: rows of a file, which `DocumentFields` turns into documents."""
 
-import html
-import io
-import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -10,20 +7,9 @@ from typing import Any
 from rag.data.files.fields import DocumentFields
 from rag.data.files.named import named_documents
 from rag.data.files.question_sets import squad_paragraphs
-from rag.data.files.rows import (
-    Rows,
-    head_of,
-    json_lines,
-    open_binary,
-    parquet_rows,
-    read_lines,
-    read_rows,
-)
+from rag.data.files.rows import Rows, head_of, open_binary, parquet_rows, read_rows
 from rag.data.files.sources import ReadOptions, Source, sniff
 from rag.data.records import BadRecord, Document, ReadReport
-
-_ID = re.compile(r'\bid="([^"]*)"')
-_TITLE = re.compile(r'\btitle="(.*)"')  # greedy: old versions leave quotes in titles as they are
 
 
 def documents_of(
@@ -65,46 +51,4 @@ def _rows_of(stream: Any, source: Source, options: ReadOptions, fields: Document
         return named_documents(source.path)
     if format == "auto":  # of standard input nothing is known before
         format = sniff(head_of(stream), "standard input")
-    if format == "wikiextractor":  # in either form: lines of JSON, or `<doc …>` blocks
-        is_json = head_of(stream).lstrip().startswith(b"{")
-        return json_lines(stream, options.encoding) if is_json else _doc_blocks(stream, options)
     return read_rows(stream, format, source.path, fields.columns, options.encoding)
-
-
-def _doc_blocks(stream: io.BufferedReader, options: ReadOptions) -> Rows:
-    start = 0  # line of the open block; 0 outside of blocks
-    head = ""
-    lines: list[str] = []
-    problem: BadRecord | None = None
-    for number, line in read_lines(stream, options.encoding):
-        if isinstance(line, BadRecord):
-            if start:
-                problem = problem or line
-            else:
-                yield number, line
-        elif line.startswith("<doc ") and line.rstrip().endswith(">"):
-            if start:
-                yield start, BadRecord("malformed block", "<doc> without </doc>")
-            start, head, lines, problem = number, line, [], None
-        elif line.strip() == "</doc>":
-            if start:
-                yield start, problem or _document(head, lines)
-            else:
-                yield number, BadRecord("malformed block", "</doc> without <doc>")
-            start = 0
-        elif start:
-            lines.append(line)
-        elif line.strip():
-            yield number, BadRecord("malformed block", "text outside <doc> … </doc>")
-    if start:
-        yield start, BadRecord("malformed block", "<doc> without </doc> at the end: truncated")
-
-
-def _document(head: str, lines: list[str]) -> Document | BadRecord:
-    id_match, title_match = _ID.search(head), _TITLE.search(head)
-    if id_match is None:
-        return BadRecord("missing field", "no id in <doc …>")
-    title = html.unescape(title_match.group(1)) if title_match else ""
-    if lines and html.unescape(lines[0]).strip() == title:
-        lines = lines[1:]
-    return Document(id_match.group(1), title, html.unescape("\n".join(lines)).strip())

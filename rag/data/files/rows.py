@@ -107,7 +107,7 @@ def head_of(stream: io.BufferedReader) -> bytes:
 
 def format_of(head: bytes, name: str) -> str | None:
     """The format of records with this head (see `head_of`), by content, then by the file's name; None if
-    neither tells: "parquet", "jsonl", "json", "tsv", "csv", "wikiextractor" or "markup".
+    neither tells: "parquet", "jsonl", "json", "tsv", "csv" or "markup".
     """
     suffix = Path(strip_compression(name).lower()).suffix
     visible = head.lstrip()
@@ -120,7 +120,7 @@ def format_of(head: bytes, name: str) -> str | None:
     if re.match(rb"\[\s*(?:[{\[\]]|$)", visible):
         return "json"
     if visible.startswith(b"<"):
-        return "wikiextractor" if visible.startswith(b"<doc ") else "markup"
+        return "markup"
     if b"\x00" not in head and b"\t" in head.partition(b"\n")[0] and suffix != ".txt":
         return "tsv"
     by_name = {".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "jsonl", ".parquet": "parquet"}

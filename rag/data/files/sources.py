@@ -29,10 +29,6 @@ _BY_SUFFIX = {
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
 _ALSO_DOCUMENTS = ("csv", "tsv", "json")  # records in a folder of data, one table among documents
-_ALIKE = {  # formats of files that are read as another one
-    "jsonl": ("jsonl", "wikiextractor"),
-    DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS),
-}
 _ABOUT_DATA = ("readme", "license", "licence", "copying", "notice", "changelog", "citation", "authors")
 _GENERATED_FOLDERS = ("node_modules", "__pycache__", "_static", "_sources")
 _WIKI_FILE = re.compile(r"wiki_\d+$")
@@ -205,7 +201,7 @@ def _guess(name: str) -> str | None:
     """Format by file name alone."""
     plain = strip_compression(name)
     if _WIKI_FILE.search(plain):
-        return "wikiextractor"
+        return "jsonl"  # of WikiExtractor's --json, as HotpotQA's abstracts
     is_document = kind_by_name(plain) is not None or remedy_by_name(plain) is not None
     return _BY_SUFFIX.get(PurePath(plain).suffix.lower()) or (DOCUMENTS if is_document else None)
 
@@ -231,7 +227,8 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
             raise DataError(f"{folder}: no corpus.jsonl, so this is not a BEIR folder")
     files = _files(folder, report)
     if format != "auto":
-        fits = {name: format for name, kind in files.items() if kind in _ALIKE.get(format, (format,))}
+        also = _ALSO_DOCUMENTS if format == DOCUMENTS else ()
+        fits = {name: format for name, kind in files.items() if kind in (format, *also)}
     elif _is_data(files):
         fits = {name: kind for name, kind in files.items() if kind not in (None, DOCUMENTS)}
     else:  # a table among documents is one of them

@@ -128,35 +128,13 @@ def test_hotpot_abstracts(tmp_path: Path) -> None:
     assert list(read_documents([tmp_path])) == expected
 
 
-def test_wikiextractor_folder_in_both_forms(tmp_path: Path) -> None:
-    blocks = (
-        '<doc id="1" url="u?curid=1" title="&quot;Heroes&quot; &amp; more">\n'
-        '"Heroes" &amp; more\n\nFirst.\nSecond &lt; third.\n</doc>\n\n'
-        '<doc id="2" url="u" title="The "B" side">\nThe "B" side\n\nText.\n\n</doc>\n'
-    )
-    write(tmp_path / "AA" / "wiki_00", blocks)
-    write(
-        tmp_path / "AA" / "wiki_01.gz",
-        gzip.compress(jsonl([{"id": "3", "url": "u", "title": "C", "text": "C\n\nx"}])),
-    )
+def test_wikiextractor_folder(tmp_path: Path) -> None:
+    record = {"id": "3", "url": "u", "title": "C", "text": "C\n\nx"}
+    write(tmp_path / "AA" / "wiki_01.gz", gzip.compress(jsonl([record])))
     write(tmp_path / "README.md", "not a document")
     report = ReadReport()
-    documents = list(read_documents(tmp_path, report=report))
-    assert documents == [
-        Document("1", '"Heroes" & more', "First.\nSecond < third."),
-        Document("2", 'The "B" side', "Text."),
-        Document("3", "C", "x"),
-    ]
+    assert list(read_documents(tmp_path, report=report)) == [Document("3", "C", "x")]
     assert [Path(name).name for name in report.ignored] == ["README.md"]
-
-
-def test_broken_wikiextractor_blocks(tmp_path: Path) -> None:
-    text = '</doc>\n<doc id="1" title="A">\nA\nbody\n<doc id="2" title="B">\nB\n\nbody\n</doc>\n'
-    text += 'stray\n<doc title="C">\nx\n</doc>\n<doc id="4" title="D">\nx\n'
-    report = ReadReport()
-    documents = list(read_documents(write(tmp_path / "wiki_00", text), options=ANY_SHARE, report=report))
-    assert [document.id for document in documents] == ["2"]
-    assert [problem.position for problem in report.problems] == [1, 2, 10, 11, 14]
 
 
 def test_json_list_objects_and_squad(tmp_path: Path) -> None:

@@ -261,22 +261,6 @@ def test_plain_text() -> None:
     ]  # fmt: skip
 
 
-def test_tables_that_are_drawn_in_plain_text() -> None:
-    drawn = (
-        "They are:\n| l | lookup | It is visible\n|   |        | to them. |\n| r | read   | It opens. |\nEnd."
-    )
-    source = drawn.replace("visible\n", "visible |\n")
-    assert of(source, "a.txt") == [
-        ("paragraph", "They are:"), ("row", "l; lookup; It is visible to them."),
-        ("row", "r; read; It opens."), ("paragraph", "End."),
-    ]  # fmt: skip
-    bordered = "+------+------+\n| week | room |\n+======+======+\n| 2    | 37   |\n+------+------+\n"
-    assert of(bordered, "a.txt") == [("row", "week: 2; room: 37")]
-    boxed = "+---+---+\n| a | b |\n+---+---+\n| c | d |\n+---+---+\n| e | f |\n+---+---+\n"
-    assert of(boxed, "a.txt") == [("row", "a; b"), ("row", "c; d"), ("row", "e; f")]
-    assert of("| one | alone |\nbelow", "a.txt") == [("code", "| one | alone |\nbelow")]
-
-
 def test_python_by_classes_and_functions_other_code_by_empty_lines() -> None:
     source = (
         '"""About it."""\nimport os\n\n\nclass A:\n    x = 1\n\n    @cached\n    def f(self):\n'
