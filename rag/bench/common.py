@@ -1,7 +1,6 @@
 """Interleaved timing of contestants, and the inputs that several benchmarks share."""
 
 import gc
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,15 +133,3 @@ def working_folder(name: str, inside: str | Path | None = None) -> Iterator[Path
         Path(inside).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"rag-{name}-", dir=inside) as holder:
         yield Path(holder)
-
-
-def leave_cache(folder: Path) -> None:
-    """Have the system drop the pages of all files in a folder, as after a start of the machine."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)  # pages that are not written yet stay
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)

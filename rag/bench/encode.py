@@ -6,12 +6,11 @@ from itertools import islice
 from typing import Any
 
 from rag.bench.common import Timings, time_interleaved
-from rag.bench.report import Goal, Report, Table
+from rag.bench.report import Report, Table
 from rag.core.errors import ConfigError
 from rag.core.optional import require
 from rag.core.types import Passage
 
-FP32_GOAL, BF16_GOAL = 4.0, 1.2
 _CONTESTANTS = ("ours bf16", "ours fp32", "peer bf16", "peer fp32")
 
 
@@ -69,11 +68,9 @@ def run_encode_benchmark(
     report.tables.append(_speed_table(timings, len(passages)))
     report.figures["passages_per_s"] = {name: len(passages) / timings.median(name) for name in runs}
     report.figures["timings"] = timings.to_json()
-    for peer, bound in (("peer fp32", FP32_GOAL), ("peer bf16", BF16_GOAL)):
+    for peer in ("peer fp32", "peer bf16"):
         if "ours bf16" in runs and peer in runs:
-            figure = timings.ratio(peer, "ours bf16")
-            report.figures[f"ours bf16 / {peer}"] = figure.to_json()
-            report.goals.append(Goal(f"passages/s, ours bf16 / {peer}", figure.value, "at least", bound))
+            report.figures[f"ours bf16 / {peer}"] = timings.ratio(peer, "ours bf16").to_json()
     if not has_bf16(device):
         report.notes.append(f"{device} has no bf16 arithmetic: fp32 alone was measured")
     return report

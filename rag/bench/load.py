@@ -52,7 +52,6 @@ def run_load(
     requests: int,
     top_k: int,
     first: int = 0,
-    path: str = "/v1/ask",
 ) -> LoadResult:
     """Send `requests` questions from `clients` threads; each client sends the next one after its answer.
 
@@ -62,7 +61,6 @@ def run_load(
         requests: number of requests in total.
         top_k: passages read for each question.
         first: where in `questions` to begin, so that repeated runs ask different questions.
-        path: "/v1/ask" or "/v1/retrieve".
 
     Raises:
         ConfigError: fewer than one client or request.
@@ -80,7 +78,7 @@ def run_load(
     def ask(number: int) -> tuple[float, dict[str, float]]:
         question = questions[(first + number) % len(questions)]
         began = time.perf_counter()
-        answer = post_json(own.connection, path, {"question": question, "top_k": top_k})
+        answer = post_json(own.connection, "/v1/ask", {"question": question, "top_k": top_k})
         return time.perf_counter() - began, answer["timings_ms"]
 
     began = time.perf_counter()

@@ -1,13 +1,13 @@
-"""The report of a benchmark: hardware and versions, tables, goals, figures as JSON."""
+"""The report of a benchmark: hardware and versions, tables, figures as JSON."""
 
 import math
 import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rag.core.files import atomic_write_json
 from rag.core.optional import installed_version
@@ -70,31 +70,6 @@ class Table:
         return "\n  ".join([self.title, *text_table(self.columns, self.rows)])
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A figure and the bound it should keep.
-
-    Example:
-        >>> Goal("overhead", 1.07, "at most", 1.10).is_met
-        True
-    """
-
-    name: str
-    value: float
-    kind: Literal["at least", "at most"]
-    bound: float
-
-    @property
-    def is_met(self) -> bool:
-        """Whether the value is within the bound."""
-        return self.value >= self.bound if self.kind == "at least" else self.value <= self.bound
-
-    def to_text(self) -> str:
-        """One line."""
-        verdict = "met" if self.is_met else "NOT MET"
-        return f"{self.name}: {self.value:.3f}, {self.kind} {self.bound:g}: {verdict}"
-
-
 @dataclass(slots=True)
 class Report:
     """The results of one benchmark.
@@ -104,7 +79,6 @@ class Report:
         settings: arguments that decide the figures (paths, sizes, seeds).
         figures: numbers for the JSON file.
         tables: tables to print.
-        goals: bounds the figures are compared with.
         notes: lines printed below the tables.
         environment: the machine, recorded when the report is created.
     """
@@ -113,12 +87,11 @@ class Report:
     settings: Mapping[str, Any]
     figures: dict[str, Any] = field(default_factory=dict)
     tables: list[Table] = field(default_factory=list)
-    goals: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=environment)
 
     def to_text(self) -> str:
-        """Header with hardware and settings, tables, goals, notes."""
+        """Header with hardware and settings, tables, notes."""
         machine = self.environment
         versions = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
         lines = [
@@ -131,10 +104,7 @@ class Report:
         ]
         for table in self.tables:
             lines += ["", table.to_text()]
-        if self.goals or self.notes:
-            lines.append("")
-        lines += [f"goal  {goal.to_text()}" for goal in self.goals]
-        lines += [f"note  {note}" for note in self.notes]
+        lines += ["", *(f"note  {note}" for note in self.notes)] if self.notes else []
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -144,7 +114,6 @@ class Report:
             "environment": self.environment,
             "settings": {key: _plain(value) for key, value in self.settings.items()},
             "figures": _plain(self.figures),
-            "goals": [{**asdict(goal), "is_met": goal.is_met} for goal in self.goals],
             "notes": list(self.notes),
         }
 

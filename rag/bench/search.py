@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from indexers.presets import INDEX_TYPES
-from rag.bench.common import Timings, leave_cache, question_texts, time_interleaved, working_folder
-from rag.bench.report import Goal, Report, Table, format_bytes
+from rag.bench.common import Timings, question_texts, time_interleaved, working_folder
+from rag.bench.report import Report, Table, format_bytes
 from rag.core.errors import ConfigError
-from rag.core.npy import save_npy
 from rag.core.progress import format_seconds
 from rag.metrics.significance import bootstrap
 
-RECALL_GOAL, BARE_GOAL, FLAT_GOAL = 0.95, 1.10, 1.05
 RECALL_KS = (1, 10, 20, 100)
 if TYPE_CHECKING:
     from indexers.embedding_shards import EmbeddingShards
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
 _MIN_ROUND_S = 0.1
 _MOST_FLAT = 1_000_000  # vectors that are also searched one by one
-_COLD = 50  # questions that are timed with the files out of the page cache
 LOSSY_TYPES = tuple(kind for kind in INDEX_TYPES if kind != "flat")
 _BESIDE = ", FAISS alone"
 
@@ -103,8 +100,6 @@ def run_search_benchmark(
     batch_sizes: Sequence[int] = (1, 32),
     rounds: int = 9,
     sample: int = 2000,
-    rows: int = 0,
-    noise: float = 0.5,
     index_encoder: str | None = None,
     precision: str = "auto",
     format: str = "auto",
@@ -122,8 +117,6 @@ def run_search_benchmark(
         batch_sizes: Queries searched at once.
         rounds: Interleaved rounds; all types and flat search take part in each.
         sample: maximum number of queries on which recall is measured.
-        rows: Size to which the vectors are multiplied: each is a stored one with noise.
-        noise: Length of the noise, beside that of the vector.
         index_encoder: Folder of the index's encoder, if it moved.
 
     Raises:
@@ -131,39 +124,7 @@ def run_search_benchmark(
     """
     shards, vectors = open_vectors(index, questions, sample, index_encoder, precision, format)
     report = Report("search", {"index": index, "questions": questions or "noisy passages"})
-    if not rows:
-        return compare_searches(report, shards, vectors, index_types, batch_sizes, rounds, work_dir)
-    report.settings = {**report.settings, "rows": rows, "noise": noise}
-    with working_folder("vectors", work_dir) as folder:
-        many = multiplied(shards, folder, rows, noise)
-        return compare_searches(report, many, vectors, index_types, batch_sizes, rounds, work_dir)
-
-
-def multiplied(embeddings: EmbeddingShards, folder: Path, rows: int, noise: float) -> EmbeddingShards:
-    """`rows` vectors of unit length in float16, in `folder`: random stored ones with noise around them."""
-    from indexers.embeddings import EmbeddingWriter
-    from indexers.probes import PROBES_NAME, perturbed_probes
-
-    stored = embeddings.rows(np.arange(len(embeddings)))
-    stored /= np.linalg.norm(stored, axis=1, keepdims=True)
-
-    def make(start: int, stop: int) -> Float32:
-        random = np.random.default_rng([0, start])
-        around = random.standard_normal((stop - start, embeddings.dim), np.float32)
-        around *= noise / np.sqrt(embeddings.dim)
-        around += stored[random.integers(0, len(stored), stop - start)]
-        vectors: Float32 = around / np.linalg.norm(around, axis=1, keepdims=True)
-        return vectors
-
-    writer = EmbeddingWriter(folder, rows=rows, encoder=embeddings.encoder, dtype="float16")
-
-    def write(done: Callable[[int], None]) -> None:
-        for written in writer.write_missing(make):
-            done(written)
-
-    made = writer.completed(write)
-    save_npy(folder / PROBES_NAME, perturbed_probes(made, min(256, rows), 0))
-    return made
+    return compare_searches(report, shards, vectors, index_types, batch_sizes, rounds, work_dir)
 
 
 def compare_searches(
@@ -200,10 +161,7 @@ def compare_searches(
             started = time.perf_counter()
             info = build_faiss(embeddings, place, index_type=name, probes=read_probes(embeddings))
             build_s = time.perf_counter() - started
-            for file in (place, embeddings.directory):
-                leave_cache(file)
             searchers[name] = open_dense(place, embeddings, info)
-            cold_s = [_timed(searchers[name], query[None], top_k) for query in queries[:_COLD]]
             recalls = np.stack([_recalls(searchers[name], queries, truth, k) for k in RECALL_KS], axis=1)
             searchers[f"{name}{_BESIDE}"] = Bare(place, info)
             figures[name] = {
@@ -212,7 +170,6 @@ def compare_searches(
                 "effort": info["effort"],
                 "over_fetch": info["over_fetch"],
                 "recall_at_build": info["recall"],
-                "cold_s": float(np.median(cold_s)),
                 **dict(zip((f"recall@{k}" for k in RECALL_KS), bootstrap(recalls), strict=True)),
             }
         for size in batch_sizes:
@@ -249,12 +206,6 @@ class Bare:
         )
 
 
-def _timed(index: VectorIndex, query: Float32, top_k: int) -> float:
-    started = time.perf_counter()
-    index.search(query, top_k)
-    return time.perf_counter() - started
-
-
 def _recalls(index: VectorIndex, queries: Float32, truth: Float32, k: int) -> Float32:
     """(n,) share of the true best `k` found; equal scores count as equal."""
     threshold = truth[:, k - 1 : k] - 1e-6 * np.abs(truth[:, k - 1 : k])
@@ -271,12 +222,7 @@ def _fill(
     for name, found in figures.items():
         medians = [format_seconds(found[f"median_s_batch_{size}"]) for size in batch_sizes]
         ratios = [found.get(f"{kind}_ratio_batch_{size}") for kind, _ in beside for size in batch_sizes]
-        cold = format_seconds(found["cold_s"]) if "cold_s" in found else ""
-        times.append((name, *medians, cold, *("1" if it is None else f"{it:.3f}" for it in ratios)))
-        if ratios[0] is not None:
-            bound = FLAT_GOAL if name == "flat" else BARE_GOAL
-            what = f"{name} time / FAISS alone, batch {batch_sizes[0]}"
-            report.goals.append(Goal(what, ratios[0].value, "at most", bound))
+        times.append((name, *medians, *("1" if it is None else f"{it:.3f}" for it in ratios)))
         if name == "flat":
             continue
         recalls.append(
@@ -288,11 +234,10 @@ def _fill(
                 format_bytes(found["size_bytes"]),
             )
         )
-        report.goals.append(Goal(f"{name} recall@20", found["recall@20"].value, "at least", RECALL_GOAL))
     columns = ("index type", *(f"recall@{k}" for k in RECALL_KS), "effort/over-fetch", "built in", "on disk")
     title = "recall against exact search, after exact re-ranking [95 % bootstrap]"
     report.tables.append(Table(title, columns, recalls))
     batches = [f"batch {size}" for size in batch_sizes]
     title = f"top-{max(RECALL_KS)} search with re-ranking, median of {rounds} interleaved rounds"
     shares = (f"/ {name}, {batch}" for _, name in beside for batch in batches)
-    report.tables.append(Table(title, ("index type", *batches, "1, cold", *shares), times))
+    report.tables.append(Table(title, ("index type", *batches, *shares), times))

@@ -1,22 +1,15 @@
 """Asking over HTTP: latency alone and with many clients, throughput, where the time goes, batching."""
 
-import os
-import signal
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from rag.bench.common import question_texts, ratio, time_interleaved
 from rag.bench.load import LoadResult, latency_interval, run_load, stage_shares
-from rag.bench.report import Goal, Report, Table
+from rag.bench.report import Report, Table
 from rag.bench.server_process import ServerProcess, server_arguments
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
-
-BATCHING_GOAL = 2.0
-_ASK_AGAIN_S = 2.0
 
 
 def run_serve_benchmark(
@@ -30,8 +23,6 @@ def run_serve_benchmark(
     reader: str | None = None,
     precision: str = "auto",
     format: str = "auto",
-    swaps: int = 0,
-    swap_requests: int = 10_000,
 ) -> Report:
     """Latency and throughput of a real server over HTTP, with and without batching, in alternating rounds.
 
@@ -41,9 +32,6 @@ def run_serve_benchmark(
         requests: Requests per number of clients and server, over all rounds.
         top_k: Passages to read.
         rounds: Rounds; the two servers take turns in each.
-        swaps: Number of times that the index is then reopened while clients search; a request that fails ends
-            the benchmark.
-        swap_requests: Minimum number of requests to /v1/retrieve during the swaps.
 
     Raises:
         ConfigError: fewer requests than rounds times clients.
@@ -85,8 +73,6 @@ def run_serve_benchmark(
             load(server, max(clients), 2 * max(clients))  # warm up
         time_interleaved({f"{key}": partial(run, *key) for key in runs}, rounds=rounds, warm_up=0)
         report.figures["start_s"] = batching.ready_after_s
-        if swaps:
-            _swap(report, batching, texts, max(clients), swap_requests, swaps)
     _fill(report, runs, clients)
     return report
 
@@ -124,34 +110,3 @@ def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients
     report.figures |= {"loads": figures, "batching_gain": gain}
     row = (f"{most} clients, batching / one by one", f"{gain:.2f}")
     report.tables.append(Table("batching", ("", "throughput ratio"), [row]))
-    name = f"batching raises throughput at {most} clients"
-    report.goals.append(Goal(name, gain.value, "at least", BATCHING_GOAL))
-
-
-def _swap(
-    report: Report, server: ServerProcess, texts: Sequence[str], clients: int, requests: int, swaps: int
-) -> None:
-    """Search from many clients while the server opens its index anew, again and again."""
-    result, done = LoadResult(), 0
-    with ThreadPoolExecutor(1) as pool:
-        while done < swaps or len(result.latencies_s) < requests:
-            place = server.host, server.port
-            part = pool.submit(
-                run_load, *place, texts, clients=clients, requests=max(clients, requests // 20), top_k=20,
-                path="/v1/retrieve",
-            )  # fmt: skip
-            while not part.done() and done < swaps:
-                before, asked = server.index_loads(), -_ASK_AGAIN_S
-                while server.index_loads() == before:
-                    if time.monotonic() - asked >= _ASK_AGAIN_S:  # refused while the last swap ends
-                        os.kill(server.pid, signal.SIGHUP)
-                        asked = time.monotonic()
-                    time.sleep(0.05)
-                done += 1
-            result.add(part.result())
-    rest = [latency_interval(result.latencies_s, percent) for percent in (50, 95, 100)]
-    cells = (f"{figure.times(1000):.0f}" for figure in rest)
-    title = f"{clients} clients of /v1/retrieve while the index is swapped"
-    columns = ("swaps", "requests", "failed", "p50 ms", "p95 ms", "slowest ms")
-    report.tables.append(Table(title, columns, [(str(done), str(len(result.latencies_s)), "0", *cells)]))
-    report.figures["swaps"] = {"swaps": done, "requests": len(result.latencies_s), "failed": 0}

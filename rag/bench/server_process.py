@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from rag.core.errors import DataError, ResourceError
@@ -53,20 +52,6 @@ class ServerProcess:
         self._environment = {**os.environ, "RAG_SERVE_LOG_LEVEL": "warning", **given}
         self.host, self.port = "127.0.0.1", 0
         self.ready_after_s = 0.0
-
-    @property
-    def pid(self) -> int:
-        """Process id of the server."""
-        return self._process.pid
-
-    def index_loads(self) -> int:
-        """How often the server has opened its default index."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=300)
-        with contextlib.closing(connection):
-            connection.request("GET", "/metrics")
-            text = connection.getresponse().read().decode()
-        found = re.search(r"^rag_index_loads_total\S* (\S+)", text, re.M)
-        return int(float(found[1])) if found else 0
 
     def __enter__(self) -> ServerProcess:
         self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")
@@ -111,7 +96,9 @@ class ServerProcess:
     def _check_alive(self, deadline: float) -> None:
         if self._process.poll() is None and time.monotonic() < deadline:
             return
-        tail, code = end_of_log(self._log), self._process.poll()
+        code = self._process.poll()
+        self._log.seek(0)
+        tail = self._log.read()[-1500:].strip()
         state = "is not ready" if code is None else f"ended with code {code}"
         raise ResourceError(f"the server {state}; the end of its log: {tail or 'empty'}")
 
@@ -122,12 +109,6 @@ class ServerProcess:
                 self._process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-
-
-def end_of_log(log: IO[str]) -> str:
-    """The last 1,500 characters that were written to an open log."""
-    log.seek(0)
-    return log.read()[-1500:].strip()
 
 
 def post_json(connection: http.client.HTTPConnection, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,10 @@ import pytest
 
 from indexers.embedding_shards import EmbeddingShards
 from indexers.embeddings import EmbeddingWriter
-from indexers.probes import PROBES_NAME, perturbed_probes, read_probes
+from indexers.probes import PROBES_NAME, perturbed_probes
 from indexers.protocols import EncoderIdentity
 from rag.bench.report import Report
-from rag.bench.search import compare_searches, multiplied
+from rag.bench.search import compare_searches
 from rag.core.errors import ConfigError
 
 
@@ -34,25 +34,10 @@ def test_index_types_are_compared_with_exact_search_and_with_faiss_alone(tmp_pat
     assert figures["size_bytes"] > 400 * 16
     assert figures["time_ratio_batch_4"].value > 0
     assert figures["bare_ratio_batch_4"].value > 0
-    assert figures["cold_s"] > 0
     assert report.figures["flat"]["bare_ratio_batch_1"].n == 2
-    assert [goal.name for goal in report.goals if "FAISS alone" in goal.name] == [
-        f"{name} time / FAISS alone, batch 1" for name in ("flat", "SQ8", "ivf")
-    ]
+    assert [row[0] for row in report.tables[1].rows] == ["flat", "SQ8", "ivf"]
     assert not list(tmp_path.glob("rag-search-*"))
     report.to_json()
-
-
-def test_vectors_are_multiplied_with_noise_around_them(tmp_path: Path) -> None:
-    stored = embeddings(tmp_path, rows=50)
-    many = multiplied(stored, tmp_path / "many", 400, noise=0.2)
-    vectors = many.rows(np.arange(400))
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=2e-3)
-    units = stored.rows(np.arange(50))
-    units /= np.linalg.norm(units, axis=1, keepdims=True)
-    nearest = (vectors @ units.T).max(axis=1)
-    assert 0.9 < nearest.mean() < 0.999
-    assert len(read_probes(many)) == 256
 
 
 def test_a_corpus_smaller_than_the_deepest_recall_is_refused(tmp_path: Path) -> None:
