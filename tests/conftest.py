@@ -20,6 +20,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 pytest.skip(f"this processor has no {name} arithmetic")
 
 
+_BASES: dict[str, dict[str, Any]] = {
+    "xlm-roberta": {"max_position_embeddings": 66},
+    "mpnet": {"max_position_embeddings": 66},
+    "modernbert": {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 8, "bos_token_id": 2, "eos_token_id": 3},
+}
+
+
 class TinyModels:
     """Writes small Hugging Face folders with random weights and a working tokenizer."""
 
@@ -63,6 +71,17 @@ class TinyModels:
 
         torch.manual_seed(seed)
         BertModel(BertConfig(**self.config(**changes)), add_pooling_layer=False).save_pretrained(folder)
+        self.tokenizer(folder)
+        return folder
+
+    def base(self, folder: Path, family: str) -> Path:
+        """A plain encoder of another architecture."""
+        import torch
+        from transformers import AutoConfig, AutoModel
+
+        torch.manual_seed(1)
+        settings = {**self.config(), **_BASES.get(family, {}), "pad_token_id": 0}
+        AutoModel.from_config(AutoConfig.for_model(family, **settings)).save_pretrained(folder)
         self.tokenizer(folder)
         return folder
 

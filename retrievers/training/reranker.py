@@ -78,6 +78,8 @@ class RerankerModelConfig(Config):
 class RerankerTrainConfig(ExamplesConfig):
     """Settings of `rag train reranker`.
 
+    In `learning_rates`, the two parts of any base are called `encoder` and `head`.
+
     Attributes:
         hard_negatives: number of hard negatives beside each positive, drawn anew from the question's list at
             each visit.
@@ -121,7 +123,7 @@ def _method(config: RerankerTrainConfig, run: Run) -> Method:
         layout=config.model.layout, dropout=config.model.dropout,
         train_on=run.device, seed=config.run.seed,
     )  # fmt: skip
-    network = model.network.to(run.device)
+    network = _named_parts(model.network.to(run.device))
     master = run.master(network)
 
     # data
@@ -144,7 +146,7 @@ def _method(config: RerankerTrainConfig, run: Run) -> Method:
     return Method(
         network, master, GroupBatches(examples, chosen, config.hard_negatives),
         lambda batch: _step(model, batch, run.world),
-        export=lambda trained: _export(run.out / "cross-encoder", model, trained.weights),
+        export=lambda trained: _export(run.out / "cross-encoder", model, network, trained.weights),
         card=Card("retrievers.training", "reranker.md"),
         evaluate=partial(_measure, model, held_out) if held_out else None,
         facts={
@@ -153,6 +155,14 @@ def _method(config: RerankerTrainConfig, run: Run) -> Method:
             "questions per step": chosen.batch_size,
         },
     )  # fmt: skip
+
+
+def _named_parts(network: Any) -> torch.nn.ModuleDict:
+    """The network as `head` (with the pooler, if the encoder has one) and `encoder`, in any architecture."""
+    encoder = network.base_model
+    head = [child for child in network.children() if child is not encoder]
+    head += [encoder.pooler] if getattr(encoder, "pooler", None) is not None else []
+    return torch.nn.ModuleDict({"head": torch.nn.ModuleList(head), "encoder": encoder})
 
 
 def list_loss(scores: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
@@ -209,9 +219,10 @@ def _measure(model: PairModel, held_out: Sequence[Example]) -> Mapping[str, floa
     }
 
 
-def _export(folder: Path, model: PairModel, weights: Mapping[str, torch.Tensor]) -> None:
-    network: Any = model.network.float()
-    network.load_state_dict(dict(weights), strict=False)
+def _export(
+    folder: Path, model: PairModel, parts: torch.nn.ModuleDict, weights: Mapping[str, torch.Tensor]
+) -> None:
+    parts.float().load_state_dict(dict(weights), strict=False)
     with replaced_folder(folder) as temporary:
-        network.save_pretrained(temporary)
+        model.network.save_pretrained(temporary)
         save_tokenizer(model.tokenizer, temporary)

@@ -111,6 +111,25 @@ def test_what_was_learnt_ranks_and_is_a_cross_encoder(tmp_path: Path, tiny_bert:
     )
 
 
+@pytest.mark.parametrize("base", ["bert", "mpnet", "modernbert", "qwen3"])
+def test_the_preset_raises_the_head_of_any_base(tiny: Any, tmp_path: Path, base: str) -> None:
+    start = tiny.base(tmp_path / "start", base)
+    chosen = load_config(
+        RerankerTrainConfig, "reranker-small",
+        overrides={
+            "out": tmp_path / "run", "train_files": [kinds_file(tmp_path / "kinds.json", 16)],
+            "question_encoder": str(start), "passage_tokens": 32, "validation_fraction": 0.0,
+            "learning_rate": 1e-12, "weight_decay": 0.0, "max_steps": 2, "precision": "fp32", "threads": 1,
+        },
+    )  # fmt: skip
+    before = load_pair_model(start, train_on="cpu", seed=chosen.run.seed).network.state_dict()
+    after = load_pair_model(train_reranker(chosen), train_on="cpu").network.state_dict()
+    moved = {name for name, tensor in before.items() if (after[name] - tensor).abs().max() > 1e-5}
+    assert {name for name in before if name.startswith(("classifier", "head", "score"))} <= moved
+    assert {name for name in moved if "layers." in name or "layer." in name or "embed" in name} == set()
+    assert ("bert.pooler.dense.weight" in moved) == (base == "bert")
+
+
 def test_what_cannot_work_is_refused(
     tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path]
 ) -> None:
