@@ -27,7 +27,7 @@ from rag.training.run import Method, Run, Trained, train
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderSettings
-from retrievers.examples.batches import BatchTargets, Epochs, RetrieverBatch, RetrieverBatches
+from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.data import TrainingSet
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, encoder_form, export_model, load_model
@@ -190,15 +190,12 @@ class BiEncoderRun:
         )  # fmt: skip
 
 
-def contrastive_batches(
-    config: Any, data: TrainingSet, examples: Epochs | None = None, targets: BatchTargets | None = None
-) -> RetrieverBatches:
+def contrastive_batches(config: Any, data: TrainingSet, examples: Epochs | None = None) -> RetrieverBatches:
     """Batches of positives and hard negatives, as a `ContrastiveConfig` says; without `examples`, those of
     the whole run."""
     return RetrieverBatches(
         data, Epochs.of(config, len(data)) if examples is None else examples,
         hard_negatives=config.hard_negatives, mask_false_negatives=config.mask_false_negatives,
-        targets=targets,
     )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ from rag.training.refresh import Refresh
 from rag.training.run import Method, Run, Trained, train
 from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.open import load_like, tokenizer_folder
-from retrievers.encoders.static import LAYOUT, POOLING, StaticEncoder, write_static
+from retrievers.encoders.static import LAYOUT, MAX_LENGTH, POOLING, StaticEncoder, write_static
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.encoders.word_cache import WordCache
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
@@ -42,9 +42,9 @@ from retrievers.examples.data import TrainingSet
 from retrievers.training.ance_refresher import negatives_refresher, take_up_negatives
 from retrievers.training.ict import IctBatches
 from retrievers.training.losses import Objective, in_batch_objective, pairwise_objective
-from retrievers.training.recipe import contrastive_batches, examples_key
+from retrievers.training.recipe import examples_key
 from retrievers.training.split import ExampleSplit, split_examples
-from retrievers.training.static_config import StaticModelConfig, StaticTrainConfig
+from retrievers.training.static_config import StaticTrainConfig
 from retrievers.training.static_start import distilled_tokens, to_one_scale
 from retrievers.training.static_teacher import TeacherTargets, teacher_vectors
 from retrievers.training.target_losses import kl_loss, target_objective
@@ -53,6 +53,9 @@ from retrievers.training.validation import CorpusSearch, pool_rank
 log = get_logger(__name__)
 
 _AT_ONCE = 4096  # passages that are read and tokenised at once
+_FITTED_PASSAGES = 200_000  # of the index, drawn at random, whose vectors the tokens are fitted to
+_QUESTION_TOKENS, _PASSAGE_TOKENS = 64, 256  # that are read in training
+_TEMPERATURE = 0.05  # divides the cosines in the loss
 
 
 class TokenVectors(nn.Module):
@@ -85,14 +88,14 @@ class StaticTokenizer:
         fingerprint: hex sha256 of everything that decides which ids a text gets.
     """
 
-    def __init__(self, folder: Path, model: StaticModelConfig) -> None:
+    def __init__(self, folder: Path) -> None:
         file = folder / "tokenizer.json"
         self.tokenizer = folder_tokenizer(folder)
         self.file, self.size = file, self.tokenizer.get_vocab_size()
         self._layout = PassageLayout(LAYOUT)
-        self._questions = WordCache(self.tokenizer, model.question_tokens)
-        self._passages = WordCache(self.tokenizer, model.passage_tokens)
-        self.fingerprint = f"{sha256_file(file)} {model.question_tokens} {model.passage_tokens} {LAYOUT}"
+        self._questions = WordCache(self.tokenizer, _QUESTION_TOKENS)
+        self._passages = WordCache(self.tokenizer, _PASSAGE_TOKENS)
+        self.fingerprint = f"{sha256_file(file)} {_QUESTION_TOKENS} {_PASSAGE_TOKENS} {LAYOUT}"
 
     def queries(self, queries: Sequence[Query]) -> list[Int32]:
         """Token ids of questions, in order."""
@@ -168,7 +171,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     identity = index.require_dense().embeddings.encoder
     teacher = load_like(identity)
     index.check_encoder(teacher.identity)
-    tokens = StaticTokenizer(tokenizer_folder(identity.name), config.model)
+    tokens = StaticTokenizer(tokenizer_folder(identity.name))
     folder = run.out / "data"
     start = folder / f"start-{_start_key(config, index)[:16]}.npy"
     if not start.exists():
@@ -189,8 +192,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     targets = None
     if data is not None and config.loss == "teacher":
         key = examples_key(split, index)
-        vectors = teacher_vectors(teacher, index, data, split.training, folder, key)
-        targets = TeacherTargets(*vectors, config.teacher_temperature)
+        targets = TeacherTargets(*teacher_vectors(teacher, index, data, split.training, folder, key))
     teacher.close()
     held_out = split.held_out
     corpus = index.passages
@@ -207,7 +209,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     if refreshes and batches.questions is not None:
         hooks = (_refresh(config, run, examples_key(split, index), batches.questions, model, tokens),)
     return Method(
-        model, run.master(model), batches, partial(_loss, model, config.model.temperature),
+        model, run.master(model), batches, partial(_loss, model),
         export=lambda trained: _export(config, run.out / "encoder", tokens, trained),
         card=Card("retrievers.training", "static.md", {"teacher": identity.name}),
         evaluate=None if search is None else lambda: _figures(encoder(model), held_out, search),
@@ -217,7 +219,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
             "tokens": tokens.size,
             "dimensions": config.model.dim,
             "passages of the corpus": len(corpus),
-            "passages fitted to": min(config.fitted_passages, len(index.passages)),
+            "passages fitted to": min(_FITTED_PASSAGES, len(index.passages)),
             "training questions": 0 if data is None else len(data),
             "held-out questions": len(held_out),
             **({"negatives": f"mined anew every {config.refresh_every_steps} steps"} if refreshes else {}),
@@ -237,7 +239,7 @@ def _refresh(
 
     def write_snapshot(folder: Path) -> None:
         vectors = model.tokens.detach().numpy()
-        write_static(folder / "encoder", vectors, tokens.file, max_length=config.model.max_length)
+        write_static(folder / "encoder", vectors, tokens.file)
 
     return Refresh(
         config, negatives_refresher, write_snapshot, partial(take_up_negatives, batches, key=key),
@@ -248,15 +250,13 @@ def _refresh(
 def _start_key(config: StaticTrainConfig, index: Index) -> str:
     """Fingerprint of all that decides the result of `_start`."""
     given = StaticEncoder.load(config.start).identity.weights_sha256 if config.start else ""
-    return fingerprint(
-        [index.version, given, config.fitted_passages, config.model.model_dump(), config.run.seed]
-    )
+    return fingerprint([index.version, given, config.model.model_dump(), config.run.seed])
 
 
 def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: StaticTokenizer) -> Float32:
     """Token vectors of `config.start`, or distilled from a sample of the index, see `distilled_tokens`."""
     embeddings = index.require_dense().embeddings
-    model, count = config.model, min(config.fitted_passages, len(index.passages))
+    model, count = config.model, min(_FITTED_PASSAGES, len(index.passages))
     rows = np.sort(generator(config.run.seed, 41).choice(len(index.passages), count, replace=False))
     parts = []
     for first in range(0, count, _AT_ONCE):
@@ -279,7 +279,7 @@ def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: Static
     log.info("fitting %d tokens to the vectors of %d passages", tokens.size, count)
     return distilled_tokens(
         teacher, tokens.tokenizer, bags, embeddings.rows(rows), counts,
-        dim=model.dim, smooth=model.frequency_smoothing, ridge=model.ridge, steps=model.fit_steps,
+        dim=model.dim, steps=model.fit_steps,
     )  # fmt: skip
 
 
@@ -292,7 +292,9 @@ def _batches(
 ) -> StaticBatches:
     questions = None
     if data is not None:
-        questions = contrastive_batches(config, data, targets=targets)
+        questions = RetrieverBatches(
+            data, Epochs.of(config, len(data)), hard_negatives=config.hard_negatives, targets=targets
+        )
     sentences = None
     if config.sentences:
         if questions is None:
@@ -303,10 +305,7 @@ def _batches(
                 len(store), size, epochs=1 + steps / (len(store) // size), max_batches=steps,
                 seed=config.run.seed,
             )  # fmt: skip
-        sentences = IctBatches(
-            store, np.zeros(0, np.int64), tokens, once,
-            keep_sentence=config.keep_sentence, min_words=config.min_words,
-        )  # fmt: skip
+        sentences = IctBatches(store, np.zeros(0, np.int64), tokens, once, keep_sentence=0.1, min_words=4)
     objectives: dict[str, Objective] = {
         "in_batch": in_batch_objective,
         "pairwise": pairwise_objective,
@@ -316,9 +315,9 @@ def _batches(
     return StaticBatches(questions, sentences, objective, config.sentences if questions is not None else 1.0)
 
 
-def _loss(model: TokenVectors, temperature: float, parts: Sequence[WeightedBatch]) -> Loss:
+def _loss(model: TokenVectors, parts: Sequence[WeightedBatch]) -> Loss:
     def scored(questions: Vectors, passages: Vectors) -> Tensor:
-        return score(questions, passages) / temperature
+        return score(questions, passages) / _TEMPERATURE
 
     value = torch.stack([
         weight
@@ -330,8 +329,8 @@ def _loss(model: TokenVectors, temperature: float, parts: Sequence[WeightedBatch
 
 def _encoder(config: StaticTrainConfig, tokens: StaticTokenizer, model: TokenVectors) -> StaticEncoder:
     identity = EncoderIdentity(
-        config.name, "", config.model.dim, pooling=POOLING, max_length=config.model.max_length,
-        similarity="cosine", layout=LAYOUT,
+        config.name, "", config.model.dim, pooling=POOLING, max_length=MAX_LENGTH, similarity="cosine",
+        layout=LAYOUT,
     )  # fmt: skip
     return StaticEncoder(model.tokens.detach().numpy(), tokens.tokenizer, identity)
 
@@ -343,10 +342,7 @@ def _figures(
 
 
 def _export(config: StaticTrainConfig, folder: Path, tokens: StaticTokenizer, trained: Trained) -> None:
-    write_static(
-        folder, trained.weights["tokens"].numpy(), tokens.file,
-        max_length=config.model.max_length, stored=config.model.stored,
-    )  # fmt: skip
+    write_static(folder, trained.weights["tokens"].numpy(), tokens.file, stored=config.model.stored)
 
 
 def _rows(values: Int32, bounds: Any) -> list[Int32]:

@@ -17,29 +17,13 @@ class StaticModelConfig(Config):
 
     Attributes:
         dim: size of the vectors, at most the teacher's.
-        frequency_smoothing: a in the weight a / (a + p) of a token with the frequency p; a small value gives
-            frequent tokens little weight.
-        ridge: weight of the penalty on token vectors that move from their start while they are fitted.
         fit_steps: iterations of the fit; 0 keeps the teacher's vectors of single tokens.
-        temperature: divides the cosines in the loss.
-        question_tokens, passage_tokens: maximum text lengths in training.
-        max_length: number of tokens after which the finished encoder truncates texts.
         stored: type of the numbers in the finished encoder's file; int8 has one scale per token.
     """
 
     dim: int = Field(default=256, ge=2)
-    frequency_smoothing: float = Field(default=1e-3, gt=0)
-    ridge: float = Field(default=1e-3, gt=0)
     fit_steps: int = Field(default=20, ge=0)
-    temperature: float = Field(default=0.05, gt=0)
-    question_tokens: int = Field(default=64, ge=1)
-    passage_tokens: int = Field(default=256, ge=1)
-    max_length: int = Field(default=512, ge=1)
     stored: Literal["float32", "float16", "int8"] = "float32"
-
-    def temperature_of(self, similarity: str) -> float:
-        """`temperature`, whatever the similarity."""
-        return self.temperature
 
 
 class StaticTrainConfig(ExamplesConfig, MinedConfig):
@@ -57,15 +41,11 @@ class StaticTrainConfig(ExamplesConfig, MinedConfig):
         loss: of questions: "in_batch", "pairwise" against their own mined passages only, as ANCE published
             it, or "teacher": the divergence from the distribution of the index's encoder over the passages of
             the batch.
-        teacher_temperature: divides the teacher's scores.
         nll_weight: weight of an additional in-batch loss of the positives beside the teacher's.
         batch_size: questions in a step, and sentences of the corpus.
         hard_negatives: mined passages beside each question's positive.
-        mask_false_negatives: see `ContrastiveConfig`.
-        fitted_passages: passages of the index, drawn at random, whose vectors the tokens are fitted to.
         sentences: weight of the loss in which a sentence is the query for the passage that it was taken from;
             0 leaves sentences out; without questions only sentences are trained on.
-        keep_sentence, min_words: see `IctTrainConfig` and `CorpusConfig`.
         validation_passages: size of the pool that is searched at a validation; 0 is the whole index.
         model: see `StaticModelConfig`.
     """
@@ -82,15 +62,10 @@ class StaticTrainConfig(ExamplesConfig, MinedConfig):
     name: str = Field(default="static-encoder", min_length=1)
     refresh_every_steps: int = Field(default=0, ge=0)
     loss: Literal["pairwise", "in_batch", "teacher"] = "in_batch"
-    teacher_temperature: float = Field(default=0.05, gt=0)
     nll_weight: float = Field(default=0.0, ge=0)
     batch_size: int = Field(default=1024, ge=2)
     hard_negatives: int = Field(default=1, ge=0)
-    mask_false_negatives: bool = True
-    fitted_passages: int = Field(default=200_000, ge=2)
     sentences: float = Field(default=1.0, ge=0)
-    keep_sentence: float = Field(default=0.1, ge=0, le=1)
-    min_words: int = Field(default=4, ge=1)
     validation_passages: int = Field(default=30_000, ge=0)
     model: StaticModelConfig = StaticModelConfig()
     optim: OptimConfig = OptimConfig(

@@ -12,6 +12,8 @@ from rag.core.arrays import Float32, Float64
 from rag.core.progress import Progress
 
 _AT_ONCE = 2048  # tokens that the teacher encodes between two steps of the progress
+_SMOOTHING = 1e-3  # a of `frequency_weights`
+_RIDGE = 1e-3  # λ of `fit_tokens`
 
 
 def principal_axes(vectors: Float32, dim: int) -> Float32:
@@ -94,8 +96,6 @@ def distilled_tokens(
     counts: NDArray[np.int64],
     *,
     dim: int,
-    smooth: float,
-    ridge: float,
     steps: int,
 ) -> Float32:
     """Token vectors (V, dim): the teacher's of each token alone, weighted by frequency, then fitted.
@@ -109,8 +109,7 @@ def distilled_tokens(
         targets: (n, D) the teacher's vectors of these passages.
         counts: (V,) how often each token occurs in them.
         dim: number of dimensions to keep, at most D.
-        smooth: a of `frequency_weights`.
-        ridge, steps: of `fit_tokens`; without steps nothing is fitted.
+        steps: of `fit_tokens`; without steps nothing is fitted.
 
     Source:
         Tulkens and van Dongen 2024, "Model2Vec: Fast State-of-the-Art Static Embeddings": vectors of single
@@ -125,12 +124,12 @@ def distilled_tokens(
             encoded = teacher.encode_passages([""] * len(part), part)
             alone[first : first + len(part)] = np.asarray(encoded, np.float32) @ axes
             progress.update(len(part))
-    start = alone * frequency_weights(counts, smooth)[:, None]
+    start = alone * frequency_weights(counts, _SMOOTHING)[:, None]
     wanted = targets @ axes
     means = np.asarray(bags @ start, np.float32)
     start *= np.float32((means * wanted).sum() / max(float((means**2).sum()), 1e-30))  # the targets' length
     with Progress(steps, "steps", "fit tokens") as progress:
-        fitted = fit_tokens(bags, wanted, start, ridge, steps=steps, done=progress.update)
+        fitted = fit_tokens(bags, wanted, start, _RIDGE, steps=steps, done=progress.update)
     return to_one_scale(fitted, counts)
 
 

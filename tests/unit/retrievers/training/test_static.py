@@ -15,8 +15,7 @@ from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError
 from rag.core.files import read_json
-from rag.core.npy import save_npy
-from rag.core.types import Passage, Query
+from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, write_examples
 from rag.training.refresh import Refreshed
 from retrievers.encoders.open import load_encoder, load_like, tokenizer_folder
@@ -27,7 +26,7 @@ from retrievers.training.ance_refresher import read_negatives
 from retrievers.training.recipe import examples_key
 from retrievers.training.split import split_examples
 from retrievers.training.static import StaticTokenizer, train_static
-from retrievers.training.static_config import StaticModelConfig, StaticTrainConfig
+from retrievers.training.static_config import StaticTrainConfig
 from retrievers.training.static_start import fit_tokens, frequency_weights, principal_axes
 from retrievers.training.static_teacher import TeacherTargets, teacher_vectors
 
@@ -227,7 +226,7 @@ def test_it_learns_with_negatives_it_mines_itself(
 
 
 def test_a_teachers_targets_are_its_own_scores(
-    tmp_path: Path, taught: tuple[Path, Path, list[Example]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, taught: tuple[Path, Path, list[Example]]
 ) -> None:
     """Vectors of passages of the index are its own, others are encoded; a second start reads them."""
     index, _, made = taught
@@ -238,34 +237,11 @@ def test_a_teachers_targets_are_its_own_scores(
     ]
     with Index.open(index) as opened:
         teacher = load_like(opened.embeddings.encoder)
-        tokens = StaticTokenizer(tokenizer_folder(teacher.identity.name), StaticModelConfig())
+        tokens = StaticTokenizer(tokenizer_folder(teacher.identity.name))
         data = TrainingSet.build(asked, tokens, folder=tmp_path / "data", key="k")
         vectors = teacher_vectors(teacher, opened, data, lambda: asked, tmp_path, "k")
         again = teacher_vectors(teacher, opened, data, lambda: iter(()), tmp_path, "k")
         np.testing.assert_array_equal(vectors[1], again[1])
-        for file in tmp_path.glob("teacher-*/*.npy"):
-            file.unlink()
-
-        class Interrupted:
-            """The teacher, but stopped at a passage after the first four questions."""
-
-            identity, asked = teacher.identity, 0
-
-            def encode_queries(self, queries: list[Query]) -> np.ndarray:
-                self.asked += len(queries)
-                if self.asked > 4:
-                    raise KeyboardInterrupt
-                return np.asarray(teacher.encode_queries(queries))
-
-        monkeypatch.setattr("retrievers.training.static_teacher._AT_ONCE", 4)
-        with pytest.raises(KeyboardInterrupt):
-            teacher_vectors(Interrupted(), opened, data, lambda: asked, tmp_path, "k")
-        kept = next(tmp_path.glob("teacher-*/questions-0.npy"))
-        save_npy(kept, np.full((4, 32), 7, np.float16))  # a mark that shows that the piece is read
-        resumed = teacher_vectors(teacher, opened, data, lambda: asked, tmp_path, "k")
-        np.testing.assert_array_equal(resumed[0][:4], 7)
-        np.testing.assert_allclose(resumed[0][4:], vectors[0][4:], atol=2e-3)
-        assert not kept.exists()
     targets = TeacherTargets(*vectors, temperature=0.1)
     batches = RetrieverBatches(data, Epochs(len(data), 20), hard_negatives=1, targets=targets)
     batch = batches[0]
@@ -296,7 +272,7 @@ def test_it_learns_from_the_teachers_scores_alone(
         of = [each.encode_questions(asked) @ each.encode_passages(*texts).T for each in (teacher, student)]
         return float(np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(*of, strict=True)]))
 
-    usual = {"loss": "teacher", "sentences": 0.0, "fit_steps": 0, "teacher_temperature": 0.02}
+    usual = {"loss": "teacher", "sentences": 0.0, "fit_steps": 0}
     before = agreement(train_static(config(tmp_path / "a", index, train, learning_rate=1e-9, **usual)))
     after = agreement(
         train_static(config(tmp_path / "b", index, train, learning_rate=0.03, epochs=30, **usual))
