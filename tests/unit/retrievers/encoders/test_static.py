@@ -160,7 +160,7 @@ def test_bad_folders_and_settings_are_refused(tmp_path: Path, vectors: np.ndarra
         load_encoder(place)
 
 
-def test_an_index_is_built_and_searched_without_torch(tmp_path: Path, vectors: np.ndarray) -> None:
+def test_an_index_of_it_is_searched_with_its_own_fusion(tmp_path: Path, vectors: np.ndarray) -> None:
     place = as_model2vec(tmp_path / "encoder", vectors, tokenizer())
     passages = [Passage("d", "Danube", "rises in the Black Forest"), Passage("r", "", "rhine sea")]
     build_index(
@@ -176,20 +176,6 @@ def test_an_index_is_built_and_searched_without_torch(tmp_path: Path, vectors: n
     pipeline = Pipeline.open(tmp_path / "index", reader=False)
     hits: Any = pipeline.retrieve("danube black forest", top_k=1)
     assert hits[0][0].passage_id == "d"
-    (tmp_path / "questions.jsonl").write_text('{"id": "q", "question": "rhine", "answers": ["sea"]}\n')
-    script = (
-        "import sys; from rag.cli.main import app; code = 0\n"
-        "try: app(sys.argv[1:])\n"
-        "except SystemExit as error: code = error.code\n"
-        "heavy = {'torch', 'transformers'} & set(sys.modules); assert not heavy, heavy; sys.exit(code)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, "retrieve", "--index", str(tmp_path / "index"), "--questions",
-         str(tmp_path / "questions.jsonl"), "--out", str(tmp_path / "run.json"), "--top-k", "1"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads((tmp_path / "run.json").read_text())[0]["ctxs"][0]["id"] == "r"
 
 
 def test_no_training_starts_over_its_vectors(tmp_path: Path, vectors: np.ndarray) -> None:
@@ -204,13 +190,17 @@ def test_no_training_starts_over_its_vectors(tmp_path: Path, vectors: np.ndarray
         train_mdr(config)
 
 
-def test_indexing_and_searching_with_it_import_no_torch(tmp_path: Path) -> None:
-    (tmp_path / "q.jsonl").write_text(json.dumps({"question": "where does the danube rise?"}))
-    program = f"""
-import sys, rag
-rag.index("sample", {str(tmp_path / "i")!r}, encoder="static", retriever="dense")
-rag.retrieve({str(tmp_path / "i")!r}, {str(tmp_path / "q.jsonl")!r}, {str(tmp_path / "found.run")!r}, top_k=3)
+def test_the_commands_that_index_and_search_with_it_import_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text(json.dumps({"id": "q", "question": "who is there?", "answers": ["a"]}))
+    program = """
+import sys; from rag.cli.main import app
+for command in ("index sample --encoder static --retriever dense --out i",
+                "retrieve --index i --questions q.jsonl --out run.json --top-k 3"):
+    try: app(command.split())
+    except SystemExit as error: assert not error.code, error.code
 sys.exit(str([name for name in ("torch", "transformers", "sentence_transformers") if name in sys.modules]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.stderr.strip().endswith("[]"), done.stderr
+    assert len(json.loads((tmp_path / "run.json").read_text())[0]["ctxs"]) == 3
