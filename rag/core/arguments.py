@@ -3,25 +3,17 @@
 import inspect
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rag.core.errors import ConfigError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_NAMES = {
-    bool: ("True or False", "values True or False"),
-    int: ("a whole number", "whole numbers"),
-    float: ("a number", "numbers"),
-    str: ("a string", "strings"),
-    Path: ("a path", "paths"),
-    Mapping: ("a mapping", "mappings"),
-    NoneType: ("None", "None"),
-}
 _FURTHER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _NO = object()  # what a value that does not fit becomes
 
@@ -43,7 +35,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         >>> cut("one two three", words="2")
         Traceback (most recent call last):
         ...
-        rag.core.errors.ConfigError: words is '2', expected a whole number
+        rag.core.errors.ConfigError: words is '2', expected int
     """
     signature = inspect.signature(function)
     further = {name: Any for name, one in signature.parameters.items() if one.kind in _FURTHER}
@@ -78,7 +70,8 @@ def fitting(given: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any
     for name, value in given.items():
         if fitted[name] is _NO:
             found = " ".join(repr(value).split())
-            raise ConfigError(f"{name} is {found:.60}, expected {_described(types[name])}")
+            but = {"''": ", not empty", "nan": ", not NaN"}.get(found, "")
+            raise ConfigError(f"{name} is {found:.60}, expected {_described(types[name])}{but}")
     return fitted
 
 
@@ -109,14 +102,6 @@ def _fitted(value: Any, hint: Any) -> Any:
     return value if not isinstance(kind, type) or isinstance(value, kind) else _NO
 
 
-def _described(hint: Any, plural: bool = False) -> str:
-    kind, parts = get_origin(hint) or hint, get_args(hint)
-    if kind in (Union, UnionType):
-        wanted = [part for part in parts if part is not str or Path not in parts]
-        return " or ".join(_described(part, plural) for part in wanted)
-    if kind is Literal:
-        return f"one of {', '.join(map(str, parts))}" if len(parts) > 1 else str(*parts)
-    if kind in (Sequence, tuple):
-        return f"a list of {_described(parts[0], plural=True)}"
-    article = "an" if kind.__name__[0] in "AEIOU" else "a"
-    return _NAMES.get(kind, (f"{article} {kind.__name__}", f"records of {kind.__name__}"))[plural]
+def _described(hint: Any) -> str:
+    """The annotation as it is written, without the modules of its types."""
+    return hint.__name__ if isinstance(hint, type) else re.sub(r"\b(?:\w+\.)+", "", str(hint))

@@ -13,21 +13,6 @@ from tqdm import tqdm
 from rag.core.log import get_logger, logs_json
 
 
-def format_duration(seconds: float) -> str:
-    """Human form of a duration.
-
-    Example:
-        >>> format_duration(42.4), format_duration(192), format_duration(7384)
-        ('42s', '3m12s', '2h03m')
-    """
-    total = int(max(0.0, seconds))
-    if total < 60:
-        return f"{total}s"
-    if total < 3600:
-        return f"{total // 60}m{total % 60:02d}s"
-    return f"{total // 3600}h{total % 3600 // 60:02d}m"
-
-
 def format_seconds(seconds: float) -> str:
     """Seconds or milliseconds with three figures.
 
@@ -41,7 +26,7 @@ def format_seconds(seconds: float) -> str:
 
 
 class Progress:
-    """Shows the progress of a long job.
+    """Shows the progress of a long job: a bar on a terminal, elsewhere a line every ten seconds.
 
     Args:
         total: number of units, or None if unknown.
@@ -61,67 +46,39 @@ class Progress:
         stream: TextIO | None = None,
         interval_s: float = 10.0,
     ) -> None:
-        self.total, self.unit, self.label = total, unit, label
-        self.count, self.initial = initial, initial
-        self.interval_s = interval_s
-        self._stream = stream if stream is not None else sys.stderr
-        self._started = self._last_line = time.monotonic()
-        self._bar: Any = None
+        stream = stream if stream is not None else sys.stderr
+        shown: dict[str, Any] = {"file": stream, "smoothing": 0.05, "dynamic_ncols": True}
+        if not stream.isatty() or logs_json():
+            shown = {"file": _Lines(stream), "mininterval": interval_s, "delay": interval_s, "miniters": 1}
+            shown |= {"ncols": 0, "position": 0}
+        self._bar: Any = tqdm(total=total, unit=f" {unit}", desc=label, initial=initial, **shown)
 
     def __enter__(self) -> Progress:
-        self._started = self._last_line = time.monotonic()
-        if self._stream.isatty() and not logs_json():
-            self._bar = tqdm(
-                total=self.total, unit=f" {self.unit}", desc=self.label, initial=self.initial,
-                file=self._stream, smoothing=0.05, dynamic_ncols=True,
-            )  # fmt: skip
         return self
 
     def update(self, n: int = 1) -> None:
         """Count `n` more units."""
-        self.count += n
-        if self._bar is not None:
-            self._bar.update(n)
-        elif time.monotonic() - self._last_line >= self.interval_s:
-            self._last_line = time.monotonic()
-            self._write(self.line())
+        self._bar.update(n)
 
-    @property
-    def rate(self) -> float:
-        """Units per second since this run began."""
-        return (self.count - self.initial) / max(time.monotonic() - self._started, 1e-9)
+    def __exit__(self, *raised: object) -> None:
+        self._bar.close()
 
-    def _speed(self) -> str:
-        if 0 < self.rate < 0.1:
-            return f"{1 / self.rate:,.0f} s each"
-        return f"{self.rate:,.1f} {self.unit}/s"
 
-    def line(self) -> str:
-        """One line of text: count, share, rate, time left."""
-        parts = f"{self.label}: {self.count:,}"
-        if self.total:
-            parts += f"/{self.total:,} {self.unit} ({100 * self.count / self.total:.0f} %)"
-        else:
-            parts += f" {self.unit}"
-        parts += f", {self._speed()}"
-        if self.total and self.count > self.initial:
-            parts += f", {format_duration((self.total - self.count) / self.rate)} left"
-        return parts
+class _Lines:
+    """Writes each state of a bar as a line, or to the log where that is JSON."""
 
-    def __exit__(self, kind: type[BaseException] | None, *raised: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        elif time.monotonic() - self._started >= 2.0:
-            elapsed = format_duration(time.monotonic() - self._started)
-            state = "done" if kind is None else "stopped"
-            counted = f"{self.count:,} {self.unit} in {elapsed}"
-            self._write(f"{self.label}: {state}, {counted}, {self._speed()}")
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
-    def _write(self, text: str) -> None:
-        if self._stream is sys.stderr and logs_json():
-            get_logger(__name__).info(text)
+    def write(self, text: str) -> None:
+        if not (line := text.strip()):
             return
-        self._stream.write(text + "\n")
+        if self._stream is sys.stderr and logs_json():
+            get_logger(__name__).info(line)
+        else:
+            self._stream.write(line + "\n")
+
+    def flush(self) -> None:
         self._stream.flush()
 
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from rag.core.files import atomic_write_text
 from rag.core.log import get_logger
-from rag.core.progress import format_duration
 
 log = get_logger("rag.training.fit")
 
@@ -91,7 +92,7 @@ class RunLog:
             log.info(
                 "step %d/%d  loss %.4f  norm %.2f  lr %.2e  %.1f examples/s  %.0f tokens/s  ETA %s%s",
                 *(step, self._total, self.loss, norm, rate),
-                *(pace["examples"] / passed_s, pace["tokens"] / passed_s, format_duration(left_s)),
+                *(pace["examples"] / passed_s, pace["tokens"] / passed_s, tqdm.format_interval(left_s)),
                 "".join(
                     f"  {name} {f'{value:.4f}' if isinstance(value, float) else value}"
                     for name, value in fields.items()

@@ -298,5 +298,5 @@ def test_progress_is_shown_without_any_logging(
     monkeypatch.setattr(module, "Progress", partial(module.Progress, interval_s=0.0))
     run(tmp_path)
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 8
-    assert lines[0].startswith("train: 1/8 steps (12 %), ")
+    assert [line.split()[2] for line in lines] == [*(f"{step}/8" for step in range(9)), "8/8"]
+    assert lines[1].startswith("train:  12% 1/8 [")
