@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from rag.core.files import atomic_write_text
 from rag.core.log import get_logger
 
@@ -90,9 +88,9 @@ class RunLog:
         left_s = passed_s / max(1, pace["steps"]) * (self._total - step)
         if self._writes:
             log.info(
-                "step %d/%d  loss %.4f  norm %.2f  lr %.2e  %.1f examples/s  %.0f tokens/s  ETA %s%s",
+                "step %d/%d  loss %.4f  norm %.2f  lr %.2e  %.1f examples/s  %.0f tokens/s  ETA %.1f min%s",
                 *(step, self._total, self.loss, norm, rate),
-                *(pace["examples"] / passed_s, pace["tokens"] / passed_s, tqdm.format_interval(left_s)),
+                *(pace["examples"] / passed_s, pace["tokens"] / passed_s, left_s / 60),
                 "".join(
                     f"  {name} {f'{value:.4f}' if isinstance(value, float) else value}"
                     for name, value in fields.items()

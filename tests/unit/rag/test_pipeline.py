@@ -159,7 +159,7 @@ def test_metadata_of_rows_serves_filters() -> None:
 
 def test_a_kind_that_is_not_there_is_refused() -> None:
     kind: Any = "hybird"
-    with pytest.raises(ConfigError, match=r"retriever is 'hybird', expected one of .*hybrid"):
+    with pytest.raises(ConfigError, match=r"retriever is 'hybird', expected Literal.*hybrid"):
         Pipeline.from_texts(["a"], retriever=kind)
 
 
