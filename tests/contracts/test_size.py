@@ -23,7 +23,7 @@ CEILINGS = {
     "rag/runtime": (1892, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (620, 450),
-    "rag/training": (2082, 1400),
+    "rag/training": (2081, 1400),
     "indexers": (5532, 4400),
     "readers": (9145, 6600),
     "retrievers": (9935, 6600),
