@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from rag.core.log import get_logger
 from rag.core.types import Answered, Passage, Query, Question
 from rag.core.unicode import is_unicode
 from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
-from rag.data.files.question_sets import parse_record
+from rag.data.files.question_sets import parse_record, squad_paragraphs
 from rag.data.files.record import finite, json_records, text_lines, write_json_list
 from rag.data.files.rows import format_of, head_of, open_binary, read_rows
 from rag.data.files.sources import in_folder
@@ -209,15 +209,15 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     """
     counts, left_out, without_target = ReadReport(), 0, 0
     name, usable, first_left_out, by_id = str(path), 0, [], False
-    texts_of: Callable[[Mapping[str, str]], dict[str, Any]] | None = None
+    by_ids: tuple[dict[str, str], dict[str, str]] | None = None
     with open_binary(path) as stream:
         format = format_of(head_of(stream), name) or "tsv"
         unit = "line" if format in ("jsonl", "tsv", "csv") else "record"
         for number, record in read_rows(stream, format, name, lambda row: _columns(row, name)):
             try:
                 if isinstance(record, dict) and "positive_id" in record:
-                    texts_of = texts_of or _ms_marco_texts(Path(path))
-                    record = texts_of(record)
+                    by_ids = by_ids or _ms_marco_texts(Path(path))
+                    record = _with_texts(record, *by_ids)
                 example = _to_learn_from(example_from_json(record, f"q{number}"), needs)
             except (ValueError, DataError) as error:
                 counts.add_bad(Problem(name, number, unit, "malformed record", str(error)))
@@ -264,17 +264,17 @@ def _columns(row: list[str], path: str) -> tuple[list[str], bool]:
     )
 
 
-def _ms_marco_texts(triples: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
-    """Makes records of MS MARCO's triples of ids; texts stand in `queries….tsv` and `collection.tsv` beside
-    them, of which those that the triples name are kept in memory.
+def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Texts of the questions and of the passages that MS MARCO's triples of ids name, by id; they stand in
+    `queries….tsv` and `collection.tsv` beside them.
 
     Raises:
         DataError: one of the files is missing.
     """
-    needed: tuple[set[str], set[str]] = set(), set()
-    for question, positive, negative in _id_rows(triples, 3):
-        needed[0].add(question)
-        needed[1].update((positive, negative))
+    asked, named = set[str](), set[str]()
+    for question, *passages in _id_rows(triples, 3):
+        asked.add(question)
+        named.update(passages)
     queries = sorted(triples.parent.glob("queries*.tsv*"))
     collection = in_folder(triples.parent, "collection.tsv")
     if collection is None or not queries:
@@ -282,22 +282,17 @@ def _ms_marco_texts(triples: Path) -> Callable[[Mapping[str, str]], dict[str, An
             f"{triples} names texts by id, and {'queries' if collection else 'collection'}.tsv is not there",
             hint="unpack MS MARCO's queries and collection into the same folder",
         )
-    questions = {id: text for path in queries for id, text in _id_rows(path, 2) if id in needed[0]}
-    passages = {id: text for id, text in _id_rows(collection, 2) if id in needed[1]}
+    questions = {id: text for path in queries for id, text in _id_rows(path, 2) if id in asked}
+    return questions, {id: text for id, text in _id_rows(collection, 2) if id in named}
 
-    def record(row: Mapping[str, str]) -> dict[str, Any]:
-        question, right, wrong = row["question_id"], row["positive_id"], row["negative_id"]
-        if question not in questions or not {right, wrong} <= passages.keys():
-            raise ValueError(f"no text for question {question}, passage {right} or passage {wrong}")
-        texts = ({"passage_id": id, "title": "", "text": passages[id]} for id in (right, wrong))
-        positive, negative = texts
-        return {
-            "question": questions[question],
-            "positive_ctxs": [positive],
-            "hard_negative_ctxs": [negative],
-        }
 
-    return record
+def _with_texts(row: Mapping[str, str], questions: Mapping[str, str], texts: Mapping[str, str]) -> Any:
+    question, right, wrong = row["question_id"], row["positive_id"], row["negative_id"]
+    if question not in questions or not {right, wrong} <= texts.keys():
+        raise ValueError(f"no text for question {question}, passage {right} or passage {wrong}")
+    lists = zip(("positive_ctxs", "hard_negative_ctxs"), (right, wrong), strict=True)
+    contexts = {name: [{"passage_id": id, "title": "", "text": texts[id]}] for name, id in lists}
+    return {"question": questions[question], **contexts}
 
 
 def _id_rows(path: Path, width: int) -> Iterator[list[str]]:
@@ -332,12 +327,12 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
     Raises:
         ValueError, DataError: it has another shape; the message says which.
     """
-    parsed = parse_record(record)
-    rest = parsed.rest
-    if not ROLES.keys() & rest.keys() and {"data", "paragraphs", "context"} & rest.keys():
+    parsed = None if squad_paragraphs(record) is not None else parse_record(record)
+    if parsed is None or (not ROLES.keys() & parsed.rest.keys() and "context" in parsed.rest):
         raise ValueError(
             "a question set such as SQuAD's or HotpotQA's: `rag mine` makes training examples of it"
         )
+    rest = parsed.rest
     target = rest.pop("target", None)
     if not isinstance(target, str | None):
         raise ValueError(f"the target of {parsed.text!r:.60} is not text ({target!r:.40})")

@@ -107,6 +107,5 @@ _TEXTS: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
     "text": plain.text,
     "csv": lambda source: ("", list(sheets.csv_table(source))),
     "notebook": markdown.notebook,
-    "python": lambda source: plain.code(source, is_python=True),
     "code": plain.code,
 }

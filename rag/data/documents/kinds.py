@@ -12,11 +12,11 @@ _SUFFIXES = {
     "pdf": "pdf", "docx": "docx docm", "pptx": "pptx pptm", "xlsx": "xlsx xlsm", "epub": "epub",
     "html": "html htm xhtml", "markdown": "md markdown mdx", "rst": "rst rest", "mail": "eml", "mbox": "mbox",
     "text": "txt text", "asciidoc": "adoc asciidoc", "org": "org", "latex": "tex", "rtf": "rtf", "man": "man",
-    "subtitles": "srt vtt", "csv": "csv tsv", "notebook": "ipynb", "python": "py pyi", "odt": "odt ott",
+    "subtitles": "srt vtt", "csv": "csv tsv", "notebook": "ipynb", "odt": "odt ott",
     "ods": "ods ots", "odp": "odp otp",
     "code": "c h cc cpp cxx hpp cs go java kt scala swift rs rb php pl pm js jsx mjs ts tsx vue lua r jl m "
     "sh bash zsh fish ps1 bat sql yaml yml toml ini cfg conf properties xml json gradle cmake mk tf proto "
-    "graphql ex exs erl hs ml clj lisp el vim dart log",
+    "graphql ex exs erl hs ml clj lisp el vim dart log py pyi",
 }  # fmt: skip
 _BY_SUFFIX = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _TEXT_NAMES = ("readme", "license", "copying", "changelog", "news", "authors", "install", "todo")

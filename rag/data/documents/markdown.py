@@ -21,7 +21,7 @@ _ATTRIBUTES = re.compile(r"\s*\{[#.:][^{}]*\}\s*\Z")  # "# Title {#anchor}"
 def front_matter(text: str) -> tuple[str, str]:
     r"""The title that a document's metadata gives, "" if none, and the text below them.
 
-    Only the events of YAML are read: nothing is built of them, so that no alias is expanded.
+    Only YAML's nodes are read: nothing is built of them, so that no alias is expanded.
 
     Example:
         >>> front_matter("---\ntitle: Guide\n---\nBody.")
@@ -33,39 +33,14 @@ def front_matter(text: str) -> tuple[str, str]:
         return "", text
     try:
         check_nesting(match[1], "[{", 100)
-        fields = _fields(match[1])
-    except (yaml.YAMLError, Unreadable):
-        fields = None
-    if fields is None:
+        node = yaml.compose(match[1], Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError, Unreadable):
         return "", text
-    title = clean(fields.get("title", ""))
+    if not isinstance(node, yaml.MappingNode) or not all(isinstance(key.value, str) for key, _ in node.value):
+        return "", text
+    values = [value for key, value in node.value if key.value == "title"]
+    title = clean(values[-1].value) if values and isinstance(values[-1], yaml.ScalarNode) else ""
     return "" if title in ("null", "~") else title, text[match.end() :]
-
-
-def _fields(source: str) -> dict[str, str] | None:
-    """The fields of a mapping in YAML whose values are text; None if it is no mapping."""
-    fields: dict[str, str] | None = None
-    key: str | None = None  # of the value that comes next, or is being read
-    depth = 0
-    for event in yaml.parse(source, Loader=yaml.BaseLoader):
-        if isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-            key = None if depth == 1 else key
-        elif isinstance(event, yaml.NodeEvent):
-            text: str | None = getattr(event, "value", None)
-            if depth == 0:
-                if not isinstance(event, yaml.MappingStartEvent):
-                    return None
-                fields = {}
-            elif depth == 1 and key is None:
-                if text is None:
-                    return None
-                key = text
-            elif depth == 1 and fields is not None and key is not None:
-                fields |= {key: text} if text is not None else {}
-                key = key if isinstance(event, yaml.CollectionStartEvent) else None
-            depth += isinstance(event, yaml.CollectionStartEvent)
-    return fields
 
 
 def markdown(text: str) -> tuple[str, list[Piece]]:

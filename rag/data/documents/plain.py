@@ -1,11 +1,10 @@
 """Text files, whatever their encoding, and source code."""
 
-import ast
 import codecs
 import re
 from collections.abc import Iterator, Sequence
 
-from rag.data.documents.blocks import BULLET, Piece, Unreadable, clean
+from rag.data.documents.blocks import BULLET, Piece, Unreadable
 from rag.data.documents.markdown import front_matter
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
@@ -115,57 +114,14 @@ def _is_prose(lines: Sequence[str]) -> bool:
     return is_full and width > 40 and len(aligned) == 1 and not any("   " in line.strip() for line in lines)
 
 
-def code(source: str, *, is_python: bool = False) -> tuple[str, list[Piece]]:
-    """Pieces of source code: Python by its classes and functions, other languages by their empty lines."""
+def code(source: str) -> tuple[str, list[Piece]]:
+    """Pieces of source code: runs of lines up to an empty line and one without indentation."""
     lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    if is_python:
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            pass
-        else:
-            return "", list(_python(tree, lines))
-    return "", list(_chunks(lines))
-
-
-def _chunks(lines: Sequence[str]) -> Iterator[Piece]:
-    """Runs of lines up to an empty line that is followed by one without indentation."""
-    chunk: list[str] = []
+    pieces, chunk = list[Piece](), list[str]()
     for place, line in enumerate(lines):
         follows = lines[place + 1] if place + 1 < len(lines) else ""
         chunk.append(line)
         if not line.strip() and follows[:1].strip():
-            yield Piece("code", "\n".join(chunk))
+            pieces.append(Piece("code", "\n".join(chunk)))
             chunk = []
-    yield Piece("code", "\n".join(chunk))
-
-
-def _python(tree: ast.Module, lines: Sequence[str]) -> Iterator[Piece]:
-    """Each class and function under a heading of its name; methods under that of their class."""
-    if docstring := ast.get_docstring(tree):
-        yield from (Piece("paragraph", part) for part in docstring.split("\n\n"))
-    at = tree.body[0].end_lineno or 0 if docstring else 0
-    yield from _body(tree, lines, at, len(lines), 1)
-
-
-def _body(
-    node: ast.Module | ast.ClassDef, lines: Sequence[str], at: int, end: int, level: int
-) -> Iterator[Piece]:
-    for child in node.body:
-        if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        first = min([child.lineno, *(decorator.lineno for decorator in child.decorator_list)]) - 1
-        last = child.end_lineno or first
-        if at < first:
-            yield from _chunks(lines[at:first])
-        yield Piece("heading", child.name, level)
-        if isinstance(child, ast.ClassDef) and any(
-            isinstance(inner, ast.FunctionDef) for inner in child.body
-        ):
-            yield from _body(child, lines, first, last, level + 1)
-        else:
-            yield from _chunks(lines[first:last])
-        at = last
-    if at < end:
-        rest = [Piece("code", "\n".join(lines[at:end]))]
-        yield from rest if clean("".join(lines[at:end])) else []
+    return "", [*pieces, Piece("code", "\n".join(chunk))]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rag.core.errors import ConfigError, DataError, MissingDependencyError, RagError, ResourceError
+from rag.core.errors import ConfigError, DataError, RagError, ResourceError
 from rag.core.optional import require
 
 HF_PREFIX = "hf:"
@@ -32,7 +32,7 @@ def named_documents(name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The documents of a data set as records, numbered from 1; of the hub the split "train" if none is named.
 
     Raises:
-        ConfigError, DataError, ResourceError, MissingDependencyError: see `stream_rows`.
+        ConfigError, DataError, ResourceError: see `stream_rows`.
     """
     if name.startswith(HF_PREFIX):
         return stream_rows(name, default_split="train")
@@ -180,10 +180,6 @@ def _explained(name: str, error: Exception) -> RagError:
     """Sort the many errors of the libraries, and of what lies under them, into ours."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if isinstance(error, ImportError):
-        return MissingDependencyError(
-            f"{name}: data sets need the package 'datasets' ({error})", hint="pip install datasets"
-        )
     if "scripts are no longer supported" in str(error):
         return DataError(
             f"{name} is a data set with a script, which is never run: {text}",

@@ -181,7 +181,8 @@ def json_lines(stream: io.BufferedReader, encoding: str = "utf-8") -> Rows:
             try:
                 value = parse_json(line)
             except ValueError as error:
-                value = BadRecord("malformed JSON", str(error))
+                tags = "tags of WikiExtractor, which writes JSON with --json"
+                value = BadRecord("malformed JSON", tags if line.startswith("<doc ") else str(error))
             yield number, value
 
 

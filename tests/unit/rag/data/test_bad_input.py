@@ -21,6 +21,7 @@ def write(path: Path, data: bytes) -> Path:
     ("line", "reason", "detail"),
     [
         (b"{broken", "malformed JSON", "line 1 column 2"),
+        (b'<doc id="1">', "malformed JSON", "--json"),
         (b"[1, 2]", "not an object", "list"),
         (b'"text"', "not an object", "str"),
         (b'{"id": "x"}', "missing field", "no text"),

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import lzma
+import random
 import sys
 import types
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import zstandard
 
 from rag.core.errors import ConfigError, DataError
-from rag.data.corpus import Document, ReadOptions, ReadReport, read_documents
+from rag.data.corpus import Document, IdSet, ReadOptions, ReadReport, read_documents
 
 ANY_SHARE = ReadOptions(max_bad_share=1.0)
 RECORDS = [{"id": str(i), "title": f"Title {i}", "text": f"Text number {i}, é."} for i in range(5)]
@@ -319,3 +320,14 @@ def test_ids_are_made_from_line_numbers_when_there_are_none(tmp_path: Path) -> N
     report = ReadReport()
     assert len(list(read_documents(path, options=ANY_SHARE, report=report))) == 1
     assert report.reasons == {"missing field": 1}
+
+
+def test_id_set_equals_a_set() -> None:
+    rng = random.Random(1)
+    seen, expected = IdSet(recent=16), set()
+    for _ in range(60_000):
+        item = str(rng.randrange(40_000))
+        assert seen.add(item) is (item not in expected)
+        expected.add(item)
+    assert len(seen) == len(expected)
+    assert seen._sorted.nbytes >= 0.9 * 8 * len(seen)  # nearly all in the array of 8 bytes each

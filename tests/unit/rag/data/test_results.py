@@ -1,6 +1,5 @@
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,21 +35,6 @@ def test_dpr_results_round_trip(tmp_path: Path) -> None:
     assert list(first["ctxs"][0]) == ["id", "title", "text", "score", "has_answer"]
     assert write_results(path, []) == 0
     assert json.loads(path.read_text()) == []
-
-
-def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    write_results(path, RESULTS)
-    before = path.read_bytes()
-
-    def interrupted() -> Iterator[Example]:
-        yield RESULTS[0]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_results(path, interrupted())
-    assert path.read_bytes() == before
-    assert [item.name for item in tmp_path.iterdir()] == ["results.json"]
 
 
 @pytest.mark.parametrize("named", [{"docid": "7"}, {}])

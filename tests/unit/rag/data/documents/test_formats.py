@@ -261,17 +261,7 @@ def test_plain_text() -> None:
     ]  # fmt: skip
 
 
-def test_python_by_classes_and_functions_other_code_by_empty_lines() -> None:
-    source = (
-        '"""About it."""\nimport os\n\n\nclass A:\n    x = 1\n\n    @cached\n    def f(self):\n'
-        "        return 2\n\n\ndef g():\n    pass\n\n\nA()\n"
-    )
-    assert of(source, "a.py") == [
-        ("paragraph", "About it."), ("code", "import os"), ("heading", "A"), ("code", "class A:\n    x = 1"),
-        ("heading", "f"), ("code", "@cached\ndef f(self):\n    return 2"), ("heading", "g"),
-        ("code", "def g():\n    pass"), ("code", "A()"),
-    ]  # fmt: skip
-    assert of("def broken(:\n\nx\n", "a.py") == [("code", "def broken(:"), ("code", "x")]
+def test_code_by_empty_lines() -> None:
     assert of("int a;\n\n  b;\n\nint c;\n", "a.c") == [("code", "int a;\n\n  b;"), ("code", "int c;")]
 
 
