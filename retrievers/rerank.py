@@ -240,7 +240,7 @@ def _open_scorer(
     identity["weights_sha256"] = weights_sha256(weight_files(folder))
     from retrievers.encoders.cross_encoder import CrossEncoder
 
-    return CrossEncoder.load(name, precision=precision, device=device, probabilities=False), identity
+    return CrossEncoder.load(name, precision=precision, device=device), identity
 
 
 def _token_vectors(place: Path, searched: Index) -> TokenIndex:

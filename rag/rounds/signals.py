@@ -174,7 +174,7 @@ class Judge:
         where: Any = {"precision": precision, "device": device}
         model: Any
         if kind == CROSS_ENCODER:
-            model = CrossEncoder.load(str(source), probabilities=False, **where)
+            model = CrossEncoder.load(str(source), **where)
         else:
             opened = GenerativeReader.load if kind == "llm" else open_reader
             model = opened(cast("str", source), **where)

@@ -22,7 +22,7 @@ from rag.runtime.hardware import resolve_device, resolve_precision
 from rag.runtime.model_files import model_folder, position_limit, read_config, weight_files
 from retrievers.encoders.layout import PAIR, PassageLayout
 
-_BATCH_TOKENS = 8192
+_BATCH_ROWS, _BATCH_TOKENS = 64, 8192  # per forward pass
 _FAST = ("bert", "roberta", "xlm-roberta")  # whose heads take hidden states as `_PackedBase` gives them
 _LAYOUT = "{title} {text}"
 _LAYOUT_KEY = "passage_layout"  # key of config.json: the layout of training
@@ -38,7 +38,6 @@ class PairModel:
         network: transformers model with one output, or two, of which the second is for "relevant".
         max_length: tokens after which a pair is cut, the longer text first.
         layout: layout of a passage, which is the second segment.
-        batch_size: maximum number of pairs per forward pass.
         prompt: put before every question.
     """
 
@@ -46,7 +45,6 @@ class PairModel:
     tokenizer: Any
     max_length: int
     layout: PassageLayout
-    batch_size: int = 64
     prompt: str = ""
 
     def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> tuple[torch.Tensor, int]:
@@ -59,7 +57,7 @@ class PairModel:
         lengths = [len(ids) for ids in encoded["input_ids"]]
         read: list[int] = []
         parts = []
-        for rows in plan_batches(lengths, max_rows=self.batch_size, max_tokens=_BATCH_TOKENS):
+        for rows in plan_batches(lengths, max_rows=_BATCH_ROWS, max_tokens=_BATCH_TOKENS):
             batch = self.tokenizer.pad(
                 {key: [encoded[key][row] for row in rows] for key in encoded}, return_tensors="pt"
             )
@@ -72,7 +70,6 @@ def load_pair_model(
     name_or_path: str | Path | None,
     *,
     max_length: int = 512,
-    batch_size: int = 64,
     layout: str | None = None,
     train_on: str | None = None,
     dropout: float | None = None,
@@ -138,9 +135,7 @@ def load_pair_model(
         if own.get("model_type") == "CrossEncoder":
             limit = min(limit, tokenizer.model_max_length)
             prompt = (own.get("prompts") or {}).get(own.get("default_prompt_name")) or ""
-    return PairModel(
-        network.train(train_on is not None), tokenizer, limit, PassageLayout(layout), batch_size, prompt
-    )
+    return PairModel(network.train(train_on is not None), tokenizer, limit, PassageLayout(layout), prompt)
 
 
 def _log_odds(logits: torch.Tensor) -> torch.Tensor:
@@ -168,7 +163,7 @@ class _PackedBase(torch.nn.Module):
 
 
 class CrossEncoder:
-    """Scores how relevant passages are to questions; for filtering negatives and for re-ranking.
+    """Scores how relevant passages are to questions, to re-rank them.
 
     Made by `load`. A model with one output gives its sigmoid, a model with two the probability of the second.
 
@@ -177,11 +172,8 @@ class CrossEncoder:
         device: "cpu" or "cuda".
     """
 
-    def __init__(
-        self, model: PairModel, *, name: str, device: str, dtype: torch.dtype, probabilities: bool
-    ) -> None:
-        self.name, self.device = name, device
-        self._probabilities, self._model = probabilities, model
+    def __init__(self, model: PairModel, *, name: str, device: str, dtype: torch.dtype) -> None:
+        self.name, self.device, self._model = name, device, model
         base = model.network.base_model
         if device == "cpu" and model.network.config.model_type in _FAST and FastBert.supports(base.config):
             packed = _PackedBase(base, "bf16" if dtype == torch.bfloat16 else "fp32")
@@ -190,39 +182,24 @@ class CrossEncoder:
         model.network.to(device, dtype).eval()
 
     @classmethod
-    def load(
-        cls,
-        name_or_path: str | Path,
-        *,
-        device: str = "auto",
-        precision: str = "auto",
-        max_length: int = 512,
-        batch_size: int = 64,
-        layout: str | None = None,
-        probabilities: bool = True,
-    ) -> CrossEncoder:
+    def load(cls, name_or_path: str | Path, *, device: str = "auto", precision: str = "auto") -> CrossEncoder:
         """Load a sequence-classification model; see `load_pair_model`.
 
         Args:
             name_or_path: folder or Hugging Face name, for example cross-encoder/ms-marco-MiniLM-L6-v2.
             device: "auto", "cpu" or "cuda".
             precision: "auto", "fp32" or "bf16".
-            max_length, batch_size: see `PairModel`.
-            layout: a template of {title} and {text} for the passage; None is the model's own.
-            probabilities: scores are probabilities; otherwise log-odds, which still differ between passages
-                whose probabilities are all close to 1.
 
         Raises:
             ArtifactError: no such model, it has no safetensors weights, or it has more than two outputs.
             ConfigError: a setting is not valid.
         """
-        model = load_pair_model(name_or_path, max_length=max_length, batch_size=batch_size, layout=layout)
-        where = resolve_device(device)
-        dtype = resolve_precision(precision, where)
-        return cls(model, name=str(name_or_path), device=where, dtype=dtype, probabilities=probabilities)
+        model, where = load_pair_model(name_or_path), resolve_device(device)
+        return cls(model, name=str(name_or_path), device=where, dtype=resolve_precision(precision, where))
 
     def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
-        """Probability, or log-odds, (n,) float32 that passage i is relevant to question i.
+        """Log-odds (n,) float32 that passage i is relevant to question i; probabilities near 1 would not
+        tell passages apart.
 
         Raises:
             DataError: questions and passages differ in number.
@@ -233,5 +210,4 @@ class CrossEncoder:
             return np.zeros(0, np.float32)
         with torch.inference_mode():
             logits, _ = self._model.logits(questions, passages)
-        scores = torch.sigmoid(logits) if self._probabilities else logits
-        return np.asarray(scores.cpu().numpy(), np.float32)
+        return np.asarray(logits.cpu().numpy(), np.float32)

@@ -216,7 +216,6 @@ def write_static(
     vectors: Float32,
     tokenizer: Path,
     *,
-    max_length: int = MAX_LENGTH,
     stored: Literal["float32", "float16", "int8"] = "float32",
 ) -> Path:
     """Write an encoder of unit vectors as a folder that sentence-transformers and model2vec open too.
@@ -240,7 +239,7 @@ def write_static(
         tensors["weights"] = scales.astype(np.float32)
     modules = [("", "StaticEmbedding"), ("1_Normalize", "Normalize")]
     written = {
-        "config.json": {"model_type": "model2vec", "normalize": True, "max_length": max_length},
+        "config.json": {"model_type": "model2vec", "normalize": True, "max_length": MAX_LENGTH},
         "modules.json": [
             {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for n, (path, kind) in enumerate(modules)

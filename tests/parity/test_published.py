@@ -105,7 +105,7 @@ def test_encoders_read_score_and_make_vectors(tmp_path: Path, name: str) -> None
 
     one = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     folder = published_encoder(tmp_path / "judge", name, "ModelForSequenceClassification", **one)
-    judge = CrossEncoder.load(folder, precision="fp32", probabilities=False)
+    judge = CrossEncoder.load(folder, precision="fp32")
     with torch.no_grad():
         logits = AutoModelForSequenceClassification.from_pretrained(folder)(**inputs).logits[:, 0]
     assert judge.score([QUESTION] * 2, PASSAGES) == pytest.approx(logits.numpy(), abs=1e-4)

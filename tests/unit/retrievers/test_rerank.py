@@ -57,9 +57,7 @@ def folders(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
 
 def one_pair(kind: str, folder: Path, question: str, passage: Passage) -> float:
     if kind == "cross-encoder":
-        return float(
-            CrossEncoder.load(folder, precision="fp32", probabilities=False).score([question], [passage])[0]
-        )
+        return float(CrossEncoder.load(folder, precision="fp32").score([question], [passage])[0])
     encoder = BiEncoder.load(folder, precision="fp32")
     asked = encoder.question_tokens([question]).values.numpy()
     found = encoder.passage_tokens([passage.title], [passage.text]).values.numpy()
