@@ -15,7 +15,7 @@ from rag.core.errors import RagError, ResourceError
 _COMMANDS = {  # name → panel of the help, summary
     "index": ("Build", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
     "split": ("Build", "Split documents into a file of passages, to pool corpora."),
-    "plan": ("Build", "State RAM, disk and time for an index before it is built."),
+    "plan": ("Build", "State memory and disk of an index before it is built."),
     "inspect": ("Build", "Show what is in an index; --verify checks every checksum."),
     "import": ("Build", "Bring a published checkpoint over, without running what is in it."),
     "ask": ("Ask", "Ask a question; prints answers with their evidence."),
