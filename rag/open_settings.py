@@ -43,7 +43,7 @@ class OpenSettings(BaseModel):
     index_encoder: Any = Field(None, description="folder or hub name of the index's encoder, if it has moved")
     reader: Any = Field(None, description="folder or hub name of a reader; the one in the package by default")
     effort: str | None = Field(
-        None, description="how much the reader reads: full, or another effort that its folder defines"
+        None, description="how much is read: full, normal, low; or, by a language model, a number of passages"
     )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="number format in which the models compute"
