@@ -7,11 +7,7 @@ from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
 from rag.data.documents.limits import Limits
 from tests import document_makers as make
-
-
-def of(data: bytes | str, name: str) -> list[tuple[str, str]]:
-    converted = convert(data.encode() if isinstance(data, str) else data, name)
-    return [(block.kind, converted.text_of(block)) for block in converted.blocks]
+from tests.document_makers import of
 
 
 def row(*cells: str) -> str:
