@@ -140,16 +140,6 @@ def preset_names(recipe: str = "") -> list[str]:
     return [name for name in names if not recipe or _read_source(name).get(RECIPE_KEY) == recipe]
 
 
-def recipe_of(source: str | Path) -> str:
-    """The recipe that a preset or file names; "" if it names none.
-
-    Example:
-        >>> recipe_of("reader-squad")
-        'reader'
-    """
-    return str(_read_source(source).get(RECIPE_KEY, ""))
-
-
 def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     """Turn `a.b=c` strings into a nested dict; values are read as YAML scalars, lists or maps.
 

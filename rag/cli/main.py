@@ -37,7 +37,8 @@ _COMMANDS = {  # name → panel of the help, summary
 }
 
 
-_REMOVED = {  # command → what to use instead
+_REMOVED = {  # command or option → what to use instead
+    "--encoder": "--encoder is now --from (where training starts) or --index-encoder (of an index)",
     "convert": "`rag retrieve` writes TREC runs and DPR's JSON",
     "tune fusion": "`rag evaluate` takes several --fusion and compares them",
 }
@@ -87,11 +88,6 @@ def _root(
     """Open-domain question answering that retrieves: index a corpus, ask with evidence, train, evaluate."""
 
 
-_RENAMED = {
-    "--encoder": "--from (where training starts) or --index-encoder (of an index)",
-}
-
-
 _RESUMABLE = ("index", "mine", "score", "train", "adapt", "rounds", "evaluate")
 
 
@@ -118,12 +114,11 @@ def main(arguments: list[str] | None = None) -> None:
     except SystemExit as stopped:
         if given[:1] and given[0] in _RESUMABLE and _is_interrupt(stopped):
             typer.echo("interrupted: the same command continues where it stopped", err=True)
-        if gone := _REMOVED.get(" ".join(given[:2])):
-            typer.echo(gone, err=True)
         reason = stopped.__context__
-        name = getattr(reason, "option_name", None)  # of an option without its value, too
-        if type(reason).__name__ == "NoSuchOption" and name in _RENAMED:
-            typer.echo(f"{name} is now {_RENAMED[name]}", err=True)
+        is_unknown = type(reason).__name__ == "NoSuchOption"  # an option without its value has a name, too
+        name = getattr(reason, "option_name", None) if is_unknown else " ".join(given[:2])
+        if gone := _REMOVED.get(name or ""):
+            typer.echo(gone, err=True)
         raise
     except RagError as error:
         if debug:

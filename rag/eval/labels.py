@@ -1,7 +1,7 @@
 """Plain words for the figures, in the terminal and in the report."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 _FIXED = {
@@ -86,26 +86,6 @@ def system_name(metrics: Mapping[str, Any]) -> str:
     parts += [f"reader {system['reader']}"] if system.get("reader") else []
     parts += [f"index {system['index_version']}"] if system.get("index_version") else []
     return ", ".join(parts)
-
-
-def ordered(names: Iterable[str]) -> list[str]:
-    """Figures in the order of the report: answers first, then retrieval, each by rising cut-off.
-
-    Example:
-        >>> ordered(["top20", "mrr", "f1", "top5", "em"])
-        ['em', 'f1', 'top5', 'top20', 'mrr']
-    """
-    answers = [name for name in _FIXED if name not in ("mrr", "RR", "AP")]
-    first, *others = (pattern for pattern, _, _ in _PATTERNS)
-    order = [*answers, first, "mrr", *others]
-
-    def key(name: str) -> tuple[int, int]:
-        for place, pattern in enumerate(order):
-            if match := re.fullmatch(pattern, name):
-                return place, int(match[1]) if match.groups() else 0
-        return len(order), 0
-
-    return sorted(dict.fromkeys(names), key=key)
 
 
 def main_figures(figures: Mapping[str, Any], limit: int = 5) -> list[str]:

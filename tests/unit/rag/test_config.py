@@ -66,7 +66,7 @@ def test_a_missing_setting_is_named() -> None:
     class _Needs(Config):
         corpus: str
 
-    with pytest.raises(ConfigError, match=r"corpus \(corpus=…\) is not given"):
+    with pytest.raises(ConfigError, match=r"corpus \(--set corpus=…\) is not given"):
         load_config(_Needs)
 
 

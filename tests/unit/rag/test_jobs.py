@@ -62,7 +62,7 @@ def test_settings_of_jobs_are_checked_before_work(folder: Path) -> None:
         rag.index("corpus.jsonl", "new", retreiver="bm25")
     with pytest.raises(ConfigError, match="did you mean 'per_question'"):
         rag.mine("one", "questions.jsonl", "out.json", per_queston=3)
-    with pytest.raises(ConfigError, match="recipe is 'distil', expected one of distill, colbert"):
+    with pytest.raises(ConfigError, match="recipe is 'distil', expected Literal"):
         rag.train_rounds("distil", "one", "questions.jsonl", "rounds")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="one: no such file"):
         rag.train_rounds("distill", "one", "questions.jsonl", "rounds")
