@@ -8,14 +8,14 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1688, 1425),
+    "rag/*.py": (1678, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1450, 1300),
-    "rag/cli": (2219, 1300),
+    "rag/cli": (2214, 1300),
     "rag/core": (1551, 900),
     "rag/data": (7401, 5000),
     "rag/docs": (80, 80),
-    "rag/eval": (2564, 1900),
+    "rag/eval": (2544, 1900),
     "rag/integrations": (350, 350),
     "rag/joint": (2616, 2100),
     "rag/metrics": (778, 600),
