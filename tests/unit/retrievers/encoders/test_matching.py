@@ -82,30 +82,36 @@ def test_the_score_of_a_pair_depends_on_nothing_else(encoder: StaticEncoder) -> 
     assert len(match.score([], [])) == 0
 
 
-def test_only_the_first_hits_are_matched(
-    tmp_path: Path, encoder: StaticEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    documents = [p for p in PASSAGES if p.text]
-    build_index(documents, tmp_path / "index", encoder=encoder, settings=BuildSettings(retriever="hybrid"))
+@pytest.fixture(scope="module")
+def index_folder(tmp_path_factory: pytest.TempPathFactory, encoder: StaticEncoder) -> Path:
+    documents, folder = [p for p in PASSAGES if p.text], tmp_path_factory.mktemp("hybrid") / "index"
+    return build_index(documents, folder, encoder=encoder, settings=BuildSettings(retriever="hybrid"))
+
+
+def without_matching(index: Index) -> HybridRetriever:
+    """Its fused scores alone."""
+    plain = open_retriever(index, "hybrid")
+    assert isinstance(plain, HybridRetriever)
+    plain.matching = None
+    return plain
+
+
+def test_only_the_first_hits_are_matched(index_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("retrievers.hybrid._MATCHED", 2)
-    with Index.open(tmp_path / "index") as index:
+    with Index.open(index_folder) as index:
         matching = open_retriever(index, "hybrid")
-        plain = open_retriever(index, "hybrid:matching=false")
+        plain = without_matching(index)
         first = [hit.row for hit in plain.search([QUESTION], 3)[0]]
         assert len(first) == 3
         assert {hit.row for hit in matching.search([QUESTION], 1)[0]} < set(first[:2])
         assert {hit.row for hit in matching.search([QUESTION], 3)[0]} == set(first)  # all that are wanted
 
 
-def test_hybrid_search_with_static_vectors_matches_words(tmp_path: Path, encoder: StaticEncoder) -> None:
-    documents = [p for p in PASSAGES if p.text]
-    build_index(documents, tmp_path / "index", encoder=encoder, settings=BuildSettings(retriever="hybrid"))
-    with Index.open(tmp_path / "index") as index:
+def test_hybrid_search_with_static_vectors_matches_words(index_folder: Path) -> None:
+    with Index.open(index_folder) as index:
         matching = open_retriever(index, "hybrid")
-        plain = open_retriever(index, "hybrid:matching=false")
+        plain = without_matching(index)
         assert isinstance(matching, HybridRetriever)
-        assert isinstance(plain, HybridRetriever)
-        assert plain.matching is None
         assert matching.matching is not None
         fused = {hit.row: hit.score for hit in plain.search([QUESTION], 10)[0]}
         hits = matching.search([QUESTION], 10)[0]

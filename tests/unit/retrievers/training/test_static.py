@@ -120,14 +120,6 @@ def test_the_corpus_alone_teaches_too(tmp_path: Path, taught: tuple[Path, Path, 
     assert read_json(tmp_path / "run" / "figures.json")["figures"] == {}
 
 
-def test_too_few_steps_are_warned_of_once(
-    tmp_path: Path, taught: tuple[Path, Path, list[Example]], caplog: pytest.LogCaptureFixture
-) -> None:
-    index, train, _ = taught
-    train_static(config(tmp_path / "run", index, train, epochs=1))
-    assert caplog.text.count("training steps teach next to nothing") == 1
-
-
 def test_settings_that_change_before_the_first_checkpoint_count(
     tmp_path: Path, taught: tuple[Path, Path, list[Example]]
 ) -> None:
