@@ -28,7 +28,7 @@ def hop_scores(question: str, retrieved: RankedPassages, paths: Paths) -> list[f
     A passage that is not the last of its path seldom contains the answer, nor does one named in the question.
 
     Example:
-        >>> from rag.core.types import Hit
+        >>> from rag.core.types import Hit, Passage
         >>> texts = Passage("d", "Danube", "In Germany."), Passage("g", "Germany", "Its capital is Berlin.")
         >>> path = [(Hit(row, text.id, 0.9), text) for row, text in enumerate(texts)]
         >>> hop_scores("Is the Danube in Germany?", path, [path])
@@ -74,7 +74,7 @@ def with_paths(answers: AnswerSet, paths: Paths) -> AnswerSet:
         paths: paths of this question, best first; paths of one passage add nothing to the evidence.
 
     Example:
-        >>> from rag.core.types import Hit
+        >>> from rag.core.types import Hit, Passage
         >>> danube = Passage("d", "Danube", "The Danube rises in Germany. It is long.")
         >>> germany = Passage("g", "Germany", "A state. The capital of Germany is Berlin.")
         >>> evidence = Evidence("g", "Germany", germany.text, 35, 41, 0.8)

@@ -244,12 +244,7 @@ def files(help: str, *flags: str) -> Any:
 
 
 def explained(kind: type[BaseModel]) -> dict[str, str]:
-    """Explanation of each field of a model: its description, or the docstring of the class that declares it.
-
-    Example:
-        >>> explained(Config)
-        {}
-    """
+    """Explanation of each field of a model: its description, or the docstring of its class."""
     helps: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         helps |= documented(base)
@@ -261,6 +256,7 @@ def documented(thing: Any) -> dict[str, str]:
     """The docstring's explanation of each argument or attribute, as sentences.
 
     Example:
+        >>> from rag.config import Config
         >>> documented(Config)
         {'free': 'Settings that may differ when a run is resumed, because its steps do not depend on them.'}
     """

@@ -87,7 +87,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     """Turn errors of the disk at this place into errors that name it; others pass through.
 
     Raises:
-        ResourceError: ENOSPC, EDQUOT, EACCES, EPERM, EROFS: the disk is full, or not to be written to.
+        ResourceError: ENOSPC, EDQUOT, EFBIG, EACCES, EPERM, EROFS: the disk is full, or not to be written to.
         ConfigError: EISDIR, ENOTDIR, EEXIST: see `check_target`.
     """
     try:
@@ -95,7 +95,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         reported = re.search(r"\(os error (\d+)\)", str(error))  # the form in which safetensors reports it
         code = error.errno if isinstance(error, OSError) else int(reported[1]) if reported else None
-        if code in (errno.ENOSPC, errno.EDQUOT):
+        if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "write error" in str(error):  # so says FAISS
             place = path if path.is_dir() else path.parent
             free_mib = shutil.disk_usage(place).free / 2**20 if place.exists() else 0.0
             raise ResourceError(

@@ -56,7 +56,7 @@ class Vectors:
     def padded(self) -> tuple[Tensor, Tensor]:
         """(n, L, D) with zeros behind each text's vectors, and (n, L) bool where there is one."""
         lengths = self.values.new_ones(len(self), dtype=torch.int64) if self.lengths is None else self.lengths
-        kept = torch.arange(int(lengths.max()), device=lengths.device) < lengths[:, None]  # (n, L)
+        kept = torch.arange(max([1, *lengths.tolist()]), device=lengths.device) < lengths[:, None]  # (n, L)
         filled = self.values.new_zeros((*kept.shape, self.values.shape[-1]))
         return filled.masked_scatter(kept[:, :, None], self.values), kept
 

@@ -103,7 +103,7 @@ def choose_passages(example: Example, stage: GeneratorStage, draw: np.random.Gen
     """Choose by the rules of a stage which passages to read with a question; returns their numbers.
 
     Example:
-        >>> from rag.data.examples import Candidate
+        >>> from rag.data.examples import Candidate, Passage
         >>> three = [(Passage(letter, "", letter), letter == "a") for letter in "xya"]
         >>> three = tuple(Candidate(passage, "retrieved", has_answer=holds) for passage, holds in three)
         >>> example = Example("1", "?", ("a",), three)

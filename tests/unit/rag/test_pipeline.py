@@ -103,12 +103,12 @@ def test_texts_become_passages() -> None:
 
 
 def test_rows_become_passages() -> None:
-    rows = [{"Headline": "Danube", "Body": "It rises.", "Year": 1}, {"Headline": "Rhine", "Body": "It ends."}]
+    rows = [{"title": "Danube", "text": "It rises.", "year": 1}, {"title": "Rhine", "text": "It ends."}]
 
     expected = [Passage("row:0", "Danube", "It rises."), Passage("row:1", "Rhine", "It ends.")]
     frame = pd.DataFrame(rows, index=[7, 3])
     assert passages_of(rows, None) == passages_of(frame, None) == expected
-    assert passages_of(frame["Body"], frame["Headline"]) == [
+    assert passages_of(frame["text"], frame["title"]) == [
         Passage("0", "Danube", "It rises."),
         Passage("1", "Rhine", "It ends."),
     ]
