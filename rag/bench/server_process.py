@@ -33,7 +33,7 @@ class ServerProcess:
         ResourceError: the server ended or was not ready in time; the message has the end of its log.
     """
 
-    _process: subprocess.Popen[str]  # from `__enter__` on
+    process: subprocess.Popen[str]  # from `__enter__` on
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ServerProcess:
     def __enter__(self) -> ServerProcess:
         self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8", errors="replace")
         started = time.monotonic()
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             self._command, env=self._environment, stdout=subprocess.PIPE, stderr=self._log, text=True
         )
         try:
@@ -69,8 +69,8 @@ class ServerProcess:
         return self
 
     def _read_address(self, deadline: float) -> None:
-        assert self._process.stdout is not None
-        stdout, found = self._process.stdout, threading.Event()
+        assert self.process.stdout is not None
+        stdout, found = self.process.stdout, threading.Event()
 
         def read() -> None:
             for line in stdout:  # goes on reading, so that the pipe never fills up
@@ -94,21 +94,21 @@ class ServerProcess:
             time.sleep(0.1)
 
     def _check_alive(self, deadline: float) -> None:
-        if self._process.poll() is None and time.monotonic() < deadline:
+        if self.process.poll() is None and time.monotonic() < deadline:
             return
-        code = self._process.poll()
+        code = self.process.poll()
         self._log.seek(0)
         tail = self._log.read()[-1500:].strip()
         state = "is not ready" if code is None else f"ended with code {code}"
         raise ResourceError(f"the server {state}; the end of its log: {tail or 'empty'}")
 
     def __exit__(self, *raised: object) -> None:
-        with self._log, self._process:
-            self._process.terminate()
+        with self._log, self.process:
+            self.process.terminate()
             try:
-                self._process.wait(timeout=60)
+                self.process.wait(timeout=60)
             except subprocess.TimeoutExpired:
-                self._process.kill()
+                self.process.kill()
 
 
 def post_json(connection: http.client.HTTPConnection, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,8 +30,8 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
-def children(pid: int) -> list[int]:
-    command = ["ps", "-ww", "--ppid", str(pid), "-o", "pid=,args="]
+def children(server: ServerProcess) -> list[int]:
+    command = ["ps", "-ww", "--ppid", str(server.process.pid), "-o", "pid=,args="]
     listed = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
     return [int(line.split()[0]) for line in listed if "spawn_main" in line]
 
@@ -67,20 +67,20 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
         assert {(reply.status_code, reply.json()["index_version"]) for reply in hits} == {(200, version)}
         assert all(reply.json()["hits"][0]["passage_id"] == "elbe-0" for reply in hits)
 
-        before = children(server.pid)
+        before = children(server)
         assert len(before) == 2
         os.kill(before[0], signal.SIGKILL)
-        until(lambda: before[0] not in (now := children(server.pid)) and len(now) == 2)
+        until(lambda: before[0] not in (now := children(server)) and len(now) == 2)
         answers = ask_each(address, "/v1/ask", "Where does the Danube rise?")
         assert {reply.status_code for reply in answers} == {
             200
         }  # the new one accepts none before it is ready
         assert {reply.json()["answers"][0]["text"] for reply in answers} == {"the Black Forest"}
 
-        os.kill(server.pid, signal.SIGHUP)  # each is replaced by one that has opened the index anew
-        until(lambda: not set(before) & set(children(server.pid)) and len(children(server.pid)) == 2)
+        os.kill(server.process.pid, signal.SIGHUP)  # each is replaced by one that has opened the index anew
+        until(lambda: not set(before) & set(children(server)) and len(children(server)) == 2)
         assert {reply.status_code for reply in ask_each(address, "/v1/ask", "Who?")} == {200}
-        left = children(server.pid)
+        left = children(server)
     for pid in left:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -88,8 +88,8 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
 
 def test_workers_end_when_the_first_process_is_killed(index: Path) -> None:
     with ServerProcess(index, arguments=TWO) as server:
-        workers = children(server.pid)
-        os.kill(server.pid, signal.SIGKILL)
+        workers = children(server)
+        os.kill(server.process.pid, signal.SIGKILL)
         until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers))
 
 
