@@ -144,7 +144,7 @@ def parse_reply(text: str) -> Reply:
     if _REFUSAL.match(words.replace("’", "'")) or _CITED.sub("", words).lower().rstrip(".! ") in _UNKNOWN:
         return Reply()
     statements: list[tuple[str, tuple[int, ...]]] = []
-    begin = _PREFIX.match(words).end() if _PREFIX.match(words) else 0  # type: ignore[union-attr]
+    begin = prefix.end() if (prefix := _PREFIX.match(words)) else 0
     for cited in re.finditer(rf"(?:{_CITED.pattern})+([.!?])?|\Z", words):
         statement = words[begin : cited.start()].strip('"“” ')
         numbers = tuple(int(number) for number in re.findall(r"\d+", cited[0]))

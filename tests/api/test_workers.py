@@ -72,9 +72,8 @@ def test_workers_serve_change_and_die_together(index: Path) -> None:
         os.kill(before[0], signal.SIGKILL)
         until(lambda: before[0] not in (now := children(server)) and len(now) == 2)
         answers = ask_each(address, "/v1/ask", "Where does the Danube rise?")
-        assert {reply.status_code for reply in answers} == {
-            200
-        }  # the new one accepts none before it is ready
+        # the new one accepts none before it is ready
+        assert {reply.status_code for reply in answers} == {200}
         assert {reply.json()["answers"][0]["text"] for reply in answers} == {"the Black Forest"}
 
         os.kill(server.process.pid, signal.SIGHUP)  # each is replaced by one that has opened the index anew
