@@ -26,10 +26,10 @@ from rag.data.filters import Filter
 from rag.data.question_checks import check_questions
 from rag.open_settings import OpenSettings
 from rag.opening import describe, open_models, save, with_saved
-from readers.answer_kinds import answers_wanted, with_kind
+from rag.policies import Policy, SearchOnce, run
+from readers.answer_kinds import count_candidates, present
 from readers.answers import read_answers
 from readers.paths import with_paths
-from readers.policies import Policy, SearchOnce, run
 from readers.protocols import Reader, check_lengths
 from retrievers.encoders.open import load_encoder
 from retrievers.open import encoder_of
@@ -300,7 +300,7 @@ class Pipeline:
 
     def ask(
         self, questions: str | Sequence[str], *, top_k: int = 20, n_best: int = 5, filter: FilterLike = None,
-        policy: Policy | None = None,
+        policy: Policy | None = None, context: str = "",
     ) -> Any:  # fmt: skip
         """Answer one question, or several as one batch.
 
@@ -308,7 +308,9 @@ class Pipeline:
             top_k: passages to read.
             n_best: answers to return at most.
             filter: which passages may be read, see `retrieve`; if it selects none, `notice` says so.
-            policy: decides when to search and read, see `readers.policies`; None: search once, and read.
+            policy: decides when to search and read, see `rag.policies`; None: search once, and read.
+            context: the question before, if these follow up on it ("When was it published?"): passages are
+                searched for with both, and read for the question alone.
 
         Returns:
             One `AnswerSet`, or one per question in the order given. Timings are those of the whole batch.
@@ -321,16 +323,16 @@ class Pipeline:
                 return self._search(queries, int(top_k), timer, filter)
 
         def read(
-            asked: Sequence[str], found: Sequence[RankedPassages], paths: Sequence[Paths]
+            texts: Sequence[str], found: Sequence[RankedPassages], paths: Sequence[Paths]
         ) -> list[AnswerSet]:
             with timer("read"):
-                answers = self.read(asked, found, answers_wanted(self.reader, asked, n_best), paths)
-            return [with_kind(self.reader, each, n_best) for each in map(with_paths, answers, paths)]
+                answers = self.read(texts, found, count_candidates(self.reader, texts, n_best), paths)
+            return [present(self.reader, each, n_best) for each in map(with_paths, answers, paths)]
 
         with self._reading, timer("total"):
             self._require_open()
-            decide = policy or SearchOnce(self._require_reader())
-            results = run(decide, batch, search, read)
+            self._require_reader()
+            results = run(policy or SearchOnce(), batch, search, read, context=context)
             is_empty = not any(found.passages for state, _ in results for found in state.searches)
             conditions = Filter.parse(filter) if is_empty else None
             with self._lock:

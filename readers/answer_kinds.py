@@ -1,64 +1,21 @@
-"""Kinds of answers where one span is none: lists, sentences for yes or no, and parts of a question.
+"""Kinds of answers where one span is none: lists, and sentences for yes or no.
 
 Who asks for several things gets the whole list that the best span stands in. Who asks for yes or no gets
 the sentences that bear on it: the "yes" and "no" of the readers here are right no more often than guesses.
-Who asks two questions in one gets an answer to each.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
-from rag.core.types import Answer, AnswerSet, certainty
+from rag.core.types import Answer, AnswerSet
 from rag.data.sentences import sentence_spans
 from readers.answer_forms import asks_several, asks_yes_no, list_around
 from readers.extractive.settings import ReaderSettings
-from readers.two_parts import two_parts
 
 Sentence = tuple[str, int, int]  # the passage's id, start and end
 
 
-def in_parts(reader: object, questions: Sequence[str]) -> list[tuple[str, ...]]:
-    """The questions to ask for each question: its two parts, or itself."""
-    if _span_settings(reader) is None:
-        return [(question,) for question in questions]
-    return [two_parts(question) or (question,) for question in questions]
-
-
-def of_parts(question: str, parts: Sequence[AnswerSet]) -> AnswerSet:
-    """The answers to a question of two parts, from those to each; those to an undivided question as they are.
-
-    Its `answers` are the first answers of the parts that are answered, and the confidence that there is no
-    answer is that for neither part having one.
-
-    Example:
-        >>> parts = [AnswerSet(part, (), 0.5, "v", {}) for part in ("When was it?", "Where was it?")]
-        >>> whole = of_parts("When and where was it?", parts)
-        >>> whole.kind, whole.no_answer_confidence, len(whole.parts)
-        ('parts', 0.25, 2)
-    """
-    if len(parts) == 1:
-        return parts[0]
-    names = {name: None for part in parts for name in part.reading}
-    return replace(
-        parts[0],
-        question=question,
-        answers=tuple(part.answers[0] for part in parts if _is_shown(part)),
-        no_answer_confidence=prod(part.no_answer_confidence for part in parts),
-        reading={name: sum(part.reading.get(name, 0) for part in parts) for name in names},
-        failure=next((part.failure for part in parts if part.failure), ""),
-        kind="parts",
-        parts=tuple(replace(part, timings_ms={}) for part in parts),
-    )
-
-
-def _is_shown(part: AnswerSet) -> bool:
-    """Whether its first answer is presented as one, if with a "perhaps"."""
-    first = part.answers[0].confidence if part.answers else 0.0
-    return certainty(first, part.no_answer_confidence) != "none"
-
-
-def answers_wanted(reader: object, questions: Sequence[str], n_best: int) -> int:
+def count_candidates(reader: object, questions: Sequence[str], n_best: int) -> int:
     """How many answers to read for `n_best` to be shown: all candidates if they become sentences."""
     settings = _span_settings(reader)
     if settings is None or not any(map(asks_yes_no, questions)):
@@ -66,7 +23,7 @@ def answers_wanted(reader: object, questions: Sequence[str], n_best: int) -> int
     return max(n_best, settings.candidates)
 
 
-def with_kind(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
+def present(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
     """At most `n_best` answers; or sentences, if the question asks for yes or no and the reader cannot tell.
 
     If the question asks for several things, the first answer becomes the whole list that it stands in. Of
@@ -74,7 +31,7 @@ def with_kind(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
     answer is divided among them, in proportion to the sum of confidences of the spans that begin in each.
 
     Args:
-        result: the answers to one question; for sentences, as many as `answers_wanted`.
+        result: the answers to one question; for sentences, as many as `count_candidates`.
 
     Example:
         >>> from types import SimpleNamespace
@@ -84,7 +41,7 @@ def with_kind(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
         >>> yes = Answer("yes", 2.0, 0.4, replace(place, start=None, end=None))
         >>> answers = yes, Answer("Linux", 1.0, 0.1, place)
         >>> result = AnswerSet("Does it run on Windows?", answers, 0.25, "v", {})
-        >>> shown = with_kind(SimpleNamespace(settings=ReaderSettings()), result, 3)
+        >>> shown = present(SimpleNamespace(settings=ReaderSettings()), result, 3)
         >>> shown.kind, [(answer.text, answer.confidence) for answer in shown.answers]
         ('passage', [('It runs on Linux only.', 0.75)])
     """

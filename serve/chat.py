@@ -34,7 +34,6 @@ from serve.settings import ONLY_INDEX
 MODEL = ONLY_INDEX  # with several indexes, the default one
 _NO_ANSWER = "No answer found"
 _PERHAPS = "Perhaps: "
-_TWO = "This asks two things:"
 _BEARS = "This asks for yes or no, which the reader cannot tell. The passage that bears on it"
 _UNDERSTOOD = "Question as understood: "
 _GREETED = "Ask a question, and the passages that answer it are searched."
@@ -160,12 +159,12 @@ def index_of(model: str, engine: Engine) -> str:
 async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Response:
     """The answer with marks [n] and footnotes, or plainly that none was found; errors are in OpenAI's shape.
 
-    A question that follows up ("and its population?") is asked together with the one before it; the reply
-    shows both. A greeting is no question.
+    For a question that follows up ("and its population?"), passages are searched for together with the one
+    before it, and read for it alone; the reply shows both. A greeting is no question.
 
-    Beside OpenAI's fields, the reply has `question` as it was asked, `sources` (the passages, numbered as the
-    marks, with page and link as in the footnotes), `confidence` and `no_answer_confidence`. `usage` counts
-    words and punctuation marks: the readers have no common tokens.
+    Beside OpenAI's fields, the reply has `question` as it was searched for, `sources` (the passages, numbered
+    as the marks, with page and link as in the footnotes), `confidence` and `no_answer_confidence`. `usage`
+    counts words and punctuation marks: the readers have no common tokens.
     """
     index, conditions = index_of(body.model, engine), checked_filter(body.filter)
     message, previous = _last_questions(body.messages)
@@ -175,14 +174,15 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         raise invalid_request(f"the last user message: {error.errors()[0]['msg']}") from None
     if _GREETING.fullmatch(message):
         engine.require_ready(index)
-        result: dict[str, Any] = {"question": message, "answers": [], "no_answer_confidence": 1.0}
-        sources, content = list[dict[str, Any]](), _GREETED
+        result: dict[str, Any] = {"answers": [], "no_answer_confidence": 1.0}
+        understood, sources, content = message, list[dict[str, Any]](), _GREETED
     else:
-        question = in_context(message, previous)
-        job = Job("ask", index, _TOP_K, _N_BEST, conditions)
-        (result,) = await engine.run(request, job, [question])
+        context = context_of(message, previous)
+        job = Job("ask", index, _TOP_K, _N_BEST, conditions, context=context)
+        (result,) = await engine.run(request, job, [message])
+        understood = f"{context} {message}" if context else message
         sources = _sources(result, *_links(request, engine, index))
-        content = _content(result, message, sources)
+        content = _content(result, understood, sources)
     answers = result["answers"]
     n_prompt, n_reply = _count(message.text for message in body.messages), _count([content])
     usage = {"prompt_tokens": n_prompt, "completion_tokens": n_reply, "total_tokens": n_prompt + n_reply}
@@ -193,7 +193,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         "model": body.model,
     }
     extra = {
-        "question": result["question"],
+        "question": understood,
         "sources": sources,
         "confidence": answers[0]["confidence"] if answers else None,
         "no_answer_confidence": result["no_answer_confidence"],
@@ -241,18 +241,17 @@ def _last_questions(messages: list[ChatMessage]) -> tuple[str, str]:
     return last, next(understood, previous).removeprefix(_UNDERSTOOD)
 
 
-def in_context(question: str, previous: str) -> str:
-    """A question that follows up on another, behind that one; others, and those too long together, alone.
+def context_of(question: str, previous: str) -> str:
+    """The question that this one follows up on; "" if it stands alone, or both are too long together.
 
     Example:
-        >>> in_context("And its population?", "What is the capital of France?")
-        'What is the capital of France? And its population?'
-        >>> in_context("Who wrote Faust?", "What is the capital of France?")
-        'Who wrote Faust?'
+        >>> context_of("And its population?", "What is the capital of France?")
+        'What is the capital of France?'
+        >>> context_of("Who wrote Faust?", "What is the capital of France?")
+        ''
     """
     follows_up = _FOLLOWS_UP.search(question) is not None or len(question.split()) < _LEAST_WORDS
-    both = f"{previous} {question}"
-    return both if previous and follows_up and len(both) <= MAX_QUESTION_CHARS else question
+    return previous if follows_up and len(f"{previous} {question}") <= MAX_QUESTION_CHARS else ""
 
 
 def _links(request: Request, engine: Engine, index: str) -> tuple[str, str]:
@@ -264,7 +263,7 @@ def _links(request: Request, engine: Engine, index: str) -> tuple[str, str]:
 
 def _sources(result: dict[str, Any], base_url: str, query: str) -> list[dict[str, Any]]:
     """The passages behind the answers: those they cite, or their paths, or their evidence."""
-    answers = result["answers"] if result.get("parts") else result["answers"][:1]
+    answers = result["answers"][:1]
     cited = [
         passage
         for answer in answers
@@ -284,14 +283,12 @@ def _source(number: int, passage: dict[str, Any], base_url: str, query: str) -> 
     return {"number": number, **shown, "page": location.get("page", ""), "link": link}
 
 
-def _content(result: dict[str, Any], message: str, sources: list[dict[str, Any]]) -> str:
+def _content(result: dict[str, Any], understood: str, sources: list[dict[str, Any]]) -> str:
     """The reply in Markdown: the answer in the first line, then what was understood, then the footnotes."""
     answers, nothing = result["answers"], result["no_answer_confidence"]
     marks = " " + "".join(f"[{source['number']}]" for source in sources)
     level = certainty(answers[0]["confidence"] if answers else 0.0, nothing)
-    if result.get("parts"):
-        parts = [_TWO, *(_part(part, sources) for part in result["parts"])]
-    elif not answers:
+    if not answers:
         parts = [f"{_NO_ANSWER}: no passage seems to hold one."]
     elif level == "none":
         guess = (
@@ -302,28 +299,15 @@ def _content(result: dict[str, Any], message: str, sources: list[dict[str, Any]]
         parts = [f"{_BEARS}{marks}:", f"> {_in_one_line(answers[0]['text'])}"]
     else:
         parts = [(_PERHAPS if level == "perhaps" else "") + _in_one_line(answers[0]["text"]) + marks]
-    if answers and answers[0].get("note") and not result.get("parts"):
+    if answers and answers[0].get("note"):
         parts.append(f"Note: {answers[0]['note']}.")
     if result.get("notice"):
         parts.append(f"Note: {result['notice']}.")
-    if result["question"] != message:
-        parts.append(_UNDERSTOOD + result["question"])
+    if result["question"] != understood:
+        parts.append(_UNDERSTOOD + understood)
     if sources:
         parts.append("  \n".join(_footnote(source) for source in sources))
     return "\n\n".join(parts)
-
-
-def _part(part: dict[str, Any], sources: list[dict[str, Any]]) -> str:
-    """A part of the question, and the reply to it in one line."""
-    best = next(iter(part["answers"]), None)
-    level = certainty(best["confidence"] if best else 0.0, part["no_answer_confidence"])
-    if best is None or level == "none":
-        reply = f"{_NO_ANSWER}."
-    else:
-        here = (s["number"] for s in sources if s["passage_id"] == best["evidence"]["passage_id"])
-        marks = "".join(f"[{number}]" for number in here)
-        reply = f"{_PERHAPS if level == 'perhaps' else ''}{_in_one_line(best['text'])} {marks}"
-    return f"{_in_one_line(part['question'])} {reply}"
 
 
 def _footnote(source: dict[str, Any]) -> str:

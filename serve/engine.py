@@ -52,7 +52,8 @@ _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
 class Job:
     """The task for a question, or for a text to encode; only questions with equal jobs share a batch.
 
-    `index` is the name of one of the server's indexes; `side` is the encoder's for texts.
+    `index` is the name of one of the server's indexes; `side` is the encoder's for texts, `context` the
+    question that these follow up on.
     """
 
     kind: Literal["ask", "retrieve", "embed"]
@@ -61,6 +62,7 @@ class Job:
     n_best: int = 0
     filter: Filter | None = None
     side: Literal["query", "passage"] = "query"
+    context: str = ""
 
 
 class Engine:
@@ -340,7 +342,9 @@ class Engine:
         results: list[dict[str, Any] | BaseException]
         with self.holders[key.index].lease() as pipeline:
             if key.kind == "ask":
-                answer_sets = pipeline.ask(texts, top_k=key.top_k, n_best=key.n_best, filter=key.filter)
+                answer_sets = pipeline.ask(
+                    texts, top_k=key.top_k, n_best=key.n_best, filter=key.filter, context=key.context
+                )
                 timings_ms = answer_sets[0].timings_ms
                 no_answers = sum(not answers.is_answered for answers in answer_sets)
                 self.metrics.no_answers.labels(key.index).inc(no_answers)

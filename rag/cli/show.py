@@ -41,12 +41,10 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
     result = _without_controls(result)
     bold, dim, end = (_BOLD, _DIM, _END) if colour else ("", "", "")
     lines = [f"{bold}{result['question']}{end}"]
-    answers, none = ([] if result.get("parts") else result["answers"]), result["no_answer_confidence"]
+    answers, none = result["answers"], result["no_answer_confidence"]
     bears = result.get("kind") == "passage"
     if result.get("failure"):
         lines.append(f"  not read: {result['failure']}")
-    elif result.get("parts"):
-        lines += [_part(part, colour=colour) for part in result["parts"]]
     elif (level := certainty(answers[0]["confidence"] if answers else 0.0, none)) == "none":
         lines.append(f"  no answer found (confidence that there is none: {none:.0%})")
         if answers:
@@ -91,12 +89,6 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
         read += f", {over} left out by the effort's limit (--effort full reads all)"
     lines.append(f"  {dim}{timings.get('total', 0):.0f} ms{read} · index {result['index_version']}{end}")
     return "\n".join(lines)
-
-
-def _part(result: dict[str, Any], *, colour: bool) -> str:
-    """The lines of one part of a question, without the last one, and further in."""
-    lines = format_answer_set({"timings_ms": {}, **result}, colour=colour).split("\n")[:-1]
-    return "\n".join(f"  {line}" for line in lines)
 
 
 def _place(evidence: dict[str, Any]) -> str:

@@ -352,10 +352,7 @@ class AnswerSet:
         notice: a reason to doubt every answer, such as a filter that no passage meets; "" if none.
         kind: "answer"; "list" where the first answer is a whole list, one entry a line; "passage" where the
             question asks for yes or no and the reader cannot tell: then each `text` is no answer, but a
-            sentence that bears on the question, with the confidence for that; "parts" where the question is
-            two: then `answers` are the first answers of the parts, and `no_answer_confidence` is for neither
-            having one.
-        parts: for kind "parts", the answers to each part; nested one deep.
+            sentence that bears on the question, with the confidence for that.
     """
 
     question: str
@@ -366,8 +363,7 @@ class AnswerSet:
     reading: Mapping[str, int] = field(default_factory=dict)
     failure: str = ""
     notice: str = ""
-    kind: Literal["answer", "list", "passage", "parts"] = "answer"
-    parts: tuple[AnswerSet, ...] = ()
+    kind: Literal["answer", "list", "passage"] = "answer"
 
     def __repr__(self) -> str:
         best = f"{self.answers[0].text!r}, " if self.is_answered else "no answer, "
@@ -393,5 +389,4 @@ class AnswerSet:
             **({"reading": dict(self.reading)} if self.reading else {}),
             **({"failure": self.failure} if self.failure else {}),
             **({"notice": self.notice} if self.notice else {}),
-            **({"parts": [part.to_json() for part in self.parts]} if self.parts else {}),
         }

@@ -69,8 +69,6 @@ def answer_html(answer: Answer) -> str:
 
 def answers_html(result: AnswerSet) -> str:
     """A question with its answers, or a sentence that none is likely enough."""
-    if result.parts:
-        return "".join(map(answers_html, result.parts))
     parts = [f"<p><strong>{escape(result.question)}</strong></p>"]
     if result.failure:
         parts.append(f"<p>not read: {escape(result.failure)}</p>")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
@@ -74,13 +73,6 @@ class Answered(BaseModel):
     best_guess: str | None = Field(description="best answer, given or not")
     evidence: Document | None
     note: str = ""
-
-
-def _shown(part: dict[str, Any]) -> str:
-    """The first answer, if it is likely enough to be shown."""
-    first = part["answers"][0] if part["answers"] else None
-    is_shown = first and certainty(first["confidence"], part["no_answer_confidence"]) != "none"
-    return str(first["text"]) if first and is_shown else ""
 
 
 def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int = 300) -> MCPServer:
@@ -166,14 +158,10 @@ def create_mcp_server(pipeline: Pipeline, *, top_k: int = 10, snippet_chars: int
         bears = result.get("kind") == "passage"
         notes = [_BEARS if bears else "", best.get("note") if best else "", result.get("notice")]
         text = guess = best["text"] if best and not bears else None
-        if parts := result.get("parts"):
-            best = min(answers, key=itemgetter("confidence"), default=None)  # the least certain
-            replies = [f"{part['question']} {_shown(part) or 'no answer found'}" for part in parts]
-            text, guess, notes = " ".join(replies), None, [result.get("notice")]
         level = certainty(best["confidence"] if best else 0.0, nothing)
         return Answered(
             question=question,
-            answer=text if best and (level != "none" or parts) else None,
+            answer=text if best and level != "none" else None,
             certainty=level,
             confidence=best["confidence"] if best else None,
             no_answer_confidence=nothing,

@@ -111,13 +111,12 @@ function showLoading() {
 }
 
 function showResult(result, passages, index) {
-  const parts = result.parts?.flatMap((part) => [make("h2", "part", part.question), ...blocksOf(part, [], index)]);
-  show(...(parts ?? blocksOf(result, passages, index)));
+  show(...blocksOf(result, passages, index));
   const stages = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
   const read = result.reading ? [`${result.reading.passages} passages read`] : [];
   if (result.reading?.over_limit) read.push(`${result.reading.over_limit} more left out by the limit on reading`);
   byId("timings").textContent = [`index ${result.index_version}`, ...stages, ...read].join("  ·  ");
-  announce(result.parts ? result.parts.map((part) => `${part.question} ${inShort(part)}`).join(" ") : inShort(result));
+  announce(inShort(result));
 }
 
 function inShort(result) {
@@ -127,7 +126,7 @@ function inShort(result) {
   return `${isDoubtful(result) ? "Perhaps" : "Answer"}: ${text}, ${percent(probability)} sure`;
 }
 
-// A result, or a part of one: the answer, other possibilities, and the evidence.
+// A result: the answer, other possibilities, and the evidence.
 function blocksOf(result, passages, index) {
   const answered = isAnswered(result), bears = result.kind === "passage";
   const path = answered ? (result.answers[0].path ?? []).map(stepOf) : [];

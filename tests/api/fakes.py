@@ -19,7 +19,6 @@ from rag.core.errors import ConfigError
 from rag.core.manifest import write_manifest
 from rag.core.progress import StageTimer
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage
-from readers.answer_kinds import of_parts
 from serve.app import create_app
 from serve.connections import GuardedProtocol
 from serve.run import bind
@@ -66,8 +65,6 @@ KNOWN: dict[str, tuple[list[tuple[str, str, float]], float]] = {
 }  # fmt: skip
 BEARING = "Does the Rhine reach the sea?"  # the reader cannot tell yes from no
 KNOWN[BEARING] = ([("rhine-1", PASSAGES[1].text.split(". ")[0] + ".", 0.6)], 0.2)
-PARTS = "Where does the Danube rise?", "Who invented the telephone?"
-TWO_PARTS = "Where does the Danube rise and who invented the telephone?"
 PATHS = {"Where rises what is longer than the Rhine?": ("rhine-1", "danube-1")}
 
 
@@ -91,6 +88,7 @@ class FakePipeline:
     ) -> None:
         self.index_version, self.n_passages, self.folders = version, len(PASSAGES), list(FOLDERS)
         self.filters: list[Any] = []
+        self.contexts: list[str] = []
         self.delay_s, self.poison, self.gate = delay_s, set(poison), gate
         self.batches: list[list[str]] = []
         self.parameters: list[tuple[int, int]] = []
@@ -120,16 +118,15 @@ class FakePipeline:
         return sorted(pairs, key=lambda pair: Hit.sort_key(pair[0]))
 
     def ask(
-        self, questions: Sequence[str], *, top_k: int, n_best: int, filter: Any = None
+        self, questions: Sequence[str], *, top_k: int, n_best: int, filter: Any = None, context: str = ""
     ) -> list[AnswerSet]:
         self._begin(questions)
+        self.contexts.append(context)
         self.parameters.append((top_k, n_best))
         self.filters.append(filter)
         return [self._answer(question, n_best) for question in questions]
 
     def _answer(self, question: str, n_best: int) -> AnswerSet:
-        if question == TWO_PARTS:
-            return of_parts(question, [self._answer(part, n_best) for part in PARTS])
         ranked = self._ranked(question)
         top = ranked[0][1]
         spans, no_answer = KNOWN.get(question, ([(top.id, top.text.split(",")[0], 0.5)], 0.2))

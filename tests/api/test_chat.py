@@ -11,7 +11,7 @@ import pytest
 from rag.core.types import Answer, AnswerSet, Evidence, Location
 from serve.app import create_app
 from serve.settings import hash_api_key
-from tests.api.fakes import BEARING, PARTS, TWO_PARTS, FakePipeline, listening, running, settings
+from tests.api.fakes import BEARING, FakePipeline, listening, running, settings
 
 QUESTION = "Where does the Danube rise?"
 MODEL = "openqa-rag"
@@ -97,7 +97,17 @@ def test_no_answer_is_stated_with_the_best_guess(client: openai.OpenAI) -> None:
     assert (reply.sources, reply.confidence) == ([], None)
 
 
-def test_a_follow_up_question_is_asked_behind_the_one_before_it(client: openai.OpenAI) -> None:
+@pytest.mark.anyio
+async def test_a_follow_up_is_read_alone() -> None:
+    pipeline = FakePipeline()
+    async with running(pipeline) as client:
+        messages = [user(QUESTION), user("And how long is it?")]
+        reply = (await client.post("/v1/chat/completions", json={"messages": messages})).json()
+    assert pipeline.batches[-1] == ["And how long is it?"]
+    assert (pipeline.contexts[-1], reply["question"]) == (QUESTION, f"{QUESTION} And how long is it?")
+
+
+def test_a_follow_up_question_is_searched_for_behind_the_one_before_it(client: openai.OpenAI) -> None:
     history, understood = [user(QUESTION)], QUESTION
     for question in ("And how long is it?", "Its source?"):
         first = complete(client, *history).choices[0].message.content
@@ -172,13 +182,3 @@ async def test_failures_of_the_server_have_openais_shape_too() -> None:
         assert set(elsewhere.json()["error"]) == {"code", "message", "hint", "request_id"}
         large = await client.post("/v1/chat/completions", content=b" " * 300_000)
         assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
-
-
-def test_a_question_of_two_parts_gets_a_line_and_a_source_for_each(client: openai.OpenAI) -> None:
-    reply = complete(client, user(TWO_PARTS))
-    first, second, third, footnote = reply.choices[0].message.content.split("\n\n")
-    assert first == "This asks two things:"
-    assert second == f"{PARTS[0]} the Black Forest [1]"
-    assert third == f"{PARTS[1]} No answer found."
-    assert footnote.startswith("[1] [Danube]")
-    assert [source["passage_id"] for source in reply.sources] == ["danube-1"]

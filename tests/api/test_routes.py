@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from rag.core.types import AnswerSet
 from rag.data.filters import Filter
 from serve.schemas import AskRequest, RetrieveRequest
-from tests.api.fakes import BEARING, PARTS, PASSAGES, TWO_PARTS, FakePipeline, running
+from tests.api.fakes import BEARING, PASSAGES, FakePipeline, running
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
@@ -52,10 +52,6 @@ async def test_other_kinds_of_answers_have_their_own_fields():
         assert (own_words["text"], own_words["evidence"]["passage_id"]) == ("yes, ten", "danube-1")
         assert (own_words["evidence"]["start"], own_words["evidence"]["end"]) == (None, None)
         assert (await ask(BEARING))["kind"] == "passage"
-        whole = await ask(TWO_PARTS)
-    assert (whole["kind"], [part["question"] for part in whole["parts"]]) == ("parts", list(PARTS))
-    assert [answer["text"] for answer in whole["answers"]] == ["the Black Forest"]
-    assert whole["parts"][1]["no_answer_confidence"] == 0.88
 
 
 async def test_several_questions_are_answered_in_order():

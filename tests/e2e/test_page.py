@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from serve.app import create_app
-from tests.api.fakes import BEARING, EVIL, PARTS, TWO_PARTS, FakePipeline, listening, settings
+from tests.api.fakes import BEARING, EVIL, FakePipeline, listening, settings
 
 QUESTION = "Where does the Danube rise?"
 
@@ -45,9 +45,6 @@ def test_other_kinds_of_answers_are_shown_as_what_they_are(page):
     assert page.texts(".bearing") == page.texts("mark.best") == [sentence]
     assert "which the reader cannot tell" in page.text(".panel")
     assert page.all(".alternatives") == page.all(".answer") == []
-    page.ask(TWO_PARTS)
-    assert page.texts("h2.part") == list(PARTS)
-    assert page.texts(".panel .answer") == ["the Black Forest", "No answer found"]
     page.ask("Does the Danube cross borders?")
     assert (page.text(".answer"), page.texts(".card h3"), page.all("mark")) == ("yes, ten", ["Danube"], [])
     assert "answer worded by the model" in page.text(".panel")

@@ -7,7 +7,7 @@ import pytest
 import rag
 from rag.core.types import Answer, AnswerSet, Evidence
 from readers.answer_forms import asks_several, asks_yes_no, list_around
-from readers.answer_kinds import answers_wanted, with_kind
+from readers.answer_kinds import count_candidates, present
 from readers.extractive.settings import ReaderSettings
 
 TEXT = "It is a server.\n\nIt runs on Linux and on BSD. Windows is not supported."
@@ -44,7 +44,7 @@ def test_what_asks_for_yes_or_no(question: str, asks: bool) -> None:
 
 def test_sentences_stand_for_the_spans_in_them() -> None:
     given = _answers(("yes", 0.5), ("not supported", 0.1), ("Linux", 0.08), ("BSD", 0.07))
-    shown = with_kind(READER, AnswerSet(YES_NO, given, 0.2, "v", {}), 5)
+    shown = present(READER, AnswerSet(YES_NO, given, 0.2, "v", {}), 5)
     assert shown.kind == "passage"
     assert [answer.text for answer in shown.answers] == [
         "It runs on Linux and on BSD.",
@@ -53,17 +53,17 @@ def test_sentences_stand_for_the_spans_in_them() -> None:
     assert [answer.confidence for answer in shown.answers] == pytest.approx([0.8 * 0.6, 0.8 * 0.4])
     for answer in shown.answers:
         assert answer.evidence.text[answer.evidence.start : answer.evidence.end] == answer.text
-    assert len(with_kind(READER, AnswerSet(YES_NO, given, 0.2, "v", {}), 1).answers) == 1
-    assert with_kind(READER, AnswerSet(YES_NO, given[:1], 0.2, "v", {}), 1).answers == ()
+    assert len(present(READER, AnswerSet(YES_NO, given, 0.2, "v", {}), 1).answers) == 1
+    assert present(READER, AnswerSet(YES_NO, given[:1], 0.2, "v", {}), 1).answers == ()
 
 
 def test_other_questions_and_readers_that_tell_keep_their_answers() -> None:
     given = _answers(("yes", 0.5), ("Linux", 0.1))
     for reader, question in ((READER, "What does it run on?"), (object(), YES_NO)):
-        shown = with_kind(reader, AnswerSet(question, given, 0.2, "v", {}), 1)
+        shown = present(reader, AnswerSet(question, given, 0.2, "v", {}), 1)
         assert (shown.kind, shown.answers) == ("answer", given[:1])
-        assert answers_wanted(reader, [question], 3) == 3
-    assert answers_wanted(READER, ["What does it run on?", YES_NO], 3) == 12
+        assert count_candidates(reader, [question], 3) == 3
+    assert count_candidates(READER, ["What does it run on?", YES_NO], 3) == 12
 
 
 def test_the_pipeline_shows_the_sentence_and_answers_other_questions_in_the_same_batch() -> None:

@@ -66,17 +66,3 @@ def test_a_question_for_yes_or_no_shows_the_passage_that_bears_on_it() -> None:
     assert "which the reader cannot tell; the passage that bears on it:\n  1. (confidence 30%)" in shown
     assert "Wet. [[It is long.]]" in shown
     assert "nearest passage:" in _shown(kind="passage", answers=[answer], no_answer_confidence=0.7)
-
-
-def test_each_part_of_a_question_is_shown_with_its_own_answer() -> None:
-    evidence = {"passage_id": "p", "title": "Ada", "text": "Born in 1815.", "start": 8, "end": 12}
-    born = {"text": "1815", "confidence": 0.9, "evidence": evidence}
-    parts = [
-        {"question": "When?", "answers": [born], "no_answer_confidence": 0.0, "index_version": "v"},
-        {"question": "Where?", "answers": [], "no_answer_confidence": 0.9, "index_version": "v"},
-    ]
-    shown = _shown(kind="parts", answers=[born], parts=parts)
-    assert "\n  When?\n    1. 1815  (confidence 90%)\n" in shown
-    assert "\n  Where?\n    no answer found (confidence that there is none: 90%)\n" in shown
-    assert shown.count("1. 1815") == 1
-    assert shown.count(" ms ") == 1

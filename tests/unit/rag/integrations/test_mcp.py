@@ -3,16 +3,13 @@
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 
 import rag
-from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.integrations.mcp import create_mcp_server
-from readers.answer_kinds import of_parts
 from tests.api.fakes import listening
 
 pytestmark = pytest.mark.anyio
@@ -97,16 +94,3 @@ async def test_the_command_over_standard_input(folder: Path) -> None:
     )  # fmt: skip
     async with Client(stdio_client(command)) as client:
         await check(client)
-
-
-async def test_a_question_of_two_parts_has_both_answers_in_one_line() -> None:
-    passage = Passage("1", "Ada", "Born in 1815.")
-    born = Answer("1815", 1.0, 0.9, Evidence("1", "Ada", passage.text, 8, 12, 1.0))
-    parts = [AnswerSet("When?", (born,), 0.0, "v", {}), AnswerSet("Where?", (), 0.9, "v", {})]
-    result = of_parts("When and where?", parts)
-    source = SimpleNamespace(ask=lambda question: result, passage=lambda name: passage)
-    async with Client(create_mcp_server(source)) as client:  # type: ignore[arg-type]
-        answered = await call(client, "ask", question="When and where?")
-    assert answered["answer"] == "When? 1815 Where? no answer found"
-    assert (answered["confidence"], answered["certainty"]) == (0.9, "sure")
-    assert answered["evidence"]["id"] == "1"

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from rag.core.errors import ConfigError
 from rag.core.types import AnswerSet, Paths, RankedPassages
-from readers.answer_kinds import in_parts, of_parts
 from readers.llm.prompt import fence_passages
 from readers.llm.reader import Completer
 
@@ -33,11 +32,21 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known about a question: every search so far, and the answers of every reading so far."""
+    """A question, every search for it so far, and the answers of every reading so far.
+
+    Attributes:
+        context: the question that this one follows up on, or "".
+    """
 
     question: str
+    context: str = ""
     searches: tuple[Found, ...] = ()
     answers: tuple[AnswerSet, ...] = ()
+
+    @property
+    def query(self) -> str:
+        """What to search for: a question that follows up on another needs the words of both."""
+        return f"{self.context} {self.question}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +82,12 @@ ReadAll = Callable[[Sequence[str], Sequence[RankedPassages], Sequence[Paths]], S
 
 
 def run(
-    policy: Policy, questions: Sequence[str], search: SearchAll, read: ReadAll
+    policy: Policy, questions: Sequence[str], search: SearchAll, read: ReadAll, *, context: str = ""
 ) -> list[tuple[State, AnswerSet]]:
     """Answer questions by a policy; searches and readings of all questions are done together.
 
     Args:
+        context: the question that all of these follow up on, or "".
         search: queries → passages and paths of each.
         read: questions, passages and paths → answers of each.
 
@@ -87,21 +97,21 @@ def run(
     Raises:
         ConfigError: the policy comes to no end.
     """
-    states = [State(question) for question in questions]
+    states = [State(question, context) for question in questions]
     finished: dict[int, AnswerSet] = {}
     for _ in range(_MOST_STEPS):
         steps = {n: policy.step(state) for n, state in enumerate(states) if n not in finished}
         finished |= {n: step.answers for n, step in steps.items() if isinstance(step, Finish)}
         queries = [(n, query) for n, s in steps.items() if isinstance(s, Search) for query in s.queries]
-        readings = [(n, one) for n, s in steps.items() if isinstance(s, Read) for one in s.searches]
+        readings = [(n, found) for n, s in steps.items() if isinstance(s, Read) for found in s.searches]
         if queries:
             found = zip(queries, *search([query for _, query in queries]), strict=True)
             for (n, query), passages, paths in found:
                 more = Found(query, passages, paths)
                 states[n] = replace(states[n], searches=(*states[n].searches, more))
         if readings:
-            given = [one for _, one in readings]
-            answers = read([f.query for f in given], [f.passages for f in given], [f.paths for f in given])
+            parts = [(found.query, found.passages, found.paths) for _, found in readings]
+            answers = read(*map(list, zip(*parts, strict=True)))
             for (n, _), answer in zip(readings, answers, strict=True):
                 states[n] = replace(states[n], answers=(*states[n].answers, answer))
         if len(finished) == len(questions):
@@ -113,30 +123,22 @@ def run(
 
 
 class SearchOnce:
-    """Search, by one hop or several as the retriever does, read, answer; a question of two parts as two.
-
-    Args:
-        reader: only readers of spans need a question in parts.
-    """
-
-    def __init__(self, reader: object) -> None:
-        self._reader = reader
+    """Search, by one hop or several as the retriever does, and read what was found for the question alone."""
 
     def step(self, state: State) -> Search | Read | Finish:
         """See `Policy`."""
         if not state.searches:
-            [parts] = in_parts(self._reader, [state.question])
-            return Search(parts)
+            return Search((state.query,))
         if not state.answers:
-            return Read(state.searches)
-        return Finish(of_parts(state.question, state.answers))
+            return Read((replace(state.searches[0], query=state.question),))
+        return Finish(state.answers[0])
 
 
 _TASK = (
     "You search for what a question needs. If the passages do not suffice to answer it, reply with one line: "
     "SEARCH: and the words to search for next. If they do, reply with ENOUGH."
 )
-_WANTED = re.compile(r"^\W*search:\s*(\S.*)$", re.IGNORECASE | re.MULTILINE)
+_NEXT_SEARCH = re.compile(r"^\W*search:\s*(\S.*)$", re.IGNORECASE | re.MULTILINE)
 
 
 class SearchAgain:
@@ -160,17 +162,17 @@ class SearchAgain:
     def step(self, state: State) -> Search | Read | Finish:
         """See `Policy`."""
         if not state.searches:
-            return Search((state.question,))
+            return Search((state.query,))
         if state.answers:
             return Finish(state.answers[-1])
         everything = merged([found.passages for found in state.searches])
         if len(state.searches) <= self._most:
             shown = [passage for _, passage in everything[: self._shown]]
-            task, passages = fence_passages(state.question, shown)
+            task, passages = fence_passages(state.query, shown)
             messages = [{"role": "system", "content": task + _TASK}, {"role": "user", "content": passages}]
-            wanted = _WANTED.search(self._model.complete(messages, 64).text)
-            if wanted and wanted[1] not in [found.query for found in state.searches]:
-                return Search((wanted[1],))
+            request = _NEXT_SEARCH.search(self._model.complete(messages, 64).text)
+            if request and request[1] not in [found.query for found in state.searches]:
+                return Search((request[1],))
         return Read((Found(state.question, everything),))
 
 

@@ -1,16 +1,14 @@
 """One loop asks a policy what to do next: two that are built in, and one that is written from outside."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import pytest
 
 import rag
 from rag.core.errors import ConfigError
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Paths, RankedPassages
-from readers.extractive.settings import ReaderSettings
+from rag.policies import Finish, Found, Read, Search, SearchAgain, SearchOnce, State, merged, run
 from readers.llm.prompt import Completion
-from readers.policies import Finish, Found, Read, Search, SearchAgain, SearchOnce, State, merged, run
 
 TEXTS = {
     "danube": Passage("danube", "Danube", "The Danube rises in Germany."),
@@ -47,7 +45,7 @@ class World:
 
 def test_all_questions_search_and_read_together() -> None:
     world = World()
-    policy = SearchOnce(object())
+    policy = SearchOnce()
     [(state, first), (_, second)] = run(policy, [ASKED, "Capital of Germany?"], world.search, world.read)
     assert (first.answers, second.answers[0].text) == ((), "Berlin")
     assert world.searched == world.read_calls == [[ASKED, "Capital of Germany?"]]
@@ -55,12 +53,17 @@ def test_all_questions_search_and_read_together() -> None:
     assert run(policy, [], world.search, world.read) == []
 
 
-def test_a_question_of_two_parts_is_two_searches_and_one_answer() -> None:
-    world, reader = World(), SimpleNamespace(settings=ReaderSettings())
-    whole = "When and where was Ada born?"
-    [(_, answer)] = run(SearchOnce(reader), [whole], world.search, world.read)
-    assert world.searched == [["When was Ada born?", "Where was Ada born?"]]
-    assert (answer.kind, answer.question) == ("parts", whole)
+BEFORE, AFTER = "Who wrote Frankenstein?", "When was it published?"
+
+
+def test_a_follow_up_is_searched_for_with_the_question_before_it_and_read_alone() -> None:
+    world = World()
+    run(SearchOnce(), [AFTER], world.search, world.read, context=BEFORE)
+    assert (world.searched, world.read_calls) == ([[f"{BEFORE} {AFTER}"]], [[AFTER]])
+    novel = "Frankenstein is a novel. Mary Shelley wrote it, and it was published in 1818 in London."
+    with rag.Pipeline.from_texts([novel, "Faust was published in 1808."]) as pipeline:
+        answer = pipeline.ask(AFTER, context=BEFORE)
+    assert (answer.question, answer.answers[0].text) == (AFTER, "1818")
 
 
 class Model:
