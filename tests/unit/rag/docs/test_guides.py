@@ -1,5 +1,6 @@
 """The guides: what they link to, what they state about settings, and that the tutorial works as written."""
 
+import ast
 import re
 import shlex
 import subprocess
@@ -57,6 +58,22 @@ def test_pages_and_what_they_link_to_ship_with_the_package() -> None:
     needed |= {(path.parent / link.partition("#")[0]).resolve() for path in PAGES for link in _links(path)}
     shipped = [path.relative_to(ROOT / "rag").as_posix() for path in needed if path.suffix in (".md", ".png")]
     assert not [path for path in shipped if not any(fnmatch(path, pattern) for pattern in patterns)]
+
+
+def _texts_of(path: Path) -> list[str]:
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def test_messages_that_are_explained_are_messages_of_the_program() -> None:
+    packages = ("rag", "indexers", "retrievers", "readers", "serve")
+    sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
+    texts = "\n".join(text for path in sources for text in _texts_of(path))
+    rows = re.findall(r"^\| (.+?) \|", (FOLDER / "troubleshooting.md").read_text(encoding="utf-8"), re.M)
+    messages = [message for row in rows for message in re.findall(r"`([^`]+)`", row)]
+    fragments = [part for message in messages for part in re.split(r" ?… ?", message) if len(part) > 3]
+    assert len(messages) > 30
+    assert not [part for part in fragments if part not in texts]
 
 
 def test_pictures_are_small_and_shown() -> None:
