@@ -4,23 +4,21 @@ import asyncio
 import fcntl
 import json
 import os
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from rag.data.documents.blocks import Converted, Unreadable
+from rag.core.errors import MissingDependencyError
 from rag.data.documents.limits import Limits
-from rag.data.documents.read import document_of
+from rag.data.documents.read import CONVERTER, converter_environment, document_of, request_line, result_of
 from rag.data.records import BadRecord, Document
 from serve.errors import ApiError, invalid_request
 
-_CONVERTER = (sys.executable, "-m", "rag.data.documents.worker")
 _LIMITS = Limits(memory_mib=1024, timeout_s=30.0)  # of one file
 _UPLOAD_S = 120.0  # all files of one upload
 _SLOT_WAIT_S, _POLL_S = 10.0, 0.05
@@ -88,9 +86,9 @@ class Conversions:
 
 async def _convert(files: Sequence[tuple[str, bytes]], folder: Path, lock: IO[bytes]) -> list[Document]:
     process = await asyncio.create_subprocess_exec(
-        *_CONVERTER,
+        *CONVERTER,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=converter_environment(),
         pass_fds=(lock.fileno(),), limit=_LONGEST_REPLY,
     )  # fmt: skip
     try:
@@ -117,9 +115,8 @@ async def _reply(process: asyncio.subprocess.Process, path: Path, limits: Limits
     """The line that the process writes about a file; empty if it ended or took too long."""
     assert process.stdin is not None
     assert process.stdout is not None
-    request = {"path": str(path), "limits": asdict(limits), "encoding": "utf-8"}
     try:
-        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.write(request_line(str(path), replace(limits, timeout_s=limits.timeout_s + 1)))
         await process.stdin.drain()
         async with asyncio.timeout(limits.timeout_s):
             return await process.stdout.readline()
@@ -131,11 +128,12 @@ async def _reply(process: asyncio.subprocess.Process, path: Path, limits: Limits
 
 
 def _document(name: str, line: bytes) -> Document | BadRecord:
-    reply: dict[str, Any] = json.loads(line or b'{"reason": "broken file", "remedy": "save it again"}')
-    if "missing" in reply:
-        raise ApiError(501, "missing_package", "the server lacks a package", hint=reply["hint"])
-    converted = Unreadable(**reply) if "reason" in reply else Converted.from_json(reply)
-    return document_of(name, converted)
+    try:
+        return document_of(
+            name, result_of(line or b'{"reason": "broken file", "remedy": "save it again"}', name)
+        )
+    except MissingDependencyError as error:
+        raise ApiError(501, "missing_package", "the server lacks a package", hint=error.hint) from error
 
 
 def _busy() -> ApiError:

@@ -49,7 +49,7 @@ _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passag
 
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 _TEXTS = (
-    "markdown", "rst", "asciidoc", "org", "latex", "text", "subtitles", "csv", "python", "code", "notebook",
+    "markdown", "rst", "asciidoc", "org", "latex", "text", "csv", "code", "notebook",
 )  # fmt: skip
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 

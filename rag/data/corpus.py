@@ -13,7 +13,8 @@ from rag.core.errors import DataError
 from rag.core.files import hash64
 from rag.core.log import get_logger
 from rag.core.types import Metadata, Passage
-from rag.data.documents.read import documents_of_files
+from rag.data.documents.blocks import Converted
+from rag.data.documents.read import convert_files, document_of
 from rag.data.files.documents import documents_of
 from rag.data.files.fields import METADATA_HINT, DocumentFields, metadata_of_fields
 from rag.data.files.rows import STDIN
@@ -101,19 +102,21 @@ def read_files(
     files: Sequence[Source], options: ReadOptions, report: ReadReport, seen: IdSet
 ) -> Iterator[Document]:
     """Stream files that are one document each; files that cannot be read are left out."""
-    for source, item, notes in documents_of_files(files, options):
+    converted = convert_files([file.path for file in files], options.limits, encoding=options.encoding)
+    for source, file in zip(files, converted, strict=True):
         report.files += 1
+        item = document_of(source.name, file)
         if isinstance(item, Document) and not seen.add(item.id):
             item = BadRecord("duplicate id", f"{item.id!r}; name each folder once")
-        if isinstance(item, Document):
-            report.notes += [f"{source.path}: {note}" for note in notes]
+        if isinstance(item, Document) and isinstance(file, Converted):
+            report.notes += [f"{source.path}: {note}" for note in file.notes]
             report.add_good()
             yield item
-            continue
-        problem = Problem(source.path, 0, "file", item.reason, item.detail)
-        if options.strict:
-            raise DataError(str(problem), hint="leave out --strict to go on without it")
-        report.add_unread(problem)
+        elif isinstance(item, BadRecord):
+            problem = Problem(source.path, 0, "file", item.reason, item.detail)
+            if options.strict:
+                raise DataError(str(problem), hint="leave out --strict to go on without it")
+            report.add_unread(problem)
 
 
 def fault_of(document: Document, seen: IdSet) -> BadRecord | None:

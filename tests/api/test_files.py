@@ -123,7 +123,6 @@ async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path, monkeypatch):
         raise MissingDependencyError("no pypdfium2")
 
     monkeypatch.setattr(pdf, "require", without_package)
-    pdf._labels_of_file.cache_clear()
     assert pdf.number_of_page(folder / "a b.pdf", "2") == 1  # a server need not have what built the index
 
 

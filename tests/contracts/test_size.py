@@ -13,7 +13,7 @@ CEILINGS = {
     "rag/bench": (1450, 1300),
     "rag/cli": (2210, 1300),
     "rag/core": (1550, 900),
-    "rag/data": (7401, 5000),
+    "rag/data": (7110, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2544, 1900),
     "rag/integrations": (350, 350),
@@ -27,8 +27,8 @@ CEILINGS = {
     "indexers": (5532, 4400),
     "readers": (8810, 6600),
     "retrievers": (9910, 6600),
-    "serve": (3220, 2600),
-    "tests": (34050, 24000),
+    "serve": (3210, 2600),
+    "tests": (33860, 24000),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rag.data.documents.blocks import Block, Converted, Kind, Piece, Unreadable, assemble
+from rag.data.documents.blocks import Converted, Kind, Piece, Unreadable, assemble
 from rag.data.documents.convert import convert
 from rag.data.documents.sections import PATH_SEPARATOR, estimated_tokens, sections
 from rag.data.records import Document
@@ -156,10 +156,3 @@ def test_deep_paths_keep_their_ends() -> None:
     assert title.endswith(names[-1])
     assert estimated_tokens(title) <= 0.35 * 64 or title.count(PATH_SEPARATOR) == 1
     assert location.headings == tuple(names)
-
-
-def test_blocks_of_another_text_are_refused() -> None:
-    value = Converted("", "abc", (Block("paragraph", 0, 3),)).to_json()
-    for blocks in ([["paragraph", 0, 4, 0, ""]], [["paragraph", 2, 1, 0, ""]], [["odd", 0, 1, 0, ""]], [3]):
-        with pytest.raises(ValueError, match="not a"):
-            Converted.from_json({**value, "blocks": blocks})

@@ -8,20 +8,20 @@ from xml.etree import ElementTree
 
 from rag.data.documents import html
 from rag.data.documents.blocks import Piece, Unreadable, clean
-from rag.data.documents.limits import Limits, open_archive
+from rag.data.documents.limits import open_archive
 from rag.data.documents.plain import decode
 
 _CONTAINER = "META-INF/container.xml"
 _FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")  # only hides fonts
 
 
-def book(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
+def book(data: bytes) -> tuple[str, list[Piece]]:
     """Title and pieces of a book.
 
     Raises:
         Unreadable: it is damaged, or protected against copying.
     """
-    with open_archive(data, limits) as archive:
+    with open_archive(data) as archive:
         _refuse_protected(archive)
         try:
             found = _xml(archive, _CONTAINER).find(".//{*}rootfile")

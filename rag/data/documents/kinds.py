@@ -6,14 +6,13 @@ import zipfile
 from pathlib import PurePath
 
 from rag.data.documents.blocks import Unreadable
-from rag.data.documents.limits import Limits, open_archive
+from rag.data.documents.limits import open_archive
 
 _SUFFIXES = {
     "pdf": "pdf", "docx": "docx docm", "pptx": "pptx pptm", "xlsx": "xlsx xlsm", "epub": "epub",
-    "html": "html htm xhtml", "markdown": "md markdown mdx", "rst": "rst rest", "mail": "eml", "mbox": "mbox",
+    "html": "html htm xhtml", "markdown": "md markdown mdx", "rst": "rst rest", "mail": "eml",
     "text": "txt text", "asciidoc": "adoc asciidoc", "org": "org", "latex": "tex", "rtf": "rtf", "man": "man",
-    "subtitles": "srt vtt", "csv": "csv tsv", "notebook": "ipynb", "odt": "odt ott",
-    "ods": "ods ots", "odp": "odp otp",
+    "csv": "csv tsv", "notebook": "ipynb", "odt": "odt ott",
     "code": "c h cc cpp cxx hpp cs go java kt scala swift rs rb php pl pm js jsx mjs ts tsx vue lua r jl m "
     "sh bash zsh fish ps1 bat sql yaml yml toml ini cfg conf properties xml json gradle cmake mk tf proto "
     "graphql ex exs erl hs ml clj lisp el vim dart log py pyi",
@@ -22,15 +21,17 @@ _BY_SUFFIX = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suf
 _TEXT_NAMES = ("readme", "license", "copying", "changelog", "news", "authors", "install", "todo")
 _BY_NAME = {**dict.fromkeys(_TEXT_NAMES, "text"), "makefile": "code", "dockerfile": "code"}
 _GET_AGAIN = "get a whole copy of it"
-_BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt", "ods", "odp")
+_BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt")
 _UNSUPPORTED = {
     ".doc": "DOCX", ".dot": "DOCX", ".pages": "DOCX", ".wpd": "DOCX",
     ".ppt": "PPTX", ".key": "PPTX", ".xls": "XLSX", ".numbers": "XLSX",
-    ".mobi": "EPUB", ".azw3": "EPUB", ".djvu": "PDF", ".ps": "PDF", ".msg": "EML", ".mht": "HTML",
+    ".ods": "XLSX", ".odp": "PPTX", ".mobi": "EPUB", ".azw3": "EPUB", ".djvu": "PDF", ".ps": "PDF",
+    ".msg": "EML", ".mbox": "EML", ".mht": "HTML", ".srt": "TXT", ".vtt": "TXT",
 }  # fmt: skip
 _MEMBERS = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("xl/workbook.xml", "xlsx"),
             ("META-INF/container.xml", "epub"))  # fmt: skip
-_OPEN_DOCUMENT = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}
+_ODT = ("application/vnd.oasis.opendocument.text", "application/vnd.oasis.opendocument.text-template")
+_STRICT = b"http://purl.oclc.org/ooxml/"  # the other of the two forms that Office's standard has
 _MAN = re.compile(rb"^\.(?:TH|Dt)[ \t]", re.MULTILINE)  # begins a manual page
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # old Office files, and new ones with a password
 _HTML = re.compile(
@@ -92,8 +93,6 @@ def kind_of(data: bytes, name: str) -> str:
     if named in _BINARY:
         what_to_do = "name it .txt, or as what it is" if _is_text(data) else _GET_AGAIN
         raise Unreadable("broken file", what_to_do, f"its content is not {named.upper()}")
-    if named is None and re.match(rb"From \S+.*\d{4}\r?\n[\w-]+:", data[:1024]):
-        return "mbox"
     if named is None and (remedy := remedy_by_name(name)):
         raise Unreadable("format not read", remedy)
     if named in (None, "text") and is_man(data[: 1 << 16]):
@@ -102,16 +101,17 @@ def kind_of(data: bytes, name: str) -> str:
 
 
 def _kind_of_archive(data: bytes, name: str) -> str:
-    with open_archive(data, Limits()) as archive:
+    with open_archive(data) as archive:
         members = set(archive.namelist())
         declared = archive.read("mimetype").decode("latin-1").strip() if "mimetype" in members else ""
-    for member, kind in _MEMBERS:
-        if member in members:
-            return kind
-    subtype = declared.removeprefix("application/vnd.oasis.opendocument.").removesuffix("-template")
-    if subtype in _OPEN_DOCUMENT:
-        return _OPEN_DOCUMENT[subtype]
-    raise Unreadable("format not read", remedy_by_name(name) or "unpack it", "an archive, not a document")
+        if "_rels/.rels" in members and _STRICT in archive.read("_rels/.rels"):
+            raise Unreadable("strict Office format", "save it as the usual DOCX, PPTX or XLSX")
+    if declared in _ODT:
+        return "odt"
+    kind = next((kind for member, kind in _MEMBERS if member in members), None)
+    if kind is None:
+        raise Unreadable("format not read", remedy_by_name(name) or "unpack it", "an archive, not a document")
+    return kind
 
 
 def is_man(head: bytes) -> bool:

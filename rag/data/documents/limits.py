@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from rag.core.errors import ConfigError
 from rag.data.documents.blocks import Unreadable
 
-_STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")  # namespaces of "strict" Office files
-_RATIO_FROM_BYTES = 50_000_000  # below this size nothing that unpacks does harm
+MAX_BYTES = 500_000_000  # of a file
+_MAX_UNPACKED = 2_000_000_000  # bytes of all files of an archive (DOCX, PPTX, XLSX, EPUB) together
+_MAX_RATIO, _RATIO_FROM_BYTES = 100, 50_000_000  # by which it may grow; smaller ones do no harm
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +18,8 @@ class Limits:
     """Limits for one document; a document over a limit is left out and named.
 
     Attributes:
-        max_bytes: size of the file.
         max_pages: pages of a PDF, slides, or sheets.
         max_chars: characters of its text.
-        max_unpacked_bytes: maximum size of all files of an archive (DOCX, PPTX, XLSX, EPUB) together.
-        max_ratio: factor by which an archive may grow.
         timeout_s: wall time of its conversion.
         memory_mib: address space of the converting process.
 
@@ -29,11 +27,8 @@ class Limits:
         ConfigError: a limit is not positive.
     """
 
-    max_bytes: int = 500_000_000
     max_pages: int = 5_000
     max_chars: int = 20_000_000
-    max_unpacked_bytes: int = 2_000_000_000
-    max_ratio: int = 100
     timeout_s: float = 60.0
     memory_mib: int = 4096
 
@@ -72,7 +67,7 @@ def check_nesting(text: str, opening: str, most: int) -> None:
             raise Unreadable("nested too deeply", "save it as plain text", f"{most} brackets in each other")
 
 
-def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
+def open_archive(data: bytes) -> zipfile.ZipFile:
     """Open a ZIP file whose members together stay within the limits.
 
     The sizes in the archive's directory are added up; Python's reader gives no member more bytes than that.
@@ -90,32 +85,11 @@ def open_archive(data: bytes, limits: Limits) -> zipfile.ZipFile:
     if any(member.flag_bits & 1 for member in members):
         raise Unreadable("encrypted", "save a copy without a password")
     unpacked = sum(member.file_size for member in members)
-    too_dense = unpacked > _RATIO_FROM_BYTES and unpacked > limits.max_ratio * len(data)
-    if too_dense or unpacked > limits.max_unpacked_bytes:
+    too_dense = unpacked > _RATIO_FROM_BYTES and unpacked > _MAX_RATIO * len(data)
+    if too_dense or unpacked > _MAX_UNPACKED:
         raise Unreadable(
             "too large when unpacked",
             "split it",
             f"{len(data):,} bytes would become {unpacked:,}: a zip bomb?",
         )
     return archive
-
-
-def open_office(data: bytes, limits: Limits) -> io.BytesIO:
-    """Open an Office file; the "strict" form gets the common namespaces, which libraries know.
-
-    Raises:
-        Unreadable: see `open_archive`.
-    """
-    with open_archive(data, limits) as archive:
-        names = [name for name in archive.namelist() if name.endswith((".xml", ".rels"))]
-        if not any(_STRICT.search(archive.read(name)) for name in names if name == "_rels/.rels"):
-            return io.BytesIO(data)
-        changed = io.BytesIO()
-        with zipfile.ZipFile(changed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as copy:
-            for name in archive.namelist():
-                content = archive.read(name)
-                if name in names:
-                    content = _STRICT.sub(rb"http://schemas.openxmlformats.org/\1/2006/", content)
-                copy.writestr(name, content)
-    changed.seek(0)
-    return changed

@@ -1,21 +1,18 @@
-"""OpenDocument files, as LibreOffice writes them: texts and slides by way of HTML, and spreadsheets."""
+"""OpenDocument texts, as LibreOffice writes them, by way of HTML."""
 
-import datetime
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from html import escape
 from itertools import groupby
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from rag.data.documents import html
-from rag.data.documents.blocks import BULLET, Piece, Unreadable, clean, first_heading
-from rag.data.documents.limits import Limits, open_archive
-from rag.data.documents.sheets import dense, sheet, shown
+from rag.data.documents.blocks import Piece, Unreadable, clean, first_heading
+from rag.data.documents.limits import open_archive
 
-_TEXT, _TABLE, _DRAW, _OFFICE, _STYLE, _SLIDES = (
+_TEXT, _TABLE, _DRAW, _OFFICE, _STYLE = (
     f"{{urn:oasis:names:tc:opendocument:xmlns:{part}:1.0}}"
-    for part in ("text", "table", "drawing", "office", "style", "presentation")
+    for part in ("text", "table", "drawing", "office", "style")
 )
 _TITLE = "{http://purl.org/dc/elements/1.1/}title"
 _NOT_READ = (  # deletions that are still marked, generated lists, comments
@@ -23,12 +20,11 @@ _NOT_READ = (  # deletions that are still marked, generated lists, comments
     f"{_TEXT}illustration-index", f"{_TEXT}table-index", f"{_OFFICE}annotation",
 )  # fmt: skip
 _BELOW = (f"{_TEXT}note", f"{_DRAW}frame", f"{_DRAW}custom-shape")  # in a paragraph, read after it
-_FOOTERS = ("date-time", "footer", "header", "page-number")
 _CODE = ("code", "preformatted", "source")
 _MAX_REPEATED = 1000  # empty cells next to each other, or blanks
 
 
-def text(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
+def text(data: bytes) -> tuple[str, list[Piece]]:
     """Title and pieces of an ODT file; footnotes and text boxes stand below their paragraph.
 
     Pages are not stored, so pieces have none.
@@ -36,74 +32,25 @@ def text(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
     Raises:
         Unreadable: it is damaged or has a password.
     """
-    title, content = _open(data, limits)
-    pieces = _read(_body(content, "text"), _bases(content))
-    return title or first_heading(pieces), pieces
-
-
-def presentation(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
-    """Title and pieces of an ODP file: a slide's title is its heading, its number the page; notes follow.
-
-    See `text` for errors.
-    """
-    title, content = _open(data, limits)
-    slides = _body(content, "presentation").findall(f"{_DRAW}page")
-    limits.check_pages(len(slides), "slides")
-    pieces = list[Piece]()
-    for page, slide in enumerate(slides, start=1):
-        names, body = [], list[Piece]()
-        for frame in slide:
-            found = _read([frame])
-            if frame.get(f"{_SLIDES}class") == "title":
-                names += [piece.text for piece in found]
-            elif len(found) > 1 and frame.tag != f"{_SLIDES}notes":  # several paragraphs are a list
-                body += [_listed(piece) for piece in found]
-            else:
-                body += found
-        if names or body:
-            pieces.append(Piece("heading", " ".join(names) or f"Slide {page}", 1, str(page)))
-            pieces += [replace(piece, page=str(page)) for piece in body]
-    return title or first_heading(pieces), pieces
-
-
-def _listed(piece: Piece) -> Piece:
-    return replace(piece, kind="item", text=BULLET + piece.text) if piece.kind == "paragraph" else piece
-
-
-def spreadsheet(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
-    """Title and pieces of an ODS file: each sheet a section. See `text` for errors."""
-    title, content = _open(data, limits)
-    sheets = _body(content, "spreadsheet").findall(f"{_TABLE}table")
-    limits.check_pages(len(sheets), "sheets")
-    hidden = {
-        style.get(f"{_STYLE}name")
-        for style in content.iter(f"{_STYLE}style")
-        if any(properties.get(f"{_TABLE}display") == "false" for properties in style)
-    }
-    pieces: list[Piece] = []
-    for table in sheets:
-        if table.get(f"{_TABLE}style-name") not in hidden:
-            rows = list(sheet(dense(_rows(table), limits)))
-            pieces += [Piece("heading", table.get(f"{_TABLE}name", ""), 1), *rows] if rows else []
-    return title, pieces
-
-
-def _open(data: bytes, limits: Limits) -> tuple[str, Element]:
-    """The title among the properties, and the content."""
-    with open_archive(data, limits) as archive:
+    with open_archive(data) as archive:
         parts = {name: archive.read(name) for name in ("META-INF/manifest.xml", "meta.xml", "content.xml")
                  if name in archive.namelist()}  # fmt: skip
     if b"encryption-data" in parts.get("META-INF/manifest.xml", b""):
         raise Unreadable("encrypted", "save a copy without a password")
     properties = ElementTree.fromstring(parts.get("meta.xml", b"<none/>"))
-    return clean(properties.findtext(f".//{_TITLE}", "")), ElementTree.fromstring(parts["content.xml"])
-
-
-def _body(content: Element, kind: str) -> Element:
-    found = content.find(f"{_OFFICE}body/{_OFFICE}{kind}")
-    if found is None:
-        raise Unreadable("broken file", "open and save it again", f"it has no {kind}")
-    return found
+    content = ElementTree.fromstring(parts["content.xml"])
+    body = content.find(f"{_OFFICE}body/{_OFFICE}text")
+    if body is None:
+        raise Unreadable("broken file", "open and save it again", "it has no text")
+    pieces = html.rendered(_block(body, _bases(content)))
+    # each line of code is a paragraph
+    grouped = ((kind, list(group)) for kind, group in groupby(pieces, lambda piece: piece.kind))
+    pieces = [
+        piece
+        for kind, group in grouped
+        for piece in ([Piece("code", "\n".join(p.text for p in group))] if kind == "code" else group)
+    ]
+    return clean(properties.findtext(f".//{_TITLE}", "")) or first_heading(pieces), pieces
 
 
 def _bases(content: Element) -> dict[str, str]:
@@ -114,21 +61,10 @@ def _bases(content: Element) -> dict[str, str]:
     }
 
 
-def _read(elements: Iterable[Element], bases: dict[str, str] | None = None) -> list[Piece]:
-    """Pieces of elements; lines of code that follow each other are one, though each is a paragraph."""
-    pieces = html.rendered("".join(_block(element, bases or {}) for element in elements))
-    grouped = ((kind, list(group)) for kind, group in groupby(pieces, lambda piece: piece.kind))
-    return [
-        piece
-        for kind, group in grouped
-        for piece in ([Piece("code", "\n".join(p.text for p in group))] if kind == "code" else group)
-    ]
-
-
 def _block(element: Element, bases: dict[str, str]) -> str:
     """An element as HTML."""
     tag = element.tag
-    if tag in _NOT_READ or element.get(f"{_SLIDES}class") in _FOOTERS:
+    if tag in _NOT_READ:
         return ""
     if tag in (f"{_TEXT}p", f"{_TEXT}h"):
         style = element.get(f"{_TEXT}style-name", "")
@@ -194,26 +130,3 @@ def _below(paragraph: Element) -> Iterator[Element]:
             yield child
         else:
             yield from _below(child)
-
-
-def _rows(table: Element) -> Iterator[dict[int, str]]:
-    """The rows of a sheet, by the number of the column; one empty row in place of many."""
-    for row in _own_rows(table):
-        cells: dict[int, str] = {}
-        column = 0
-        for cell in row:
-            count, value = int(cell.get(f"{_TABLE}number-columns-repeated", "1")), _value(cell)
-            if value:
-                cells.update(dict.fromkeys(range(column, column + count), value))
-            column += count
-        yield from [cells] * (int(row.get(f"{_TABLE}number-rows-repeated", "1")) if cells else 1)
-
-
-def _value(cell: Element) -> str:
-    """A number with all its digits, a date as in ISO 8601, everything else as it is displayed."""
-    kind = cell.get(f"{_OFFICE}value-type")
-    if kind == "float":
-        return shown(float(cell.get(f"{_OFFICE}value", "nan")))
-    if kind == "date":
-        return shown(datetime.datetime.fromisoformat(cell.get(f"{_OFFICE}date-value", "")))
-    return clean(" ".join(_inline(paragraph) for paragraph in cell.findall(f"{_TEXT}p")))

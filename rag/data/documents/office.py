@@ -1,5 +1,6 @@
 """Word and PowerPoint files: paragraphs, lists and tables in order, headings by style, notes of slides."""
 
+import io
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from rag.core.optional import require
 from rag.data.documents import tables
 from rag.data.documents.blocks import BULLET, Piece, clean, first_heading
-from rag.data.documents.limits import Limits, open_office
+from rag.data.documents.limits import Limits
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -17,12 +18,12 @@ _Notes = Mapping[tuple[str, str], str]  # by the tag and the id of what refers t
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
 
 
-def word(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
+def word(data: bytes) -> tuple[str, list[Piece]]:
     """Title and pieces of a DOCX file, with insertions and without deletions that are still marked.
 
     Notes stand below the paragraph that refers to them. Word stores no pages; pieces have none.
     """
-    document = require("docx", "docs").Document(open_office(data, limits))
+    document = require("docx", "docs").Document(io.BytesIO(data))
     pieces = list(_blocks(document.element.body, document, _notes(document)))
     return _title(document) or first_heading(pieces), pieces
 
@@ -129,9 +130,12 @@ def _table(element: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
         yield from tables.grid(cells)
 
 
-def slides(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
-    """Title and pieces of a PPTX file: a slide's title is its heading, its number the page; notes follow."""
-    show = require("pptx", "docs").Presentation(open_office(data, limits))
+def slides(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ...]]:
+    """Title and pieces of a PPTX file: a slide's title is its heading, its number the page; notes follow.
+
+    Of notes about the conversion there are none.
+    """
+    show = require("pptx", "docs").Presentation(io.BytesIO(data))
     limits.check_pages(len(show.slides), "slides")
     pieces: list[Piece] = []
     for number, slide in enumerate(show.slides, start=1):
@@ -147,7 +151,7 @@ def slides(data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
             body += [Piece("paragraph", line, page=page) for line in notes]
         if name or any(piece.text.strip() for piece in body):
             pieces += [Piece("heading", name or f"Slide {page}", 1, page), *body]
-    return _title(show) or first_heading(pieces), pieces
+    return _title(show) or first_heading(pieces), pieces, ()
 
 
 def _shape(shape: Any, page: str) -> Iterator[Piece]:

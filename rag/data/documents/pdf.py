@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from contextlib import closing
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -96,24 +96,11 @@ def number_of_page(path: Path, label: str) -> int:
         1
     """
     try:
-        labels = _labels_of_file(path, path.stat().st_mtime_ns)
-    except (OSError, MissingDependencyError):
+        with _one_at_a_time, closing(require("pypdfium2", "docs").PdfDocument(path)) as document:
+            labels = _labels(document)
+    except (OSError, RuntimeError, MissingDependencyError):  # PDFium's errors are the second
         return 1
     return labels.index(label) + 1 if label in labels else 1
-
-
-@lru_cache(maxsize=64)
-def _labels_of_file(path: Path, _changed: int) -> list[str]:
-    library = require("pypdfium2", "docs")
-    with _one_at_a_time:
-        try:
-            document = library.PdfDocument(path)
-        except library.PdfiumError:
-            return []
-        try:
-            return _labels(document)
-        finally:
-            document.close()
 
 
 def _labels(document: Any) -> list[str]:

@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 
 from rag.core.optional import require
 from rag.data.documents.blocks import Piece, Unreadable, clean
-from rag.data.documents.limits import Limits, open_office
+from rag.data.documents.limits import Limits
 from rag.data.documents.tables import MAX_NAME_CHARS, is_header, is_number, rows
 
 _DELIMITERS = ",;\t|"
@@ -105,8 +105,8 @@ def _is_title(block: Sequence[Row], at: int | None, following: Sequence[Row], na
     return (size == 1 and bool(at)) or (len(block) == 1 and _header_at(following, (), narrow) == 0)
 
 
-def csv_table(text: str) -> Iterator[Piece]:
-    """The tables of a CSV file; its delimiter is the one that splits the first lines most evenly.
+def csv_table(text: str) -> tuple[str, list[Piece]]:
+    """Title ("") and tables of a CSV file; its delimiter is the one that splits the first lines most evenly.
 
     A first line such as `sep=;`, which Excel writes, names the delimiter and is no row.
     """
@@ -121,13 +121,12 @@ def csv_table(text: str) -> Iterator[Piece]:
         cells = list(csv.reader(io.StringIO(text, newline=""), delimiter=best))
     except csv.Error as error:
         raise Unreadable("broken file", "save it as CSV again", str(error)) from error
-    yield from sheet(cells)
+    return "", list(sheet(cells))
 
 
 def workbook(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ...]]:
     """Title and pieces of an XLSX file, each sheet a section, and notes about formulas without a value."""
-    source = open_office(data, limits)
-    book = require("openpyxl", "docs").load_workbook(source, read_only=True, data_only=True)
+    book = require("openpyxl", "docs").load_workbook(io.BytesIO(data), read_only=True, data_only=True)
     limits.check_pages(len(book.worksheets), "sheets")
     pieces, notes = list[Piece](), list[str]()
     for page in book.worksheets:
@@ -135,10 +134,10 @@ def workbook(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, 
             continue
         page.reset_dimensions()  # some programs write wrong ones, and rows would be cut by them
         rows = (
-            {column: text for column, value in enumerate(row) if (text := shown(value))} if row else {}
+            {column: text for column, value in enumerate(row) if (text := _shown(value))} if row else {}
             for row in page.iter_rows(values_only=True)
         )
-        found = list(sheet(dense(rows, limits)))
+        found = list(sheet(_dense(rows, limits)))
         pieces += [Piece("heading", page.title, 1), *found] if found else []
         if missing := len(_WITHOUT_VALUE.findall(book._archive.read(page._worksheet_path))):
             noun = "formula has" if missing == 1 else "formulas have"
@@ -149,8 +148,8 @@ def workbook(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, 
     return book.properties.title or "", pieces, tuple(notes)
 
 
-def dense(rows: Iterable[Mapping[int, str]], limits: Limits) -> list[list[str]]:
-    """The rows of a sheet by columns, without those in which no row has anything, and one empty row for many.
+def _dense(rows: Iterable[Mapping[int, str]], limits: Limits) -> list[list[str]]:
+    """The rows by columns, without those in which no row has anything, and one empty row for many.
 
     Args:
         rows: cells that are not empty, by the number of the column.
@@ -171,7 +170,7 @@ def dense(rows: Iterable[Mapping[int, str]], limits: Limits) -> list[list[str]]:
     return [[row.get(column, "") for column in used] for row in filled]
 
 
-def shown(value: object) -> str:
+def _shown(value: object) -> str:
     """A cell as people read it: dates without midnight, whole numbers without ".0"."""
     if value is None:
         return ""

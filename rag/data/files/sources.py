@@ -125,7 +125,7 @@ def find_sources(
     sources: list[Source] = []
     for path in paths:
         if path == STDIN:
-            if format in ("parquet", "beir", "hf", "irds"):
+            if format in ("parquet", "beir", "hf", "irds", DOCUMENTS):
                 raise ConfigError(f"format {format!r} cannot be read from standard input")
             sources.append(Source(STDIN, format, "stdin"))
         elif is_named(path) or format in ("hf", "irds"):

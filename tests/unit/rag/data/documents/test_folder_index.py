@@ -98,28 +98,3 @@ def test_a_folder_that_may_not_be_read_is_told_and_no_reason_to_delete(
         main(["index", str(folder), "--update", index])
     assert caught.value.code != 0
     assert "secret may not be read" in capsys.readouterr().err
-
-
-def test_a_refused_folder_stays_as_it_is(tmp_path: Path) -> None:
-    for name in ("docs", "mine"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "a.txt").write_text("Some text.")
-    with pytest.raises(SystemExit) as caught:
-        main(["index", str(tmp_path / "docs"), "--out", str(tmp_path / "mine"), "--retriever", "bm25"])
-    assert caught.value.code == 2
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["a.txt"]
-
-
-def test_a_corpus_that_changed_during_the_build_gets_a_hint_that_works(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    docs, index = tmp_path / "docs", str(tmp_path / "index")
-    docs.mkdir()
-    (docs / "a.txt").write_text("Some text.")
-    begun = ["index", str(docs), "--out", index, "--retriever", "bm25"]
-    with pytest.raises(SystemExit):
-        main([*begun, "--until", "passages"])
-    (docs / "b.txt").write_text("More text.")
-    with pytest.raises(SystemExit):
-        main(begun)
-    assert "not finished: give the files that it was begun with" in capsys.readouterr().err

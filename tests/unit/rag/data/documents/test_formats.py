@@ -234,19 +234,6 @@ def test_a_document_that_is_a_message_by_itself_is_read() -> None:
     assert ("heading", "attachment.pdf") in blocks(convert(pdf, "a.eml"))
 
 
-@pytest.mark.parametrize("name", ["old.mbox", "old"])
-def test_each_message_of_a_mailbox_is_a_section(name: str) -> None:
-    first = "From ann Mon Jan  5 10:00:00 2009\nFrom: ann@example.org\nSubject: One\n\nFrom here on, é.\n\n"
-    second = "From bo Tue Jan  6 10:00:00 2009\nSubject: Two\nTo: ann@example.org\n"
-    second += "Content-Type: text/html\n\n<p>Second.</p><h1>Part</h1><p>Last.</p>\n"
-    converted = convert((first + second).encode("latin-1"), name)
-    assert [text for kind, text in blocks(converted) if kind == "heading"] == ["One", "Two", "Part"]
-    assert [block.level for block in converted.blocks if block.kind == "heading"] == [1, 1, 2]
-    assert [text for kind, text in blocks(converted) if kind == "paragraph"][1:] == [
-        "From here on, é.", "To: ann@example.org", "Second.", "Last.",
-    ]  # fmt: skip
-
-
 def test_plain_text() -> None:
     prose = [
         "It is a paragraph that was broken by hand at about",
@@ -274,3 +261,46 @@ def test_the_content_decides_before_the_name() -> None:
     assert of(make.pdf_of([("p", "Text of it.")]), "a.docx") == [("paragraph", "Text of it.")]
     assert of(make.word([("p", "Text.")]), "a.pdf") == [("paragraph", "Text.")]
     assert of(make.page([("p", "Text.")]), "a.pdf") == [("paragraph", "Text.")]
+
+
+def odt_row(*cells: str) -> str:
+    return f"<table:table-row>{''.join(cells)}</table:table-row>"
+
+
+def odt_cell(text: str, **attributes: str) -> str:
+    """A cell; `table_number_rows` is its attribute "table:number-rows"."""
+    named = [f'{name.replace("_", ":", 1).replace("_", "-")}="{value}"' for name, value in attributes.items()]
+    return f"<table:table-cell {' '.join(named)}><text:p>{text}</text:p></table:table-cell>"
+
+
+def test_a_text_without_what_is_deleted_or_generated_and_with_its_notes() -> None:
+    body = """<text:tracked-changes><text:p>deleted</text:p></text:tracked-changes>
+      <text:p text:style-name="Title">Guide</text:p>
+      <text:table-of-content><text:p>Guide 1</text:p></text:table-of-content>
+      <text:section><text:p>Use<text:s text:c="2"/>a<text:tab/>b
+      <office:annotation><text:p>why?</text:p></office:annotation> now<text:note><text:note-citation>1
+      </text:note-citation><text:note-body><text:p>A note.</text:p></text:note-body></text:note>,
+      <text:span>in <text:a>bold</text:a></text:span>.</text:p></text:section>
+      <text:list><text:list-item><text:p>one</text:p><text:p>more</text:p>
+        <text:list><text:list-item><text:p>inner</text:p></text:list-item></text:list></text:list-item></text:list>
+      <text:p><draw:frame><draw:text-box><text:p>In a box.</text:p></draw:text-box></draw:frame></text:p>"""
+    assert of(make.odf("text", body), "a.odt") == [
+        ("heading", "Guide"), ("paragraph", "Use a b now, in bold."), ("paragraph", "A note."),
+        ("item", "• one"), ("item", "more"), ("item", "• inner"), ("paragraph", "In a box."),
+    ]  # fmt: skip
+    assert (
+        convert(make.odf("text", body, title="From the properties"), "a.odt").title == "From the properties"
+    )
+
+
+def test_merged_cells_count_for_each_column() -> None:
+    covered = "<table:covered-table-cell/>"
+    header = odt_row(odt_cell("Size", table_number_columns_spanned="2"), covered, odt_cell("Room"))
+    rows = (
+        f"<table:table-header-rows>{header}</table:table-header-rows>",
+        odt_row(odt_cell("5"), odt_cell("6"), odt_cell("cellar", table_number_rows_spanned="2")),
+        odt_row(odt_cell("7"), odt_cell("8"), covered),
+    )
+    assert of(make.odf("text", f"<table:table>{''.join(rows)}</table:table>"), "a.odt") == [
+        ("row", "Size: 5; Size: 6; Room: cellar"), ("row", "Size: 7; Size: 8"),
+    ]  # fmt: skip

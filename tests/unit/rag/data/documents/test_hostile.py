@@ -1,13 +1,10 @@
 """Small files that would use all of the time or memory, and converters whose parent is gone."""
 
 import io
-import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import openpyxl
@@ -17,6 +14,7 @@ from rag.data.corpus import read_documents
 from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
 from rag.data.documents.limits import Limits
+from rag.data.documents.read import CONVERTER, request_line
 from rag.data.records import ReadReport
 from tests import document_makers as make
 
@@ -77,12 +75,9 @@ def test_lines_of_a_log_stay_lines(name: str) -> None:
 
 def worker(path: Path, timeout_s: float) -> "subprocess.Popen[bytes]":
     """A converter at work on a file that never ends."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rag.data.documents.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    request = {"path": str(path), "limits": asdict(Limits(timeout_s=timeout_s)), "encoding": "utf-8"}
+    process = subprocess.Popen(CONVERTER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
-    process.stdin.write(json.dumps(request).encode() + b"\n")
+    process.stdin.write(request_line(str(path), Limits(timeout_s=timeout_s)))
     process.stdin.flush()
     return process
 

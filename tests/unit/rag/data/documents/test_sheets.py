@@ -1,16 +1,9 @@
 """Spreadsheets as people lay them out: titles, notes and empty rows above tables, several tables in one."""
 
-import io
-import zipfile
-
-import docx
-import pptx
 import pytest
 
-from rag.data.documents.convert import convert
 from rag.data.documents.sheets import sheet
 from rag.data.documents.tables import grid
-from tests import document_makers as make
 
 
 def pieces(*lines: str) -> list[str]:
@@ -75,39 +68,3 @@ def test_what_is_a_header(lines: tuple[str, ...], expected: list[str]):
 def test_a_merged_title_of_a_table_in_a_text_is_said_once():
     cells = [["Rooms"] * 3, ["week", "room", "who"], ["2", "37", "Ann"]]
     assert [piece.text for piece in grid(cells)] == ["Rooms", "week: 2; room: 37; who: Ann"]
-
-
-def strict(data: bytes) -> bytes:
-    """An Office file in the other of the two forms that the standard has, with its namespaces."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(buffer, "w") as copy:
-        for name in archive.namelist():
-            content = archive.read(name).decode("utf-8", "surrogateescape")
-            for part in (
-                "officeDocument",
-                "wordprocessingml",
-                "spreadsheetml",
-                "presentationml",
-                "drawingml",
-            ):
-                common = f"http://schemas.openxmlformats.org/{part}/2006/"
-                content = content.replace(common, f"http://purl.oclc.org/ooxml/{part}/")
-            copy.writestr(name, content.encode("utf-8", "surrogateescape"))
-    return buffer.getvalue()
-
-
-def test_strict_office_files_are_read():
-    letter, show = docx.Document(), pptx.Presentation()
-    letter.add_heading("Rent", 1)
-    letter.add_paragraph("It is 900.")
-    slide = show.slides.add_slide(show.slide_layouts[1])
-    slide.shapes.title.text = "Plan"
-    slide.placeholders[1].text = "one"
-    files = {"a.xlsx": make.workbook({"S": [["Week", "Room"], [2, 37]]})}
-    for name, document in (("a.docx", letter), ("a.pptx", show)):
-        buffer = io.BytesIO()
-        document.save(buffer)
-        files[name] = buffer.getvalue()
-    for name, data in files.items():
-        assert b"purl.oclc.org" in zipfile.ZipFile(io.BytesIO(strict(data))).read("_rels/.rels")
-        assert convert(strict(data), name) == convert(data, name)
