@@ -98,7 +98,7 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
         recipe: see `recipe_class`.
         out: folder of the run.
         config: a preset's name or a YAML or JSON file.
-        settings: override `config`; nested groups as mappings, or flat where the name is unique.
+        settings: override those of `config`.
 
     Returns:
         The folder of the finished encoder or reader.
@@ -137,7 +137,7 @@ def resolve(config: Any) -> Any:
     if config.recipe == "reranker":
         from readers.extractive.files import plain_encoder
 
-        return config.replaced(question_encoder=plain_encoder(config.model.question_encoder, config.out))
+        return config.replaced(question_encoder=plain_encoder(config.question_encoder, config.out))
     if config.recipe == "generator" and config.index is not None:
         held_out = config.validation_file
         return config.replaced(

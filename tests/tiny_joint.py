@@ -54,11 +54,9 @@ def joint_world(folder: Path, *, seed: int = 0, copy_steps: int = 150) -> dict[s
     return {
         "train_files": [str(folder / "train.jsonl")], "validation_file": str(folder / "dev.jsonl"),
         "index": str(folder / "index"), "top_k": 5,
-        "reader": {
-            "generator": str(generator), "template": "{question} [SEP] {text}", "passage_tokens": 24,
-            "answer_tokens": 2, "question_tokens": 12, "batch_tokens": 4096,
-        },
-        "model": {"dropout": 0.0, "shared": False}, "batch_size": 16, "precision": "fp32", "threads": 1,
+        "generator": str(generator), "template": "{question} [SEP] {text}", "reader_passage_tokens": 24,
+        "answer_tokens": 2, "reader_question_tokens": 12, "batch_tokens": 4096,
+        "dropout": 0.0, "shared": False, "batch_size": 16, "precision": "fp32", "threads": 1,
     }  # fmt: skip
 
 

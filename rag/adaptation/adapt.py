@@ -51,7 +51,7 @@ def adapt_retriever(config: AdaptConfig, training: DprTrainConfig) -> Path:
     with Index.open(config.index) as index:
         if index.encoder_identity is not None:
             adopted = adopt_index(training.replaced(index=config.index), index)  # named in its errors alone
-            most = min(training.model.passage_tokens, adopted.model.passage_tokens)
+            most = min(training.passage_tokens, adopted.passage_tokens)
             training = adopted.replaced(index=training.index, passage_tokens=most)
     with directory_lock(config.out / "questions"):
         _write_questions(config)

@@ -23,7 +23,7 @@ from rag.cli.options import (
     explained,
     option,
 )
-from rag.config import Config, merged, parse_overrides, parse_scalar
+from rag.config import Config, parse_overrides, parse_scalar
 from rag.core.errors import ConfigError
 
 _RETRIEVERS, _READERS, _TOGETHER = "Retrievers", "Readers", "Retriever and reader together"
@@ -57,9 +57,9 @@ _FLAGS_OF: dict[str, dict[str, tuple[str, ...]]] = {
     "ict": _CORPUS,
     "reader": {"encoder": ("--from",)},
     "generator": {"model": ("--from",), "encoder": ("--warm-start",)},
-    "orqa": {**_INDEX_ENCODER, "reader.encoder": ("--reader",)},
-    "mlm": {**_CORPUS, "mlm.encoder": ("--from",)},
-    "realm": {**_CORPUS, **_INDEX_ENCODER, "mlm.encoder": ("--reader",)},
+    "orqa": _INDEX_ENCODER,
+    "mlm": {**_CORPUS, "reader": ("--from",)},
+    "realm": {**_CORPUS, **_INDEX_ENCODER},
     "rag": _INDEX_ENCODER,
     "emdr2": _INDEX_ENCODER,
 }
@@ -129,13 +129,13 @@ def recipe_command(name: str) -> Any:
     options |= {"config": (ConfigSource, None), "set_": (Assignments, None), "threads": (Threads, None)}
     options |= {"ray": (RayAddress, None)} if name in _REFRESHED else {}
     options |= {"out": (Out, REQUIRED)}
-    flags = {key.rpartition("__")[2]: _flag(key, annotation) for key, (annotation, _) in options.items()}
+    flags = {name: _flag(name, annotation) for name, (annotation, _) in options.items()}
 
     def run(config: str | None, set_: list[str] | None, ray: str | None = None, **given: Any) -> None:
         if name == "reader":
             given["train"] = _reader_sets(given["train"], given.pop("negatives"))
-        settings = {key.replace("__", "."): value for key, value in given.items() if value not in (None, [])}
-        train(name, config, settings, set_ or [], flags, ray)
+        settings = {key: value for key, value in given.items() if value not in (None, [])}
+        train(name, config, settings | parse_overrides(set_ or []), flags, ray)
 
     help = f"{_RECIPES.get(name, (None, name))[1]}\n\n{_RESUMED}"
     return command_of(name, command_with(options, run, like=recipe_command, help=help))
@@ -145,14 +145,12 @@ def train(
     name: str,
     source: str | None,
     settings: Mapping[str, Any],
-    assignments: Sequence[str],
     flags: Mapping[str, str],
     ray: str | None,
 ) -> None:
-    """Train: options win over `source`, assignments over both.
+    """Train: settings win over those of `source`.
 
     Args:
-        settings: from options, by dotted name.
         flags: setting → option, for messages.
     """
     from rag.core.log import setup_logging
@@ -161,14 +159,7 @@ def train(
 
     is_first = os.environ.get("RANK", "0") == "0"
     setup_logging("INFO" if is_first else "WARNING")
-    overrides: dict[str, Any] = {}
-    for key, value in settings.items():
-        *groups, last = key.split(".")
-        place = overrides
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[last] = value
-    config = read_config(recipe_class(name), source, merged(overrides, parse_overrides(assignments)), flags)
+    config = read_config(recipe_class(name), source, settings, flags)
     with encoding_at(ray) as encoding:
         finished = run(config, **encoding)
     if is_first:
@@ -176,24 +167,20 @@ def train(
         typer.echo(_USES.get(name, _ENCODER).format(finished, index if index.is_dir() else "…"))
 
 
-def _setting_options(recipe: str, kind: type[Config], group: str = "") -> dict[str, tuple[Any, Any]]:
-    """An option for each setting, those of groups too; its name has the group's where two share it."""
+def _setting_options(recipe: str, kind: type[Config]) -> dict[str, tuple[Any, Any]]:
+    """An option for each setting."""
     options: dict[str, tuple[Any, Any]] = {}
-    helps, groups, homes = explained(kind), kind.groups(), kind._homes()
+    helps = explained(kind)
     flags = {**_FLAGS, **_FLAGS_OF.get(recipe, {})}
     for name, field in kind.model_fields.items():
         if name in ("out", "threads"):
-            continue
-        if name in groups:
-            inner = _setting_options(recipe, groups[name], name)
-            options |= {key if key in homes else f"{name}__{key}": value for key, value in inner.items()}
             continue
         annotation, more = _option_type(field.annotation)
         usual = None if field.is_required() else field.get_default(call_default_factory=True)
         flag = f"--{name.replace('_', '-')}"
         if annotation == bool | None:
             flag = f"{flag}/--no{flag[1:]}"
-        spellings = flags.get(f"{group}.{name}", flags.get(name, (flag,)))
+        spellings = flags.get(name, (flag,))
         is_stated = isinstance(usual, int | float) or (isinstance(usual, str) and usual != "")
         help = f"{helps[name]} Default: {usual}." if is_stated else helps[name]
         more |= bounds_of(field)

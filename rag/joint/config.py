@@ -10,42 +10,17 @@ from pydantic import Field, model_validator
 from rag.config import Config
 from rag.data.examples import Needed
 from rag.training.config import RefreshedConfig, TrainConfig
-from readers.extractive.training.config import ReaderModelConfig
 from readers.generative.settings import Marginal
 from retrievers.training.config import (
     BiEncoderConfig,
     CorpusConfig,
     HeldOutConfig,
-    ModelConfig,
     QuestionsConfig,
 )
 
 DocumentSide = Literal["frozen", "reencode", "rerank"]
 Masks = Literal["salient", "random", "span"]
 Fused = Literal["emdr2", "pdist", "loop", "adist"]
-
-
-class JointReaderConfig(Config):
-    """Settings of the generator; None means the value of its folder.
-
-    Attributes:
-        generator: folder of `rag train generator`, or any sequence-to-sequence checkpoint.
-        dropout: dropout rate; None keeps the model's.
-        template: format of an input, with {question}, {title} and {text} as placeholders.
-        passage_tokens: maximum input length, special tokens included.
-        question_tokens, answer_tokens: maximum lengths of question and answer.
-        batch_tokens: number of tokens that are encoded at a time.
-        beams: number of beams of the finished reader.
-    """
-
-    generator: str
-    dropout: float | None = Field(default=None, ge=0, lt=1)
-    template: str | None = None
-    passage_tokens: int | None = Field(default=None, ge=8)
-    question_tokens: int | None = Field(default=None, ge=1)
-    answer_tokens: int | None = Field(default=None, ge=1)
-    batch_tokens: int | None = Field(default=None, ge=1)
-    beams: int | None = Field(default=None, ge=1)
 
 
 class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
@@ -61,9 +36,16 @@ class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
         top_k: passages per question, K.
         over_retrieve: see "rerank".
         index_type: type of the finished index, if the passage encoder is trained.
-        reader: settings of the generator.
+        generator: folder of `rag train generator`, or any sequence-to-sequence checkpoint.
+        reader_dropout: dropout rate of the generator; None keeps the model's.
+        template: format of its input, with {question}, {title} and {text} as placeholders; None keeps that of
+            its folder, as for the next ones.
+        reader_passage_tokens: maximum length of its input, special tokens included.
+        reader_question_tokens, answer_tokens: maximum lengths of question and answer.
+        batch_tokens: number of tokens that are encoded at a time.
+        beams: number of beams of the finished reader.
 
-    `run.select_by` may be "em", "f1", "nll" or a top-k, of held-out questions.
+    `select_by` may be "em", "f1", "nll" or a top-k, of held-out questions.
     """
 
     recipe: ClassVar[str]
@@ -75,8 +57,15 @@ class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
     top_k: int = Field(default=5, ge=1)
     over_retrieve: int = Field(default=0, ge=0)
     index_type: str = "flat"
-    model: ModelConfig = ModelConfig(shared=False)
-    reader: JointReaderConfig
+    shared: bool = False
+    generator: str
+    reader_dropout: float | None = Field(default=None, ge=0, lt=1)
+    template: str | None = None
+    reader_passage_tokens: int | None = Field(default=None, ge=8)
+    reader_question_tokens: int | None = Field(default=None, ge=1)
+    answer_tokens: int | None = Field(default=None, ge=1)
+    batch_tokens: int | None = Field(default=None, ge=1)
+    beams: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _cross_check_joint(self) -> JointTrainConfig:
@@ -84,7 +73,7 @@ class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):
             raise ValueError("set over_retrieve with document_side rerank, and only then")
         if self.over_retrieve and self.over_retrieve <= self.top_k:
             raise ValueError(f"over_retrieve ({self.over_retrieve}) must be more than top_k ({self.top_k})")
-        if self.document_side == "frozen" and self.model.shared:
+        if self.document_side == "frozen" and self.shared:
             raise ValueError("document_side frozen trains only the question encoder: set shared=false")
         return self
 
@@ -139,20 +128,6 @@ class EmdrTrainConfig(JointTrainConfig):
     target_temperature: float = Field(default=1.0, gt=0)
 
 
-class OrqaReaderConfig(ReaderModelConfig):
-    """The span reader.
-
-    Attributes:
-        encoder: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
-            `all-MiniLM-L6-v2`.
-        max_tokens: maximum length of question, title and text together; the rest is truncated.
-        max_answer_tokens: maximum length of a span.
-    """
-
-    max_tokens: int = Field(default=320, ge=32, le=512)
-    max_answer_tokens: int = Field(default=10, ge=1)
-
-
 class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
     """Settings of `rag train orqa`.
 
@@ -164,9 +139,16 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
             contain an answer first.
         read: K, number of passages that the reader reads.
         answers: "strings", "regex" (regular expressions), or "auto": what the question set says.
-        reader: settings of the span reader.
+        reader: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
+            `all-MiniLM-L6-v2`.
+        reader_dropout: dropout of its hidden states and attention weights.
+        freeze_word_embeddings: leave its word embedding matrix as it is.
+        reader_tokens: maximum length of question, title and text together; the rest is truncated.
+        reader_question_tokens, title_tokens: lengths that questions and titles are truncated to, in the
+            finished reader too.
+        max_answer_tokens: maximum length of a span.
 
-    `run.select_by` may be "em" or a top-k, of held-out questions.
+    `select_by` may be "em" or a top-k, of held-out questions.
     """
 
     recipe: ClassVar[str] = "orqa"
@@ -178,19 +160,23 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
     early: int = Field(default=5000, ge=1)
     read: int = Field(default=5, ge=1)
     answers: Literal["auto", "strings", "regex"] = "auto"
-    model: ModelConfig = ModelConfig(shared=False)
-    reader: OrqaReaderConfig = OrqaReaderConfig()
+    shared: bool = False
+    reader: str | None = None
+    reader_dropout: float = Field(default=0.0, ge=0, lt=1)
+    freeze_word_embeddings: bool = True
+    reader_tokens: int = Field(default=320, ge=32, le=512)
+    reader_question_tokens: int = Field(default=64, ge=4, le=128)
+    title_tokens: int = Field(default=16, ge=0, le=64)
+    max_answer_tokens: int = Field(default=10, ge=1)
 
     @model_validator(mode="after")
     def _cross_check_orqa(self) -> OrqaTrainConfig:
         if self.read > self.early:
             raise ValueError(f"read ({self.read}) must be at most early ({self.early})")
-        if self.reader.answer_types or self.reader.skim_layer:
-            raise ValueError("answer_types and skim_layer are not for orqa: every answer is a span")
         return self
 
 
-class MlmConfig(Config):
+class FillerConfig(Config):
     """What fills in masked words.
 
     Attributes:
@@ -198,38 +184,36 @@ class MlmConfig(Config):
             the masked words out of the passage with an extractive reader (`rag.joint.span_filler`): it reads
             after minutes of training, and passages without the words do no harm.
         guess: for "span": probability of the words beside a passage that does not hold them.
-        encoder: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`, with a fresh head. For
+        reader: Hugging Face name or folder; None is the embedded `all-MiniLM-L6-v2`, with a fresh head. For
             "span" it may be a reader.
         sentence_tokens: maximum length of a sentence; longer ones are truncated.
         joint_tokens: maximum length of a sentence and a passage together.
-        mlm_dropout: dropout of hidden states and attention weights; None keeps that of the encoder's folder,
+        mlm_dropout: dropout of hidden states and attention weights; None keeps that of the reader's folder,
             and is 0 for "span".
     """
 
     fills: Literal["words", "span"] = "words"
     guess: float = Field(default=0.001, gt=0, lt=1)
-    encoder: str | None = None
+    reader: str | None = None
     sentence_tokens: int = Field(default=96, ge=8)
     joint_tokens: int = Field(default=288, ge=32, le=512)
     mlm_dropout: float | None = Field(default=None, ge=0, lt=1)
 
 
-class MaskedTrainConfig(TrainConfig):
+class MaskedTrainConfig(FillerConfig, TrainConfig):
     """Settings of recipes that predict masked words.
 
     Attributes:
         masks: what is masked: "salient" (dates, and names by capital letters and by titles of the corpus),
             "random" words or a random "span".
-        mlm: settings of the masked language model.
     """
 
     masks: Masks = "salient"
-    mlm: MlmConfig = MlmConfig()
 
     @model_validator(mode="after")
     def _cross_check_masks(self) -> MaskedTrainConfig:
-        if self.masks == "random" and self.mlm.fills == "span":
-            raise ValueError("mlm.fills=span copies one run of words: use masks=salient or masks=span")
+        if self.masks == "random" and self.fills == "span":
+            raise ValueError("fills=span copies one run of words: use masks=salient or masks=span")
         return self
 
 
@@ -279,15 +263,15 @@ class RealmTrainConfig(RefreshedConfig, BiEncoderConfig, MaskedTrainConfig, Corp
     document_side: Literal["reencode", "frozen"] = "reencode"
     train_reader: bool = True
     batch_size: int = Field(default=16, ge=1)
-    model: ModelConfig = ModelConfig(question_tokens=96)
+    question_tokens: int = Field(default=96, ge=4, le=4096)
 
     @model_validator(mode="after")
     def _cross_check_realm(self) -> RealmTrainConfig:
-        if self.document_side == "frozen" and self.model.shared:
+        if self.document_side == "frozen" and self.shared:
             raise ValueError("document_side frozen trains only the question encoder: set shared=false")
-        if self.model.question_tokens < self.mlm.sentence_tokens:
+        if self.question_tokens < self.sentence_tokens:
             raise ValueError(
-                f"the retriever reads question_tokens ({self.model.question_tokens}) of a sentence of up to "
-                f"sentence_tokens ({self.mlm.sentence_tokens}): masks after them would not be in the query"
+                f"the retriever reads question_tokens ({self.question_tokens}) of a sentence of up to "
+                f"sentence_tokens ({self.sentence_tokens}): masks after them would not be in the query"
             )
         return self

@@ -22,6 +22,6 @@ def train_emdr2(config: EmdrTrainConfig, *, encode: EncodesCorpus | None = None)
     """
     objective = partial(
         fused_loss, config.objective, marginal=config.marginal, target_temperature=config.target_temperature,
-        batch_tokens=config.reader.batch_tokens or 8192,
+        batch_tokens=config.batch_tokens or 8192,
     )  # fmt: skip
     return train_together(config, objective, {"mode": "fid"}, encode=encode)

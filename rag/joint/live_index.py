@@ -83,7 +83,7 @@ class IndexRefresher:
 
     def build(self, snapshot: Path, before: Refreshed | None, folder: Path) -> None:
         """See `Refresher.build`."""
-        precision = self._config.optim.precision
+        precision = self._config.precision
         encoder = BiEncoder.load(snapshot / "encoder", device=self._device, precision=precision)
         with Index.open(self._config.index) as index:
             self._encode(folder / "embeddings", index.passages, encoder, "float32")
@@ -108,6 +108,6 @@ def index_refresh(
     """
     return encoder_refresh(
         config, model, lambda: part(master.state(), "retriever"), IndexRefresher, live_index.take_up,
-        max_length=config.model.passage_tokens, key=live_index.key, world=world, encode=encode,
+        max_length=config.passage_tokens, key=live_index.key, world=world, encode=encode,
         begins_with_result=True,
     )  # fmt: skip

@@ -21,7 +21,7 @@ from rag.core.types import Passage
 from rag.data.salient import CapitalTagger, CharSpans, find_dates
 from rag.data.selection import check_usable
 from rag.data.sentences import split_sentences
-from rag.joint.config import Masks, MlmConfig
+from rag.joint.config import FillerConfig, Masks
 from rag.joint.salient import choose_spans
 from rag.runtime.backbone import attention_for, loading, run_backbone, set_dropout
 from rag.runtime.cpu_training import use_fast_dropout
@@ -331,7 +331,7 @@ class MaskedReader(Filler):
         if max_tokens > limit:
             raise ConfigError(
                 f"rows have {max_tokens} tokens, {name_or_path} reads at most {limit}",
-                hint="lower mlm.joint_tokens",
+                hint="lower joint_tokens",
             )
         if not fresh and any(name.endswith("dense.weight") for name in report["missing_keys"]):
             log.warning(
@@ -345,10 +345,10 @@ class MaskedReader(Filler):
         return cls(model.to(device).train(), tokenizer, max_tokens=max_tokens)
 
     @classmethod
-    def of(cls, config: MlmConfig, device: str = "cpu", *, fresh: bool = False) -> MaskedReader:
+    def of(cls, config: FillerConfig, device: str = "cpu", *, fresh: bool = False) -> MaskedReader:
         """Load the encoder that a configuration names; see `load`."""
         return cls.load(
-            config.encoder or embedded_encoder_dir(), max_tokens=config.joint_tokens,
+            config.reader or embedded_encoder_dir(), max_tokens=config.joint_tokens,
             dropout=config.mlm_dropout, device=device, fresh=fresh,
         )  # fmt: skip
 

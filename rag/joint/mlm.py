@@ -44,38 +44,36 @@ def train_mlm(config: MlmTrainConfig) -> Path:
         DataError: the corpus has nothing to mask.
         ConfigError: the encoder cannot be a masked language model.
     """
-    start = config.mlm.encoder
-    if config.mlm.fills == "words":
-        start = plain_encoder(start, config.out)
-    resolved = config.replaced(mlm={"encoder": start})
-    return train(resolved, partial(_build_run, resolved), "mlm")
+    if config.fills == "words":
+        config = config.replaced(reader=plain_encoder(config.reader, config.out))
+    return train(config, partial(_build_run, config), "mlm")
 
 
 def _build_run(config: MlmTrainConfig, run: Run) -> Method:
     # model
-    reader = open_filler(config.mlm, run.device, fresh=True)
+    reader = open_filler(config, run.device, fresh=True)
     master = run.master(reader)
 
     # data
     store, key = open_corpus(config.train_files, run.out / "data", config.split, input_checksums(run.out))
     tagger = title_tagger(store, run.out / "data", key=key) if config.masks == "salient" else None
-    held_rows = held_out_rows(config, len(store), config.run.seed)
+    held_rows = held_out_rows(config, len(store), config.seed)
     rows = np.setdiff1d(np.arange(len(store)), held_rows)
     draw = partial(
         SentenceBatches, store, reader.tokenizer, masks=config.masks, tagger=tagger,
-        sentence_tokens=config.mlm.sentence_tokens, min_words=config.min_words,
+        sentence_tokens=config.sentence_tokens, min_words=config.min_words,
         recurring=True,
     )  # fmt: skip
     batches = draw(rows=rows, examples=Epochs.of(config, len(rows)))
     held_out: list[MaskedSentence] = []
     if len(held_rows):
-        once = Epochs(len(held_rows), min(_AT_ONCE, len(held_rows)), seed=config.run.seed)
+        once = Epochs(len(held_rows), min(_AT_ONCE, len(held_rows)), seed=config.seed)
         watched = draw(rows=held_rows, examples=once)
         held_out = [sentence for number in range(len(watched)) for sentence in watched[number]]
     return Method(
         reader, master, batches, lambda batch: masked_loss(reader, batch, run.world),
         export=lambda trained: reader.save(run.out / "mlm", trained.weights),
-        card=Card("rag.joint", "mlm.md", {"start": config.mlm.encoder}),
+        card=Card("rag.joint", "mlm.md", {"start": config.reader}),
         evaluate=partial(held_out_figures, reader, held_out) if held_out else None,
         facts={"passages": len(rows), "held-out sentences": len(held_out)},
     )  # fmt: skip

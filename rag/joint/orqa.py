@@ -118,7 +118,10 @@ def train_orqa(config: OrqaTrainConfig) -> Path:
 def _build_run(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
     # model
     retriever = load_model(config, run.device, freeze_passages=True)
-    reader, tokenizer = start_model(config.reader, longest=config.reader.max_tokens, seed=config.run.seed)
+    reader, tokenizer = start_model(
+        config.reader, longest=config.reader_tokens, seed=config.seed, dropout=config.reader_dropout,
+        freeze_word_embeddings=config.freeze_word_embeddings,
+    )  # fmt: skip
     module = nn.ModuleDict({"retriever": retriever, "reader": reader.to(run.device)})
     master = run.master(module)
 
@@ -171,11 +174,10 @@ class _Task:
     ) -> None:
         self.config, self.retriever, self.reader, self.tokenizer = config, retriever, reader, tokenizer
         self.index, self.live_index, self.questions, self.tokens = index, LiveIndex(index), questions, tokens
-        reading = config.reader
         limit = position_limit(reader.encoder.config.to_dict())  # type: ignore[operator,union-attr]
         self.settings = ReaderSettings(
-            max_tokens=min(reading.max_tokens, limit), question_tokens=reading.question_tokens,
-            title_tokens=reading.title_tokens, max_answer_tokens=reading.max_answer_tokens,
+            max_tokens=min(config.reader_tokens, limit), question_tokens=config.reader_question_tokens,
+            title_tokens=config.title_tokens, max_answer_tokens=config.max_answer_tokens,
             score_weight=retriever.scale,
         )  # fmt: skip
         self._layout = RowLayout(pair_template(tokenizer), self.settings)
@@ -225,7 +227,7 @@ class _Task:
         empty = replace(windows[0], text_from=0, text_to=0)  # for texts without a token
         chosen_rows = [first.get(group, empty) for group in range(len(pairs))]
         ids, mask, types, text = row_tensors(self._layout.template, chosen_rows)
-        right = torch.zeros(*ids.shape, self.config.reader.max_answer_tokens, dtype=torch.bool)
+        right = torch.zeros(*ids.shape, self.config.max_answer_tokens, dtype=torch.bool)
         for group, (place, passage) in enumerate(pairs):
             row, question = chosen_rows[group], self.questions[int(chosen[place])]
             places = answer_matcher(question.answers, question.answer_mode).places(passages[passage].text)
@@ -248,7 +250,7 @@ class _Task:
             DataError: none has.
         """
         count = min(_SAMPLE, len(self.questions))
-        sample = generator(self.config.run.seed, 41).choice(len(self.questions), count, replace=False)
+        sample = generator(self.config.seed, 41).choice(len(self.questions), count, replace=False)
         self.retriever.eval()
         vectors = self.retriever.encode_questions([self.tokens[int(n)] for n in sample])
         self.retriever.train()

@@ -29,7 +29,7 @@ def questions_of(
     """
     questions = [question for path in config.train_files for question in answered(path, is_regex)]
     given = None if config.validation_file is None else answered(config.validation_file, is_regex)
-    share, seed = config.validation_fraction, config.run.seed
+    share, seed = config.validation_fraction, config.seed
     train, held_out = hold_out(questions, share, seed, attrgetter("text"), given)
     if count := config.train_questions:
         train = draw_sample(train, count, seed)

@@ -23,7 +23,7 @@ def train_rag(config: RagTrainConfig, *, encode: EncodesCorpus | None = None) ->
     Note:
         One of a question's answers is drawn each time, where the paper makes an example of every pair.
     """
-    batch_tokens = config.reader.batch_tokens or 8192
+    batch_tokens = config.batch_tokens or 8192
     objective = partial(rag_loss, config.marginal, smoothing=config.smoothing, batch_tokens=batch_tokens)
     reads = {"mode": f"rag-{config.marginal}", "prior_scale": config.prior_scale}
     return train_together(config, objective, reads, retriever=config.retriever, encode=encode)

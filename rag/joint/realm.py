@@ -96,7 +96,7 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
     # model
     frozen = config.document_side == "frozen"
     retriever = load_model(config, run.device, freeze_passages=frozen)
-    reader = open_filler(config.mlm, run.device).requires_grad_(config.train_reader)
+    reader = open_filler(config, run.device).requires_grad_(config.train_reader)
     module = nn.ModuleDict({"retriever": retriever, "reader": reader})
     master = run.master(module)
 
@@ -109,7 +109,7 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
     drawn = config.batch_size * (_DRAWN if config.answered_within else 1)
     batches = SentenceBatches(
         store, reader.tokenizer, masks=config.masks, tagger=tagger, min_words=config.min_words,
-        sentence_tokens=config.mlm.sentence_tokens, examples=Epochs.of(config, len(store), drawn),
+        sentence_tokens=config.sentence_tokens, examples=Epochs.of(config, len(store), drawn),
         mask_token=mask_token(retriever.settings.question.weights_dir),
     )  # fmt: skip
     live_index = LiveIndex(index)

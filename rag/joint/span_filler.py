@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from rag.core.arrays import Int64
 from rag.core.errors import ConfigError
-from rag.joint.config import MlmConfig
+from rag.joint.config import FillerConfig
 from rag.joint.masked import Filled, Filler, MaskedReader, MaskedSentence
 from readers.extractive.files import SHIPPED_READER
 from readers.extractive.inference import row_tensors
 from readers.extractive.layout import Row
 from readers.extractive.model import SpanModel
 from readers.extractive.tokens import continuations
-from readers.extractive.training.config import ReaderModelConfig
 from readers.extractive.training.export import export_trained
 from readers.extractive.training.start import start_model
 
@@ -55,15 +54,15 @@ class SpanFiller(Filler):
         self._continues = continuations(tokenizer)
 
     @classmethod
-    def of(cls, config: MlmConfig, device: str = "cpu") -> SpanFiller:
+    def of(cls, config: FillerConfig, device: str = "cpu") -> SpanFiller:
         """Load the reader, or the encoder, that a configuration names; an encoder gets a fresh span head.
 
         Raises:
             ArtifactError: nothing there can be trained.
         """
-        folder = str(SHIPPED_READER) if config.encoder == "shipped" else config.encoder
-        start = ReaderModelConfig(encoder=folder, dropout=config.mlm_dropout or 0.0)
-        model, tokenizer = start_model(start, longest=config.joint_tokens, seed=0)
+        folder = str(SHIPPED_READER) if config.reader == "shipped" else config.reader
+        dropout = config.mlm_dropout or 0.0
+        model, tokenizer = start_model(folder, longest=config.joint_tokens, seed=0, dropout=dropout)
         filler = cls(model, tokenizer, max_tokens=config.joint_tokens, guess=config.guess)
         return filler.to(device).train()
 
@@ -185,7 +184,7 @@ def _at_first_mask(values: Tensor, longest: int) -> Tensor:
     return nn.functional.pad(values[..., None], (0, longest - 1))
 
 
-def open_filler(config: MlmConfig, device: str = "cpu", *, fresh: bool = False) -> Filler:
+def open_filler(config: FillerConfig, device: str = "cpu", *, fresh: bool = False) -> Filler:
     """What fills in masked words, as `config.fills` says.
 
     Args:

@@ -49,7 +49,7 @@ class JointBatches:
     """The batches of a run by number."""
 
     def __init__(self, config: JointTrainConfig, questions: list[Question], targets: list[list[str]]) -> None:
-        self.questions, self._targets, self._seed = questions, targets, config.run.seed
+        self.questions, self._targets, self._seed = questions, targets, config.seed
         self._epochs = Epochs.of(config, len(questions))
 
     def __len__(self) -> int:

@@ -101,7 +101,7 @@ def _build_run(
     hooks: FitHooks = FrozenIndex(index.version)
     finder: FixedFinder | LearningFinder
     if retriever is None:
-        searched = open_retriever(index, kind, encoder=config.model.question_encoder, device=run.device)
+        searched = open_retriever(index, kind, encoder=config.question_encoder, device=run.device)
         finder = FixedFinder(searched, index.passages, config.top_k, scale, run.device)
         questions, held_out = finder.answerable(questions), finder.answerable(held_out)
     else:
@@ -147,7 +147,7 @@ def _export_retriever(
     """Write the question encoder into the reader's folder and, if passages were trained too, `encoder/` and
     `index/`; returns what binds the reader to the index."""
     identity = index.require_dense().encoder
-    form = replace(encoder_form(config, retriever), max_length=config.model.passage_tokens)
+    form = replace(encoder_form(config, retriever), max_length=config.passage_tokens)
     if config.document_side != "frozen":
         export_model(run.out / "encoder", retriever, weights, form)
         encoder = BiEncoder.load(run.out / "encoder", device=run.device)
@@ -162,11 +162,16 @@ def _load_generator(
     config: JointTrainConfig, reads: Mapping[str, Any], device: str
 ) -> tuple[Seq2Seq, GeneratorSettings]:
     """The generator, and how it reads."""
-    given = config.reader.model_dump(exclude={"generator", "dropout"}, exclude_none=True)
+    stated = {
+        "template": config.template, "passage_tokens": config.reader_passage_tokens,
+        "question_tokens": config.reader_question_tokens, "answer_tokens": config.answer_tokens,
+        "batch_tokens": config.batch_tokens, "beams": config.beams,
+    }  # fmt: skip
+    stated = {name: value for name, value in stated.items() if value is not None}
     # What was trained to read passages together reads no more of them; RAG takes each by itself.
     most = config.top_k if reads["mode"] == "fid" else GeneratorSettings().max_passages
-    wanted = {**given, **reads, "no_answer": None, "max_passages": most}
+    wanted = {**stated, **reads, "no_answer": None, "max_passages": most}
     model, tokenizer, manifest = load_generator(
-        config.reader.generator, dropout=config.reader.dropout, train_on=device, **wanted
+        config.generator, dropout=config.reader_dropout, train_on=device, **wanted
     )
     return open_network(model.to(device), tokenizer, manifest.settings), manifest.settings

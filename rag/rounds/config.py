@@ -68,21 +68,15 @@ class DistillRoundsConfig(RoundsConfig):
     signal: SignalName = "span-likelihood"
 
 
-class ColbertRoundsConfig(RoundsConfig):
-    """Rounds in which answers tell positives from negatives, and a ColBERT model learns these.
-
-    Attributes:
-        guidance: which passages become positives and negatives.
-    """
+class ColbertRoundsConfig(RoundsConfig, GuidanceSettings):
+    """Rounds in which answers tell positives from negatives, and a ColBERT model learns these."""
 
     recipe: ClassVar[str] = "colbert"
     index_type: ClassVar[Literal["flat", "plaid"]] = "plaid"
 
-    guidance: GuidanceSettings = GuidanceSettings()
-
     @model_validator(mode="after")
     def _cross_check_guidance(self) -> ColbertRoundsConfig:
-        first = min(first for _, first in self.guidance.rules)
+        first = min(first for _, first in self.rules)
         if self.top_k < first:
             raise ValueError(
                 f"top_k ({self.top_k}) is less than the rule of positives needs: raise it to {first}"

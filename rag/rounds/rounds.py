@@ -175,7 +175,7 @@ def _write_examples(config: Any, found: Path, out: Path) -> None:
         return
     counts: Counter[str] = Counter()
     ranked = read_examples(found, needs="questions")
-    if not write_examples(out, guided_examples(ranked, config.guidance, counts)):
+    if not write_examples(out, guided_examples(ranked, config, counts)):
         raise DataError(
             f"no retrieved passage holds an answer to any of {counts['questions']} questions "
             f"({counts['without answers']} have no answers)",
@@ -192,13 +192,13 @@ def _train(
     if (encoder / "README.md").exists():  # a run writes it last
         return encoder
     begin = before is None or config.restart
-    stays = training.model.frozen == "passage"  # the vectors of an index: nothing has to be encoded again
+    stays = training.frozen == "passage"  # the vectors of an index: nothing has to be encoded again
     trained = training.replaced(
         out=folder / "retriever", train_files=(folder / "examples.json",),
         index=(config.index if begin else index) if stays else None,
-        question_encoder=training.model.question_encoder if begin else str(before),
-        passage_encoder=training.model.passage_encoder if begin else None,
-        reset_layers=training.model.reset_layers if begin else 0,
+        question_encoder=training.question_encoder if begin else str(before),
+        passage_encoder=training.passage_encoder if begin else None,
+        reset_layers=training.reset_layers if begin else 0,
     )  # fmt: skip
     finished: Path = trained.train_model()
     return finished
@@ -268,13 +268,11 @@ def _claim(config: RoundsConfig, training: BiEncoderConfig) -> None:
     """
     settings = config.model_dump(mode="json", exclude={"out", *config.free})
     files = [Path(path) for path in (config.questions, config.held_out) if path is not None]
-    free: Any = {name: set(kind.free) for name, kind in training.groups().items()}
-    free |= dict.fromkeys({"out", "train_files", *training.free}, True)
     settings |= {
         "recipe": config.recipe,
         "sha256": [sha256_file(path) for path in files if path.is_file()],
         "index_version": version_of(read_manifest(config.index)),
-        "training": training.model_dump(mode="json", exclude=free),
+        "training": training.model_dump(mode="json", exclude={"out", "train_files", *training.free}),
     }
     hint = "choose another --out, or repeat the command that started them"
     claim(config.out / "config.json", settings, "rounds", hint=hint)

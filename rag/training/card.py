@@ -9,10 +9,10 @@ from typing import Any
 
 from rag.config import RECIPE_KEY
 from rag.runtime.model_files import EMBEDDED_ENCODER_NAMES
-from rag.training.config import RunConfig, TrainConfig
+from rag.training.config import TrainConfig
 
 _FOLDERS = ("encoder", "cross-encoder", "reader", "trained", "query_encoder", "passage_encoder")  # of any run
-_LEFT_OUT: Any = {"out": True, "name": True, "notes": True, "run": set(RunConfig.free)}
+_LEFT_OUT = {"out", *TrainConfig.free}
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def claimed(config: Any) -> Iterator[World]:
     """Start a run: lock and claim its folder, set seeds and threads, and join its processes.
 
     Args:
-        config: a configuration with `out` and `run`.
+        config: a `TrainConfig`.
 
     Raises:
         MismatchedArtifactError: `config.out` holds a run with another configuration, or of other data.
@@ -41,8 +41,8 @@ def claimed(config: Any) -> Iterator[World]:
                 remove_temporaries(folder)
             claim_run(config, config.out)
         world.barrier()
-        seed_everything(config.run.seed)
-        use_threads(config.run.threads)
+        seed_everything(config.seed)
+        use_threads(config.threads)
         yield world
 
 
@@ -66,16 +66,16 @@ def refuse_other_content(out: Path) -> None:
 def claim_run(config: Config, out: Path) -> None:
     """Write the settings to `out/config.json`, or check that the run there has the same ones.
 
-    Settings are stored under the names that `--set` takes, with absolute paths. Settings that the class of
-    the configuration or of a group lists in `free` may differ; before the first checkpoint, all may. The
-    checksums of the training data are stored in `out/inputs.json` and checked in the same way.
+    Paths are stored as absolute ones. Settings that the class of the configuration lists in `free` may
+    differ; before the first checkpoint, all may. The checksums of the training data are stored in
+    `out/inputs.json` and checked in the same way.
 
     Raises:
         MismatchedArtifactError: the run was started with other settings or files; the message names them.
     """
     recipe = {RECIPE_KEY: name} if (name := getattr(config, RECIPE_KEY, "")) else {}
-    wanted = {**recipe, **_plain(config)}
-    free = {"out"}.union(config.free, *(kind.free for kind in config.groups().values()))
+    wanted = {**recipe, **{name: _as_json(value) for name, value in config}}
+    free = {"out", *config.free}
     path = out / _CONFIG
     is_begun = path.exists() and bool(complete_checkpoints(out / "checkpoints"))
     hint = "choose another --out, or repeat the command that started the run"
@@ -120,11 +120,6 @@ def _files(path: Path) -> list[Path]:
     if path.is_dir() and not is_question_folder(path):
         return corpus_files([path])
     return [file for file in question_files(path) if file.is_file()]
-
-
-def _plain(config: Config) -> dict[str, Any]:
-    """The settings by the names that `flat` gives, as JSON values."""
-    return {name: _as_json(value) for name, value in config.flat().items()}
 
 
 def _as_json(value: Any) -> Any:

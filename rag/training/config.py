@@ -1,4 +1,4 @@
-"""The settings of all training recipes: `optim` (optimisation) and `run` (validation, saving, seed)."""
+"""The settings of all training recipes: optimisation, validation, saving, seed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ScheduleName = Literal["linear", "constant"]
 LOG_EVERY_STEPS = 20  # where a run does not say
 
 
-class OptimConfig(Config):
-    """Settings of optimiser and learning rate schedule.
+class FitConfig(Config):
+    """Settings of the training loop.
 
     Attributes:
         learning_rate: peak learning rate, reached after the warm-up.
@@ -38,31 +38,6 @@ class OptimConfig(Config):
             the trained ones have the rest: less is forgotten, and what is learnt is often of more use
             elsewhere (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models"). New layers, which
             start with random weights, are averaged with these too.
-    """
-
-    learning_rate: Rate = 2e-5
-    learning_rates: Mapping[str, Rate] = Field(default_factory=dict)
-    schedule: ScheduleName = "linear"
-    warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
-    warmup_steps: int | None = Field(default=None, ge=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    clip_norm: float = Field(default=2.0, gt=0)
-    accumulate: int = Field(default=1, ge=1)
-    epochs: float = Field(default=1.0, gt=0)
-    max_steps: int | None = Field(default=None, ge=1)
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    start_share: float = Field(default=0.0, ge=0, lt=1)
-
-    @property
-    def max_batches(self) -> int | None:
-        """`max_steps` as a number of batches."""
-        return None if self.max_steps is None else self.max_steps * self.accumulate
-
-
-class RunConfig(Config):
-    """Settings of validation, logging, checkpoints and the random seed.
-
-    Attributes:
         validate_every_steps: number of steps between validations; 0 validates at the end only.
         select_by: held-out figure by which the exported weights are chosen; "last" exports the final weights.
         early_stop: stop after this number of validations without a better `select_by`; 0 never stops early.
@@ -76,6 +51,18 @@ class RunConfig(Config):
     free: ClassVar[frozenset[str]] = frozenset({"threads", "save_every_s", "log_every_steps"})
     lowest: ClassVar[frozenset[str]] = frozenset({"nll", "average_rank"})  # figures that are best when small
 
+    learning_rate: Rate = 2e-5
+    learning_rates: Mapping[str, Rate] = Field(default_factory=dict)
+    schedule: ScheduleName = "linear"
+    warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
+    warmup_steps: int | None = Field(default=None, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    clip_norm: float = Field(default=2.0, gt=0)
+    accumulate: int = Field(default=1, ge=1)
+    epochs: float = Field(default=1.0, gt=0)
+    max_steps: int | None = Field(default=None, ge=1)
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    start_share: float = Field(default=0.0, ge=0, lt=1)
     validate_every_steps: int = Field(default=0, ge=0)
     select_by: str = Field(default="last", min_length=1)
     early_stop: int = Field(default=0, ge=0)
@@ -84,36 +71,38 @@ class RunConfig(Config):
     threads: int | None = Field(default=None, ge=1)
     seed: int = Field(default=DEFAULT_SEED, ge=0)
 
+    @property
+    def max_batches(self) -> int | None:
+        """`max_steps` as a number of batches."""
+        return None if self.max_steps is None else self.max_steps * self.accumulate
+
     @model_validator(mode="after")
-    def _check_early_stop(self) -> RunConfig:
+    def _check_early_stop(self) -> Self:
         if self.early_stop and (self.select_by == "last" or not self.validate_every_steps):
             raise ValueError("early_stop needs select_by other than last, and validate_every_steps above 0")
         return self
 
 
-class TrainConfig(Config):
+class TrainConfig(FitConfig):
     """Settings of every training recipe.
 
     Attributes:
         recipe: name of the recipe.
         trains: "module:function" that trains with these settings, and returns the folder of the result.
-        measured: figures on held-out data that `run.select_by` may name.
+        measured: figures on held-out data that `select_by` may name.
         out: output folder of the run.
         name: name of the finished model.
         notes: a paragraph for the model card, with facts that are not in the configuration.
-        optim, run: see `OptimConfig` and `RunConfig`.
     """
 
     recipe: ClassVar[str]
     trains: ClassVar[str]
     measured: ClassVar[tuple[str, ...]] = ()
-    free: ClassVar[frozenset[str]] = frozenset({"name", "notes"})
+    free: ClassVar[frozenset[str]] = FitConfig.free | {"name", "notes"}
 
     out: Path
     name: str = Field(min_length=1)
     notes: str = ""
-    optim: OptimConfig = OptimConfig()
-    run: RunConfig = RunConfig()
 
     def train_model(self, **encoding: Any) -> Path:
         """Train as these settings say, or resume the run in `out`; returns the folder of the result."""
@@ -121,7 +110,7 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _cross_check_selection(self) -> Self:
-        known, select_by = ("last", *self.measured), self.run.select_by
+        known, select_by = ("last", *self.measured), self.select_by
         if select_by not in known:
             raise ValueError(f"select_by={select_by} is not measured here: choose one of {', '.join(known)}")
         return self

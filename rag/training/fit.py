@@ -29,7 +29,7 @@ from rag.training.checkpoints import (
     restore_generators,
     save_checkpoint,
 )
-from rag.training.config import LOG_EVERY_STEPS, OptimConfig, RunConfig, schedule_factor
+from rag.training.config import LOG_EVERY_STEPS, FitConfig, schedule_factor
 from rag.training.distributed import World
 from rag.training.interrupt import Interrupt
 from rag.training.precision import MasterWeights
@@ -149,8 +149,7 @@ def fit(
     master: MasterWeights,
     batches: BatchSource[BatchT],
     compute_loss: Callable[[BatchT], Loss],
-    optim: OptimConfig,
-    run: RunConfig,
+    config: FitConfig,
     out: Path,
     *,
     evaluate: Callable[[], Mapping[str, float]] | None = None,
@@ -180,17 +179,17 @@ def fit(
     keep_freed_memory()
     out.mkdir(parents=True, exist_ok=True)
     folder = out / "checkpoints"
-    total_steps = -(-len(batches) // optim.accumulate)
-    if total_steps < (optim.max_steps or 0) and world.is_main:
+    total_steps = -(-len(batches) // config.accumulate)
+    if total_steps < (config.max_steps or 0) and world.is_main:
         log.warning(
             "the run ends after %d steps, not after max_steps=%d: epochs=%g gives no more; raise epochs",
-            *(total_steps, optim.max_steps, optim.epochs),
+            *(total_steps, config.max_steps, config.epochs),
         )
-    optimizer = master.optimizer(optim.learning_rate, optim.weight_decay, optim.learning_rates)
+    optimizer = master.optimizer(config.learning_rate, config.weight_decay, config.learning_rates)
     world.broadcast_(master.master)  # all start from the same numbers
     master.write_back()
-    start = {name: tensor.clone() for name, tensor in master.state().items()} if optim.start_share else {}
-    best = _Best(run)
+    start = {name: tensor.clone() for name, tensor in master.state().items()} if config.start_share else {}
+    best = _Best(config)
     step, resumed = 0, _newest_checkpoint(folder, world)
     if resumed is not None:
         load_checkpoint(resumed, model, master, optimizer)
@@ -207,7 +206,7 @@ def fit(
     model.train()
     run_log = RunLog(
         out, step=step, total_steps=total_steps, state=None if resumed is None else resumed.state,
-        every=run.log_every_steps or min(LOG_EVERY_STEPS, max(1, total_steps // 10)), writes=world.is_main,
+        every=config.log_every_steps or min(LOG_EVERY_STEPS, max(1, total_steps // 10)), writes=world.is_main,
     )  # fmt: skip
     steps = Progress(total_steps, "steps", "train", initial=step) if world.is_main else nullcontext()
     with ExitStack() as stack:
@@ -218,15 +217,15 @@ def fit(
             for hook in hooks:
                 hook.before_step(step)
             factor = schedule_factor(
-                optim.schedule, step, total_steps,
-                warmup_fraction=optim.warmup_fraction, warmup_steps=optim.warmup_steps,
+                config.schedule, step, total_steps,
+                warmup_fraction=config.warmup_fraction, warmup_steps=config.warmup_steps,
             )  # fmt: skip
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * factor
 
             # batch, forward, loss, backward
-            first = step * optim.accumulate
-            numbers = range(first, min(first + optim.accumulate, len(batches)))
+            first = step * config.accumulate
+            numbers = range(first, min(first + config.accumulate, len(batches)))
             counts: dict[str, float] = defaultdict(float)
             for number in numbers:
                 loss = compute_loss(batches[number])
@@ -234,14 +233,14 @@ def fit(
                 for name, share in loss.shares().items():
                     counts[name] += share
             # all save together, when the main process says so
-            counts["_save"] = float(world.is_main and time.monotonic() - saved > run.save_every_s)
+            counts["_save"] = float(world.is_main and time.monotonic() - saved > config.save_every_s)
             counts["_stop"] = float(interrupt.requested)  # in whichever process
             counts = _sum_counts(counts, world)
             _combine_gradients(master, world, len(numbers))
             value = counts.pop("_loss") / len(numbers)
 
             # clip, step
-            norm = float(torch.nn.utils.clip_grad_norm_(master.master, optim.clip_norm))
+            norm = float(torch.nn.utils.clip_grad_norm_(master.master, config.clip_norm))
             if not (math.isfinite(value) and math.isfinite(norm)):
                 raise RagError(
                     f"step {step}: loss {value} with gradient norm {norm} is not finite",
@@ -261,12 +260,12 @@ def fit(
             )
             run_log.count(value, examples, tokens, {k: total / len(numbers) for k, total in counts.items()})
             fields = _merged(hook.log_fields(step) for hook in hooks)
-            run_log.report(step, optim.learning_rate * factor, norm, fields)
+            run_log.report(step, config.learning_rate * factor, norm, fields)
 
             # evaluate
-            every, is_best = run.validate_every_steps, False
+            every, is_best = config.validate_every_steps, False
             if evaluate is not None and (step == total_steps or (every and step % every == 0)):
-                mixed = _mixed(master.state(), start, optim) if start else {}
+                mixed = _mixed(master.state(), start, config.start_share) if start else {}
                 scores = _scores(evaluate, model, master, mixed, world)
                 is_best = best.update(step, scores)
                 run_log.scores(step, scores, note="  (best so far)" if is_best else "")
@@ -296,7 +295,7 @@ def fit(
     weights: Tensors = master.state()
     if best.step is not None:
         weights = Checkpoint.open(checkpoint_path(folder, best.step)).tensors("weights", required=True)
-    return FitResult(step, run_log.loss, _mixed(weights, start, optim), best.step)
+    return FitResult(step, run_log.loss, _mixed(weights, start, config.start_share), best.step)
 
 
 class _Best:
@@ -306,9 +305,9 @@ class _Best:
         step: step of the best weights, None before the first validation or if nothing is selected.
     """
 
-    def __init__(self, run: RunConfig) -> None:
-        self.name = "" if run.select_by == "last" else run.select_by
-        self._sign, self._patience = -1.0 if self.name in run.lowest else 1.0, run.early_stop
+    def __init__(self, config: FitConfig) -> None:
+        self.name = "" if config.select_by == "last" else config.select_by
+        self._sign, self._patience = -1.0 if self.name in config.lowest else 1.0, config.early_stop
         self.step: int | None = None
         self._score, self._waited = 0.0, 0
 
@@ -346,9 +345,9 @@ class _Best:
         self.step, self._score, self._waited = (state[k] for k in ("best_step", "best_score", "waited"))
 
 
-def _mixed(weights: Tensors, start: Tensors, optim: OptimConfig) -> dict[str, torch.Tensor]:
+def _mixed(weights: Tensors, start: Tensors, share: float) -> dict[str, torch.Tensor]:
     """Trained weights, mixed with the start as `start_share` says."""
-    mixed = {name: weights[name].to(old.device).lerp(old, optim.start_share) for name, old in start.items()}
+    mixed = {name: weights[name].to(old.device).lerp(old, share) for name, old in start.items()}
     return {**weights, **mixed}
 
 

@@ -190,7 +190,7 @@ class Refresh(FitHooks):
         """Version and age of the result in use; for a while after a change, its figures."""
         made_at = 0 if self._current is None else self._current.step
         version = "file" if self._current is None else self._current.version
-        shown = self._config.run.log_every_steps or LOG_EVERY_STEPS
+        shown = self._config.log_every_steps or LOG_EVERY_STEPS
         figures = self._figures if step - self._taken_up_at <= shown else {}
         return {"index_version": version, "index_age_steps": step - made_at, **figures}
 
@@ -332,7 +332,7 @@ def main(arguments: Iterable[str]) -> None:
     setup_logging("INFO")
     out = Path(folder).parent.parent
     config: Any = load_config(resolve_name(kind), out / "config.json")
-    use_threads(config.run.threads)
+    use_threads(config.threads)
     with suppress(KeyboardInterrupt):  # Ctrl-C reaches the trainer too, which ends this process
         make_result(Path(folder), lambda: resolve_name(make)(config, config.refresh_device))
 

@@ -125,17 +125,17 @@ def train(
         if one_process:
             world.refuse_several(one_process)
         with world.main_first():
-            method = recipe(Run(config.out, world, config.optim.precision))
+            method = recipe(Run(config.out, world, config.precision))
         stated = "".join(f"; {name}: {value}" for name, value in method.facts.items())
         log.info("%d batches%s", len(method.batches), stated)
-        select_by = config.run.select_by
+        select_by = config.select_by
         if method.evaluate is None and select_by != "last":
             raise ConfigError(
                 f"select_by={select_by} is measured on held-out data, and nothing is held out",
                 hint="hold out a larger share, or set select_by=last",
             )
         result = fit(
-            method.model, method.master, method.batches, method.loss, config.optim, config.run, config.out,
+            method.model, method.master, method.batches, method.loss, config, config.out,
             evaluate=method.evaluate, hooks=method.hooks, world=world,
         )  # fmt: skip
         if world.is_main:

@@ -135,16 +135,16 @@ class Epochs:
         """The epochs of a run over `count` examples; `batch_size` replaces that of its configuration."""
         wanted, log = batch_size or config.batch_size, get_logger(__name__)
         made = cls(
-            count, wanted, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
-            seed=config.run.seed,
+            count, wanted, epochs=config.epochs, max_batches=config.max_batches,
+            seed=config.seed,
         )  # fmt: skip
         if made.batch_size < wanted:
             log.warning("batches hold %d examples, not %d: there are no more", made.batch_size, wanted)
-        if len(made) < _FEW_STEPS and config.optim.max_batches is None:
+        if len(made) < _FEW_STEPS and config.max_batches is None:
             log.warning(
-                "%d training steps teach next to nothing; raise optim.epochs (now %g) or lower "
+                "%d training steps teach next to nothing; raise epochs (now %g) or lower "
                 "batch_size (now %d), for example: --set epochs=10 --set batch_size=16",
-                len(made), config.optim.epochs, wanted,
+                len(made), config.epochs, wanted,
             )  # fmt: skip
         return made
 

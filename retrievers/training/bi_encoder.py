@@ -27,7 +27,7 @@ from retrievers.encoders.static import POOLING as STATIC
 from retrievers.encoders.tower import TowerModel
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.examples.tokens import RetrieverTokenizer
-from retrievers.training.config import BiEncoderConfig, ModelConfig
+from retrievers.training.config import BiEncoderConfig, EncoderConfig
 
 ConfigT = TypeVar("ConfigT", bound=BiEncoderConfig)
 TokenIds = Int32 | Sequence[int]
@@ -93,7 +93,7 @@ class BiEncoderModel(nn.Module):
             ConfigError: a setting does not fit the encoders.
         """
         names = [None if name is None else str(name) for name in (question_encoder, passage_encoder)]
-        config = ModelConfig(question_encoder=names[0], passage_encoder=names[1], **settings)
+        config = EncoderConfig(question_encoder=names[0], passage_encoder=names[1], **settings)
         question_folder = tower_folders(model_folder(question_encoder))[1]
         source = question_encoder if passage_encoder is None else passage_encoder
         passage_folder = question_folder if config.shared else tower_folders(model_folder(source))[0]
@@ -249,14 +249,14 @@ class BiEncoderModel(nn.Module):
 
 def load_model(config: BiEncoderConfig, device: str, *, freeze_passages: bool = False) -> BiEncoderModel:
     """The model that training starts from, in fp32."""
-    model = BiEncoderModel.from_folder(**dict(config.model), seed=config.run.seed, device=device)
+    model = BiEncoderModel.from_folder(**config.encoders, seed=config.seed, device=device)
     return model.freeze("passage") if freeze_passages else model
 
 
 def encoder_form(config: BiEncoderConfig, model: BiEncoderModel) -> EncoderSettings:
     """Text settings of the finished encoder: those of training, or longer where its start's are."""
     settings = model.settings.passage
-    source = config.model.passage_encoder or config.model.question_encoder
+    source = config.passage_encoder or config.question_encoder
     started = read_settings(tower_folders(model_folder(source))[0])
     declared = started.max_length if started.kind == "sentence-transformers" else 0
     length = max(declared, config.longest_query)
@@ -302,7 +302,7 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
             hint="build the index with another --encoder",
         )
     index.check_encoder(load_like(identity, precision="fp32").identity)
-    if (name := config.model.question_encoder) is not None:
+    if (name := config.question_encoder) is not None:
         chosen = load_like(identity, name, precision="fp32").identity
         if same_encoder:
             index.check_encoder(chosen)
@@ -313,16 +313,16 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
             )  # fmt: skip
     passages, _, questions = identity.name.partition(TOWER_SEPARATOR)
     of_passages, of_questions = tower_folders(model_folder(passages))
-    if config.model.shared and (questions or of_passages != of_questions):
+    if config.shared and (questions or of_passages != of_questions):
         raise ConfigError(
             f"{identity.name} encodes questions and passages with different weights, and shared is true",
             hint="set shared=false",
         )
     decided = {
-        "question_encoder": config.model.question_encoder or questions or passages,
+        "question_encoder": config.question_encoder or questions or passages,
         "passage_encoder": passages,
         "passage_tokens": identity.max_length,
         **{name: getattr(identity, name) for name in ("pooling", "normalize", "layout")},
         **{name: getattr(identity, name) for name in ("query_prefix", "passage_prefix")},
     }
-    return config.model_copy(update={"model": config.model.replaced(**decided)})
+    return config.replaced(**decided)

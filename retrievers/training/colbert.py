@@ -11,7 +11,7 @@ from rag.data.examples import Needed
 from rag.runtime.model_files import model_folder, tower_folders
 from rag.training.run import Method
 from retrievers.encoders.settings import read_settings
-from retrievers.training.config import SEARCHED, ContrastiveConfig, ModelConfig
+from retrievers.training.config import SEARCHED, ContrastiveConfig
 from retrievers.training.distill import target_batches
 from retrievers.training.losses import Objective, in_batch_objective, pairwise_objective
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, train_bi_encoder
@@ -19,25 +19,13 @@ from retrievers.training.split import split_examples
 from retrievers.training.target_losses import kl_loss, target_objective
 
 
-class ColbertModelConfig(ModelConfig):
-    """Model settings of late interaction, with one vector per token.
+class ColbertTrainConfig(ContrastiveConfig):
+    """Settings of `rag train colbert`.
 
     Attributes:
         projection_dim: size of the token vectors; 0 keeps the projection of the folder.
         question_tokens: length of a question in tokens: longer ones are truncated, shorter ones padded with
             [MASK].
-    """
-
-    pooling: Literal["tokens"] = "tokens"
-    projection_dim: int = Field(default=128, ge=0, le=128)
-    question_tokens: int = Field(default=32, ge=4, le=4096)
-    passage_tokens: int = Field(default=180, ge=8, le=4096)
-
-
-class ColbertTrainConfig(ContrastiveConfig):
-    """Settings of `rag train colbert`.
-
-    Attributes:
         train_files: examples with positives and hard negatives (`rag mine`), or with targets for "kl"
             (`rag score`, from a cross-encoder or a reader).
         per_question: number of a question's passages with targets in a step, drawn anew in each epoch; None
@@ -57,7 +45,10 @@ class ColbertTrainConfig(ContrastiveConfig):
     loss: Literal["softmax", "pairwise", "kl"] = "softmax"
     target_temperature: float = Field(default=1.0, gt=0)
     nll_weight: float = Field(default=0.0, ge=0)
-    model: ColbertModelConfig = ColbertModelConfig()
+    pooling: Literal["tokens"] = "tokens"
+    projection_dim: int = Field(default=128, ge=0, le=128)
+    question_tokens: int = Field(default=32, ge=4, le=4096)
+    passage_tokens: int = Field(default=180, ge=8, le=4096)
 
     @property
     def needs(self) -> Needed:
@@ -70,7 +61,7 @@ class ColbertTrainConfig(ContrastiveConfig):
             raise ValueError("loss=pairwise is made of hard negatives: set hard_negatives")
         if self.nll_weight and self.loss != "kl":
             raise ValueError(f"nll_weight is only for loss=kl, and loss is {self.loss}: set nll_weight=0")
-        if self.model.normalize is False:
+        if self.normalize is False:
             raise ValueError("normalize is false, and search by MaxSim needs unit vectors: leave it at auto")
         return self
 
@@ -88,11 +79,10 @@ def train_colbert(config: ColbertTrainConfig) -> Path:
     Raises:
         ConfigError: the encoder to start from has token vectors of any length, and indexes need unit vectors.
     """
-    model = config.model
-    for name in dict.fromkeys((model.question_encoder, model.passage_encoder or model.question_encoder)):
+    for name in dict.fromkeys((config.question_encoder, config.passage_encoder or config.question_encoder)):
         for folder in dict.fromkeys(tower_folders(model_folder(name))):
             stored = read_settings(folder)
-            if model.normalize == "auto" and stored.pooling == "tokens" and not stored.normalize:
+            if config.normalize == "auto" and stored.pooling == "tokens" and not stored.normalize:
                 raise ConfigError(
                     f"{folder} makes token vectors of any length (normalize: false), and search by MaxSim "
                     "needs unit vectors",

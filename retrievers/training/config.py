@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,7 +14,7 @@ from rag.training.config import RefreshedConfig, TrainConfig
 SEARCHED = ("mrr", "top1", "top5", "top20", "top100")
 
 
-class ModelConfig(Config):
+class EncoderConfig(Config):
     """Which encoders training starts from, how they read texts, and how they are scored.
 
     Attributes:
@@ -64,6 +64,11 @@ class ModelConfig(Config):
     reset_layers: int = Field(default=0, ge=0)
 
     @property
+    def encoders(self) -> dict[str, Any]:
+        """These settings alone, as arguments of `BiEncoderModel.from_folder`."""
+        return {name: getattr(self, name) for name in EncoderConfig.model_fields}
+
+    @property
     def as_indexed(self) -> bool:
         """Whether the vectors of an index can be used, because the passage tower is not trained."""
         return self.frozen == "passage" and self.passage_encoder is None
@@ -75,7 +80,7 @@ class ModelConfig(Config):
         return self.temperature
 
     @model_validator(mode="after")
-    def _cross_check(self) -> ModelConfig:
+    def _cross_check_encoders(self) -> Self:
         if self.shared and self.passage_encoder not in (None, self.question_encoder):
             raise ValueError(
                 f"shared is true, but passage_encoder ({self.passage_encoder}) is another model than "
@@ -95,28 +100,26 @@ class ModelConfig(Config):
         return self
 
 
-class BiEncoderConfig(TrainConfig):
+class BiEncoderConfig(EncoderConfig, TrainConfig):
     """Settings of every recipe that trains a bi-encoder.
 
     Attributes:
         index: built index whose passages are searched at each validation; None skips this measurement.
-        model: see `ModelConfig`.
     """
 
-    free: ClassVar[frozenset[str]] = frozenset({"name", "notes", "index"})
+    free: ClassVar[frozenset[str]] = TrainConfig.free | {"index"}
 
     index: Path | None = None
     name: str = Field(default="bi-encoder", min_length=1)
-    model: ModelConfig = ModelConfig()
 
     @property
     def longest_query(self) -> int:
         """Maximum length in training of a query with context passages; the finished encoder allows it."""
-        return max(self.model.question_tokens, self.model.passage_tokens)
+        return max(self.question_tokens, self.passage_tokens)
 
     @model_validator(mode="after")
     def _cross_check_index(self) -> Self:
-        select_by = self.run.select_by
+        select_by = self.select_by
         if select_by in SEARCHED and self.index is None:
             raise ValueError(f"select_by={select_by} is measured by searching: set index")
         return self
@@ -142,7 +145,7 @@ class HeldOutConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _cross_check_validation(self) -> Self:
-        select_by = self.run.select_by
+        select_by = self.select_by
         if select_by != "last" and not self.validates:
             raise ValueError(f"select_by={select_by} needs held-out questions: set validation_fraction")
         return self
@@ -198,7 +201,7 @@ class EncodedConfig(BiEncoderConfig):
     def _cross_check_encoded(self) -> Self:
         if self.validation_passages and self.index is None:
             raise ValueError("validation_passages samples the passages of an index: set index")
-        if self.chunk_size is not None and self.optim.accumulate > 1:
+        if self.chunk_size is not None and self.accumulate > 1:
             raise ValueError(
                 "chunk_size and accumulate are two ways to large batches, and only chunk_size gives every "
                 "question all negatives: raise batch_size and leave accumulate at 1"

@@ -27,7 +27,7 @@ class DistillTrainConfig(EncodedConfig, ExamplesConfig):
             is the published reduction, which divides by the number of passages too; "margin" is a hinge loss
             on pairs of passages, ordered by their targets.
         target_temperature: temperature by which targets are divided; scores are divided by
-            `model.temperature`.
+            `temperature`.
     """
 
     recipe: ClassVar[str] = "distill"

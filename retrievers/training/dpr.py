@@ -15,7 +15,7 @@ class DprTrainConfig(ContrastiveConfig):
 
     Example:
         >>> config = DprTrainConfig(out="run", train_files=("train.json",), learning_rate=1e-5)
-        >>> config.batch_size, config.model.shared, config.optim.learning_rate, config.recipe
+        >>> config.batch_size, config.shared, config.learning_rate, config.recipe
         (128, True, 1e-05, 'dpr')
     """
 

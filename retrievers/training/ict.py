@@ -239,7 +239,7 @@ def held_out_rows(config: HeldOutConfig, passages: int, seed: int) -> Int64:
 
 def _held_out(config: IctTrainConfig, store: PassageStore) -> tuple[Int64, list[Example]]:
     """Rows of the corpus that are never trained on, and what is measured: their sentences, or a file's."""
-    seed = config.run.seed
+    seed = config.seed
     if config.validation_file is not None:
         examples = islice(read_examples(config.validation_file), config.validation_questions)
         return np.zeros(0, np.int64), list(examples)
@@ -278,9 +278,9 @@ def _usable_share(store: PassageStore, config: IctTrainConfig) -> float:
     """Share of a sample of passages that have a sentence to take."""
     if len(store) < 2:
         raise DataError(f"a corpus of {len(store)} passages has no negatives; expected two or more")
-    rows = generator(config.run.seed, 34).choice(len(store), min(_SAMPLE, len(store)), replace=False)
+    rows = generator(config.seed, 34).choice(len(store), min(_SAMPLE, len(store)), replace=False)
     usable = len(
-        draw_pairs(store.get_many(np.sort(rows)), config.keep_sentence, config.min_words, config.run.seed, 34)
+        draw_pairs(store.get_many(np.sort(rows)), config.keep_sentence, config.min_words, config.seed, 34)
     )
     return check_usable(
         usable, len(rows), f"passages have a sentence of {config.min_words} words beside another",

@@ -63,7 +63,7 @@ class MdrTrainConfig(ContrastiveConfig):
         queue_size: number of passage vectors of earlier batches that serve as further negatives; 0 for none.
         momentum: momentum of the copy of the passage tower that computes these; with 1 it never changes.
 
-    `run.select_by` may be "path1" or "path10": the share of held-out questions whose passages are the best
+    `select_by` may be "path1" or "path10": the share of held-out questions whose passages are the best
     path, or one of the best ten, among the passages of the index with negatives "index", else of the held-out
     questions.
     """
@@ -89,11 +89,11 @@ class MdrTrainConfig(ContrastiveConfig):
     @property
     def keeps_index(self) -> bool:
         """Whether training uses the vectors of `index` for the passages and leaves them unchanged."""
-        return self.negatives == "index" or (self.model.as_indexed and self.index is not None)
+        return self.negatives == "index" or (self.as_indexed and self.index is not None)
 
     @model_validator(mode="after")
     def _cross_check_mdr(self) -> "MdrTrainConfig":
-        if self.negatives == "index" and (self.index is None or self.model.shared):
+        if self.negatives == "index" and (self.index is None or self.shared):
             raise ValueError("negatives=index needs an index, and shared=false: its vectors stay as they are")
         if self.negatives == "index" and self.queue_size:
             raise ValueError("negatives=index needs no queue of passage vectors: set queue_size=0")
@@ -135,8 +135,8 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
 
     data = run.training_set(split, bank if config.negatives == "index" else None)
     examples = HopEpochs(
-        data.ids, config.batch_size, epochs=config.optim.epochs, max_batches=config.optim.max_batches,
-        seed=config.run.seed,
+        data.ids, config.batch_size, epochs=config.epochs, max_batches=config.max_batches,
+        seed=config.seed,
     )  # fmt: skip
     facts = {"training examples (hops)": len(data)}
     if config.negatives == "index":
@@ -208,7 +208,7 @@ def split_hops(config: MdrTrainConfig, folder: Path, index: Index | None) -> Exa
         _hops(config, files, find, config.train_questions),
         None if held_out is None else _hops(config, (held_out,), find),
         fraction=config.validation_fraction, most_held_out=config.validation_questions * _MOST_EXAMPLES,
-        seed=config.run.seed,
+        seed=config.seed,
     )  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def _hops(
         for question in read_questions(file)
     )
     if sample:
-        questions = draw_sample(questions, sample, config.run.seed)
+        questions = draw_sample(questions, sample, config.seed)
     hops: Iterable[Example] = (
         replace(hop, id=f"{number}:{hop.id}") for number, listed in mined.items() for hop in listed
     )

@@ -72,7 +72,7 @@ def train_bi_encoder(
         The folder of the finished encoder, `config.out / "encoder"`.
     """
     if bank is None:
-        bank = config.index is not None and config.model.as_indexed
+        bank = config.index is not None and config.as_indexed
     if not bank:
         return train(config, lambda run: recipe(config, BiEncoderRun.start(config, run)), "encoder")
     with Index.open(config.index) as index:
@@ -206,7 +206,7 @@ def encoder_card(form: EncoderSettings) -> Card:
 
 def frozen_form(config: BiEncoderConfig, model: BiEncoderModel) -> EncoderSettings:
     """Text settings of an encoder whose passage vectors are an index's: those it was encoded with."""
-    return replace(encoder_form(config, model), max_length=config.model.passage_tokens)
+    return replace(encoder_form(config, model), max_length=config.passage_tokens)
 
 
 def export_frozen(
@@ -224,7 +224,7 @@ def export_frozen(
         if (target / MANIFEST_NAME).exists() and _identity(target) == encoder.identity:
             return
         shutil.rmtree(target)
-    reissue_index(index.directory, target, encoder, seed=config.run.seed)
+    reissue_index(index.directory, target, encoder, seed=config.seed)
     encoder.close()
 
 

@@ -17,7 +17,6 @@ from pydantic import Field
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from rag.config import Config
 from rag.core.errors import DataError
 from rag.core.files import replaced_folder
 from rag.core.types import Passage
@@ -59,28 +58,16 @@ class GroupBatches:
         return groups
 
 
-class RerankerModelConfig(Config):
-    """The network, and how it reads pairs.
-
-    Attributes:
-        question_encoder: an encoder, or a cross-encoder to go on from; None is the embedded all-MiniLM-L6-v2.
-        passage_tokens: maximum length of a pair in training.
-        layout: "pair" or a template of a passage's title and text; None is the folder's setting.
-        dropout: dropout rate; None is the folder's setting.
-    """
-
-    question_encoder: str | None = None
-    passage_tokens: int = Field(default=256, ge=8, le=4096)
-    layout: str | None = None
-    dropout: float | None = Field(default=None, ge=0, lt=1)
-
-
 class RerankerTrainConfig(ExamplesConfig):
     """Settings of `rag train reranker`.
 
     In `learning_rates`, the two parts of any base are called `encoder` and `head`.
 
     Attributes:
+        question_encoder: an encoder, or a cross-encoder to go on from; None is the embedded all-MiniLM-L6-v2.
+        passage_tokens: maximum length of a pair in training.
+        layout: "pair" or a template of a passage's title and text; None is the folder's setting.
+        dropout: dropout rate; None is the folder's setting.
         hard_negatives: number of hard negatives beside each positive, drawn anew from the question's list at
             each visit.
         depth: number of passages, from the first of the list, to draw from; also the length of held-out
@@ -96,7 +83,10 @@ class RerankerTrainConfig(ExamplesConfig):
     validation_questions: int = Field(default=200, ge=1)
     hard_negatives: int = Field(default=7, ge=1)
     depth: int = Field(default=30, ge=1)
-    model: RerankerModelConfig = RerankerModelConfig()
+    question_encoder: str | None = None
+    passage_tokens: int = Field(default=256, ge=8, le=4096)
+    layout: str | None = None
+    dropout: float | None = Field(default=None, ge=0, lt=1)
 
 
 def train_reranker(config: RerankerTrainConfig) -> Path:
@@ -119,9 +109,9 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
 def _method(config: RerankerTrainConfig, run: Run) -> Method:
     # model
     model = load_pair_model(
-        config.model.question_encoder, max_length=config.model.passage_tokens,
-        layout=config.model.layout, dropout=config.model.dropout,
-        train_on=run.device, seed=config.run.seed,
+        config.question_encoder, max_length=config.passage_tokens,
+        layout=config.layout, dropout=config.dropout,
+        train_on=run.device, seed=config.seed,
     )  # fmt: skip
     network = _named_parts(model.network.to(run.device))
     master = run.master(network)
@@ -138,7 +128,7 @@ def _method(config: RerankerTrainConfig, run: Run) -> Method:
     if config.validates and not held_out:
         raise DataError(
             f"none of {len(split.held_out)} held-out questions has a positive and hard negatives: "
-            f"nothing can be measured, nor a checkpoint chosen (select_by={config.run.select_by})",
+            f"nothing can be measured, nor a checkpoint chosen (select_by={config.select_by})",
             hint="mine negatives for the validation file as well (rag mine), or give none and set "
             "validation_fraction=0",
         )

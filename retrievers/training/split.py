@@ -57,7 +57,7 @@ def split_examples(config: ExamplesConfig, folder: Path) -> ExampleSplit:
         chain.from_iterable(read_examples(path, needs=config.needs) for path in config.train_files),
         None if validation is None else read_examples(validation, needs=config.needs),
         fraction=config.validation_fraction, most_held_out=config.validation_questions,
-        train_questions=config.train_questions, by_article=config.hold_out == "title", seed=config.run.seed,
+        train_questions=config.train_questions, by_article=config.hold_out == "title", seed=config.seed,
     )  # fmt: skip
 
 

@@ -156,9 +156,9 @@ def train_static(config: StaticTrainConfig) -> Path:
                 f"{config.index} has no vector per passage to learn from",
                 hint="build it with --retriever dense or hybrid",
             )
-        if config.model.dim > index.embeddings.dim:
+        if config.dim > index.embeddings.dim:
             raise ConfigError(
-                f"dim is {config.model.dim}, and the vectors of {config.index} have {index.embeddings.dim} "
+                f"dim is {config.dim}, and the vectors of {config.index} have {index.embeddings.dim} "
                 "dimensions",
                 hint="lower dim",
             )
@@ -177,7 +177,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     if not start.exists():
         folder.mkdir(parents=True, exist_ok=True)
         save_npy(start, _start(config, index, teacher, tokens))
-    model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, config.model.dim)))
+    model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, config.dim)))
 
     data: TrainingSet | None = None
     split, refreshes = ExampleSplit("", ()), bool(config.refresh_every_steps)
@@ -201,9 +201,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     batches = _batches(config, data, corpus, tokens, targets)
     search = None
     if held_out:
-        search = CorpusSearch(
-            index.passages, held_out, limit=config.validation_passages, seed=config.run.seed
-        )
+        search = CorpusSearch(index.passages, held_out, limit=config.validation_passages, seed=config.seed)
     encoder = partial(_encoder, config, tokens)
     hooks: tuple[Refresh, ...] = ()
     if refreshes and batches.questions is not None:
@@ -217,7 +215,7 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
         facts={
             "teacher": Path(identity.name).name,
             "tokens": tokens.size,
-            "dimensions": config.model.dim,
+            "dimensions": config.dim,
             "passages of the corpus": len(corpus),
             "passages fitted to": min(_FITTED_PASSAGES, len(index.passages)),
             "training questions": 0 if data is None else len(data),
@@ -250,14 +248,14 @@ def _refresh(
 def _start_key(config: StaticTrainConfig, index: Index) -> str:
     """Fingerprint of all that decides the result of `_start`."""
     given = StaticEncoder.load(config.start).identity.weights_sha256 if config.start else ""
-    return fingerprint([index.version, given, config.model.model_dump(), config.run.seed])
+    return fingerprint([index.version, given, config.dim, config.fit_steps, config.seed])
 
 
 def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: StaticTokenizer) -> Float32:
     """Token vectors of `config.start`, or distilled from a sample of the index, see `distilled_tokens`."""
     embeddings = index.require_dense().embeddings
-    model, count = config.model, min(_FITTED_PASSAGES, len(index.passages))
-    rows = np.sort(generator(config.run.seed, 41).choice(len(index.passages), count, replace=False))
+    count = min(_FITTED_PASSAGES, len(index.passages))
+    rows = np.sort(generator(config.seed, 41).choice(len(index.passages), count, replace=False))
     parts = []
     for first in range(0, count, _AT_ONCE):
         passages = index.passages.get_many(rows[first : first + _AT_ONCE])
@@ -269,17 +267,17 @@ def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: Static
     counts = np.bincount(flat, minlength=tokens.size)
     if config.start:
         given = StaticEncoder.load(config.start).vectors
-        if given.shape != (tokens.size, model.dim):
+        if given.shape != (tokens.size, config.dim):
             raise ConfigError(
                 f"start {config.start} has {given.shape[0]} vectors of {given.shape[1]} dimensions, expected "
-                f"{tokens.size} of {model.dim}",
+                f"{tokens.size} of {config.dim}",
                 hint="give an encoder with the teacher's tokenizer, and its number of dimensions as dim",
             )
         return to_one_scale(given, counts)
     log.info("fitting %d tokens to the vectors of %d passages", tokens.size, count)
     return distilled_tokens(
         teacher, tokens.tokenizer, bags, embeddings.rows(rows), counts,
-        dim=model.dim, steps=model.fit_steps,
+        dim=config.dim, steps=config.fit_steps,
     )  # fmt: skip
 
 
@@ -303,7 +301,7 @@ def _batches(
             steps, size = len(questions), min(config.batch_size, len(store))
             once = Epochs(
                 len(store), size, epochs=1 + steps / (len(store) // size), max_batches=steps,
-                seed=config.run.seed,
+                seed=config.seed,
             )  # fmt: skip
         sentences = IctBatches(store, np.zeros(0, np.int64), tokens, once, keep_sentence=0.1, min_words=4)
     objectives: dict[str, Objective] = {
@@ -329,7 +327,7 @@ def _loss(model: TokenVectors, parts: Sequence[WeightedBatch]) -> Loss:
 
 def _encoder(config: StaticTrainConfig, tokens: StaticTokenizer, model: TokenVectors) -> StaticEncoder:
     identity = EncoderIdentity(
-        config.name, "", config.model.dim, pooling=POOLING, max_length=MAX_LENGTH, similarity="cosine",
+        config.name, "", config.dim, pooling=POOLING, max_length=MAX_LENGTH, similarity="cosine",
         layout=LAYOUT,
     )  # fmt: skip
     return StaticEncoder(model.tokens.detach().numpy(), tokens.tokenizer, identity)
@@ -342,7 +340,7 @@ def _figures(
 
 
 def _export(config: StaticTrainConfig, folder: Path, tokens: StaticTokenizer, trained: Trained) -> None:
-    write_static(folder, trained.weights["tokens"].numpy(), tokens.file, stored=config.model.stored)
+    write_static(folder, trained.weights["tokens"].numpy(), tokens.file, stored=config.stored)
 
 
 def _rows(values: Int32, bounds: Any) -> list[Int32]:

@@ -7,23 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rag.config import Config
-from rag.training.config import OptimConfig
+from rag.training.config import Rate
 from retrievers.training.config import SEARCHED, ExamplesConfig, MinedConfig
-
-
-class StaticModelConfig(Config):
-    """The token vectors, and how they start.
-
-    Attributes:
-        dim: size of the vectors, at most the teacher's.
-        fit_steps: iterations of the fit; 0 keeps the teacher's vectors of single tokens.
-        stored: type of the numbers in the finished encoder's file; int8 has one scale per token.
-    """
-
-    dim: int = Field(default=256, ge=2)
-    fit_steps: int = Field(default=20, ge=0)
-    stored: Literal["float32", "float16", "int8"] = "float32"
 
 
 class StaticTrainConfig(ExamplesConfig, MinedConfig):
@@ -47,7 +32,9 @@ class StaticTrainConfig(ExamplesConfig, MinedConfig):
         sentences: weight of the loss in which a sentence is the query for the passage that it was taken from;
             0 leaves sentences out; without questions only sentences are trained on.
         validation_passages: size of the pool that is searched at a validation; 0 is the whole index.
-        model: see `StaticModelConfig`.
+        dim: size of the vectors, at most the teacher's.
+        fit_steps: iterations of the fit of the first vectors; 0 keeps the teacher's vectors of single tokens.
+        stored: type of the numbers in the finished encoder's file; int8 has one scale per token.
     """
 
     recipe: ClassVar[str] = "static"
@@ -67,10 +54,14 @@ class StaticTrainConfig(ExamplesConfig, MinedConfig):
     hard_negatives: int = Field(default=1, ge=0)
     sentences: float = Field(default=1.0, ge=0)
     validation_passages: int = Field(default=30_000, ge=0)
-    model: StaticModelConfig = StaticModelConfig()
-    optim: OptimConfig = OptimConfig(
-        learning_rate=1e-2, epochs=2, warmup_fraction=0.1, precision="fp32", clip_norm=100.0
-    )
+    dim: int = Field(default=256, ge=2)
+    fit_steps: int = Field(default=20, ge=0)
+    stored: Literal["float32", "float16", "int8"] = "float32"
+    learning_rate: Rate = 1e-2
+    epochs: float = Field(default=2, gt=0)
+    warmup_fraction: float = Field(default=0.1, ge=0, lt=1)
+    precision: Literal["auto", "bf16", "fp32"] = "fp32"
+    clip_norm: float = Field(default=100.0, gt=0)
 
     @property
     def validates(self) -> bool:

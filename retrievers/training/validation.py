@@ -244,7 +244,7 @@ class HeldOutScores:
         self.config, self.objective, self.bank = config, objective, bank
         self.judged = [example for example in held_out if example.positives]
         data = TrainingSet.build(held_out, tokenizer)
-        once = Epochs(len(data), config.batch_size, seed=config.run.seed)
+        once = Epochs(len(data), config.batch_size, seed=config.seed)
         self.batches = make_batches(config, data, once)
         self.search = None
         if config.index is not None:
@@ -252,7 +252,7 @@ class HeldOutScores:
                 (bank or Index.open(config.index)).passages,
                 held_out,
                 limit=config.validation_passages,
-                seed=config.run.seed,
+                seed=config.seed,
             )
 
     def facts(self) -> dict[str, object]:

@@ -8,27 +8,27 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1864, 1425),
+    "rag/*.py": (1780, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1450, 1300),
-    "rag/cli": (2210, 1300),
+    "rag/cli": (2190, 1300),
     "rag/core": (1550, 900),
     "rag/data": (7110, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2544, 1900),
     "rag/integrations": (350, 350),
-    "rag/joint": (2616, 2100),
+    "rag/joint": (2610, 2100),
     "rag/metrics": (778, 600),
-    "rag/rounds": (846, 450),
+    "rag/rounds": (840, 450),
     "rag/runtime": (1892, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (620, 450),
-    "rag/training": (2081, 1400),
+    "rag/training": (2070, 1400),
     "indexers": (5532, 4400),
-    "readers": (8810, 6600),
-    "retrievers": (9910, 6600),
+    "readers": (8800, 6600),
+    "retrievers": (9890, 6600),
     "serve": (3210, 2600),
-    "tests": (33860, 24000),
+    "tests": (33790, 24000),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import BertModel
 
-from rag.training.config import OptimConfig, RunConfig
+from rag.training.config import FitConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
@@ -284,11 +284,10 @@ def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None
     def loss(batch: RetrieverBatch) -> Loss:
         return contrastive_step(model, batch, world, chunk)
 
-    settings = (
-        OptimConfig(learning_rate=0.001, accumulate=2, clip_norm=0.5, schedule="constant"),
-        RunConfig(log_every_steps=1),
+    settings = FitConfig(
+        learning_rate=0.001, accumulate=2, clip_norm=0.5, schedule="constant", log_every_steps=1
     )
-    result = fit(model, MasterWeights(model), Batches(), loss, *settings, out, world=world)
+    result = fit(model, MasterWeights(model), Batches(), loss, settings, out, world=world)
     return {"loss": result.loss, **result.weights}
 
 

@@ -13,7 +13,7 @@ from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError, Ra
 from rag.runtime.seeds import generator
 from rag.training import fit as fit_module
 from rag.training.checkpoints import latest_checkpoint
-from rag.training.config import OptimConfig, RunConfig
+from rag.training.config import FitConfig
 from rag.training.distributed import World
 from rag.training.fit import FitHooks, Loss, fit
 from rag.training.precision import MasterWeights
@@ -43,8 +43,8 @@ def train(out: Path, width: int = 8) -> tuple[list[float], dict[str, torch.Tenso
     def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
         return Loss(torch.nn.functional.mse_loss(model(batch[0]), batch[1]), len(batch[0]), batch[0].numel())
 
-    settings = (OptimConfig(learning_rate=0.05), RunConfig(log_every_steps=1, save_every_s=0.0))
-    result = fit(model, MasterWeights(model), Batches(), loss, *settings, out)
+    settings = FitConfig(learning_rate=0.05, log_every_steps=1, save_every_s=0.0)
+    result = fit(model, MasterWeights(model), Batches(), loss, settings, out)
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [record["loss"] for record in records], result.weights
 
@@ -92,8 +92,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
             MasterWeights(model),
             Batches(),
             loss,
-            OptimConfig(learning_rate=0.1),
-            RunConfig(),
+            FitConfig(learning_rate=0.1),
             tmp_path,
         )
 
@@ -123,18 +122,12 @@ def select(out: Path, scores: list[float]) -> tuple[int, int | None, dict[str, t
         clock.now += 1.0
         return Loss(torch.nn.functional.mse_loss(model(batch[0]), batch[1]), len(batch[0]), 1)
 
-    settings = (
-        OptimConfig(learning_rate=0.05),
-        RunConfig(
-            log_every_steps=1,
-            save_every_s=3.5,
-            validate_every_steps=1,
-            select_by="mrr",
-        ),
+    settings = FitConfig(
+        learning_rate=0.05, log_every_steps=1, save_every_s=3.5, validate_every_steps=1, select_by="mrr"
     )
     with patch.object(fit_module, "time", clock):
         result = fit(
-            model, MasterWeights(model), Batches(), loss, *settings, out,
+            model, MasterWeights(model), Batches(), loss, settings, out,
             evaluate=lambda: {"mrr": scores[step + seen["steps"] - 1]},
         )  # fmt: skip
     return result.steps, result.best_step, {k: v.detach().clone() for k, v in result.weights.items()}
@@ -185,14 +178,14 @@ def train_with_momentum(out: Path, device: str) -> list[float]:
         means = model[0].running_mean.sum() + hooks.queue.sum().to(device)  # type: ignore[index]
         return Loss(torch.nn.functional.mse_loss(model(x) + means, y), len(x), 1)
 
-    settings = (OptimConfig(learning_rate=0.05), RunConfig(log_every_steps=1, save_every_s=3.5))
+    settings = FitConfig(learning_rate=0.05, log_every_steps=1, save_every_s=3.5)
     with patch.object(fit_module, "time", clock):
         fit(
             model,
             MasterWeights(model),
             Batches(),
             loss,
-            *settings,
+            settings,
             out,
             hooks=[hooks],
             world=World.single(device),
@@ -219,8 +212,8 @@ def own_dropout(world: World, out: Path) -> list[float]:
     def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
         return Loss(torch.nn.functional.mse_loss(model(batch[0]), batch[1]) / 2, len(batch[0]), 1)
 
-    settings = (OptimConfig(learning_rate=0.05), RunConfig(log_every_steps=1, save_every_s=0.0))
-    fit(model, MasterWeights(model), Batches(), loss, *settings, out, world=world, keep_checkpoints=9)
+    settings = FitConfig(learning_rate=0.05, log_every_steps=1, save_every_s=0.0)
+    fit(model, MasterWeights(model), Batches(), loss, settings, out, world=world, keep_checkpoints=9)
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [record["loss"] for record in records]
 

@@ -26,7 +26,7 @@ def _config(world: dict[str, Any], out: Path, **changes: Any) -> RagTrainConfig:
         "document_side": "reencode", "refresh_every_steps": 2,
         "max_steps": 6, "epochs": 9, "batch_size": 4, "save_every_s": 1e-9,
         "log_every_steps": 1, "learning_rate": 1e-3, "marginal": "token",
-        "model": {"shared": False, "dropout": 0.1},
+        "shared": False, "dropout": 0.1,
     }  # fmt: skip
     return load_config(RagTrainConfig, overrides={**world, **usual, "out": str(out), **changes})
 
@@ -52,7 +52,7 @@ def _train(world: World, config: RagTrainConfig) -> None:
 
 def test_two_processes_are_one(world: dict[str, Any], tmp_path: Path) -> None:
     """Questions are shared, gradients added: the same losses."""
-    still = {"model": {"shared": False, "dropout": 0.0}, "max_steps": 4}
+    still = {"shared": False, "dropout": 0.0, "max_steps": 4}
     train_rag(_config(world, tmp_path / "one", **still))
     run_world(2, tmp_path / "ranks", _train, _config(world, tmp_path / "two", **still))
     one, two = _losses(tmp_path / "one"), _losses(tmp_path / "two")

@@ -80,12 +80,12 @@ class ReaderBatches:
     def __init__(self, examples: ReaderExamples, config: ReaderTrainConfig) -> None:
         self.examples = examples
         self.config = config
-        self._seed = config.run.seed
-        self._question_lengths = np.minimum(examples.questions.lengths, config.model.question_tokens)
-        self._title_lengths = np.minimum(examples.titles.lengths, config.model.title_tokens)
+        self._seed = config.seed
+        self._question_lengths = np.minimum(examples.questions.lengths, config.question_tokens)
+        self._title_lengths = np.minimum(examples.titles.lengths, config.title_tokens)
         self._special = examples.template.frame(_NOTHING, _NOTHING).size
         for stage in config.stages:
-            around = int(self._question_lengths.max()) + config.model.title_tokens + self._special
+            around = int(self._question_lengths.max()) + config.title_tokens + self._special
             room = stage.max_tokens - around
             if room < 1:
                 raise ConfigError(
@@ -93,7 +93,7 @@ class ReaderBatches:
                     hint="raise max_tokens or lower question_tokens and title_tokens",
                 )
         plans = [plan for number, stage in enumerate(config.stages) for plan in self._plan(number, stage)]
-        self._plans = plans[: config.optim.max_batches]
+        self._plans = plans[: config.max_batches]
         if not self._plans:
             raise ConfigError(
                 f"{len(examples)} questions with these weights and epochs make no step",
@@ -133,7 +133,7 @@ class ReaderBatches:
         parts = []
         for number, one in enumerate(self.config.train):
             own = np.flatnonzero(self.examples.sets == number)
-            wanted = round(stage.epochs * self.config.optim.epochs * one.weight * len(own))
+            wanted = round(stage.epochs * self.config.epochs * one.weight * len(own))
             if wanted:
                 passes = -(-wanted // len(own))
                 parts.append(np.concatenate([draw.permutation(own) for _ in range(passes)])[:wanted])
@@ -162,7 +162,7 @@ class ReaderBatches:
         has_answer = middle > begin and (stage.negatives == 0 or not draw.random() < stage.no_answer_fraction)
         chosen: list[tuple[int, int, bool]] = []
         if has_answer:
-            first = self.config.objective.spans == "first" and data.types[question] == SPAN
+            first = self.config.spans == "first" and data.types[question] == SPAN
             taken = [0] if first else draw.permutation(middle - begin)[: stage.positives].tolist()
             chosen = [(int(data.passages[begin + n]), begin + n, True) for n in taken]
         wanted = 1 + stage.negatives - len(chosen)
@@ -177,15 +177,15 @@ class ReaderBatches:
 
     def _row(self, question: int, pair: tuple[int, int, bool], limit: int, draw: np.random.Generator) -> _Row:
         data, (passage, number, is_positive) = self.examples, pair
-        question_ids = data.questions.tokens(question)[: self.config.model.question_tokens]
-        title = data.titles.tokens(passage)[: self.config.model.title_tokens]
+        question_ids = data.questions.tokens(question)[: self.config.question_tokens]
+        title = data.titles.tokens(passage)[: self.config.title_tokens]
         text = data.texts.tokens(passage)
         frame = data.template.frame(question_ids, title)
         head, room = len(frame.head), limit - frame.size
         spans = np.zeros((0, 2), np.int64)
         if is_positive:
             spans = data.spans[data.span_bounds[number] : data.span_bounds[number + 1]]
-            spans = spans[:1] if self.config.objective.spans == "first" else spans
+            spans = spans[:1] if self.config.spans == "first" else spans
         begin = 0
         if len(text) > room:
             lowest, highest = 0, len(text) - room
@@ -207,7 +207,7 @@ class ReaderBatches:
         groups, per_group = len(answered), len(rows) // len(answered)
         ids, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
         longest = ids.shape[1]
-        words = 2 if self.config.model.answer_types else 0  # "yes" and "no" stand behind the tokens
+        words = 2 if self.config.answer_types else 0  # "yes" and "no" stand behind the tokens
         size = longest + words
         allowed = torch.ones(len(rows), size, dtype=torch.bool)
         allowed[:, 1:longest] = text[:, 1:]

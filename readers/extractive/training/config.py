@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rag.config import Config
-from rag.training.config import OptimConfig, RunConfig, TrainConfig
+from rag.training.config import Rate, TrainConfig
 
 SpanObjective = Literal["first", "marginal"]
 Normalisation = Literal["shared", "passage"]
@@ -111,56 +111,6 @@ class ReaderStage(Config):
         return self
 
 
-class ReaderModelConfig(Config):
-    """The network and its input.
-
-    Attributes:
-        encoder: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
-            `all-MiniLM-L6-v2`.
-        answer_types: the network can also answer "yes" and "no", without a span.
-        skim_layer: number of the layer with an early head that predicts which passages may hold the answer; 0
-            for no such head.
-        dropout: dropout of hidden states and attention weights.
-        freeze_word_embeddings: leave the word embedding matrix as it is.
-        question_tokens, title_tokens: lengths that questions and titles are truncated to, in the finished
-            reader too.
-    """
-
-    encoder: str | None = None
-    answer_types: bool = False
-    skim_layer: int = Field(default=0, ge=0)
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    freeze_word_embeddings: bool = True
-    question_tokens: int = Field(default=64, ge=4, le=128)
-    title_tokens: int = Field(default=16, ge=0, le=64)
-
-
-class ObjectiveConfig(Config):
-    """Settings of the loss, see `readers.extractive.training.losses`.
-
-    Attributes:
-        spans: which spans of a question count: the "first", annotated one, or by their sum all right
-            ones of its positive passages ("marginal").
-        normalisation: set of positions over which the softmax is taken.
-        selection_weight: weight of the passage selection loss; with 0 the network has no passage logit.
-        skim_weight: weight of the loss of the early head, if there is one (`skim_layer`).
-    """
-
-    spans: SpanObjective = "first"
-    normalisation: Normalisation = "shared"
-    selection_weight: float = Field(default=0.0, ge=0)
-    skim_weight: float = Field(default=0.2, ge=0)
-
-    @model_validator(mode="after")
-    def _cross_check(self) -> ObjectiveConfig:
-        if self.normalisation == "passage" and not self.selection_weight:
-            raise ValueError(
-                "normalisation 'passage' makes spans of different passages incomparable: it needs a "
-                "selection_weight above 0"
-            )
-        return self
-
-
 _RECIPE = (
     ReaderStage(epochs=0.85, max_tokens=108, full_tokens=224, full_fraction=0.12, tokens_per_batch=4096),
     ReaderStage(epochs=0.15, max_tokens=160, full_tokens=224, full_fraction=0.1, tokens_per_batch=4096),
@@ -173,6 +123,20 @@ class ReaderTrainConfig(TrainConfig):
     Attributes:
         train: question sets, with mixing weights.
         calibrate: further sets on which ranking and calibration are fitted, but the network is not trained.
+        encoder: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
+            `all-MiniLM-L6-v2`.
+        answer_types: the network can also answer "yes" and "no", without a span.
+        skim_layer: number of the layer with an early head that predicts which passages may hold the answer; 0
+            for no such head.
+        dropout: dropout of hidden states and attention weights.
+        freeze_word_embeddings: leave the word embedding matrix as it is.
+        question_tokens, title_tokens: lengths that questions and titles are truncated to, in the finished
+            reader too.
+        spans: which spans of a question count in the loss (`readers.extractive.training.losses`): the
+            "first", annotated one, or by their sum all right ones of its positive passages ("marginal").
+        normalisation: set of positions over which the softmax is taken.
+        selection_weight: weight of the passage selection loss; with 0 the network has no passage logit.
+        skim_weight: weight of the loss of the early head, if there is one (`skim_layer`).
         stages: parts of the run, one after the other.
         validation_questions: number of held-out questions that are scored during training.
         calibration_questions: number of questions per set on which ranking and calibration are fitted.
@@ -184,24 +148,41 @@ class ReaderTrainConfig(TrainConfig):
     recipe: ClassVar[str] = "reader"
     trains: ClassVar[str] = "readers.extractive.training.recipe:train_reader"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1")
-    free: ClassVar[frozenset[str]] = frozenset(
-        {"name", "notes", "calibrate", "calibration_questions", "effort"}
-    )
+    free: ClassVar[frozenset[str]] = TrainConfig.free | {"calibrate", "calibration_questions", "effort"}
 
     train: tuple[TrainingSet, ...] = Field(min_length=1)
     calibrate: tuple[TrainingSet, ...] = ()
     name: str = "reader"
-    model: ReaderModelConfig = ReaderModelConfig()
-    objective: ObjectiveConfig = ObjectiveConfig()
+    encoder: str | None = None
+    answer_types: bool = False
+    skim_layer: int = Field(default=0, ge=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    freeze_word_embeddings: bool = True
+    question_tokens: int = Field(default=64, ge=4, le=128)
+    title_tokens: int = Field(default=16, ge=0, le=64)
+    spans: SpanObjective = "first"
+    normalisation: Normalisation = "shared"
+    selection_weight: float = Field(default=0.0, ge=0)
+    skim_weight: float = Field(default=0.2, ge=0)
     stages: tuple[ReaderStage, ...] = Field(default=_RECIPE, min_length=1)
     validation_questions: int = Field(default=600, ge=1)
     calibration_questions: int = Field(default=1000, ge=1)
     effort: Literal["full", "normal", "low"] = "full"
     negatives_top_k: int = Field(default=6, ge=1)
-    optim: OptimConfig = OptimConfig(
-        learning_rate=2.5e-4, warmup_fraction=0.04, weight_decay=0.01, clip_norm=1.0
-    )
-    run: RunConfig = RunConfig(validate_every_steps=1000)
+    learning_rate: Rate = 2.5e-4
+    warmup_fraction: float = Field(default=0.04, ge=0, lt=1)
+    weight_decay: float = Field(default=0.01, ge=0)
+    clip_norm: float = Field(default=1.0, gt=0)
+    validate_every_steps: int = Field(default=1000, ge=0)
+
+    @model_validator(mode="after")
+    def _cross_check_objective(self) -> ReaderTrainConfig:
+        if self.normalisation == "passage" and not self.selection_weight:
+            raise ValueError(
+                "normalisation 'passage' makes spans of different passages incomparable: it needs a "
+                "selection_weight above 0"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_names(self) -> ReaderTrainConfig:

@@ -74,7 +74,7 @@ def finish(
         )
         if ranged:
             add_ranges(folder, ranged)
-        return ExtractiveReader.load(folder, precision=config.optim.precision)
+        return ExtractiveReader.load(folder, precision=config.precision)
 
     figures: dict[str, Any] = {}
     with replaced_folder(config.out / "reader") as folder:  # it appears only with ranking and confidence
@@ -116,7 +116,7 @@ def _serving(
 
 def draw(examples: Sequence[Example], count: int, config: ReaderTrainConfig, key: int) -> list[Example]:
     """`count` examples (or all, if fewer) in an order that depends on the seed and `key` alone."""
-    order = generator(config.run.seed, key).permutation(len(examples))[:count]
+    order = generator(config.seed, key).permutation(len(examples))[:count]
     return [examples[int(i)] for i in order]
 
 

@@ -48,10 +48,13 @@ def train_reader(config: ReaderTrainConfig) -> Path:
 def _method(config: ReaderTrainConfig, run: Run) -> Method:
     # model
     model, tokenizer = start_model(
-        config.model,
+        config.encoder,
         longest=max(stage.full_tokens for stage in config.stages),
-        seed=config.run.seed,
-        passage_head=config.objective.selection_weight > 0,
+        seed=config.seed,
+        dropout=config.dropout,
+        freeze_word_embeddings=config.freeze_word_embeddings,
+        passage_head=config.answer_types or config.selection_weight > 0,
+        skim_layer=config.skim_layer,
     )
     master = run.master(model.to(run.device))
 
@@ -60,22 +63,22 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     held_out: dict[str, list[Example]] = {}
     for one in config.train:
         kept, held_out[one.label] = hold_out(
-            read_set(one), one.held_out, config.run.seed, lambda example: example.article
+            read_set(one), one.held_out, config.seed, lambda example: example.article
         )
         learnt.append((one, kept))
     check_held_out(config, held_out)
     examples = load_examples(
-        learnt, tokenizer, answer_types=config.model.answer_types, negatives_top_k=config.negatives_top_k
+        learnt, tokenizer, answer_types=config.answer_types, negatives_top_k=config.negatives_top_k
     )
     shown = draw([e for _, kept in learnt for e in kept], RANGE_QUESTIONS, config, 7)
     del learnt
     watched = draw([e for found in held_out.values() for e in found], config.validation_questions, config, 4)
     settings = ReaderSettings(
-        max_tokens=min(384, position_limit(read_config(model_folder(config.model.encoder)))),
-        question_tokens=config.model.question_tokens,
-        title_tokens=config.model.title_tokens,
-        select=config.objective.normalisation == "passage",
-        answer_types=config.model.answer_types,
+        max_tokens=min(384, position_limit(read_config(model_folder(config.encoder)))),
+        question_tokens=config.question_tokens,
+        title_tokens=config.title_tokens,
+        select=config.normalisation == "passage",
+        answer_types=config.answer_types,
         skim_layer=model.skim_layer,
         table_spans=_TABLE_SPANS,
         effort=config.effort,
@@ -109,7 +112,7 @@ def reader_loss(module: torch.nn.Module, batch: ReaderBatch, config: ReaderTrain
     groups, per_group, _ = moved["allowed"].shape
     start = output.start.unflatten(0, (groups, per_group))  # (B, P, L)
     end = output.end.unflatten(0, (groups, per_group))
-    if config.model.answer_types:  # "yes" and "no" are positions behind the tokens
+    if config.answer_types:  # "yes" and "no" are positions behind the tokens
         words = output.words.unflatten(0, (groups, per_group))  # (B, P, 2)
         start, end = torch.cat([start, words], -1), torch.cat([end, words], -1)
     value = span_loss(
@@ -120,13 +123,13 @@ def reader_loss(module: torch.nn.Module, batch: ReaderBatch, config: ReaderTrain
         moved["ends"],
         moved["acceptable"],
         has_answer=moved["has_answer"],
-        normalisation=config.objective.normalisation,
+        normalisation=config.normalisation,
     )
-    if config.objective.selection_weight:
+    if config.selection_weight:
         relevance = output.relevance.unflatten(0, (groups, per_group))  # (B, P)
-        value = value + config.objective.selection_weight * selection_loss(relevance, moved["positive"])
-    if output.skim is not None and config.objective.skim_weight:
+        value = value + config.selection_weight * selection_loss(relevance, moved["positive"])
+    if output.skim is not None and config.skim_weight:
         skim = output.skim.unflatten(0, (groups, per_group))  # (B, P, L)
         allowed = moved["allowed"][..., : skim.shape[-1]]
-        value = value + config.objective.skim_weight * skim_loss(skim, allowed, moved["wanted"])
+        value = value + config.skim_weight * skim_loss(skim, allowed, moved["wanted"])
     return Loss(value, examples=groups, tokens=batch.tokens)

@@ -12,26 +12,36 @@ from rag.runtime.model_files import embedded_encoder_dir, position_limit
 from readers.extractive.files import check_tokenizer, load_parts
 from readers.extractive.model import SpanModel
 from readers.extractive.tokens import check_offsets
-from readers.extractive.training.config import ReaderModelConfig
 from readers.manifest import READER_FILE
 
 
 def start_model(
-    config: ReaderModelConfig, *, longest: int, seed: int, passage_head: bool = False
+    encoder: str | None,
+    *,
+    longest: int,
+    seed: int,
+    dropout: float = 0.0,
+    freeze_word_embeddings: bool = True,
+    passage_head: bool = False,
+    skim_layer: int = 0,
 ) -> tuple[SpanModel, Any]:
-    """Load `config.encoder`, an encoder or a reader, with the heads that are asked for, and its tokenizer.
+    """Load an encoder or a reader with the heads that training needs, and its tokenizer.
 
     Args:
+        encoder: Hugging Face name or folder; None is the embedded encoder.
         longest: tokens of the longest row.
         seed: random seed of new heads.
+        dropout: dropout of hidden states and attention weights.
+        freeze_word_embeddings: leave the word embedding matrix as it is.
         passage_head: whether a passage logit is trained.
+        skim_layer: number of the layer with an early head, see `ReaderTrainConfig`.
 
     Raises:
         ArtifactError: nothing there can be trained.
         MismatchedArtifactError: the tokenizer is not that of the encoder.
         ConfigError: the stages or layers do not fit the encoder, or the tokenizer gives no offsets.
     """
-    folder = config.encoder or str(embedded_encoder_dir())
+    folder = encoder or str(embedded_encoder_dir())
     hint = "give a Hugging Face name, or a folder with configuration, weights and tokenizer"
     with loading(f"{folder}: no encoder with a tokenizer there", hint=hint):
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
@@ -45,14 +55,14 @@ def start_model(
         model = loaded
     else:
         model = SpanModel.from_encoder(folder, seed=seed)
-    model.add_heads(passage=config.answer_types or passage_head, skim_layer=config.skim_layer, seed=seed)
+    model.add_heads(passage=passage_head, skim_layer=skim_layer, seed=seed)
     _check(folder, model, tokenizer, longest)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
-            module.p = config.dropout
-    encoder: Any = model.encoder
-    if config.freeze_word_embeddings:
-        encoder.get_input_embeddings().weight.requires_grad_(False)
+            module.p = dropout
+    if freeze_word_embeddings:
+        network: Any = model.encoder
+        network.get_input_embeddings().weight.requires_grad_(False)
     return model, tokenizer
 
 
@@ -72,5 +82,5 @@ def _check(folder: str, model: SpanModel, tokenizer: Any, row_tokens: int) -> No
     if row_tokens > longest:
         raise ConfigError(
             f"rows have {row_tokens} tokens, the encoder reads at most {longest}",
-            hint="lower full_tokens and max_tokens (mlm.joint_tokens of `rag train mlm` and `realm`)",
+            hint="lower full_tokens and max_tokens (joint_tokens of `rag train mlm` and `realm`)",
         )

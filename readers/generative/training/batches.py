@@ -53,20 +53,20 @@ class GeneratorBatches:
                     f"none of {len(examples)} questions has a passage that holds its answer",
                     hint="leave without_answer=skip out, or give positives or more passages",
                 )
-        steps = [max(1, round(stage.steps * config.optim.epochs)) for stage in config.stages]
-        self._ends = [end * config.optim.accumulate for end in np.cumsum(steps).tolist()]
+        steps = [max(1, round(stage.steps * config.epochs)) for stage in config.stages]
+        self._ends = [end * config.accumulate for end in np.cumsum(steps).tolist()]
         self._orders: dict[tuple[int, int], Int64] = {}
 
     def __len__(self) -> int:
-        most = self._config.optim.max_steps
+        most = self._config.max_steps
         total = int(self._ends[-1])
-        return total if most is None else min(total, most * self._config.optim.accumulate)
+        return total if most is None else min(total, most * self._config.accumulate)
 
     def __getitem__(self, number: int) -> GeneratorBatch:
         place = int(np.searchsorted(self._ends, number, side="right"))
         stage = self._config.stages[place]
         inside = number - (self._ends[place - 1] if place else 0)
-        draw = generator(self._config.run.seed, 3, number)
+        draw = generator(self._config.seed, 3, number)
         total = len(self._examples)
         wanted = range(inside * stage.batch_size, (inside + 1) * stage.batch_size)
         chosen = [int(self._order(place, i // total, total)[i % total]) for i in wanted]
@@ -75,7 +75,7 @@ class GeneratorBatches:
     def _order(self, place: int, epoch: int, total: int) -> Int64:
         if (place, epoch) not in self._orders:
             self._orders = {key: value for key, value in self._orders.items() if key[1] + 1 >= epoch}
-            self._orders[place, epoch] = generator(self._config.run.seed, 2, place, epoch).permutation(total)
+            self._orders[place, epoch] = generator(self._config.seed, 2, place, epoch).permutation(total)
         return self._orders[place, epoch]
 
     def _questions(

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from rag.config import Config
-from rag.training.config import OptimConfig, TrainConfig
+from rag.training.config import Rate, TrainConfig
 from readers.generative.settings import FID_TEMPLATE
 
 
@@ -58,7 +58,7 @@ class GeneratorTrainConfig(TrainConfig):
         no_answer: target text where the passages have no answer; None does not train on such questions.
         without_answer: a question none of whose chosen passages holds the answer is trained to say the
             "answer" all the same (as published), "no answer", or is left out ("skip").
-        stages: one after the other; `optim.epochs` stretches or shortens them all.
+        stages: one after the other; `epochs` stretches or shortens them all.
         lora: rank of low-rank adapters on all linear layers, which alone are trained and then merged into the
             weights; 0 trains the weights themselves. Saves the optimiser's memory of a large model.
         frozen: beginnings of parameter names (whole words between dots) that are not trained.
@@ -71,7 +71,7 @@ class GeneratorTrainConfig(TrainConfig):
     recipe: ClassVar[str] = "generator"
     trains: ClassVar[str] = "readers.generative.training.recipe:train_generator"
     measured: ClassVar[tuple[str, ...]] = ("em", "f1", "silent")
-    free: ClassVar[frozenset[str]] = frozenset({"name", "notes", "beams", "batch_tokens"})
+    free: ClassVar[frozenset[str]] = TrainConfig.free | {"beams", "batch_tokens"}
 
     train_files: tuple[Path, ...] = Field(min_length=1)
     validation_file: Path | None = None
@@ -96,7 +96,9 @@ class GeneratorTrainConfig(TrainConfig):
     checkpoint_layers: bool = False
     validation_questions: int = Field(default=300, ge=1)
     validation_passages: int | None = Field(default=None, ge=1)
-    optim: OptimConfig = OptimConfig(learning_rate=1e-4, weight_decay=0.01, clip_norm=1.0)
+    learning_rate: Rate = 1e-4
+    weight_decay: float = Field(default=0.01, ge=0)
+    clip_norm: float = Field(default=1.0, gt=0)
 
     @model_validator(mode="after")
     def _cross_check(self) -> GeneratorTrainConfig:

@@ -61,7 +61,7 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     examples = merged_examples(config.train_files)
     given = None if config.validation_file is None else merged_examples([config.validation_file])
     examples, held_out = hold_out(
-        examples, config.validation_questions, config.run.seed, lambda example: example.question, given
+        examples, config.validation_questions, config.seed, lambda example: example.question, given
     )
     if not examples:
         raise DataError(
@@ -167,7 +167,7 @@ def _start(
             return Causal(model, tokenizer, own["prompt_end"]), None, layout
     else:
         encoder, tokenizer, head = _encoder(config.encoder)
-        seed_everything(config.run.seed)
+        seed_everything(config.seed)
         model = warm_start(encoder, tokenizer, decoder_layers=config.decoder_layers, dropout=config.dropout)
         if (attention := attention_for(model.config, device)) is not None:
             model.set_attn_implementation(attention)

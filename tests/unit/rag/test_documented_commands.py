@@ -113,7 +113,7 @@ def _check_settings(recipe: str, assignments: list[str]) -> None:
     """Refuse settings that the recipe's configuration lacks, and values of another type."""
     kind = recipe_class(recipe)
     try:
-        kind.model_validate(kind.nested(parse_overrides(assignments)))
+        kind.model_validate(parse_overrides(assignments))
     except ConfigError as error:
         raise ValueError(str(error)) from error
     except ValidationError as error:

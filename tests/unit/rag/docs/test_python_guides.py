@@ -76,7 +76,7 @@ def test_the_page_on_python(
     assert "AnswerSet('Where does the Danube rise?': 'the Black Forest'" in printed
     assert "1 questions, 1 with a positive" in printed
     assert len(Path("found.run").read_text().splitlines()) >= 1
-    assert trained[0].optim.learning_rate == 2e-5
+    assert trained[0].learning_rate == 2e-5
     assert trained[1].rounds == 2
     assert shared["before"].figures["top1"].value == 1.0
 

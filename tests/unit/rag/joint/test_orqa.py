@@ -30,13 +30,13 @@ from tests.unit.retrievers.conftest import cipher_examples
 WORDS = [a + b + c for a in "uvwxyz" for b in "pqrstuvw" for c in "stuvwxyz"]
 SMALL: dict[str, Any] = {
     "early": 60, "batch_size": 16, "precision": "fp32", "threads": 1, "validation_fraction": 0.15,
-    "model": {"question_tokens": 16, "dropout": 0.0, "shared": False},
+    "question_tokens": 16, "dropout": 0.0, "shared": False,
 }  # fmt: skip
 
 
 def reader_start(folder: Path) -> dict[str, Any]:
     return {
-        "encoder": str(folder), "max_tokens": 48, "question_tokens": 16, "title_tokens": 4,
+        "reader": str(folder), "reader_tokens": 48, "reader_question_tokens": 16, "title_tokens": 4,
         "max_answer_tokens": 4, "freeze_word_embeddings": False,
     }  # fmt: skip
 
@@ -115,7 +115,7 @@ def test_answers_alone_teach_retrieval_and_reading(
 ) -> None:
     config = OrqaTrainConfig(
         out=tmp_path / "run", train_files=(world[0],), index=world[1], epochs=8, learning_rate=3e-3,
-        log_every_steps=1, reader=reader_start(tiny_bert), **SMALL,
+        log_every_steps=1, **reader_start(tiny_bert), **SMALL,
     )  # fmt: skip
     finished = train_orqa(config)
     records = list(read_metrics(config.out / "metrics.jsonl"))
@@ -164,7 +164,7 @@ def test_expressions_are_found_where_strings_are(
     for name, file, answers in (("strings", world[0], "auto"), ("regex", regex, "regex")):
         config = OrqaTrainConfig(
             out=tmp_path / name, train_files=(file,), index=world[1], max_steps=2, answers=answers,
-            log_every_steps=1, reader=reader_start(tiny_bert), **SMALL,
+            log_every_steps=1, **reader_start(tiny_bert), **SMALL,
         )  # fmt: skip
         train_orqa(config)
         records = read_metrics(config.out / "metrics.jsonl")
@@ -180,7 +180,7 @@ def test_a_restart_with_another_seed_pairs_questions_with_their_own_answers(
         for seed in seeds:
             config = OrqaTrainConfig(
                 out=tmp_path / name, train_files=(world[0],), index=world[1], max_steps=1, seed=seed,
-                log_every_steps=1, reader=reader_start(tiny_bert), **SMALL,
+                log_every_steps=1, **reader_start(tiny_bert), **SMALL,
             )  # fmt: skip
             shutil.rmtree(config.out / "checkpoints", ignore_errors=True)  # killed before the first one
             (config.out / "metrics.jsonl").unlink(missing_ok=True)
@@ -204,7 +204,7 @@ def test_held_out_questions_are_read_as_deep_as_the_others(
     train_orqa(
         OrqaTrainConfig(
             out=tmp_path / "run", train_files=(world[0],), index=world[1], max_steps=1, read=25,
-            validation_questions=4, reader=reader_start(tiny_bert), **SMALL,
+            validation_questions=4, **reader_start(tiny_bert), **SMALL,
         )
     )  # fmt: skip
     assert read == {25}
@@ -221,7 +221,7 @@ def test_what_cannot_work_is_refused(
         train_orqa(
             OrqaTrainConfig(
                 out=tmp_path / name, train_files=(questions,), index=world[1], max_steps=1,
-                reader=reader_start(tiny_bert), **{**SMALL, **settings},
+                **reader_start(tiny_bert), **{**SMALL, **settings},
             )
         )  # fmt: skip
 
@@ -244,6 +244,6 @@ def test_what_cannot_work_is_refused(
         run("b", tmp_path / "few.jsonl", early=360)
     other = tiny.bert(tmp_path / "other", seed=5)
     with pytest.raises(MismatchedArtifactError, match="was built with the encoder"):
-        run("c", world[0], model={**SMALL["model"], "question_encoder": str(other)})
+        run("c", world[0], question_encoder=str(other))
     with pytest.raises(ValidationError, match="must be at most early"):
         OrqaTrainConfig(out=tmp_path, train_files=(world[0],), index=world[1], early=3)

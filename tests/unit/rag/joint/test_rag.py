@@ -327,7 +327,7 @@ def test_what_cannot_work_is_refused(world: dict[str, Any], tmp_path: Path) -> N
     for wrong, message in (
         ({"over_retrieve": 9}, "set over_retrieve with document_side rerank"),
         ({"document_side": "rerank", "over_retrieve": 3}, "must be more than top_k"),
-        ({"model": {"shared": True}}, "set shared=false"),
+        ({"shared": True}, "set shared=false"),
         ({"chunk_size": 4}, "unknown setting 'chunk_size'"),
         ({"retriever": "bm25", "document_side": "reencode"}, "retriever bm25 is fixed"),
         ({"prior_scale": 2.0}, "prior_scale is for a fixed retriever"),

@@ -41,8 +41,8 @@ def settings(place: Path, **more: Any) -> RealmTrainConfig:
         "out": place / "run", "train_files": (place / "sentences.jsonl",), "index": place / "index",
         "documents": 4, "batch_size": 16, "split": "none", "precision": "fp32", "threads": 1,
         "log_every_steps": 1, "refresh_every_steps": 20, "epochs": 9,
-        "model": {"question_tokens": 32, "dropout": 0.0},
-        "mlm": {"encoder": str(place / "mlm"), "sentence_tokens": 32, "joint_tokens": 60, "mlm_dropout": 0.0},
+        "question_tokens": 32, "dropout": 0.0,
+        "reader": str(place / "mlm"), "sentence_tokens": 32, "joint_tokens": 60, "mlm_dropout": 0.0,
     }  # fmt: skip
     return RealmTrainConfig(**{**given, **more})
 
@@ -290,7 +290,7 @@ def test_sentences_that_no_passage_fills_in_can_be_left_out(world: Path, tmp_pat
     config = settings(world, out=tmp_path / "run", answered_within=3, batch_size=2)
     with Index.open(world / "index") as index:
         retriever = load_model(adopt_index(config, index, same_encoder=True), "cpu")
-        reader = MaskedReader.of(config.mlm)
+        reader = MaskedReader.of(config)
         task = RealmTask(config, retriever, reader, realm.LiveIndex(index), World())
         batches = sentences(world, tmp_path)
         batch = [sentence for number in range(3) for sentence in batches[number]]
@@ -317,7 +317,7 @@ def test_what_cannot_work_is_refused(world: Path, tiny: TinyModels, tmp_path: Pa
         train_realm(settings(world, out=tmp_path / "a", train_files=(plain,)))
     other = tiny.bert(tmp_path / "other", seed=5)
     with pytest.raises(MismatchedArtifactError, match="was built with the encoder"):
-        train_realm(settings(world, out=tmp_path / "b", model={"question_encoder": str(other)}))
+        train_realm(settings(world, out=tmp_path / "b", question_encoder=str(other)))
     tiny.dpr(tmp_path / "towers")
     build_index(
         [Passage("a", "", "the river"), Passage("b", "", "text")], tmp_path / "index",
@@ -339,4 +339,4 @@ def test_the_retriever_reads_whole_sentences(tmp_path: Path) -> None:
     plain = RealmTrainConfig(out=tmp_path, index=tmp_path)
     assert plain.model.question_tokens >= plain.mlm.sentence_tokens
     with pytest.raises(ValidationError, match=r"question_tokens \(31\) of a sentence"):
-        settings(tmp_path, model={"question_tokens": 31})
+        settings(tmp_path, question_tokens=31)

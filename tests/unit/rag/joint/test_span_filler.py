@@ -14,7 +14,7 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
 from rag.core.types import Passage
-from rag.joint.config import MlmConfig, MlmTrainConfig, RealmTrainConfig
+from rag.joint.config import FillerConfig, MlmTrainConfig, RealmTrainConfig
 from rag.joint.masked import MaskedSentence
 from rag.joint.mlm import train_mlm
 from rag.joint.realm import train_realm
@@ -45,13 +45,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny: TinyModels) -> Path:
         out=place / "run", train_files=(place / "corpus.jsonl",), split="none", precision="fp32", threads=1,
         log_every_steps=10, batch_size=24, validation_fraction=0.2, min_words=3, epochs=50, max_steps=200,
         learning_rate=3e-3,
-        mlm={"fills": "span", "encoder": str(place / "bert"), "sentence_tokens": 32, "joint_tokens": 60},
+        fills="span", reader=str(place / "bert"), sentence_tokens=32, joint_tokens=60,
     ))  # fmt: skip
 
 
 def test_words_are_worth_the_probability_of_their_spans(tmp_path: Path, tiny: TinyModels) -> None:
     folder = tiny.bert(tmp_path / "bert", seed=3)
-    config = MlmConfig(fills="span", encoder=str(folder), joint_tokens=32, guess=0.02)
+    config = FillerConfig(fills="span", reader=str(folder), joint_tokens=32, guess=0.02)
     filler = SpanFiller.of(config).eval()
     filler.save(tmp_path / "whole", filler.state_dict())
     plain = AutoModelForQuestionAnswering.from_pretrained(tmp_path / "whole").eval()
@@ -95,7 +95,7 @@ def test_words_are_worth_the_probability_of_their_spans(tmp_path: Path, tiny: Ti
 
 def test_only_passages_with_the_words_are_read(tmp_path: Path, tiny: TinyModels) -> None:
     folder = tiny.bert(tmp_path / "bert", seed=3)
-    filler = SpanFiller.of(MlmConfig(fills="span", encoder=str(folder), joint_tokens=32))
+    filler = SpanFiller.of(FillerConfig(fills="span", reader=str(folder), joint_tokens=32))
     rows: list[int] = []
     filler.model.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
     sentence = MaskedSentence("", "", np.array([9, 4]), np.array([1]), np.array([20]))
@@ -113,7 +113,7 @@ def test_it_learns_to_copy(trained: Path) -> None:
     last = [r for r in read_metrics(trained.parent / "metrics.jsonl") if "eval/utility" in r][-1]
     assert last["eval/utility"] > np.log(0.7 / 0.001)  # of two names in the passage, the right one
     assert last["eval/utility_after"] >= 0  # no passage is worth less than none
-    filler = SpanFiller.of(MlmConfig(fills="span", encoder=str(trained), joint_tokens=60)).eval()
+    filler = SpanFiller.of(FillerConfig(fills="span", reader=str(trained), joint_tokens=60)).eval()
     ids = filler.tokens(
         ["Who wrote e f g h in [MASK] rises?", "the river e f g h Forest the river k n o p Danube"]
     )
@@ -142,8 +142,8 @@ def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyMo
         documents=13, batch_size=12, split="none", precision="fp32", threads=1, log_every_steps=1,
         refresh_every_steps=20,
         epochs=20, learning_rate=1e-3, learning_rates={} if frozen else {"reader": 1e-5},
-        model={"question_tokens": 32, "dropout": 0.0, "shared": not frozen},
-        mlm={"fills": "span", "encoder": str(trained), "sentence_tokens": 32, "joint_tokens": 60},
+        question_tokens=32, dropout=0.0, shared=not frozen,
+        fills="span", reader=str(trained), sentence_tokens=32, joint_tokens=60,
         document_side="frozen" if frozen else "reencode", train_reader=not frozen,
     )  # fmt: skip
     finished = train_realm(config)
@@ -167,17 +167,17 @@ def test_copying_teaches_to_retrieve(trained: Path, tmp_path: Path, tiny: TinyMo
         assert made == [*range(1, 21), *range(1, len(made) - 19)]
     assert min(r["null"] for r in records) > 0  # passages do no harm: the null document may stay
     assert np.mean([r["posterior_gold"] for r in records]) > np.mean([r["p_gold"] for r in records])
-    SpanFiller.of(MlmConfig(fills="span", encoder=str(config.out / "mlm"), joint_tokens=60))
+    SpanFiller.of(FillerConfig(fills="span", reader=str(config.out / "mlm"), joint_tokens=60))
 
 
 def test_words_that_do_not_stand_together_cannot_be_copied(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="copies one run of words"):
-        MlmTrainConfig(out=tmp_path, train_files=(tmp_path,), masks="random", mlm={"fills": "span"})
+        MlmTrainConfig(out=tmp_path, train_files=(tmp_path,), masks="random", fills="span")
 
 
 def test_the_heads_stay_in_fp32() -> None:
     """As in the extractive reader: the encoder in bf16, and the shipped one's head over early layers too."""
-    filler = SpanFiller.of(MlmConfig(fills="span", encoder="shipped")).train().to_compute(torch.bfloat16)
+    filler = SpanFiller.of(FillerConfig(fills="span", reader="shipped")).train().to_compute(torch.bfloat16)
     ids, passage, target = filler.tokens(["the river rises in [MASK]", "Vienna lies on the Danube", "Vienna"])
     places = np.flatnonzero(np.array(ids) == filler.tokenizer.mask_token_id)
     sentence = MaskedSentence("", "", np.array(ids), places, np.array(target))

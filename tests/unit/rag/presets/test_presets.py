@@ -54,22 +54,22 @@ def _load(recipe: str, name: str) -> Any:
 def test_every_preset_is_whole(recipe: str, name: str) -> None:
     config = _load(recipe, name)
     assert config.name
-    values = config.flat()
+    values = config.model_dump()
     assert {key: values[key] for key in _PUBLISHED.get(name, {})} == _PUBLISHED.get(name, {})
 
 
 def test_the_published_generator_learns_from_64_questions_a_step() -> None:
     config = _load("generator", "fid-base-nq")
     [stage] = config.stages
-    assert (stage.steps, stage.batch_size * config.optim.accumulate, stage.passages) == (15000, 64, 100)
+    assert (stage.steps, stage.batch_size * config.accumulate, stage.passages) == (15000, 64, 100)
     assert not stage.ensure_answer
 
 
 def test_other_published_sizes() -> None:
     assert _load("reader", "dpr-reader-nq").stages[0].negatives == 23
     realm = _load("realm", "realm-wiki")
-    assert realm.batch_size * realm.optim.accumulate == 512
-    assert _load("mlm", "mlm-small").mlm.encoder == "shipped"
+    assert realm.batch_size * realm.accumulate == 512
+    assert _load("mlm", "mlm-small").reader == "shipped"
 
 
 def test_a_misspelt_preset_names_the_nearest() -> None:

@@ -32,7 +32,7 @@ def run(world: dict[str, Any], out: Path, steps: int | None = None, **more: Any)
         "index": world["folder"] / "index", "questions": world["folder"] / "train.jsonl", "rounds": 1,
         "top_k": 40, "figure": "top1", "validation_fraction": 0.4, "restart": True, **more,
     }  # fmt: skip
-    given.setdefault("guidance", {"positives": "1,40", "negatives": 8})
+    given = {"positives": "1,40", "negatives": 8, **given}
     config = load_config(
         ColbertRoundsConfig, overrides={"out": out, **given, "questions": str(given["questions"])}
     )
@@ -87,7 +87,7 @@ def test_what_cannot_be_is_said(
     world: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError, match="raise it to 50"):
-        run(world, tmp_path / "a", guidance={"positives": "3,50"})
+        run(world, tmp_path / "a", positives="3,50")
     strange = tmp_path / "strange.jsonl"
     strange.write_text(
         "".join(json.dumps({"question": f"who {n}", "answer": ["zzz"]}) + "\n" for n in range(30))

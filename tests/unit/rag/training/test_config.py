@@ -1,4 +1,4 @@
-"""The groups of settings of training recipes, and whose a run's folder is."""
+"""Settings of training recipes, and whose a run's folder is."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -7,30 +7,24 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rag.config import Config
 from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import read_json
 from rag.training.checkpoints import Checkpoint, save_checkpoint
 from rag.training.claim import claim_run, claimed
-from rag.training.config import OptimConfig, RunConfig, TrainConfig
+from rag.training.config import FitConfig, TrainConfig
 from rag.training.precision import MasterWeights
-
-
-class _Recipe(Config):
-    optim: OptimConfig = OptimConfig(learning_rate=1e-4, clip_norm=1.0)
-    run: RunConfig = RunConfig(seed=3)
 
 
 def test_stopping_early_needs_something_to_stop_by() -> None:
     with pytest.raises(ValidationError, match="early_stop needs"):
-        RunConfig(early_stop=2)
+        FitConfig(early_stop=2)
     with pytest.raises(ValidationError, match="greater than 0"):
-        OptimConfig(learning_rates={"head": 0.0})
+        FitConfig(learning_rates={"head": 0.0})
 
 
-class _Claimed(_Recipe):
+class _Claimed(FitConfig):
     recipe: ClassVar[str] = "toy"
-    free: ClassVar[frozenset[str]] = frozenset({"notes"})
+    free: ClassVar[frozenset[str]] = FitConfig.free | {"notes"}
 
     train_files: tuple[Path, ...] = ()
     notes: str = ""

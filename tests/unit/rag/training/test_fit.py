@@ -16,7 +16,7 @@ from rag.core.errors import ConfigError, IncompleteArtifactError, RagError
 from rag.runtime.seeds import generator
 from rag.training import fit as module
 from rag.training.checkpoints import latest_checkpoint
-from rag.training.config import OptimConfig, RunConfig
+from rag.training.config import FitConfig
 from rag.training.fit import FitHooks, FitResult, Loss, fit
 from rag.training.precision import MasterWeights
 
@@ -55,15 +55,11 @@ def run(
 ) -> FitResult:
     model = linear() if model is None else model
     keywords = {k: changes.pop(k) for k in ("evaluate", "hooks", "keep_checkpoints") if k in changes}
-    optim = {k: changes.pop(k) for k in OptimConfig.model_fields if k in changes}
-    settings = (
-        OptimConfig(**{"learning_rate": 0.05, **optim}),
-        RunConfig(**{"log_every_steps": 1, **changes}),
-    )
+    settings = FitConfig(**{"learning_rate": 0.05, "log_every_steps": 1, **changes})
     if "evaluate" in keywords:
         keywords["evaluate"] = partial(keywords["evaluate"], model)
     loss = partial(mean_squares, model)
-    return fit(model, MasterWeights(model), batches or Batches(8), loss, *settings, out, **keywords)
+    return fit(model, MasterWeights(model), batches or Batches(8), loss, settings, out, **keywords)
 
 
 def records(out: Path) -> list[dict[str, Any]]:
@@ -229,9 +225,9 @@ def test_named_parts_of_the_loss_are_averaged_into_the_log(
         )
 
     model = linear()
-    settings = (OptimConfig(learning_rate=0.05, accumulate=2), RunConfig(log_every_steps=2))
+    settings = FitConfig(learning_rate=0.05, accumulate=2, log_every_steps=2)
     with caplog.at_level("INFO", logger="rag.training.fit"):
-        fit(model, MasterWeights(model), Batches(8), loss, *settings, tmp_path)
+        fit(model, MasterWeights(model), Batches(8), loss, settings, tmp_path)
     told = records(tmp_path)
     assert len(told) == 2
     for record in told:

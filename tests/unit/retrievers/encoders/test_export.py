@@ -137,8 +137,8 @@ def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
     (tmp_path / "FILE.json").write_text(card.partition("```json")[2].partition("```")[0])
     stated = load_config(DprTrainConfig, tmp_path / "FILE.json", overrides={"out": "run"})
     assert stated.train_files == (Path("train.json"),)
-    assert stated.model == config.model.replaced(question_encoder=tmp_path.name)
-    assert (stated.batch_size, stated.optim) == (config.batch_size, config.optim)
+    assert stated.encoders == {**config.encoders, "question_encoder": tmp_path.name}
+    assert (stated.batch_size, stated.learning_rate) == (config.batch_size, config.learning_rate)
 
 
 @pytest.mark.parametrize("last", ["encoder", "cross-encoder"])

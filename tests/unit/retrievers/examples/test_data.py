@@ -15,7 +15,6 @@ from rag.data.examples import (
     read_examples,
     write_examples,
 )
-from rag.training.config import OptimConfig
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import TrainingSet, gather, read_lists, row_lists, write_lists
@@ -302,15 +301,14 @@ def test_a_run_of_a_few_steps_is_warned_of(caplog):
     def epochs_of(batch_size, epochs):
         return Epochs.of(
             SimpleNamespace(
-                batch_size=batch_size, optim=OptimConfig(epochs=epochs),
-                run=SimpleNamespace(seed=1),
+                batch_size=batch_size, epochs=epochs, max_batches=None, seed=1,
             ),
             54,
         )  # fmt: skip
 
     epochs_of(64, 1)
     assert "batches hold 54 examples, not 64" in caplog.text
-    assert "1 training steps teach next to nothing; raise optim.epochs (now 1)" in caplog.text
+    assert "1 training steps teach next to nothing; raise epochs (now 1)" in caplog.text
     caplog.clear()
     assert len(epochs_of(16, 10)) == 30
     assert not caplog.text

@@ -63,4 +63,4 @@ def test_what_works() -> None:
     assert config.validates
     assert not load_config(DprTrainConfig, overrides={**_PATHS, "validation_fraction": 0}).validates
     towers = load_config(DprTrainConfig, overrides={**_PATHS, "shared": False, "passage_encoder": "b"})
-    assert towers.model.shared is False
+    assert towers.shared is False

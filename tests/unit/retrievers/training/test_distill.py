@@ -186,7 +186,7 @@ def test_targets_that_say_nothing_are_refused(tmp_path: Path, tiny_bert: Path) -
 def test_the_published_head_is_trained_and_written(tmp_path: Path, tiny_bert: Path) -> None:
     """A linear layer and LayerNorm on every token before the mean: the exported encoder gives its vectors."""
     write_examples(tmp_path / "scored.json", scored(24))
-    published = load_config(DistillTrainConfig, "dkrr-nq", overrides={"train_files": ["s"], "out": "r"}).model
+    published = load_config(DistillTrainConfig, "dkrr-nq", overrides={"train_files": ["s"], "out": "r"})
     head = {key: getattr(published, key) for key in ("pooling", "normalize", "projection_norm", "on_tokens")}
     config = settings(
         tmp_path, tiny_bert, **head, projection_dim=8, temperature=8**0.5, max_steps=2, batch_size=4,

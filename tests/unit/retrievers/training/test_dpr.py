@@ -72,8 +72,8 @@ def test_the_loss_falls_and_retrieval_rises(
     assert "rag train dpr" in card
     assert "--encoder FOLDER " in card  # and not the name of a preset
     assert str(tmp_path) not in card
-    assert (finished / "passage_encoder" / "modules.json").exists() != config.model.shared
-    assert (finished / "modules.json").exists() == config.model.shared
+    assert (finished / "passage_encoder" / "modules.json").exists() != config.shared
+    assert (finished / "modules.json").exists() == config.shared
 
 
 def test_true_retrieval_over_an_index(

@@ -118,11 +118,11 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
 
     changed = {
         "out": tmp_path / "three",
-        "model": two.model.replaced(frozen="passage"),
+        "frozen": "passage",
         "negatives": "batch",
         "queue_size": 40,
     }
-    three = two.model_copy(update=changed)
+    three = two.replaced(**changed)
     train_mdr(three)
     losses = [record["loss"] for record in records(three.out) if "loss" in record]
     assert losses[-1] < losses[1]
@@ -162,7 +162,7 @@ def test_the_published_head_is_trained_in_both_stages(tmp_path: Path, bridges: P
     assert [tensor.ndim for layer in layers for name, tensor in layer.items() if "weight" in name] == [2, 1]
     found = encoder.encode_questions(["who wrote the river"])
     assert found == pytest.approx(hidden.numpy(), abs=1e-4)
-    published = load_config(MdrTrainConfig, "mdr-hotpot", overrides={"out": "o", "train_files": ["t"]}).model
+    published = load_config(MdrTrainConfig, "mdr-hotpot", overrides={"out": "o", "train_files": ["t"]})
     assert (published.pooling, published.projection_dim, published.projection_norm) == ("cls", 768, True)
 
 

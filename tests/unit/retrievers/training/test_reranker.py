@@ -118,7 +118,7 @@ def test_the_preset_raises_the_head_of_any_base(tiny: Any, tmp_path: Path, base:
             "learning_rate": 1e-12, "weight_decay": 0.0, "max_steps": 2, "precision": "fp32", "threads": 1,
         },
     )  # fmt: skip
-    before = load_pair_model(start, train_on="cpu", seed=chosen.run.seed).network.state_dict()
+    before = load_pair_model(start, train_on="cpu", seed=chosen.seed).network.state_dict()
     after = load_pair_model(train_reranker(chosen), train_on="cpu").network.state_dict()
     moved = {name for name, tensor in before.items() if (after[name] - tensor).abs().max() > 1e-5}
     assert {name for name in before if name.startswith(("classifier", "head", "score"))} <= moved

@@ -56,7 +56,7 @@ def config_of(folder: Path, sets: list[TrainingSet], **changes: Any) -> ReaderTr
 
 def batches_of(config: ReaderTrainConfig) -> ReaderBatches:
     sets = [(one, read_set(one)) for one in config.train]
-    loaded = load_examples(sets, tiny_tokenizer(), answer_types=config.model.answer_types)
+    loaded = load_examples(sets, tiny_tokenizer(), answer_types=config.answer_types)
     return ReaderBatches(loaded, config)
 
 
@@ -140,7 +140,7 @@ def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> 
         epochs=1, positives=2, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512
     )
     objective = {"spans": "marginal"}
-    config = config_of(tmp_path, [one], stages=(stage,), model={"answer_types": True}, objective=objective)
+    config = config_of(tmp_path, [one], stages=(stage,), answer_types=True, **objective)
     batches = batches_of(config)
     assert sorted(batches.examples.types.tolist()) == [SPAN, YES, NO]
     batch = batches[0]
@@ -153,7 +153,7 @@ def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> 
     # a step of a two-hop question that lacks the answer teaches that it does
     spans = found[("57",)]
     assert batch.positive[spans].tolist() == [True, False, False]
-    plain = batches_of(config_of(tmp_path, [one], objective=objective))
+    plain = batches_of(config_of(tmp_path, [one], **objective))
     assert plain.examples.types.tolist() == [SPAN]
 
 
@@ -170,14 +170,14 @@ def test_answers_alone_suffice_and_may_be_expressions(tmp_path: Path) -> None:
     stage = ReaderStage(
         epochs=1, positives=2, negatives=2, max_tokens=48, full_tokens=64, tokens_per_batch=512
     )
-    batches = batches_of(config_of(tmp_path, [one], stages=(stage,), objective={"spans": "marginal"}))
+    batches = batches_of(config_of(tmp_path, [one], stages=(stage,), spans="marginal"))
     batch = batches[0]
     assert sorted(said(batch, 0)) == ["57", "57", "57", "58"]
     assert batch.positive[0].tolist() == [True, True, False]
-    first = batches_of(config_of(tmp_path, [one], objective={"spans": "first"}))[0]
+    first = batches_of(config_of(tmp_path, [one], spans="first"))[0]
     assert said(first, 0) == ["57"]
     assert first.positive[0].tolist() == [True, False, False]
-    one_passage = batches_of(config_of(tmp_path, [one], objective={"spans": "marginal"}))[0]
+    one_passage = batches_of(config_of(tmp_path, [one], spans="marginal"))[0]
     assert one_passage.positive[0].sum() == 1
 
 
@@ -241,7 +241,7 @@ def test_answers_that_are_too_long_do_not_count(tmp_path: Path) -> None:
     one = TrainingSet(questions=write(tmp_path / "q.json", records), held_out=0, max_answer_words=2)
     [example] = read_set(one)
     assert example.answers == ("1889",)
-    batches = batches_of(config_of(tmp_path, [one], objective={"spans": "marginal"}))
+    batches = batches_of(config_of(tmp_path, [one], spans="marginal"))
     assert [said(batches[0], group) for group in range(len(batches[0].has_answer))] == [["1889"]]
     squad = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 2, 0), max_answer_words=1))
     assert all(example.answer_starts for example in squad)

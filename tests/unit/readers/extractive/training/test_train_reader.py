@@ -15,8 +15,6 @@ from readers.extractive.model import LogitsModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.config import (
-    ObjectiveConfig,
-    ReaderModelConfig,
     ReaderStage,
     ReaderTrainConfig,
     TrainingSet,
@@ -107,8 +105,9 @@ def test_a_reader_is_in_place_only_with_its_ranking_and_confidence(
 
 
 def test_questions_are_read_as_long_as_they_are_trained_on_by_default() -> None:
-    trained, read = ReaderModelConfig(), ReaderSettings()
-    assert (trained.question_tokens, trained.title_tokens) == (read.question_tokens, read.title_tokens)
+    trained, read = ReaderTrainConfig.model_fields, ReaderSettings()
+    for name in ("question_tokens", "title_tokens"):
+        assert trained[name].default == getattr(read, name)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_every_objective_learns_from_answers_alone(
     finished = train_reader(
         ReaderTrainConfig(
             train=(TrainingSet(questions=results, positives="match", held_out=0.2),), out=tmp_path / "out",
-            encoder=str(tiny_encoder(tmp_path / "encoder")), stages=(stage,), objective=objective,
+            encoder=str(tiny_encoder(tmp_path / "encoder")), stages=(stage,), **objective,
             question_tokens=32, title_tokens=8, learning_rate=5e-3, precision="fp32", threads=1,
             freeze_word_embeddings=False, validation_questions=24, calibration_questions=24,
         )
@@ -159,12 +158,10 @@ def test_a_reader_learns_to_say_yes_and_no_and_another_goes_on_from_it(tmp_path:
     stage = ReaderStage(epochs=16, negatives=1, max_tokens=48, full_tokens=48, tokens_per_batch=1024)
     values: dict[str, Any] = {
         "train": (TrainingSet(questions=tmp_path / "hops.json", held_out=0.0),), "out": tmp_path / "out",
-        "model": {
-            "encoder": str(tiny_encoder(tmp_path / "encoder")), "answer_types": True, "skim_layer": 1,
-            "question_tokens": 24, "title_tokens": 4, "freeze_word_embeddings": False,
-        },
-        "objective": {"spans": "marginal", "selection_weight": 0.1}, "stages": (stage,),
-        "optim": {"learning_rate": 5e-3, "precision": "fp32"}, "run": {"threads": 1},
+        "encoder": str(tiny_encoder(tmp_path / "encoder")), "answer_types": True, "skim_layer": 1,
+        "question_tokens": 24, "title_tokens": 4, "freeze_word_embeddings": False,
+        "spans": "marginal", "selection_weight": 0.1, "stages": (stage,),
+        "learning_rate": 5e-3, "precision": "fp32", "threads": 1,
     }  # fmt: skip
     finished = train_reader(ReaderTrainConfig(**values))
     reader = ExtractiveReader.load(finished, precision="fp32")
@@ -176,8 +173,8 @@ def test_a_reader_learns_to_say_yes_and_no_and_another_goes_on_from_it(tmp_path:
     assert (first.text, first.passage_index, first.start, first.end) == ("no", 1, None, None)
 
     further = ReaderTrainConfig(
-        **{**values, "out": tmp_path / "more", "model": {**values["model"], "encoder": str(finished)},
-           "optim": {"learning_rate": 1e-9, "precision": "fp32", "max_steps": 1}}
+        **{**values, "out": tmp_path / "more", "encoder": str(finished), "learning_rate": 1e-9,
+           "max_steps": 1}
     )  # fmt: skip
     again = ExtractiveReader.load(train_reader(further), precision="fp32")
     [same] = again.read(["is the tower near?"], [both], [[1.0, 1.0]])
@@ -199,7 +196,7 @@ def test_configurations_that_cannot_work_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="colour"):
         ReaderStage(epochs=1, colour=1)  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="selection_weight"):
-        ObjectiveConfig(normalisation="passage")
+        ReaderTrainConfig(out=tmp_path, train=({"questions": "q"},), normalisation="passage")  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="two sets are called 'a'"):
         twice = ({"questions": "q", "name": "a"}, {"questions": "r", "name": "a"})
         ReaderTrainConfig(out=tmp_path, train=twice)  # type: ignore[arg-type]
