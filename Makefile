@@ -55,7 +55,7 @@ test-lowest:
 	    tests/unit/rag/joint tests/unit/retrievers/encoders tests/unit/retrievers/training tests/parity/test_encoders.py
 
 site: $(VENV)/.installed-dev
-	$(BIN)/properdocs build -f .ci/site.yml
+	$(BIN)/properdocs build -q -f .ci/site.yml
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -157,7 +157,7 @@ def index_of(model: str, engine: Engine) -> str:
 
 @router.post("/v1/chat/completions", tags=["chat"])
 async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Response:
-    """The answer with marks [n] and footnotes, or plainly that none was found; errors are in OpenAI's shape.
+    """The answer with marks [n] and footnotes, or plainly that none was found.
 
     For a question that follows up ("and its population?"), passages are searched for together with the one
     before it, and read for it alone; the reply shows both. A greeting is no question.

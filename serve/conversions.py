@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import json
 import os
 import tempfile
 import time
@@ -19,12 +18,13 @@ from rag.data.documents.read import CONVERTER, converter_environment, document_o
 from rag.data.records import BadRecord, Document
 from serve.errors import ApiError, invalid_request
 
-_LIMITS = Limits(memory_mib=1024, timeout_s=30.0)  # of one file
-_UPLOAD_S = 120.0  # all files of one upload
+_MEMORY_MIB = 2048  # all conversions of the server together
+_FILE_S, _UPLOAD_S = 30.0, 60.0  # one file; all files of one upload
 _SLOT_WAIT_S, _POLL_S = 10.0, 0.05
 _MOST_OF_KEY, _MOST = 4, 16  # uploads that wait or are converted, in this process
 _NICENESS = 10  # questions go first
 _LONGEST_REPLY = 1 << 28
+_FAILED = b'{"reason": "broken, or takes too long", "remedy": "save it again, or split it"}'
 
 
 class Conversions:
@@ -44,12 +44,14 @@ class Conversions:
         """Uploads of this process that wait or are converted."""
         return self._uploads.total()
 
-    async def convert(self, key: str, files: Sequence[tuple[str, bytes]]) -> list[Document]:
-        """The documents of files, given by name and content; cancelling this call ends their conversion.
+    async def convert(self, key: str, files: Sequence[tuple[str, bytes]]) -> tuple[list[Document], list[str]]:
+        """The documents of files, given by name and content, and why the other files cannot be read.
+
+        Cancelling this call ends the conversion.
 
         Raises:
-            ApiError: 422: a file cannot be read, or has no usable name; 501: the server lacks the package for
-                its format; 503: too many uploads, of this key or of all.
+            ApiError: 422: no file can be read, or one has no usable name; 501: the server lacks the package
+                for a format; 503: too many uploads, of this key or of all.
         """
         for name, _ in files:
             is_short = len(name.encode("utf-8", "replace")) <= 255
@@ -62,7 +64,11 @@ class Conversions:
         try:
             async with self._slot() as lock:
                 with tempfile.TemporaryDirectory(prefix="upload-", dir=self.folder) as folder:
-                    return await _convert(files, Path(folder), lock)
+                    limits = Limits(memory_mib=_MEMORY_MIB // self.slots, timeout_s=_FILE_S)
+                    documents, unreadable = await _convert(files, Path(folder), lock, limits)
+            if not documents:
+                raise ApiError(422, "unreadable_file", "; ".join(unreadable))
+            return documents, unreadable
         finally:
             self._uploads[key] -= 1
 
@@ -84,54 +90,67 @@ class Conversions:
             await asyncio.sleep(_POLL_S)
 
 
-async def _convert(files: Sequence[tuple[str, bytes]], folder: Path, lock: IO[bytes]) -> list[Document]:
+async def _convert(
+    files: Sequence[tuple[str, bytes]], folder: Path, lock: IO[bytes], limits: Limits
+) -> tuple[list[Document], list[str]]:
+    documents, unreadable = list[Document](), list[str]()
+    ends = time.monotonic() + _UPLOAD_S
+    converter: asyncio.subprocess.Process | None = None
+    try:
+        for number, (name, content) in enumerate(files):
+            path = folder / str(number) / name
+            path.parent.mkdir()
+            await asyncio.to_thread(path.write_bytes, content)
+            converter = converter or await _start(lock)
+            left_s = max(0.1, min(limits.timeout_s, ends - time.monotonic()))
+            reply = await _reply(converter, path, replace(limits, timeout_s=left_s))
+            if reply is None:  # it died of this file, or still works on it: the next one needs another
+                await _end(converter)
+                converter = None
+            item = await asyncio.to_thread(_document, name, reply or _FAILED)
+            if isinstance(item, BadRecord):
+                unreadable.append(f"{name}: {item.reason} ({item.detail})")
+            else:
+                documents.append(item)
+        return documents, unreadable
+    finally:
+        if converter is not None:
+            await _end(converter)
+
+
+async def _start(lock: IO[bytes]) -> asyncio.subprocess.Process:
     process = await asyncio.create_subprocess_exec(
         *CONVERTER,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
         env=converter_environment(),
         pass_fds=(lock.fileno(),), limit=_LONGEST_REPLY,
     )  # fmt: skip
-    try:
-        os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
-        ends, documents = time.monotonic() + _UPLOAD_S, []
-        for number, (name, content) in enumerate(files):
-            path = folder / str(number) / name
-            path.parent.mkdir()
-            await asyncio.to_thread(path.write_bytes, content)
-            left_s = max(0.1, min(_LIMITS.timeout_s, ends - time.monotonic()))
-            reply = await _reply(process, path, replace(_LIMITS, timeout_s=left_s))
-            item = await asyncio.to_thread(_document, name, reply)
-            if isinstance(item, BadRecord):
-                raise ApiError(422, "unreadable_file", f"{name}: {item.reason} ({item.detail})")
-            documents.append(item)
-        return documents
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+    return process
 
 
-async def _reply(process: asyncio.subprocess.Process, path: Path, limits: Limits) -> bytes:
-    """The line that the process writes about a file; empty if it ended or took too long."""
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
+
+
+async def _reply(process: asyncio.subprocess.Process, path: Path, limits: Limits) -> bytes | None:
+    """The line that the process writes about a file; None if it ended or takes too long."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
         process.stdin.write(request_line(str(path), replace(limits, timeout_s=limits.timeout_s + 1)))
         await process.stdin.drain()
         async with asyncio.timeout(limits.timeout_s):
-            return await process.stdout.readline()
-    except (ConnectionError, ValueError):  # it ended, or wrote more than a line may hold
-        return b""
-    except TimeoutError:
-        detail = f"over {limits.timeout_s:.0f} s"
-        return json.dumps({"reason": "takes too long", "remedy": "split it", "detail": detail}).encode()
+            return await process.stdout.readline() or None
+    except (ConnectionError, ValueError, TimeoutError):  # a ValueError: longer than a line may be
+        return None
 
 
 def _document(name: str, line: bytes) -> Document | BadRecord:
     try:
-        return document_of(
-            name, result_of(line or b'{"reason": "broken file", "remedy": "save it again"}', name)
-        )
+        return document_of(name, result_of(line, name))
     except MissingDependencyError as error:
         raise ApiError(501, "missing_package", "the server lacks a package", hint=error.hint) from error
 

@@ -112,13 +112,15 @@ class DocumentOut(BaseModel):
 class DocumentsOut(BaseModel):
     """Documents, the version of the index that has them, and how many it has in all.
 
-    `next` is the value of `after` for the documents that follow; null at the end.
+    `next` is the value of `after` for the documents that follow; null at the end. `unreadable` says of each
+    file that was not added why; it is left out if there is none.
     """
 
     documents: list[DocumentOut]
     index_version: str
     total: int
     next: str | None = None
+    unreadable: list[str] | None = None
 
 
 def _index_of(engine: Engine, index: str | None, *, changes: bool = True) -> str:
@@ -146,20 +148,21 @@ async def send(request: Request, engine: AppEngine) -> Response:
     The id of a file is its name; a document takes the place of the one with its id. `metadata` are fields
     that filters can name: text, numbers, true and false, or lists of these; in a form it is a field with a
     JSON object, for all of its files. The answer comes when the documents are on disk and searched. Sending
-    the same again changes nothing.
+    the same again changes nothing. Of several files those that cannot be read are named, the others added.
     """
     _index_of(engine, None, changes=False)  # refused before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
-        index, documents = await _uploaded(request, engine)
+        index, documents, unreadable = await _uploaded(request, engine)
     else:
-        index, documents = await _listed(request)
+        (index, documents), unreadable = await _listed(request), []
     name = _index_of(engine, index)
     if problem := _problem(documents):
         raise invalid_request(problem, "nothing was changed")
     version, _ = await _change(engine, name, documents, ())
     entries = await documents_of(engine, name)
     shown = [_shown(entries[document.id]) for document in documents if document.id in entries]
-    return JSONResponse({"documents": shown, "index_version": version, "total": len(entries), "next": None})
+    reply = {"documents": shown, "index_version": version, "total": len(entries), "next": None}
+    return JSONResponse({**reply, "unreadable": unreadable} if unreadable else reply)
 
 
 def _problem(documents: Sequence[Document]) -> str:
@@ -186,7 +189,7 @@ async def _listed(request: Request) -> tuple[str | None, list[Document]]:
     ]
 
 
-async def _uploaded(request: Request, engine: Engine) -> tuple[str | None, list[Document]]:
+async def _uploaded(request: Request, engine: Engine) -> tuple[str | None, list[Document], list[str]]:
     async with request.form(max_files=100, max_part_size=engine.settings.max_upload_bytes) as form:
         fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
         if len(dict(fields)) < len(fields):
@@ -198,8 +201,8 @@ async def _uploaded(request: Request, engine: Engine) -> tuple[str | None, list[
         contents = [(Path(str(file.filename).replace("%22", '"')).name, await file.read()) for file in files]
     name, metadata = _index_of(engine, body.index), tuple(body.metadata.items())
     converting = engine.conversions.convert(request.state.api_key, contents)
-    documents = await engine.while_connected(request, converting, limit_s=None)
-    return name, [replace(document, metadata=metadata) for document in documents]
+    documents, unreadable = await engine.while_connected(request, converting, limit_s=None)
+    return name, [replace(document, metadata=metadata) for document in documents], unreadable
 
 
 def validated(validate: Callable[[Any], Body], value: Any) -> Body:

@@ -1,10 +1,8 @@
-"""One JSON shape for every error: `{"error": {"code", "message", …}}`.
+"""One JSON shape for every error: `{"error": {"code", "message", "hint", "request_id", "type", "param"}}`.
 
-This server's own paths add `hint` and `request_id`; those that OpenAI's clients may call add `type` and
-`param`, as these expect, and the hint to the message.
+The last two are for OpenAI's clients, which expect them.
 """
 
-import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -16,21 +14,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from rag.core.unicode import as_unicode
-
-_OWN_PATHS = tuple(
-    f"/v1/{name}" for name in ("ask", "retrieve", "passages", "documents", "files", "feedback", "admin")
-)
-_OPENAI_CODES = {"unauthorized": "invalid_api_key", "rate_limited": "rate_limit_exceeded"}
-
-
-def is_openai_path(path: str) -> bool:
-    """Whether OpenAI's clients may call it: those paths under /v1/ that are not this server's own.
-
-    Example:
-        >>> [is_openai_path(path) for path in ("/v1/completions", "/v1/ask", "/healthz")]
-        [True, False, False]
-    """
-    return path.startswith("/v1/") and not path.startswith(_OWN_PATHS)
 
 
 class ApiError(Exception):
@@ -64,17 +47,15 @@ def shutting_down() -> ApiError:
 
 def error_response(error: ApiError, scope: Scope) -> JSONResponse:
     """The error as a response to the request of this scope."""
-    message, hint = as_unicode(error.message), as_unicode(error.hint)
-    status = error.status
-    body: dict[str, Any] = {"code": error.code, "message": message, "hint": hint}
-    if is_openai_path(scope["path"]):
-        status = 400 if status == 422 else status  # OpenAI's clients expect 400 for a wrong request
-        kind = "server_error" if status >= 500 else "requests" if status == 429 else "invalid_request_error"
-        body = {"message": f"{message}: {hint}" if hint else message, "type": kind, "param": None}
-        body["code"] = _OPENAI_CODES.get(error.code, error.code)
-    else:
-        body["request_id"] = scope["state"]["request_id"]
-    return JSONResponse({"error": body}, status_code=status, headers=error.headers)
+    body = {
+        "code": error.code,
+        "message": as_unicode(error.message),
+        "hint": as_unicode(error.hint),
+        "request_id": scope["state"]["request_id"],
+        "type": "server_error" if error.status >= 500 else "invalid_request_error",
+        "param": None,
+    }
+    return JSONResponse({"error": body}, status_code=error.status, headers=error.headers)
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -117,22 +98,8 @@ def _from_validation(request: Request, error: RequestValidationError) -> ApiErro
         message, hint = f"{actual}, expected 'application/json'", "Content-Type: application/json"
         return ApiError(415, "unsupported_media_type", message, hint=f"send the header {hint}")
     problems = [_describe(problem) for problem in error.errors()[:5]]
-    return invalid_request("; ".join(problems), _expected(request))
-
-
-def _expected(request: Request) -> str:
-    """What a request to this path should look like."""
-    path, question = request.url.path, "Who wrote Faust?"
-    bodies: dict[str, dict[str, Any]] = {
-        "/v1/admin/reload": {},
-        "/v1/embeddings": {"input": question},
-        "/v1/chat/completions": {"messages": [{"role": "user", "content": question}]},
-        "/v1/ask": {"question": question},
-        "/v1/retrieve": {"question": question},
-    }
-    if path in bodies:
-        return f"a minimal body is {json.dumps(bodies[path])}"
-    return "GET /openapi.json describes the request"
+    hint = 'GET /openapi.json describes the request; /v1/ask takes {"question": "Who wrote Faust?"}'
+    return invalid_request("; ".join(problems), hint)
 
 
 def _describe(problem: Mapping[str, Any]) -> str:

@@ -173,18 +173,14 @@ RetrieveOut = HitsOut | Batch[HitsOut]
 
 
 class ErrorBody(BaseModel):
-    """What went wrong and what to do.
-
-    Paths that OpenAI's clients call have `type` and `param` in place of `hint`, which is part of the message,
-    and `request_id`.
-    """
+    """What went wrong and what to do; `type` and `param` are for OpenAI's clients."""
 
     code: str
     message: str
-    hint: str | None = None
-    request_id: str | None = None
-    type: str | None = None
-    param: None = None
+    hint: str
+    request_id: str
+    type: Literal["server_error", "invalid_request_error"]
+    param: None
 
 
 class ErrorOut(BaseModel):

@@ -75,7 +75,7 @@ class ServeSettings(BaseSettings, OpenSettings):
         32 << 20, ge=1024, description="largest request body with documents, in bytes"
     )
     conversions: int = Field(
-        2, ge=1, description="uploads whose files are converted at a time, over all workers"
+        2, ge=1, le=4, description="uploads whose files are converted at a time, over all workers"
     )
     follow_updates_s: float = Field(
         2.0, ge=0, description="seconds between two looks for updates of an index; 0: only by reloading"

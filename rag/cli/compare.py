@@ -18,21 +18,13 @@ def compare(
         bool,
         typer.Option("--all-pairs", help="Compare every pair of systems, instead of each with the first."),
     ] = False,
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            help="Test that B loses less than so many points. Results come in pairs A B, each over other "
-            "questions, and are pooled; p worse: p-value against a loss of so much or more."
-        ),
-    ] = None,
     report: Annotated[Path | None, option(help="Write a side-by-side HTML page.", panel=OUTPUT)] = None,
 ) -> None:
     """Compare systems: paired tests, Holm's correction, wins, ties and losses."""
     from rag.eval.api import compare as run
 
     chosen = [name.strip() for name in figures.split(",")] if figures else None
-    share = None if margin is None else margin / 100
-    compared = run(results, chosen, all_pairs=all_pairs, margin=share, report=report)
+    compared = run(results, chosen, all_pairs=all_pairs, report=report)
     typer.echo(comparison_table(compared))
     if report is not None:
         typer.echo(f"written: {report}")
@@ -44,7 +36,6 @@ def comparison_table(compared: Sequence[Any]) -> str:
     from rag.eval.labels import NATS
 
     columns = ["figure", "A", "B", "A", "B", "B-A", "p", "p Holm", "won/tied/lost"]
-    columns += [] if all(row.p_worse is None for row in compared) else ["p worse", "95 % of B-A"]
     rows = []
     for row in compared:
         test = row.result
@@ -52,9 +43,6 @@ def comparison_table(compared: Sequence[Any]) -> str:
         cells = [row.figure, row.a, row.b, f"{unit * row.value_a:.2f}", f"{unit * row.value_b:.2f}"]
         cells += [f"{unit * (row.value_b - row.value_a):+.2f}", _p(test.p_value), _p(row.p_holm)]
         cells.append(f"{test.wins}/{test.ties}/{test.losses}")
-        if row.p_worse is not None:
-            low, high = unit * test.difference.low, unit * test.difference.high
-            cells += [_p(row.p_worse), f"[{low:+.2f}, {high:+.2f}]"]
         rows.append(cells)
     return "\n".join(text_table(columns, rows))
 

@@ -19,7 +19,7 @@ from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.questions import draw_sample, questions_from, read_questions
 from rag.eval import runner
-from rag.eval.compare import Comparison, compare_evaluations, compare_pooled
+from rag.eval.compare import Comparison, compare_evaluations
 from rag.eval.confidence_tuning import ConfidenceTuning, tune_confidence
 from rag.eval.facts import FactFinder
 from rag.eval.gold import GoldResolver
@@ -29,7 +29,14 @@ from rag.eval.report import write_report
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import GoldReader, ReadsPassages, RunFile
+from rag.eval.systems import (
+    System,
+    gold_reader,
+    over_gold,
+    read_results,
+    system_of,
+    system_of_results,
+)
 from rag.open_settings import OpenSettings
 from rag.pipeline import Pipeline
 from readers.extractive.files import check_calibrated, save_calibrated
@@ -92,12 +99,22 @@ def evaluate(
     else:
         asked = questions_from(questions)
         source = QuestionSource.of_questions(asked, split=split)
-    system, passages = _open_system(index, run, opening, reads=reads, is_gold=settings.gold)
-    if isinstance(system, RunFile):
-        settings = settings.replaced(ks=tuple(k for k in settings.ks if k <= system.depth) or (system.depth,))
-        if not system.has_texts:  # what stands in the passages is unknown: their ids alone are judged
+    system, passages = _open_system(index, opening, reads=reads and run is None, is_gold=settings.gold)
+    lookup = None if passages is None else passages.find
+    if run is not None:
+        rankings = read_results(run, lookup)
+        system, depth = system_of_results(Path(run).name, rankings), max(map(len, rankings.values()))
+        settings = settings.replaced(ks=tuple(k for k in settings.ks if k <= depth) or (depth,))
+        if lookup is None and ".json" not in Path(run).suffixes:  # ids alone are judged: no text is there
             asked = (replace(question, answers=()) for question in asked)
-    finder = FactFinder(read=settings.read) if settings.profile == "hotpot" and system.reader else None
+    elif system is None:
+        raise ConfigError(
+            "no index was given",
+            hint="give one, or results to be scored as run, or a reader and gold=True to read gold passages",
+        )
+    elif settings.gold:
+        system = over_gold(system, lookup)
+    finder = FactFinder(read=settings.read) if settings.profile == "hotpot" and system.read else None
     resolver = None if passages is None else GoldResolver(passages)
     unread: Counter[str] = Counter()
     asked = _checked_questions(asked, settings, unread)
@@ -114,7 +131,6 @@ def evaluate(
             **({"facts": finder.settings.model_dump(mode="json")} if finder is not None else {}),
         },
         command=command,
-        lookup=None if passages is None else passages.find,
         facts=finder,
     )
     evaluation = load_evaluation(place)
@@ -126,25 +142,17 @@ def evaluate(
 
 
 def _open_system(
-    index: Any, run: str | Path | None, opening: dict[str, Any], *, reads: bool, is_gold: bool
-) -> tuple[ReadsPassages, PassageStore | None]:
+    index: Any, opening: dict[str, Any], *, reads: bool, is_gold: bool
+) -> tuple[System | None, PassageStore | None]:
     """What is evaluated, and the passages of its index."""
-    if index is not None and not isinstance(index, str | Path | Index):
-        return index, index.index.passages if isinstance(index, Pipeline) else None
-    if run is not None:
-        opened = index if index is None or isinstance(index, Index) else Index.open(index)
-        passages = None if opened is None else opened.passages
-        return RunFile(run, None if passages is None else passages.find), passages
+    if isinstance(index, str | Path | Index):
+        index = Pipeline.open(index, reads=reads, **opening)
     if index is not None:
-        pipeline = Pipeline.open(index, reads=reads, **opening)
-        return pipeline, pipeline.index.passages
-    if is_gold and reads:
-        reading = {name: value for name in ("precision", "effort") if (value := opening.get(name))}
-        return GoldReader(open_reader(opening.get("reader"), **reading)), None
-    raise ConfigError(
-        "no index was given",
-        hint="give one, or results to be scored as run, or a reader and gold=True to read gold passages",
-    )
+        return system_of(index), index.index.passages if isinstance(index, Pipeline) else None
+    if not is_gold or not reads:
+        return None, None
+    reading = {name: value for name in ("precision", "effort") if (value := opening.get(name))}
+    return gold_reader(open_reader(opening.get("reader"), **reading)), None
 
 
 def _notes(evaluation: Evaluation, unread: Counter[str]) -> list[str]:
@@ -187,7 +195,6 @@ def compare(
     figures: str | Sequence[str] | None = None,
     *,
     all_pairs: bool = False,
-    margin: float | None = None,
     report: str | Path | None = None,
 ) -> list[Comparison]:
     """Compare systems on the same questions: paired tests, Holm's correction, wins, ties and losses.
@@ -196,12 +203,10 @@ def compare(
         results: folders written by `evaluate`, or its return values; the others are compared with the first.
         figures: names of figures; the main ones by default.
         all_pairs: compare every pair instead.
-        margin: test whether the second of each pair of results loses less than this to the first, pooled
-            over the pairs; see `compare_pooled`.
         report: write a side-by-side HTML page here.
 
     Raises:
-        ConfigError: fewer than two results, an odd number with a margin, or one lacks a figure.
+        ConfigError: fewer than two results, or one lacks a figure.
         MismatchedArtifactError: they were not run on the same questions.
 
     Example:
@@ -215,14 +220,7 @@ def compare(
     evaluations = load_evaluations(
         [result.place if isinstance(result, Evaluation) else result for result in results]
     )
-    if margin is not None and all_pairs:
-        raise ConfigError(
-            "a margin compares results pair by pair already", hint="leave out --all-pairs or --margin"
-        )
-    if margin is None:
-        compared = compare_evaluations(evaluations, figures, all_pairs=all_pairs)
-    else:
-        compared = compare_pooled(evaluations, margin, figures)
+    compared = compare_evaluations(evaluations, figures, all_pairs=all_pairs)
     if report is not None:
         write_report(evaluations, report)
     return compared

@@ -1,5 +1,5 @@
 """Compare evaluations of the same questions: differences with intervals, p-values with Holm's correction, and
-questions that flipped; and test that one system is not worse than another by more than a margin."""
+questions that flipped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from rag.eval.aggregate import FigureTable
 from rag.eval.labels import main_figures
 from rag.eval.results import Evaluation
 from rag.eval.settings import EvaluationSettings, cut_off, depth_of
-from rag.metrics.significance import PairedTest, compare_paired, holm, non_inferiority
+from rag.metrics.significance import PairedTest, compare_paired, holm
 
 _UNCUT = ("mrr", "RR", "AP")  # figures that look at all that was retrieved
 
@@ -28,7 +28,6 @@ class Comparison:
         result: the paired test; `result.difference` is b - a.
         p_holm: p-value corrected for all comparisons made together.
         gained, lost: ids of questions where b is better, and where a is.
-        p_worse: one-sided, against "b is worse by the margin or more"; None without a margin.
     """
 
     figure: str
@@ -40,7 +39,6 @@ class Comparison:
     p_holm: float
     gained: tuple[str, ...]
     lost: tuple[str, ...]
-    p_worse: float | None = None
 
 
 def compare_evaluations(
@@ -75,50 +73,11 @@ def compare_evaluations(
         if all_pairs or a == names[0]
         for name in chosen
     ]
-    return _corrected(rows)
+    corrected = holm([row.result.p_value for row in rows])
+    return [replace(row, p_holm=p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
 
 
-def compare_pooled(
-    evaluations: Sequence[Evaluation], margin: float, figures: Sequence[str] | None = None
-) -> list[Comparison]:
-    """Test whether the second system of each pair loses less than a margin to the first, over all questions.
-
-    Args:
-        evaluations: first and second system, over the same questions; first and second over others; …
-        margin: the smallest loss that matters, in the units of the figures (0.01: one point of EM).
-
-    Returns:
-        One comparison per figure, with `p_worse`; every question has equal weight.
-
-    Raises:
-        ConfigError: not two, four, … evaluations, no margin above 0, or a figure one of them lacks.
-        MismatchedArtifactError: question sets or answer profiles of a pair differ.
-    """
-    if len(evaluations) < 2 or len(evaluations) % 2:
-        raise ConfigError(
-            "with a margin, evaluations come in pairs: first and second system over one question set, then "
-            f"both over the next; found {len(evaluations)}"
-        )
-    chosen = _chosen(evaluations, figures)
-    firsts, seconds = evaluations[::2], evaluations[1::2]
-    for pair in zip(firsts, seconds, strict=True):
-        _check_same(pair)
-    ours = [_aligned(first, first) for first in firsts]
-    theirs = [_aligned(second, first) for first, second in zip(firsts, seconds, strict=True)]
-    ids = [key for _, asked in ours for key in asked]
-    first_names, second_names = (
-        ", ".join(evaluation.name for evaluation in side) for side in (firsts, seconds)
-    )
-    rows = []
-    for name in chosen:
-        a, b = (np.concatenate([table[name] for table, _ in side]) for side in (ours, theirs))
-        rows.append(_compared(name, (first_names, second_names), a, b, ids, margin))
-    return _corrected(rows)
-
-
-def _compared(
-    figure: str, names: tuple[str, str], a: Any, b: Any, ids: Sequence[str], margin: float | None = None
-) -> Comparison:
+def _compared(figure: str, names: tuple[str, str], a: Any, b: Any, ids: Sequence[str]) -> Comparison:
     """One comparison; its `p_holm` is not corrected yet."""
     both = ~np.isnan(a) & ~np.isnan(b)
     result = compare_paired(a, b)
@@ -126,13 +85,7 @@ def _compared(
         *(figure, *names, float(a[both].mean()), float(b[both].mean()), result, result.p_value),
         gained=tuple(ids[row] for row in result.gained),
         lost=tuple(ids[row] for row in result.lost),
-        p_worse=None if margin is None else non_inferiority(a, b, margin),
     )
-
-
-def _corrected(rows: Sequence[Comparison]) -> list[Comparison]:
-    corrected = holm([row.result.p_value for row in rows])
-    return [replace(row, p_holm=p_holm) for row, p_holm in zip(rows, corrected, strict=True)]
 
 
 def _chosen(evaluations: Sequence[Evaluation], figures: Sequence[str] | None) -> list[str]:

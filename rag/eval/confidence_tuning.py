@@ -22,6 +22,8 @@ from readers.manifest import Calibration
 _FOLDS = 5
 _LEAST = 10
 _NEVER = (-20.0, 20.0)  # logits of confidences of 0 and 1
+Fit = tuple[tuple[float, float], tuple[float, float]]  # shift and slope of the logits of both confidences
+_AS_IT_IS: Fit = (0.0, 1.0), (0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +59,6 @@ class ConfidenceTuning:
     after: ConfidenceFigures
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcomes:
-    """Q questions: logits that the first answer is right, and that there is none; what was.
-
-    `if_wrong`: whether the second is fitted where the first answer is wrong, as `Calibration.none` is.
-    """
-
-    first: Float64
-    none: Float64
-    right: Bool
-    empty: Bool
-    if_wrong: bool
-
-    def only(self, kept: Bool) -> _Outcomes:
-        arrays = self.first[kept], self.none[kept], self.right[kept], self.empty[kept]
-        return _Outcomes(*arrays, self.if_wrong)
-
-
 def tune_confidence(
     system: AnswersQuestions, questions: Sequence[Question], old: Calibration, settings: EvaluationSettings
 ) -> ConfidenceTuning:
@@ -102,27 +86,29 @@ def tune_confidence(
             f"{len(questions)} questions, expected at least {_LEAST}",
             hint="about 50 give a useful fit, a fifth of them without an answer in the corpus",
         )
-    outcomes = _ask(system, questions, settings, if_wrong=old.empty is None)
+    name = "none" if old.empty is None else "empty"  # "none" is fitted where the first answer is wrong
+    logits, truth = _ask(system, questions, settings)
     fold = np.arange(len(questions)) % _FOLDS
-    crossed = np.zeros((len(questions), 2))
+    crossed = np.zeros(logits.shape)
     for held_out in range(_FOLDS):
-        learnt = _fit(outcomes.only(fold != held_out))
-        crossed[fold == held_out] = _confidences(outcomes.only(fold == held_out), learnt)
-    (a, b), (c, d) = _fit(outcomes)
+        learnt = _fit(logits[fold != held_out], truth[fold != held_out], name)
+        crossed[fold == held_out] = _confidences(logits[fold == held_out], learnt, name)
+    (a, b), (c, d) = _fit(logits, truth, name)
     fitted = {"first": _shifted(old.first, a, b)}
-    if (slopes := old.none if old.empty is None else old.empty) is not None:
-        fitted["none" if old.empty is None else "empty"] = _shifted(slopes, c, d)
+    if (slopes := getattr(old, name)) is not None:
+        fitted[name] = _shifted(slopes, c, d)
     tuned = old.model_copy(update={**fitted, "questions": len(questions)})
+    before = _confidences(logits, _AS_IT_IS, name)
     return ConfidenceTuning(
-        tuned, len(questions), int(outcomes.empty.sum()),
-        _figures(_confidences(outcomes, ((0.0, 1.0), (0.0, 1.0))), outcomes), _figures(crossed, outcomes),
-    )  # fmt: skip
+        tuned, len(questions), int(truth[:, 1].sum()), _figures(before, truth), _figures(crossed, truth)
+    )
 
 
 def _ask(
-    system: AnswersQuestions, questions: Sequence[Question], settings: EvaluationSettings, *, if_wrong: bool
-) -> _Outcomes:
-    rows = []
+    system: AnswersQuestions, questions: Sequence[Question], settings: EvaluationSettings
+) -> tuple[Float64, Bool]:
+    """Logits (Q, 2) that the first answer is right and that there is none; and what was the case."""
+    logits, truth = [], []
     with Progress(len(questions), "questions", "ask") as progress:
         for begin in range(0, len(questions), settings.batch_size):
             part = questions[begin : begin + settings.batch_size]
@@ -132,11 +118,10 @@ def _ask(
             for question, hits, answers in zip(part, found, read, strict=True):
                 matcher = AnswerMatcher(question.answers, question.answer_mode) if question.answers else None
                 holds = matcher is not None and any(matcher.matches(passage.text) for _, passage in hits)
-                rows.append((*_logits(answers), holds and _is_right(answers, question), not holds))
+                logits.append(_logits(answers))
+                truth.append((holds and _is_right(answers, question), not holds))
             progress.update(len(part))
-    first, none, right, empty = (np.array(column) for column in zip(*rows, strict=True))
-    arrays = first.astype(float), none.astype(float), right.astype(bool), empty.astype(bool)
-    return _Outcomes(*arrays, if_wrong)
+    return np.array(logits, dtype=float), np.array(truth, dtype=bool)
 
 
 def _is_right(answers: AnswerSet, question: Question) -> bool:
@@ -155,10 +140,10 @@ def _logits(answers: AnswerSet) -> tuple[float, float]:
     )
 
 
-def _fit(outcomes: _Outcomes) -> tuple[tuple[float, float], tuple[float, float]]:
-    some = ~outcomes.right if outcomes.if_wrong else np.ones(len(outcomes.right), bool)
-    none = fit_shift(outcomes.none[some], outcomes.empty[some]) if outcomes.empty.any() else (0.0, 1.0)
-    return fit_shift(outcomes.first, outcomes.right), none
+def _fit(logits: Float64, truth: Bool, name: str) -> Fit:
+    judged = ~truth[:, 0] if name == "none" else np.ones(len(truth), bool)
+    none = fit_shift(logits[judged, 1], truth[judged, 1]) if truth[:, 1].any() else (0.0, 1.0)
+    return fit_shift(logits[:, 0], truth[:, 0]), none
 
 
 def _shifted(fitted: Sequence[float], shift: float, slope: float) -> tuple[float, ...]:
@@ -166,20 +151,19 @@ def _shifted(fitted: Sequence[float], shift: float, slope: float) -> tuple[float
     return tuple(round(value, 4) for value in (bias + shift, *slopes))
 
 
-def _confidences(outcomes: _Outcomes, fitted: tuple[tuple[float, float], tuple[float, float]]) -> Float64:
+def _confidences(logits: Float64, fit: Fit, name: str) -> Float64:
     """(Q, 2): of the first answer and of none."""
-    (a, b), (c, d) = fitted
-    first, none = (1.0 / (1.0 + np.exp(-z)) for z in (a + b * outcomes.first, c + d * outcomes.none))
-    nothing = (1.0 - first) * none if outcomes.if_wrong else chance_of_none(first, none)
+    first, none = (1.0 / (1.0 + np.exp(-(a + b * z))) for (a, b), z in zip(fit, logits.T, strict=True))
+    nothing = (1.0 - first) * none if name == "none" else chance_of_none(first, none)
     return np.column_stack([first, nothing])
 
 
-def _figures(confidences: Float64, outcomes: _Outcomes) -> ConfidenceFigures:
-    first, none = confidences.T
-    measured = measure_calibration(first, outcomes.right)
+def _figures(confidences: Float64, truth: Bool) -> ConfidenceFigures:
+    (first, none), (right, empty) = confidences.T, truth.T
+    measured = measure_calibration(first, right)
     silent = none > first
     return ConfidenceFigures(
         0.0 if measured is None else measured.ece,
-        float(silent[outcomes.right].mean()) if outcomes.right.any() else 0.0,
-        float(silent[outcomes.empty].mean()) if outcomes.empty.any() else 0.0,
+        float(silent[right].mean()) if right.any() else 0.0,
+        float(silent[empty].mean()) if empty.any() else 0.0,
     )

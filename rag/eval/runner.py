@@ -29,18 +29,17 @@ from rag.core.files import (
 from rag.core.manifest import differences
 from rag.core.optional import installed_version
 from rag.core.progress import Progress
-from rag.core.types import AnswerSet, Hit, Paths, Question, RankedPassages
+from rag.core.types import AnswerSet, Question, RankedPassages
 from rag.data.questions import draw_sample
 from rag.data.text import REGEX_PROFILES
 from rag.eval.aggregate import summarise
-from rag.eval.gold import PassageLookup, gold_passages
 from rag.eval.predictions import read_records, write_predictions
 from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import AnswersQuestions, ReadsPassages, RunFile
+from rag.eval.systems import System
 from readers.answers import search_scores
-from readers.protocols import TellsLikelihood
+from readers.protocols import Reader, TellsLikelihood
 
 FORMAT_VERSION = 1
 METRICS_NAME = "metrics.json"
@@ -53,7 +52,7 @@ _PACKAGES = ("torch", "transformers", "faiss-cpu", "pyserini", "ir_measures", "n
 
 
 def evaluate(
-    system: ReadsPassages,
+    system: System,
     questions: Iterable[Question],
     out: str | Path,
     settings: EvaluationSettings | None = None,
@@ -61,30 +60,27 @@ def evaluate(
     source: QuestionSource,
     identity: Mapping[str, Any] | None = None,
     command: str = "",
-    lookup: PassageLookup | None = None,
     facts: Facts | None = None,
 ) -> dict[str, Any]:
     """Ask every question, score every answer, write the results; users call `rag.eval.api.evaluate`.
 
     Args:
-        system: one that only reads gets the gold passages.
         questions: streamed; each run must give them in the same order.
         identity: description of the system, in place of its own.
-        lookup: passage id → passage, for the texts of gold ids.
         facts: chooses supporting facts of an answer, for HotpotQA's sp and joint figures.
 
     Returns:
         The content of `metrics.json`.
 
     Raises:
-        ConfigError: the system cannot retrieve, or gold passages are to be read and it cannot read.
+        ConfigError: the system cannot read what the settings ask for.
         MismatchedArtifactError: `out` holds results of other settings, questions or another system.
         DataError: two questions share an id, or there are none.
         ResourceError: another process writes into `out`.
     """
     settings = settings or EvaluationSettings()
     place = Path(out)
-    asker = _Asker(system, settings, lookup)
+    _check_abilities(system, settings)
     header: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "kind": "evaluation",
@@ -103,7 +99,7 @@ def evaluate(
         if settings.sample is not None:
             stream = iter(draw_sample(stream, settings.sample, settings.seed))
         totals = [n for n in (source.total, settings.limit, settings.sample) if n is not None]
-        asked = _ask_all(asker, stream, place, settings, min(totals, default=None), facts)
+        asked = _ask_all(system, stream, place, settings, min(totals, default=None), facts)
         os.replace(place / _PART_NAME, place / RECORDS_NAME)
         fsync_path(place)
         files = write_predictions(place / RECORDS_NAME, place, settings.profile)
@@ -123,74 +119,50 @@ def evaluate(
     return written
 
 
-class _Asker:
-    """Asks a batch of questions, with the abilities that the system has."""
-
-    def __init__(
-        self, system: ReadsPassages, settings: EvaluationSettings, lookup: PassageLookup | None
-    ) -> None:
-        self.system, self.reader, self.settings, self.lookup = system, system.reader, settings, lookup
-        if not settings.gold and not isinstance(system, AnswersQuestions | RunFile):
-            raise ConfigError(f"{type(system).__name__} cannot retrieve: there is nothing to evaluate")
-        if settings.gold and self.reader is None:
-            raise ConfigError(
-                "reading gold passages needs a system that can read given passages",
-                hint="evaluate with a reader, or leave the gold passages out",
-            )
-        if settings.likelihood and (settings.is_regex or not isinstance(self.reader, TellsLikelihood)):
-            raise ConfigError(
-                "the likelihood of an answer needs a generative reader, and answers in words, not patterns",
-                hint="leave likelihood out, or give a reader that generates",
-            )
-
-    def __call__(self, batch: Sequence[Question]) -> list[QuestionOutcome]:
-        settings, texts = self.settings, [question.text for question in batch]
-        started = time.perf_counter()
-        retrieved, paths = self._retrieve(batch)
-        searched = time.perf_counter()
-        answers: Sequence[AnswerSet | None] = [None] * len(batch)
-        shown = [pairs[: settings.read] for pairs in retrieved]
-        if self.reader is not None:
-            answers = self.system.read(texts, shown, N_BEST, paths)
-        ended = time.perf_counter()
-        share_ms = 1000.0 / len(batch)
-        timings_ms = {"total": (ended - started) * share_ms}
-        if not settings.gold:
-            timings_ms["retrieve"] = (searched - started) * share_ms
-        if self.reader is not None:
-            timings_ms["read"] = (ended - searched) * share_ms
-        nats = self._nats(batch, shown) if settings.likelihood else [None] * len(batch)
-        rows = zip(batch, retrieved, answers, paths, nats, strict=True)
-        return [QuestionOutcome(*row[:3], timings_ms, *row[3:]) for row in rows]
-
-    def _retrieve(self, batch: Sequence[Question]) -> tuple[Sequence[RankedPassages], Sequence[Paths]]:
-        system, top_k = self.system, self.settings.retrieve_top_k
-        if self.settings.gold:
-            return [_given_gold(question, self.lookup) for question in batch], [()] * len(batch)
-        if isinstance(system, RunFile):
-            return system.results_of(batch, top_k), [()] * len(batch)
-        assert isinstance(system, AnswersQuestions)
-        return system.retrieve_paths([question.text for question in batch], top_k)
-
-    def _nats(self, batch: Sequence[Question], read: Sequence[RankedPassages]) -> list[float | None]:
-        assert isinstance(self.reader, TellsLikelihood)
-        log_p = self.reader.log_likelihood(
-            [question.text for question in batch],
-            [[passage for _, passage in pairs] for pairs in read],
-            [search_scores(self.reader, pairs) for pairs in read],
-            [next(iter(question.answers), "") for question in batch],
+def _check_abilities(system: System, settings: EvaluationSettings) -> None:
+    if settings.gold and system.read is None:
+        raise ConfigError(
+            "reading gold passages needs a system that can read given passages",
+            hint="evaluate with a reader, or leave the gold passages out",
         )
-        return [-value if question.answers else None for question, value in zip(batch, log_p, strict=True)]
-
-
-def _given_gold(question: Question, lookup: PassageLookup | None) -> RankedPassages:
-    gold = gold_passages(question, lookup)
-    if not gold:
-        raise DataError(
-            f"question {question.id!r} comes without its gold passage",
-            hint="give a set that quotes its paragraphs (SQuAD, DPR's training JSON), or their index",
+    if settings.likelihood and (settings.is_regex or not isinstance(system.reader, TellsLikelihood)):
+        raise ConfigError(
+            "the likelihood of an answer needs a generative reader, and answers in words, not patterns",
+            hint="leave likelihood out, or give a reader that generates",
         )
-    return [(Hit(-1, passage.id, 0.0), passage) for passage in gold]
+
+
+def _ask(system: System, batch: Sequence[Question], settings: EvaluationSettings) -> list[QuestionOutcome]:
+    started = time.perf_counter()
+    retrieved, paths = system.search(batch, settings.retrieve_top_k)
+    searched = time.perf_counter()
+    answers: Sequence[AnswerSet | None] = [None] * len(batch)
+    shown = [pairs[: settings.read] for pairs in retrieved]
+    if system.read is not None:
+        answers = system.read([question.text for question in batch], shown, N_BEST, paths)
+    ended = time.perf_counter()
+    share_ms = 1000.0 / len(batch)
+    timings_ms = {"total": (ended - started) * share_ms}
+    if not settings.gold:
+        timings_ms["retrieve"] = (searched - started) * share_ms
+    if system.read is not None:
+        timings_ms["read"] = (ended - searched) * share_ms
+    nats = _nats(system.reader, batch, shown) if settings.likelihood else [None] * len(batch)
+    rows = zip(batch, retrieved, answers, paths, nats, strict=True)
+    return [QuestionOutcome(*row[:3], timings_ms, *row[3:]) for row in rows]
+
+
+def _nats(
+    reader: Reader | None, batch: Sequence[Question], read: Sequence[RankedPassages]
+) -> list[float | None]:
+    assert isinstance(reader, TellsLikelihood)
+    log_p = reader.log_likelihood(
+        [question.text for question in batch],
+        [[passage for _, passage in pairs] for pairs in read],
+        [search_scores(reader, pairs) for pairs in read],
+        [next(iter(question.answers), "") for question in batch],
+    )
+    return [-value if question.answers else None for question, value in zip(batch, log_p, strict=True)]
 
 
 def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -227,7 +199,7 @@ def _is_begun(place: Path) -> bool:
 
 
 def _ask_all(
-    asker: _Asker,
+    system: System,
     stream: Iterator[Question],
     place: Path,
     settings: EvaluationSettings,
@@ -258,7 +230,7 @@ def _ask_all(
             try:
                 for start in range(0, len(shard), settings.batch_size):
                     batch = shard[start : start + settings.batch_size]
-                    records = score_outcomes(asker(batch), settings, facts=facts)
+                    records = score_outcomes(_ask(system, batch, settings), settings, facts=facts)
                     lines += [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
                     progress.update(len(batch))
             finally:  # Ctrl-C keeps what was answered

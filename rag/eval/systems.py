@@ -1,18 +1,22 @@
-"""Systems that can be evaluated: they retrieve passages and read them, read gold passages, or are a file."""
+"""What is evaluated: a pipeline, a reader of gold passages, or search results that another program wrote."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from rag.core.errors import DataError
 from rag.core.types import AnswerSet, Hit, Passage, Paths, Question, RankedPassages
 from rag.data.examples import read_examples
+from rag.eval.gold import PassageLookup, gold_passages
 from readers.answers import read_answers
 from readers.protocols import Reader
 
+Found = tuple[Sequence[RankedPassages], Sequence[Paths]]
 
-class ReadsPassages(Protocol):
-    """Reads given passages, so that a question is searched once and gold passages can be read too."""
+
+class AnswersQuestions(Protocol):
+    """Retrieves passages and reads them, as a pipeline does; each question is searched once."""
 
     @property
     def reader(self) -> Reader | None:
@@ -21,6 +25,9 @@ class ReadsPassages(Protocol):
     @property
     def identity(self) -> Mapping[str, Any]:
         """Retriever, reader, models with their hashes, index version."""
+
+    def retrieve_paths(self, questions: Sequence[str], top_k: int) -> Found:
+        """The best passages of each question, best first, and its paths, if the system finds such."""
 
     def read(
         self,
@@ -32,86 +39,107 @@ class ReadsPassages(Protocol):
         """One answer set per question."""
 
 
-@runtime_checkable
-class AnswersQuestions(ReadsPassages, Protocol):
-    """Retrieves passages and reads them, as a pipeline with a reader does."""
-
-    def retrieve_paths(
-        self, questions: Sequence[str], top_k: int
-    ) -> tuple[Sequence[RankedPassages], Sequence[Paths]]:
-        """The best passages of each question, best first, and its paths, if the system finds such."""
-
-
-class GoldReader:
-    """A reader alone, for gold passages."""
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader: Reader | None = reader
-        self.identity = {"reader": getattr(reader, "name", type(reader).__name__), "index_version": ""}
-
-    def read(
-        self,
-        questions: Sequence[str],
-        found: Sequence[RankedPassages],
-        n_best: int,
-        paths: Sequence[Paths] = (),
-    ) -> list[AnswerSet]:
-        """Answers from the passages given; questions without passages get none."""
-        assert self.reader is not None
-        return read_answers(self.reader, questions, found, paths or [()] * len(questions), n_best, "")
-
-
-class RunFile:
-    """Search results that another program wrote: a TREC run, or DPR's JSON, which has the passages' texts.
-
-    Args:
-        path: `*.json` for DPR's results; anything else is read as a TREC run.
-        lookup: passage id → passage, for the texts of a TREC run; without it only gold ids can be judged.
+@dataclass(frozen=True, slots=True)
+class System:
+    """A search, and what reads its passages.
 
     Attributes:
-        depth: the most passages that a question has.
-        has_texts: whether it is known what stands in the passages.
+        search: questions and a number of passages → the best passages of each question, and its paths.
+        read: as `AnswersQuestions.read`; None if there is no reader.
+        reader: what reads.
+    """
+
+    identity: Mapping[str, Any]
+    search: Callable[[Sequence[Question], int], Found]
+    read: Callable[..., list[AnswerSet]] | None = None
+    reader: Reader | None = None
+
+
+def system_of(pipeline: AnswersQuestions) -> System:
+    """The system of an open pipeline, or of an object with the same methods."""
+
+    def search(questions: Sequence[Question], top_k: int) -> Found:
+        return pipeline.retrieve_paths([question.text for question in questions], top_k)
+
+    read = None if pipeline.reader is None else pipeline.read
+    return System(pipeline.identity, search, read, pipeline.reader)
+
+
+def gold_reader(reader: Reader) -> System:
+    """The system of a reader alone, for gold passages that the questions quote."""
+
+    def read(
+        questions: Sequence[str], found: Sequence[RankedPassages], n_best: int, paths: Sequence[Paths]
+    ) -> list[AnswerSet]:
+        return read_answers(reader, questions, found, paths, n_best, "")
+
+    identity = {"reader": getattr(reader, "name", type(reader).__name__), "index_version": ""}
+    return over_gold(System(identity, lambda questions, top_k: ((), ()), read, reader), None)
+
+
+def over_gold(system: System, lookup: PassageLookup | None) -> System:
+    """The same reader over the gold passages of each question, in place of a search.
+
+    Args:
+        lookup: passage id → passage, for the texts of gold ids.
+    """
+
+    def search(questions: Sequence[Question], top_k: int) -> Found:
+        return [_gold(question, lookup) for question in questions], [()] * len(questions)
+
+    return replace(system, search=search)
+
+
+def _gold(question: Question, lookup: PassageLookup | None) -> RankedPassages:
+    gold = gold_passages(question, lookup)
+    if not gold:
+        raise DataError(
+            f"question {question.id!r} comes without its gold passage",
+            hint="give a set that quotes its paragraphs (SQuAD, DPR's training JSON), or their index",
+        )
+    return [(Hit(-1, passage.id, 0.0), passage) for passage in gold]
+
+
+def read_results(path: str | Path, lookup: PassageLookup | None = None) -> dict[str, RankedPassages]:
+    """Search results that another program wrote: rankings by the id or the text of their question.
+
+    Args:
+        path: `*.json` for DPR's results, which have the passages' texts; anything else is read as a TREC run.
+        lookup: passage id → passage, for the texts of a TREC run; without it only gold ids can be judged.
 
     Raises:
         DataError: the file is missing, malformed or empty.
     """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file", hint="give a TREC run, or the JSON of `rag retrieve`")
+    rankings = _read_dpr(path) if ".json" in path.suffixes else _read_trec(path, lookup)
+    if not any(rankings.values()):
+        raise DataError(f"{path}: there are no results in it")
+    return rankings
 
-    reader: Reader | None = None
 
-    def __init__(self, path: str | Path, lookup: Callable[[str], Passage | None] | None = None) -> None:
-        path = Path(path)
-        if not path.is_file():
-            raise DataError(f"{path}: no such file", hint="give a TREC run, or the JSON of `rag retrieve`")
-        is_json = ".json" in path.suffixes
-        self._by_question = _read_dpr(path) if is_json else _read_trec(path, lookup)
-        self.has_texts = is_json or lookup is not None
-        self.depth = max(map(len, self._by_question.values()), default=0)
-        self.identity = {"retriever": path.name, "reader": None, "index_version": ""}
-        if not self.depth:
-            raise DataError(f"{path}: there are no results in it")
+def system_of_results(name: str, rankings: Mapping[str, RankedPassages]) -> System:
+    """The system of search results; a question that they lack has an empty ranking."""
 
-    def results_of(self, questions: Sequence[Question], top_k: int) -> list[RankedPassages]:
-        """The ranking of each question, by its id or its text; empty where the file has none."""
-        rankings = self._by_question
-        return [rankings.get(question.id, rankings.get(question.text, ()))[:top_k] for question in questions]
+    def search(questions: Sequence[Question], top_k: int) -> Found:
+        found = [rankings.get(each.id, rankings.get(each.text, ()))[:top_k] for each in questions]
+        return found, [()] * len(questions)
 
-    def read(self, *_: Any, **__: Any) -> list[AnswerSet]:
-        """Nothing reads here."""
-        raise NotImplementedError("a file of search results has no reader")
+    return System({"retriever": name, "reader": None, "index_version": ""}, search)
 
 
 def _read_dpr(path: Path) -> dict[str, RankedPassages]:
     rankings: dict[str, RankedPassages] = {}
     for example in read_examples(path, needs="passages", quiet=True):
-        ranking = [
+        rankings[example.question] = [
             (Hit(-1, candidate.passage.id or f"{rank}", candidate.score or -float(rank)), candidate.passage)
             for rank, candidate in enumerate(example.candidates)
         ]
-        rankings[example.question] = ranking
     return rankings
 
 
-def _read_trec(path: Path, lookup: Callable[[str], Passage | None] | None) -> dict[str, RankedPassages]:
+def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPassages]:
     from ir_measures import read_trec_run
 
     rankings: dict[str, list[tuple[Hit, Passage]]] = {}

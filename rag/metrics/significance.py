@@ -135,38 +135,6 @@ def bootstrap_difference(a: npt.ArrayLike, b: npt.ArrayLike) -> Interval:
     return difference
 
 
-def non_inferiority(a: npt.ArrayLike, b: npt.ArrayLike, margin: float, *, resamples: int = 10_000) -> float:
-    """One-sided p-value against "b is worse than a by `margin` or more", by the paired bootstrap.
-
-    p = (1 + resampled question sets with mean(b − a) ≤ −margin) / (1 + resamples): below 0.05 where the lower
-    end of the 90 % interval of the difference lies above −margin.
-
-    Args:
-        a, b: (n,) values of the two systems; NaN where undefined.
-        margin: the smallest loss that matters, above 0, in the units of the values.
-
-    Raises:
-        ConfigError: the margin is not above 0.
-        DataError: no question has both values.
-
-    Example:
-        >>> same, worse = [1.0] * 300 + [0.0] * 200, [1.0] * 285 + [0.0] * 215
-        >>> non_inferiority(same, same, 0.01) < 0.001, non_inferiority(same, worse, 0.01) > 0.9
-        (True, True)
-
-    Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), section 15.4; Piaggio et al., JAMA
-        308 (2012), for the question.
-    """
-    if not margin > 0.0:
-        raise ConfigError(f"a margin of non-inferiority must be above 0, found {margin}")
-    difference = _paired(a, b)
-    if len(difference) == 0:
-        raise DataError("no question has both values: nothing to test")
-    sample = np.resize(difference, max(2, len(difference)))
-    means = _resample_mean(sample, resamples, seed=0).bootstrap_distribution
-    return (1 + int(np.count_nonzero(means <= -margin + 1e-12))) / (1 + resamples)
-
-
 def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Float64:
     """b - a without undefined questions."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)

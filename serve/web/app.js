@@ -39,9 +39,10 @@ function announce(text) {
 // --- asking ---------------------------------------------------------------------------------------------
 
 class RequestError extends Error {
-  constructor({ code = "", message, hint = "", request_id = "" }) {
-    super(message);
-    Object.assign(this, { code, hint, requestId: request_id });
+  constructor({ code = "", message, hint = "", request_id = "" }, waitS = 0) {
+    super(message);  // hints for programs are replaced by what a person can do
+    const own = { unauthorized: "type it into the field above", rate_limited: `wait ${waitS} seconds, then try again` };
+    Object.assign(this, { code, hint: own[code] ?? (waitS ? `try again in ${waitS} seconds` : hint), requestId: request_id });
   }
 }
 
@@ -62,7 +63,8 @@ async function request(path, options) {
     return null;
   });
   if (response.ok && value) return value;
-  throw new RequestError(value?.error ?? { message: `The server answered ${response.status} in an unknown form` });
+  const error = value?.error ?? { message: `The server answered ${response.status} in an unknown form` };
+  throw new RequestError(error, Number(response.headers.get("Retry-After")));
 }
 
 async function fetched(path, options) {
@@ -144,8 +146,7 @@ function blocksOf(result, passages, index) {
 function showError(error, question) {
   const retry = button("Try again", () => ask(question), "primary");
   const panel = make("div", "panel error", make("p", "eyebrow", "That did not work"), make("h2", "", capital(error.message)));
-  const hint = error.code === "unauthorized" ? "Type it into the field above" : error.hint;  // that one is for programs
-  if (hint) panel.append(make("p", "", `${capital(hint)}.`));
+  if (error.hint) panel.append(make("p", "", `${capital(error.hint)}.`));
   if (error.requestId) panel.append(make("p", "fine", `Request ${error.requestId}`));
   panel.append(retry);
   show(panel);
@@ -303,25 +304,29 @@ function place(where) {
   link.target = "_blank";
   link.rel = "noopener";
   if (needsKey) {  // a link cannot send the key
-    link.download = where.path.split("/").at(-1);
     link.addEventListener("click", (event) => {
       event.preventDefault();
-      download(link);
+      fetchFile(link, where);
     });
   }
   return link;
 }
 
-async function download(link) {
+// Text and PDF are opened, which run no scripts of the file; all else is downloaded.
+async function fetchFile(link, { path }) {
+  const name = path.split("/").at(-1);
   try {
     const response = await fetched(link.href, { headers: keyHeaders() });
     if (!response.ok) throw new RequestError((await response.json()).error);
+    const content = await response.blob(), kind = content.type.split(";")[0];
     const copy = make("a");
-    copy.href = URL.createObjectURL(await response.blob());
-    copy.download = link.download;
+    copy.href = URL.createObjectURL(content);
+    if (kind === "application/pdf" || kind === "text/plain") {
+      Object.assign(copy, { target: "_blank", rel: "noopener" });
+    } else copy.download = name;
     copy.click();
     setTimeout(() => URL.revokeObjectURL(copy.href), 60_000);
-    announce(`${link.download} is downloaded`);
+    announce(copy.download ? `${name} is downloaded` : `${name} is opened`);
   } catch (error) {
     link.after(make("span", "", ` – ${error.message}`));
     announce(`Error: ${error.message}`);
@@ -419,8 +424,9 @@ uploadInput.addEventListener("change", async () => {
   uploadButton.disabled = true;
   tell(uploadInput.files.length === 1 ? "Adding the file …" : `Adding ${uploadInput.files.length} files …`);
   try {
-    const { documents } = await post("v1/documents", sent);
-    tell(`Added: ${documents.map(({ id, passages }) => `${id} (${passages} ${passages === 1 ? "passage" : "passages"})`).join(", ")}`);
+    const { documents, unreadable = [] } = await post("v1/documents", sent);
+    const added = documents.map(({ id, passages }) => `${id} (${passages} ${passages === 1 ? "passage" : "passages"})`);
+    tell([`Added: ${added.join(", ")}`, ...(unreadable.length ? [`Not added: ${unreadable.join("; ")}`] : [])].join(". "));
     indexes = (await (await fetch("page.json")).json()).indexes;
     showTagline();
   } catch (error) {

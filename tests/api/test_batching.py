@@ -189,27 +189,6 @@ async def ask(client, question="a", **values):
     return await client.post("/v1/ask", json={"question": question, **values})
 
 
-async def test_requests_that_arrive_together_form_one_batch():
-    gate = threading.Event()
-    service = FakePipeline(gate=gate)
-    async with running(service, batch_max_size=16) as client:
-        tasks = [asyncio.create_task(ask(client, "first"))]
-        await until(service.started.is_set)
-        tasks += [asyncio.create_task(ask(client, f"q{number}")) for number in range(10)]
-        engine = client._transport.app.state.engine
-        await until(lambda: engine.batcher.depth == 10)
-        assert "rag_queue_depth 10.0" in (await client.get("/metrics")).text
-        gate.set()
-        responses = await asyncio.gather(*tasks)
-    assert [response.status_code for response in responses] == [200] * 11
-    assert [response.json()["question"] for response in responses[1:]] == [
-        f"q{number}" for number in range(10)
-    ]
-    assert [len(batch) for batch in service.batches] == [1, 10]
-    assert len(service.threads) == 1
-    assert responses[1].json()["timings_ms"]["queue"] > 0
-
-
 async def test_a_full_queue_answers_503_with_retry_after():
     gate = threading.Event()
     service = FakePipeline(gate=gate)

@@ -25,7 +25,7 @@ KEYS = [hash_api_key(name) for name in ("one", "two")]
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     """Conversions that do not end."""
-    monkeypatch.setattr(conversions, "_CONVERTER", STUCK)
+    monkeypatch.setattr(conversions, "CONVERTER", STUCK)
 
 
 async def start(*calls: Any) -> list[asyncio.Task[Any]]:
@@ -34,13 +34,27 @@ async def start(*calls: Any) -> list[asyncio.Task[Any]]:
     return tasks
 
 
-async def test_files_become_documents(tmp_path: Path) -> None:
-    documents = await Conversions(tmp_path, 1).convert("1", [*FILES, ("b.txt", b"Other words.")])
+async def test_files_become_documents_and_bad_ones_are_named(tmp_path: Path) -> None:
+    files = [*FILES, ("a.pdf", b"%PDF-1.4"), ("b.txt", b"Other words.")]
+    documents, unreadable = await Conversions(tmp_path, 1).convert("1", files)
     assert [(each.id, each.title) for each in documents] == [("a.md", "Title"), ("b.txt", "b")]
+    assert [line.partition(":")[0] for line in unreadable] == ["a.pdf"]
     assert {path.name for path in tmp_path.iterdir()} == {"slot-0"}
     with pytest.raises(ApiError, match=r"a\.pdf") as refused:
         await Conversions(tmp_path, 1).convert("1", [("a.pdf", b"%PDF-1.4")])
     assert (refused.value.status, refused.value.code) == (422, "unreadable_file")
+
+
+async def test_a_file_that_ends_its_converter_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = (
+        "import sys, os, rag.data.documents.convert as w; run = w.convert; "
+        "w.convert = lambda data, *rest: os._exit(9) if b'bomb' in data else run(data, *rest); w.main()"
+    )
+    monkeypatch.setattr(conversions, "CONVERTER", (sys.executable, "-c", dies))
+    documents, unreadable = await Conversions(tmp_path, 4).convert("1", [("x.md", b"bomb"), *FILES])
+    assert ([each.id for each in documents], len(unreadable)) == (["a.md"], 1)
 
 
 @pytest.mark.usefixtures("stuck")

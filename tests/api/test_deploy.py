@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import serve
 from serve.metrics import ServerMetrics
@@ -89,3 +90,17 @@ def test_the_image_is_made_of_what_there_is() -> None:
     assert any(
         pin in pins for word, rest in steps if word == "RUN" for pin in re.findall(r"torch==\S+", rest)
     )
+
+
+def test_the_compose_file_runs_this_image_and_lets_it_write_its_index() -> None:
+    service = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["rag"]
+    context = (DEPLOY / service["build"]["context"]).resolve()
+    assert (context, (context / service["build"]["dockerfile"]).is_file()) == (ROOT, True)
+    names = {name.removeprefix("RAG_SERVE_").lower() for name in service["environment"]}
+    assert names <= set(ServeSettings.model_fields)
+    [(_, target)] = [volume.split(":") for volume in service["volumes"]]  # no third part: not read-only
+    image = (DEPLOY / "Dockerfile").read_text()
+    assert f"RAG_SERVE_INDEX={target} " in image
+    assert service["ports"] == ["8000:8000"]
+    assert "EXPOSE 8000" in image
+    assert int(service["stop_grace_period"].removesuffix("s")) > ServeSettings().drain_timeout_s

@@ -88,8 +88,13 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
         for documents in ([], [{"id": "x"}], [{**good, "text": " "}], [good, good], [{**good, "id": ""}]):
             reply = await client.post("/v1/documents", json={"documents": documents}, headers=KEY)
             assert (reply.status_code, reply.json()["error"]["code"]) == (422, "invalid_request")
-        broken = await client.post("/v1/documents", files={"file": ("a.pdf", b"%PDF-1.4")}, headers=KEY)
-        assert broken.json()["error"]["code"] == "unreadable_file"
+        broken = ("file", ("a.pdf", b"%PDF-1.4"))
+        reply = await client.post("/v1/documents", files=[broken], headers=KEY)
+        assert reply.json()["error"]["code"] == "unreadable_file"
+        both = await client.post("/v1/documents", files=[broken, ("file", ("g.md", b"A gnu."))], headers=KEY)
+        assert [document["id"] for document in both.json()["documents"]] == ["g.md"]
+        assert both.json()["unreadable"][0].startswith("a.pdf: ")
+        assert (await client.delete("/v1/documents/g.md", headers=KEY)).status_code == 200
         assert (await client.post("/v1/documents", content=b"x", headers=KEY)).status_code == 415
         assert (await client.get("/v1/documents?after=nothing", headers=KEY)).status_code == 404
         statuses = [

@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import Iterator
 
-import httpx
 import numpy as np
 import openai
 import pytest
@@ -51,13 +50,13 @@ def test_another_model_and_paths_that_are_not_there(client: openai.OpenAI) -> No
         with pytest.raises(openai.NotFoundError) as missing:
             call()
     assert missing.value.status_code == 404
-    reply = httpx.get(f"{client.base_url}completions", headers={"X-API-Key": "sesame"})
-    assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
 
 
 def test_an_encoder_of_questions_alone_says_so(service: FakePipeline, client: openai.OpenAI) -> None:
     service.n_sides = 1
-    with pytest.raises(openai.BadRequestError, match="no vectors of input_type 'passage'") as refused:
+    with pytest.raises(
+        openai.UnprocessableEntityError, match="no vectors of input_type 'passage'"
+    ) as refused:
         client.embeddings.create(model=MODEL, input="a")
     assert "/srv" not in refused.value.message
     assert client.embeddings.create(model=MODEL, input="a", extra_body={"input_type": "query"}).data

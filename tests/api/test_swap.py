@@ -128,11 +128,3 @@ async def test_one_reload_at_a_time():
         assert (second.status_code, second.json()["error"]["code"]) == (409, "reload_in_progress")
         opener.gate.set()
         assert (await first).json()["index_version"] == "v2"
-
-
-async def test_reload_needs_keys():
-    async with running() as client:
-        response = await client.post("/v1/admin/reload")
-    assert (response.status_code, response.json()["error"]["code"]) == (403, "reload_disabled")
-    async with running(app=application(Opener())) as client:
-        assert (await client.post("/v1/admin/reload")).status_code == 401

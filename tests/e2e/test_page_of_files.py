@@ -87,7 +87,7 @@ def test_a_source_is_a_link_to_its_file(driver, page_at, corpus):
         assert page.complaints() == []
 
 
-def test_with_a_key_files_are_added_and_downloaded(driver, page_at, corpus, tmp_path):
+def test_with_a_key_files_are_added_and_opened(driver, page_at, corpus, tmp_path):
     folder, index = corpus
     given = settings(index=(str(index),), files=(str(folder),), api_keys=(hash_api_key("admin"),))
     app = create_app(given, open_pipeline=opened)
@@ -109,14 +109,36 @@ def test_with_a_key_files_are_added_and_downloaded(driver, page_at, corpus, tmp_
         page.shoot("files-are-added")
         page.all("#upload-files")[0].send_keys(f"{empty}")
         page.until(lambda: page.text("#upload-note").startswith("Nothing was added: empty.md: empty"))
+        page.all("#upload-files")[0].send_keys(f"{added}\n{empty}")
+        page.until(
+            lambda: "Added: zoo.md (1 passage). Not added: empty.md: empty" in page.text("#upload-note")
+        )
         assert page.all("#upload")[0].is_enabled()
         page.complaints()  # the refusal is one
 
         driver.execute_cdp_cmd(
             "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path / "got")}
         )
+        page.ask("Where does Ulm lie?")
+        page.all(".card .id a")[0].click()
+        page.until(lambda: (tmp_path / "got" / "towns.html").exists())  # no markup is opened
         page.ask("Where does the Danube rise?")
         page.all(".card .id a")[0].click()
-        page.until(lambda: (tmp_path / "got" / "rivers.md").exists())
-        assert (tmp_path / "got" / "rivers.md").read_text() == (folder / "my guide/rivers.md").read_text()
+        page.until(lambda: len(driver.window_handles) == 2)
+        driver.switch_to.window(driver.window_handles[-1])
+        page.until(lambda: "The *Danube* rises" in page.text("body"))
+        driver.close()
+        driver.switch_to.window(driver.window_handles[0])
         assert page.complaints() == []
+
+
+def test_a_key_that_asks_too_much_is_told_how_long_to_wait(page_at):
+    given = settings(api_keys=(hash_api_key("admin"),), questions_per_minute=1)
+    with listening(create_app(given, FakePipeline())) as url:
+        page = page_at(url)
+        page.open().until(lambda: page.is_visible("#key"))
+        page.all("#key")[0].send_keys("admin")
+        for _ in range(2):
+            page.ask(QUESTION)
+        assert "Wait 60 seconds, then try again." in page.text(".error")
+        assert "Retry-After" not in page.text(".error")

@@ -1,6 +1,7 @@
 """The guides: what they link to, what they state about settings, and that the tutorial works as written."""
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -93,6 +94,11 @@ def test_the_site_builds_with_guides_and_public_names(tmp_path: Path) -> None:
     pages = (tmp_path / "docs" / "api").glob("*.html")
     reference = "".join(path.read_text(encoding="utf-8") for path in pages)
     assert not [name for name in rag.__all__ if f'.{name}"' not in reference and name != "__version__"]
+    search = (tmp_path / "search" / "main.js").read_text(encoding="utf-8")
+    entries, _, script = search.removeprefix("const entries = ").partition(";\n")
+    kinds = [re.sub(r"\w+\.html.*", "", entry["location"]) for entry in json.loads(entries)]
+    assert list(dict.fromkeys(kinds)) == ["docs/", "bench/", "bench/notes/", "docs/api/"]
+    assert not re.search(r"fetch|XMLHttp|Worker", script)  # which pages from the disk may not use
 
 
 def test_the_command_lists_and_prints_pages(capsys: pytest.CaptureFixture[str]) -> None:

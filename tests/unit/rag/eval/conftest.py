@@ -1,11 +1,16 @@
 """A corpus of six sentences and a system that reads them by word overlap: predictable, and fast."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
+from rag.eval import runner
+from rag.eval.settings import EvaluationSettings
+from rag.eval.systems import AnswersQuestions, system_of
 
 PASSAGES = [
     Passage("p0", "Danube", "The Danube rises in the Black Forest."),
@@ -23,6 +28,13 @@ QUESTIONS = [
     Question("q4", "Do plants use light?", ("yes",), ("p5",)),
     Question("q5", "Who discovered penicillin?", ("Alexander Fleming",)),
 ]
+
+
+def evaluate(
+    system: AnswersQuestions, questions: Iterable[Question], out: Path, settings: EvaluationSettings,
+    **named: Any,
+) -> dict[str, Any]:  # fmt: skip
+    return runner.evaluate(system_of(system), questions, out, settings, **named)
 
 
 def words(text: str) -> list[str]:

@@ -9,13 +9,13 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Passage, Question
-from rag.eval.compare import compare_evaluations, compare_pooled
+from rag.eval.compare import compare_evaluations
 from rag.eval.labels import describe, with_interval
 from rag.eval.report import find_answers, marked, render_report, worst_records, write_report
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations, short_names
-from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
+from tests.unit.rag.eval.conftest import evaluate
 
 NASTY = '<script>alert("x")</script>'
 
@@ -94,31 +94,6 @@ def test_figures_of_other_depths_are_not_compared(
     assert "mrr" not in {row.figure for row in compare_evaluations(pair)}
     with pytest.raises(MismatchedArtifactError, match="mrr cannot be compared where 2, 3 passages"):
         compare_evaluations(pair, ["mrr"])
-
-
-def test_three_systems_in_pairs(pair: list[Evaluation]) -> None:
-    third = Evaluation("third", pair[0].place, pair[0].metrics)
-    assert len(compare_evaluations([*pair, third], ["em"])) == 2
-    assert len(compare_evaluations([*pair, third], ["em"], all_pairs=True)) == 3
-
-
-def test_a_margin_pools_pairs_over_different_questions(
-    tmp_path: Path, pair: list[Evaluation], system: Any, questions: list[Question]
-) -> None:
-    again = [run(system, questions[:3], tmp_path / name, profile="nq_open") for name in ("x", "y")]
-    (em,) = compare_pooled([*pair, *again], 0.05, ["em"])
-    assert (em.a, em.b) == (f"{pair[0].name}, x", f"{pair[1].name}, y")
-    assert (em.result.wins, em.result.ties, em.result.losses, em.gained) == (1, 8, 0, ("q0",))
-    assert (em.value_a, em.value_b) == (pytest.approx(1 / 9), pytest.approx(2 / 9))
-    assert em.p_worse is not None
-    assert em.p_worse < 0.001
-    (lost,) = compare_pooled([pair[1], pair[0]], 0.05, ["em"])
-    assert lost.p_worse == pytest.approx(1 - (5 / 6) ** 6, abs=0.02)  # resamples that hold the one question
-    fewer = run(system, questions[:3], tmp_path / "fewer")
-    with pytest.raises(ConfigError, match="pairs"):
-        compare_pooled([*pair, again[0]], 0.05)
-    with pytest.raises(MismatchedArtifactError, match="number of questions"):
-        compare_pooled([again[0], again[1], pair[0], fewer], 0.05, ["em"])
 
 
 def test_comparisons_that_make_no_sense_are_refused(
@@ -219,15 +194,6 @@ def test_worst_questions_are_the_most_confident_mistakes() -> None:
         for i, (em, c) in enumerate([(1.0, 0.9), (0.0, 0.2), (0.0, 0.8), (None, 0.99), (0.0, 0.8)])
     ]
     assert [row["id"] for row in worst_records(rows, 3)] == [2, 4, 1]
-
-
-def test_marked_text_is_cut_around_the_span_and_overlaps_are_dropped() -> None:
-    text = "x" * 2000 + "ANSWER" + "y" * 2000
-    pieces = marked(text, [(2000, 2006, "read"), (2003, 2010, "gold"), (5000, 5001, "gold")], limit=300)
-    assert ("ANSWER", "read") in pieces
-    assert not any(kind == "gold" for _, kind in pieces)
-    assert len("".join(part for part, _ in pieces)) <= 304
-    assert (pieces[0][0], pieces[-1][0]) == ("… ", " …")
 
 
 def test_without_matplotlib_the_page_has_tables_alone(

@@ -13,10 +13,10 @@ from rag.data.sentences import align_sentences
 from rag.eval.facts import FactFinder
 from rag.eval.report import render_report
 from rag.eval.results import load_evaluation
-from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from readers.facts import FactSettings
+from tests.unit.rag.eval.conftest import evaluate
 
 # The boundary after "no. 5" is one that a rule would not find, and sentence 1 is blank.
 SENTENCES = {

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
-from rag.core.files import TEMPORARY_MARK, directory_lock
+from rag.core.files import directory_lock
 from rag.core.types import GoldPassage, Passage, Question
 from rag.eval.predictions import read_records
 from rag.eval.results import load_evaluation
-from rag.eval.runner import evaluate
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import GoldReader
+from tests.unit.rag.eval.conftest import evaluate
 
 SOURCE = QuestionSource("toy", "toy-dev.jsonl", "dev", "0" * 64)
 
@@ -120,15 +119,6 @@ def test_ctrl_c_keeps_what_was_answered(tmp_path: Path, system: Any, questions: 
     assert system.asked[before:] == [question.text for question in questions[2:]]
 
 
-def test_stopped_between_asking_and_summary(tmp_path: Path, system: Any, questions: list[Question]) -> None:
-    evaluate(system, questions, tmp_path, settings(), source=SOURCE)
-    (tmp_path / "metrics.json").unlink()
-    system.asked = []
-    evaluate(system, questions, tmp_path, settings(), source=SOURCE)
-    assert system.asked == []
-    assert (tmp_path / "metrics.json").is_file()
-
-
 def test_other_settings_questions_or_system_are_refused(
     tmp_path: Path, system: Any, questions: list[Question]
 ) -> None:
@@ -139,14 +129,6 @@ def test_other_settings_questions_or_system_are_refused(
         evaluate(system, questions, tmp_path, settings(), source=QuestionSource("other"))
     with pytest.raises(MismatchedArtifactError, match="other system"):
         evaluate(system, questions, tmp_path, settings(), source=SOURCE, identity={"reader": "new"})
-
-
-def test_what_was_not_begun_may_have_other_settings(
-    tmp_path: Path, system: Any, questions: list[Question]
-) -> None:
-    evaluate_until(system, questions, tmp_path, 0)
-    found = evaluate(system, questions, tmp_path, settings(seed=3), source=SOURCE)
-    assert found["settings"]["seed"] == 3
 
 
 def test_questions_that_changed_under_a_stopped_run_are_refused(
@@ -163,8 +145,6 @@ def test_bad_requests_are_refused(tmp_path: Path, system: Any, finds: Any, quest
         evaluate(system, [], tmp_path / "a", settings(), source=SOURCE)
     with pytest.raises(DataError, match="have the id"):
         evaluate(system, [questions[0], questions[0]], tmp_path / "b", settings(), source=SOURCE)
-    with pytest.raises(ConfigError, match="GoldReader cannot retrieve"):
-        evaluate(GoldReader(system), questions, tmp_path / "c", settings(), source=SOURCE)
     with pytest.raises(ConfigError, match="gold passages needs"):
         evaluate(finds, questions, tmp_path / "d", settings(gold=True), source=SOURCE)
     with directory_lock(tmp_path / "e"), pytest.raises(ResourceError):
@@ -201,19 +181,6 @@ def test_hotpot_profile_with_facts_and_by_type(tmp_path: Path, system: Any) -> N
     prediction = json.loads((tmp_path / "predictions.hotpot.json").read_text())
     assert prediction["answer"] == {"h": "Black Forest"}
     assert prediction["sp"]["h"][0] == ["Danube", 0]
-
-
-def test_questions_without_marked_sentences_have_no_figures_of_facts(tmp_path: Path, system: Any) -> None:
-    gold = tuple(GoldPassage(Passage("", title, "")) for title in ("Danube", "Rhine"))
-    question = Question("h", "Where does the Danube rise?", ("Black Forest",), gold=gold)
-    metrics = evaluate(
-        system, [question], tmp_path, settings(profile="hotpot"), source=SOURCE,
-        facts=lambda q, answers, retrieved, paths: [("Danube", 0)],
-    )  # fmt: skip
-    assert metrics["figures"]["em"]["value"] == 1.0
-    assert not metrics["figures"].keys() & {"sp_f1", "joint_f1", "sp_em"}
-    prediction = json.loads((tmp_path / "predictions.hotpot.json").read_text())
-    assert prediction["sp"]["h"] == [["Danube", 0]]
 
 
 def test_kilt_profile(tmp_path: Path, system: Any, finds: Any) -> None:
@@ -271,18 +238,6 @@ def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: An
     assert all(json.loads((tmp_path / "squad" / "predictions.squad.json").read_text()).values())
 
 
-def test_ids_with_blanks_leave_out_the_run_file(tmp_path: Path, system: Any, caplog: Any) -> None:
-    metrics = evaluate(system, [Question("a b", "Danube", ("x",))], tmp_path, settings(), source=SOURCE)
-    assert "run.trec" not in metrics["files"]
-    assert "white space" in caplog.text
-
-
-@pytest.mark.parametrize("change", [{"profile": "exact"}, {"ks": ()}, {"batch_size": 0}, {"unknown": 1}])
-def test_bad_settings(change: dict[str, Any]) -> None:
-    with pytest.raises((ConfigError, ValueError)):
-        EvaluationSettings(**change)
-
-
 def test_alternative_positives_are_not_hops(tmp_path: Path, system: Any) -> None:
     quoted = (GoldPassage(Passage("", "", "In the Black Forest.")),)
     question = Question("a", "Danube", ("Black Forest",), ("p0", "p9"), quoted, gold_are_alternatives=True)
@@ -331,18 +286,6 @@ def test_paths_are_judged_where_the_retriever_finds_them(
     [record] = [r for r in read_records(tmp_path / "a" / "per_question.jsonl") if r["id"] == "q3"]
     assert record["paths"] == [["p4", "p0"], ["p4", "p3"]]
     assert not any(name.startswith(("path_", "hop")) for name in plain["figures"])
-
-
-def test_a_folder_of_something_else_is_left_alone(
-    tmp_path: Path, system: Any, questions: list[Question]
-) -> None:
-    (tmp_path / "report.html").write_text("mine")
-    unfinished = tmp_path / f".report.html{TEMPORARY_MARK}x"
-    unfinished.write_text("which its writer is writing")
-    with pytest.raises(ConfigError, match=r"holds other files \(report\.html\), not an evaluation"):
-        evaluate(system, questions, tmp_path, settings(), source=SOURCE)
-    assert (tmp_path / "report.html").read_text() == "mine"
-    assert unfinished.exists()
 
 
 def test_figures_by_fields_of_the_questions(tmp_path: Path, finds: Any, questions: list[Question]) -> None:

@@ -100,26 +100,6 @@ def test_holm_is_monotone_and_never_below_the_raw_value(p_values: list[float]) -
         assert min(adjusted) == pytest.approx(min(1.0, min(p_values) * len(p_values)))
 
 
-def test_non_inferiority_is_the_share_of_all_resamples_that_lose_the_margin() -> None:
-    rng = np.random.default_rng(6)
-    for values in ([0.0, 1.0, 0.0, -1.0, 1.0], (rng.random(5) - 0.4).tolist()):
-        margin = 0.2
-        means = [np.mean(drawn) for drawn in itertools.product(values, repeat=5)]
-        exact = np.mean(np.array(means) <= -margin + 1e-9)
-        found = sig.non_inferiority(np.zeros(5), values, margin, resamples=40_000)
-        assert found == pytest.approx(exact, abs=0.006)
-    n, better, worse = 5000, 150, 160  # many questions: the normal approximation
-    changes = np.repeat([1.0, -1.0, 0.0], [better, worse, n - better - worse])
-    z = (changes.mean() + 0.01) / (changes.std() / math.sqrt(n))
-    found = sig.non_inferiority(np.zeros(n), changes, 0.01, resamples=40_000)
-    assert found == pytest.approx(stats.norm.sf(z), abs=0.003)
-    assert sig.non_inferiority([1.0, np.nan], [1.0, 0.0], 0.01) < 0.001
-    with pytest.raises(ConfigError, match="margin"):
-        sig.non_inferiority([1.0], [1.0], 0.0)
-    with pytest.raises(DataError, match="no question"):
-        sig.non_inferiority([np.nan], [1.0], 0.01)
-
-
 def test_compare_paired_counts_and_names_the_flips() -> None:
     a, b = [0.0, 1.0, 0.5, np.nan], [0.5, 1.0, 0.0, 1.0]
     result = sig.compare_paired(a, b)
