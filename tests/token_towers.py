@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.functional import normalize
@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from retrievers.encoders.vectors import Vectors
 from retrievers.training.bi_encoder import BiEncoderModel
+from tests.spelled import SpelledIds
 
 
 class _TokenTower(torch.nn.Module):
@@ -22,7 +23,7 @@ class _TokenTower(torch.nn.Module):
 
     def forward(self, texts: Sequence[Any], *, question: bool = False) -> Vectors:
         """Vectors of token sequences."""
-        ids = pad_sequence([torch.from_numpy(text).long() for text in texts], batch_first=True)
+        ids = pad_sequence([torch.tensor(text).long() for text in texts], batch_first=True)
         lengths = torch.tensor([len(text) for text in texts])
         mask = torch.arange(ids.shape[1]) < lengths[:, None]
         hidden = self.encoder(input_ids=ids, attention_mask=mask.long())[0]
@@ -36,4 +37,10 @@ def token_model(folder: Path, *, shared: bool = True, **settings: Any) -> BiEnco
     )
     question: Any = _TokenTower(model.question)
     passage: Any = question if shared else _TokenTower(model.passage)
-    return BiEncoderModel(question, passage, model.settings, temperature=model.temperature).train()
+    return spelled(BiEncoderModel(question, passage, model.settings, temperature=model.temperature)).train()
+
+
+def spelled(model: BiEncoderModel) -> BiEncoderModel:
+    """The model, reading texts that spell their token ids."""
+    model.tokenizer = cast("Any", SpelledIds())
+    return model

@@ -23,8 +23,7 @@ from rag.training.distributed import World
 from rag.training.precision import MasterWeights, part
 from rag.training.refresh import Refresh, Refreshed
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.training.bi_encoder import BiEncoderModel
-from retrievers.training.corpus_refresher import encoder_refresh
+from retrievers.training.bi_encoder import BiEncoderModel, snapshot_writer
 
 
 class LiveIndex:
@@ -106,8 +105,10 @@ def index_refresh(
         model: the encoder; its fp32 weights are the entries `retriever.…` of `master`.
         encode: encodes the corpus.
     """
-    return encoder_refresh(
-        config, model, lambda: part(master.state(), "retriever"), IndexRefresher, live_index.take_up,
-        max_length=config.passage_tokens, key=live_index.key, world=world, encode=encode,
-        begins_with_result=True,
+    write_snapshot = snapshot_writer(
+        config, model, lambda: part(master.state(), "retriever"), max_length=config.passage_tokens
+    )
+    return Refresh(
+        config, IndexRefresher, write_snapshot, live_index.take_up, key=live_index.key, world=world,
+        encode=encode, begins_with_result=True,
     )  # fmt: skip

@@ -53,7 +53,6 @@ from readers.extractive.training.start import start_model
 from readers.manifest import Calibration
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
-from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model
 from retrievers.training.frozen import FrozenIndex, score_rows
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
@@ -128,8 +127,7 @@ def _build_run(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
     # data
     regex = None if config.answers == "auto" else config.answers == "regex"
     questions, held_out = questions_of(config, is_regex=regex)
-    sides = retriever.settings
-    tokens = RetrieverTokenizer(sides.question, sides.passage).queries([Query(q.text) for q in questions])
+    tokens = retriever.tokenizer.queries([Query(question.text) for question in questions])
     task = _Task(config, retriever, reader, tokenizer, index, questions, tokens)
     answered_share = task.answered_share()
 

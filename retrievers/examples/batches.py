@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from indexers.passages import PassageStore
 from rag.core.arrays import Bool, Float32, Int32, Int64
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.core.ragged import ranges
+from rag.core.types import Passage, Query
 from rag.runtime.seeds import generator
 from rag.training.distributed import check_share
-from retrievers.examples.data import TrainingSet, gather, replace_lists
+from retrievers.examples.data import CandidateLists, ExampleTable
 
-BatchTargets = Callable[[Int64, Int64], Float32]
-"""Rows (B,) of examples and (P,) of passages in a training set → their targets (B, P)."""
+BatchTargets = Callable[[Int64, Sequence[Passage]], Float32]
+"""Numbers (B,) of examples, and P passages → their targets (B, P)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetrieverBatch:
-    """B questions and P passages as token ids.
+    """B questions and P passages.
 
     A shard holds some of the texts; `positives`, `ignored` and `drawn` are always those of the whole batch.
 
     Attributes:
-        questions: token ids of this shard's questions (all B in an uncut batch).
-        passages: token ids of this shard's passages (all P in an uncut batch).
+        questions: this shard's questions, perhaps with passages (all B in an uncut batch).
+        passages: this shard's passages (all P in an uncut batch).
         positives: (B,) the positive of each question; -1 if it has none, possible only with targets.
         ignored: (B, P) bool, passages left out of a question's denominator: those that are one of its other
             positives.
         drawn: (2, H) question and passage of every negative that was drawn for a question.
-        examples: (B,) examples of the training set.
+        examples: (B,) numbers of the examples.
         first_question: position of `questions[0]` in the whole batch.
         first_passage: position of `passages[0]` in the whole batch.
         targets: (B, P) float32 targets of the passages in each question's list, NaN elsewhere; None for
             losses that learn from positives.
     """
 
-    questions: list[Int32]
-    passages: list[Int32]
+    questions: Sequence[Query]
+    passages: Sequence[Passage]
     positives: Int64
     ignored: Bool
     drawn: Int64
@@ -51,20 +52,6 @@ class RetrieverBatch:
     first_passage: int = 0
     targets: Float32 | None = None
 
-    @classmethod
-    def of(
-        cls, data: TrainingSet, examples: Int64, rows: Int64, positives: Int64,
-        ignored: Bool, drawn: Int64, targets: Float32 | None = None,
-    ) -> RetrieverBatch:  # fmt: skip
-        """Some examples of a training set with the passages in `rows`."""
-        questions, passages = data.questions.take(examples), data.passages.take(rows)
-        return cls(questions, passages, positives, ignored, drawn, examples, targets=targets)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of this shard's texts."""
-        return sum(map(len, self.questions)) + sum(map(len, self.passages))
-
     def shard(self, rank: int, world_size: int) -> RetrieverBatch:
         """The part of one of `world_size` processes: consecutive texts of both kinds, as equal as possible.
 
@@ -72,10 +59,9 @@ class RetrieverBatch:
             ConfigError: fewer questions or passages than processes.
 
         Example:
-            >>> texts = [np.array([1], np.int32)] * 3
-            >>> numbers = np.arange(3)
-            >>> drawn = np.zeros((2, 0), np.int64)
-            >>> batch = RetrieverBatch(texts, texts, numbers, np.zeros((3, 3), bool), drawn, numbers)
+            >>> numbers, drawn = np.arange(3), np.zeros((2, 0), np.int64)
+            >>> texts = [Query("who?")] * 3, [Passage("1", "", "text")] * 3
+            >>> batch = RetrieverBatch(*texts, numbers, np.zeros((3, 3), bool), drawn, numbers)
             >>> [len(batch.shard(rank, 2).questions) for rank in range(2)]
             [1, 2]
         """
@@ -173,7 +159,7 @@ class RetrieverBatches:
     visit. A passage that several questions bring is encoded once.
 
     Args:
-        data: the training set; every example has a positive.
+        data: the training examples; each has a positive.
         examples: which of them each batch holds.
         hard_negatives: number of negatives per question, drawn without replacement.
         mask_false_negatives: see `RetrieverBatch.ignored`; if off, nothing is ignored, and a passage that
@@ -192,7 +178,7 @@ class RetrieverBatches:
 
     def __init__(
         self,
-        data: TrainingSet,
+        data: ExampleTable,
         examples: Epochs,
         *,
         hard_negatives: int = 1,
@@ -202,18 +188,12 @@ class RetrieverBatches:
         self.data, self.examples, self.batch_size = data, examples, examples.batch_size
         self.hard_negatives, self._targets = hard_negatives, targets
         self.mask_false_negatives = mask_false_negatives
-        self._negatives = data.negatives
-        self._check_negatives()
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def _check_negatives(self) -> None:
-        has_hard = self.hard_negatives > 0 and len(self._negatives.flatten()) > 0
-        if self.hard_negatives > 0 and not has_hard:
+        self._mined: tuple[Int32, PassageStore] | None = None
+        has_hard = hard_negatives > 0 and data.has_negatives
+        if hard_negatives > 0 and not has_hard:
             get_logger(__name__).warning(
                 "hard_negatives is %d, but no example has any: training on in-batch negatives alone",
-                self.hard_negatives,
+                hard_negatives,
             )
         if self.batch_size == 1 and not has_hard:
             raise ConfigError(
@@ -223,26 +203,17 @@ class RetrieverBatches:
                 "hard_negatives",
             )
 
-    def use_negatives(self, lists: pa.ListArray, version: str) -> None:
-        """Draw from other negatives from the next batch on.
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def use_negatives(self, rows: Int32, corpus: PassageStore) -> None:
+        """Draw from newly mined negatives from the next batch on.
 
         Args:
-            lists: passage rows of each example, best first; examples without rows keep those of the file.
-            version: version of the negatives, for messages.
-
-        Raises:
-            DataError: a row that is not in the passage table.
+            rows: (Q, K) rows of the corpus for each example, hardest first, then -1; an example without any
+                keeps those of its file.
         """
-        rows, values = len(self.data.passages), lists.flatten().to_numpy()
-        if len(lists) != len(self.data):
-            raise DataError(f"negatives for {len(lists)} examples, expected {len(self.data)}")
-        if len(values) and not 0 <= int(values.min()) <= int(values.max()) < rows:
-            raise DataError(
-                f"negatives {version!r} name passage {int(values.max())}, but there are {rows}",
-                hint="mine over the passages that the training set was built with",
-            )
-        self._negatives = replace_lists(self.data.negatives, lists)
-        self._check_negatives()
+        self._mined = rows, corpus
 
     def __getitem__(self, step: int) -> RetrieverBatch:
         """Batch `step`.
@@ -251,70 +222,79 @@ class RetrieverBatches:
             IndexError: the run has fewer batches.
             ConfigError: no question of the batch has a negative.
         """
-        examples = self.examples[step]
-        positives = self._positives(step, examples)  # (B,)
-        negatives, owners = gather(self._negatives, examples)
-        taken = _drawn(owners, self.hard_negatives, generator(self.examples.seed, 22, step), len(examples))
-        rows, owners = np.concatenate([positives, negatives[taken]]), owners[taken]
-        columns = np.arange(len(rows))
+        numbers = self.examples[step]
+        lists = self.data.candidates(numbers)
+        negatives, owners = self._negatives(numbers, lists)
+        draw = generator(self.examples.seed, 22, step)
+        taken = _drawn(owners, self.hard_negatives, draw, len(numbers))
+        passages = lists.passages(self._positives(step, lists)) + self._texts(lists, negatives[taken])
+        owners, columns = owners[taken], np.arange(len(passages))
         if self.mask_false_negatives:
-            rows, columns = _distinct(rows, self.data.canonical)
-        places, drawn = columns[: len(examples)], np.stack([owners, columns[len(examples) :]])
-        ignored = self._ignored(examples, rows, places)
-        targets = None if self._targets is None else self._targets(examples, rows)
-        batch = RetrieverBatch.of(self.data, examples, rows, places, ignored, drawn, targets)
-        if len(rows) - batch.ignored.sum(axis=1).min() < 2:
+            passages, columns = _distinct(passages)
+        positives, drawn = columns[: len(numbers)], np.stack([owners, columns[len(numbers) :]])
+        ignored = self._ignored(numbers, lists, passages, positives)
+        if len(passages) - ignored.sum(axis=1).min() < 2:
             raise ConfigError(
-                f"batch {step} ({len(examples)} questions, {len(rows)} passages): no question has a negative",
+                f"batch {step} ({len(numbers)} questions, {len(passages)} passages): no question has a "
+                "negative",
                 hint="raise batch_size, mine negatives with `rag mine`, or set mask_false_negatives=false",
             )
-        return batch
+        targets = None if self._targets is None else self._targets(numbers, passages)
+        return RetrieverBatch(lists.queries, passages, positives, ignored, drawn, numbers, targets=targets)
 
-    def _positives(self, step: int, examples: Int64) -> Int64:
-        """(B,) one positive of each example: of several any, drawn anew at each visit."""
-        rows, owners = gather(self.data.positives, examples)
-        return rows[_drawn(owners, 1, generator(self.examples.seed, 24, step), len(examples))]
+    def _positives(self, step: int, lists: CandidateLists) -> Int64:
+        """(B,) place of a positive of each example: of several any, drawn anew at each visit."""
+        places = np.flatnonzero(lists.is_positive)
+        draw = generator(self.examples.seed, 24, step)
+        return places[_drawn(lists.owners[places], 1, draw, len(lists.queries))]
 
-    def _ignored(self, examples: Int64, rows: Int64, places: Int64) -> Bool:
+    def _negatives(self, numbers: Int64, lists: CandidateLists) -> tuple[Int64, Int64]:
+        """Places (N,) of the examples' negatives, or ~row of those that were mined, and whose they are."""
+        places = np.flatnonzero(lists.is_negative)
+        owners = lists.owners[places]
+        if self._mined is None:
+            return places, owners
+        rows = self._mined[0][numbers]  # (B, K)
+        mined_for, _ = np.nonzero(rows >= 0)
+        own = ~np.isin(owners, mined_for)
+        owners = np.concatenate([owners[own], mined_for])
+        places = np.concatenate([places[own], ~rows[rows >= 0].astype(np.int64)])
+        order = np.argsort(owners, kind="stable")
+        return places[order], owners[order]
+
+    def _texts(self, lists: CandidateLists, places: Int64) -> list[Passage]:
+        own = iter(lists.passages(places[places >= 0]))
+        rows = ~places[places < 0]
+        mined = iter(self._mined[1].get_many(rows) if self._mined is not None else ())
+        return [next(own if place >= 0 else mined) for place in places.tolist()]
+
+    def _ignored(
+        self, numbers: Int64, lists: CandidateLists, passages: Sequence[Passage], positives: Int64
+    ) -> Bool:
         """(B, P) what is left out of each question's denominator."""
+        ignored = np.zeros((len(numbers), len(passages)), bool)
         if self.mask_false_negatives:
-            return _other_positives(self.data, examples, rows, places)
-        return np.zeros((len(examples), len(rows)), bool)
+            columns = {(p.title, p.text): column for column, p in enumerate(passages)}
+            places = np.flatnonzero(lists.is_positive)
+            for owner, passage in zip(lists.owners[places], lists.passages(places), strict=True):
+                column = columns.get((passage.title, passage.text), -1)
+                if column not in (-1, positives[owner]):
+                    ignored[owner, column] = True
+        return ignored
 
 
 class TargetBatches:
     """The batches of a run that learns float targets: each question with a list of passages.
 
     Args:
-        data: the training set; examples have targets.
+        data: the training examples, with targets.
         examples: which of them each batch holds.
         per_question: maximum length of a list, drawn anew at each visit; None takes all passages.
-        labelled: always put a positive into a question's list, drawn from those that have a target; the batch
-            then has its `positives` and `ignored`.
-
-    Raises:
-        DataError: an example has fewer than two passages with a target.
     """
 
-    def __init__(
-        self,
-        data: TrainingSet,
-        examples: Epochs,
-        *,
-        per_question: int | None = None,
-        labelled: bool = False,
-    ) -> None:
-        if (few := np.flatnonzero(data.scored.value_lengths().to_numpy() < 2)).size:
-            raise DataError(
-                f"{len(few)} of {len(data)} examples have fewer than two passages with a target, the first "
-                f"is {data.ids[int(few[0])]}",
-                hint="read them with needs='targets'",
-            )
+    def __init__(self, data: ExampleTable, examples: Epochs, *, per_question: int | None = None) -> None:
         self.data, self.examples, self.batch_size = data, examples, examples.batch_size
-        self.per_question, self.labelled = per_question, labelled
-        self._scored = data.scored.flatten().to_numpy().astype(np.int64)
-        places = pa.array(np.arange(len(self._scored), dtype=np.int32))
-        self._places = pa.ListArray.from_arrays(data.scored.offsets, places)
+        self.per_question = per_question
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -325,75 +305,39 @@ class TargetBatches:
         Raises:
             IndexError: the run has fewer batches.
         """
-        data, examples = self.data, self.examples[step]
-        places, owners = gather(self._places, examples)
-        right = np.zeros(len(places), bool)
-        if self.labelled:
-            mask = positive_mask(data, examples, self._scored[places])
-            labelled = np.flatnonzero(mask[owners, np.arange(len(places))])
-            draw = generator(self.examples.seed, 24, step)
-            right[labelled[_drawn(owners[labelled], 1, draw, len(examples))]] = True
-        taken = _drawn(
-            owners, self.per_question, generator(self.examples.seed, 23, step), len(examples), right
-        )
-        places, owners, right = places[taken], owners[taken], right[taken]
-        rows, columns = _distinct(self._scored[places], data.canonical)
-        targets = np.full((len(examples), len(rows)), np.nan, np.float32)
-        targets[owners, columns] = data.targets[places]
-        positives = np.full(len(examples), -1, np.int64)
-        positives[owners[right]] = columns[right]
-        ignored = np.zeros(targets.shape, bool)
-        if self.labelled:
-            ignored = _other_positives(data, examples, rows, positives)
-        drawn = np.stack([owners, columns])
-        return RetrieverBatch.of(data, examples, rows, positives, ignored, drawn, targets)
+        numbers = self.examples[step]
+        lists = self.data.candidates(numbers)
+        places = np.flatnonzero(~np.isnan(lists.targets))
+        draw = generator(self.examples.seed, 23, step)
+        places = places[_drawn(lists.owners[places], self.per_question, draw, len(numbers))]
+        passages, columns = _distinct(lists.passages(places))
+        targets = np.full((len(numbers), len(passages)), np.nan, np.float32)
+        owners = lists.owners[places]
+        targets[owners, columns] = lists.targets[places]
+        return RetrieverBatch(
+            lists.queries, passages, np.full(len(numbers), -1), np.zeros(targets.shape, bool),
+            np.stack([owners, columns]), numbers, targets=targets,
+        )  # fmt: skip
 
 
-def positive_mask(data: TrainingSet, examples: Int64, rows: Int64) -> Bool:
-    """(B, P) bool: whether passage `rows` (P,) is a positive of the question, compared by title and text."""
-    positives, owners = gather(data.positives, examples)
-    contents, column = np.unique(data.canonical[rows], return_inverse=True)  # (U,), (P,)
-    sought = data.canonical[positives]
-    place = np.minimum(np.searchsorted(contents, sought), len(contents) - 1)
-    is_there = contents[place] == sought
-    is_positive = np.zeros((len(examples), len(contents)), bool)
-    is_positive[owners[is_there], place[is_there]] = True
-    return is_positive[:, column]
-
-
-def _other_positives(data: TrainingSet, examples: Int64, rows: Int64, places: Int64) -> Bool:
-    """(B, P) `positive_mask` without `places` (B,), the column of each question's drawn positive or -1."""
-    mask = positive_mask(data, examples, rows)
-    own = np.flatnonzero(places >= 0)
-    mask[own, places[own]] = False
-    return mask
-
-
-def _drawn(
-    owners: Int64,
-    most: int | None,
-    draw: np.random.Generator,
-    questions: int,
-    first: Bool | None = None,
-) -> Int64:
-    """Places of at most `most` entries of each owner, in random order within it, those marked in `first`
-    before the others; owners ascend."""
-    behind = np.zeros(len(owners), bool) if first is None else ~first
-    order = np.lexsort((draw.random(len(owners)), behind, owners))  # shuffled within each question
+def _drawn(owners: Int64, most: int | None, draw: np.random.Generator, questions: int) -> Int64:
+    """Places of at most `most` entries of each owner, in random order within it; owners ascend."""
+    order = np.lexsort((draw.random(len(owners)), owners))  # shuffled within each question
     if most is None:
         return order
     return order[ranges(0, np.bincount(owners, minlength=questions)) < most]
 
 
-def _distinct(rows: Int64, canonical: Int32) -> tuple[Int64, Int64]:
-    """The first row of every passage in its order, and for all rows where in it their passage stands.
+def _distinct(passages: Sequence[Passage]) -> tuple[list[Passage], Int64]:
+    """Every passage once, in their order, and for each where in it it stands.
 
     Example:
-        >>> canonical = np.array([0, 1, 2, 3, 3, 5], np.int32)
-        >>> [part.tolist() for part in _distinct(np.array([5, 3, 5, 4]), canonical)]
-        [[5, 3], [0, 1, 0, 1]]
+        >>> one, other, again = (Passage(str(n), "", text) for n, text in enumerate("aba"))
+        >>> [passage.id for passage in _distinct([one, other, again])[0]], _distinct([one, other, again])[1]
+        (['0', '1'], array([0, 1, 0]))
     """
-    _, first, inverse = np.unique(canonical[rows], return_index=True, return_inverse=True)
-    place = np.empty(len(first), np.int64)
-    place[np.argsort(first)] = np.arange(len(first))
-    return rows[np.sort(first)], place[inverse]
+    first: dict[tuple[str, str], Passage] = {}
+    for passage in passages:
+        first.setdefault((passage.title, passage.text), passage)
+    columns = {content: column for column, content in enumerate(first)}
+    return list(first.values()), np.array([columns[p.title, p.text] for p in passages], np.int64)

@@ -1,37 +1,39 @@
-"""The training set: tokenised questions and deduplicated passages, mapped from Arrow files by `datasets`."""
+"""The examples of a run in one Arrow file that `datasets` maps: to draw batches from, and held-out ones.
+
+Memory grows with what is touched: a batch reads the texts of the passages that it drew, and no others.
+"""
 
 from __future__ import annotations
 
-import errno
-import hashlib
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import feather
 
-from rag.core.arrays import Float32, Int32, Int64, UInt64
-from rag.core.errors import ArtifactError, DataError
-from rag.core.files import atomic_path, hash64
+from rag.core.arrays import Int64
+from rag.core.errors import DataError
+from rag.core.files import atomic_path, fingerprint, sha256_file
 from rag.core.log import get_logger
-from rag.core.types import Passage
-from rag.data.examples import Example
+from rag.core.types import Passage, Query
+from rag.data.examples import Candidate, Example, read_examples
+from rag.data.selection import least_held_out, place_of
 from rag.data.text import AnswerMatcher
-from retrievers.examples.tokens import TextsToIds
 
-_FORMAT = "6"
-_WINDOW = 4096  # texts that are tokenised at once
-_LISTS = pa.list_(pa.int32())
-_QUESTIONS = pa.schema({
-    "id": pa.string(), "tokens": _LISTS, "positives": _LISTS, "negatives": _LISTS, "scored": _LISTS,
-    "targets": pa.list_(pa.float32()),
+_FEW = 2000  # a share of fewer questions or articles may hold out next to nothing
+_WINDOW = 1024  # examples in memory at once
+_TAUGHT = ("positive", "hard_negative")  # other passages are stored only with a target
+_PASSAGE = [(name, pa.string()) for name in ("id", "title", "text")]
+_SCHEMA = pa.schema({
+    "id": pa.string(), "question": pa.string(), "answers": pa.list_(pa.string()),
+    "answers_are_regex": pa.bool_(), "context": pa.list_(pa.struct(_PASSAGE)),
+    "candidates": pa.list_(pa.struct([*_PASSAGE, ("role", pa.string()), ("target", pa.float32())])),
+    "negatives": pa.int32(), "is_validation": pa.bool_(), "place": pa.float64(), "group": pa.float64(),
 })  # fmt: skip
-_PASSAGES = pa.schema({"tokens": _LISTS, "canonical": pa.int32(), "hash": pa.uint64()})
 _UNMATCHABLE = frozenset({"yes", "no", "noanswer"})
 
 
@@ -50,250 +52,249 @@ def answer_matcher(answers: Sequence[str], mode: Literal["regex", "tokens"]) -> 
     return AnswerMatcher(matchable_answers(answers, mode), mode)
 
 
-def row_lists(lists: Sequence[Sequence[int]]) -> pa.ListArray:
-    """A list of passage rows for each example."""
-    return pa.array(lists, _LISTS)
+class CandidateLists:
+    """Some examples' queries and candidates, one list behind the other; texts are read where they are wanted.
 
-
-def gather(lists: pa.ListArray, examples: Int64) -> tuple[Int64, Int64]:
-    """The concatenated lists of `examples`, and for each row the position in `examples` it came from.
-
-    Example:
-        >>> rows, owners = gather(row_lists([[7, 8], [], [9]]), np.array([2, 0]))
-        >>> rows.tolist(), owners.tolist()
-        ([9, 7, 8], [0, 1, 1])
+    Attributes:
+        queries: B queries.
+        owners: (C,) position of each candidate's example, ascending.
+        is_positive, is_negative: (C,) whether it answers the question, and whether it is a hard negative.
+        targets: (C,) float32, NaN without a target.
     """
-    taken = lists.take(pa.array(examples))
-    owners = np.repeat(np.arange(len(examples)), taken.value_lengths().to_numpy())
-    return taken.flatten().to_numpy().astype(np.int64), owners
+
+    def __init__(self, table: pa.Table) -> None:
+        rows = table.select(["question", "context"]).to_pylist()
+        self.queries = [Query(row["question"], _passages(row["context"])) for row in rows]
+        lists = table.column("candidates").combine_chunks()
+        self._records: Any = lists.flatten()
+        self.owners = np.repeat(np.arange(len(lists)), lists.value_lengths().to_numpy())
+        roles = self._records.field("role")
+        self.is_positive, self.is_negative = (np.asarray(pc.equal(roles, role)) for role in _TAUGHT)
+        self.targets = np.asarray(self._records.field("target").fill_null(float("nan")))
+
+    def passages(self, places: Int64) -> list[Passage]:
+        """The passages at some places of the lists, in that order."""
+        return list(_passages(self._records.take(pa.array(places)).to_pylist()))
 
 
-def replace_lists(lists: pa.ListArray, others: pa.ListArray) -> pa.ListArray:
-    """These lists, each replaced by that of `others` where the latter is not empty.
+class ExampleTable:
+    """Q examples by number: what training needs of them, with each passage once per role."""
 
-    Example:
-        >>> replace_lists(row_lists([[7, 8], [6], [9]]), row_lists([[], [1, 2], []])).to_pylist()
-        [[7, 8], [1, 2], [9]]
-    """
-    return pc.if_else(pc.greater(pc.list_value_length(others), 0), others, lists)
+    def __init__(self, dataset: Any, rows: Int64) -> None:
+        self._dataset, self._rows = dataset.with_format("arrow"), rows
 
+    @classmethod
+    def of(cls, examples: Iterable[Example]) -> ExampleTable:
+        """A table in memory."""
+        from datasets import Dataset
 
-def write_lists(lists: pa.ListArray, path: Path) -> None:
-    """Write lists of rows as an Arrow file."""
-    feather.write_feather(pa.table({"rows": lists}), str(path), compression="uncompressed")
-
-
-def read_lists(path: Path) -> pa.ListArray:
-    """Map a file of `write_lists`.
-
-    Raises:
-        ArtifactError: it is missing or damaged.
-    """
-    try:
-        column = feather.read_table(str(path), memory_map=True).column("rows")
-    except (OSError, KeyError, pa.ArrowInvalid) as error:
-        raise ArtifactError(f"{path}: no lists of passages ({error})", hint="delete its folder") from error
-    return column.combine_chunks()
-
-
-class Tokens:
-    """Token ids of texts by row, memory-mapped."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._rows = dataset.select_columns(["tokens"]).with_format("arrow")
+        sink = pa.BufferOutputStream()
+        _write(sink, examples)
+        dataset = Dataset.from_buffer(sink.getvalue())
+        return cls(dataset, np.arange(len(dataset)))
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, row: int) -> Int32:
-        """(L,) int32."""
-        return self.take(np.array([row]))[0]
+    def __getitem__(self, number: int) -> Example:
+        return self.take(np.array([number]))[0]
 
-    def take(self, rows: Int64) -> list[Int32]:
-        """The texts of some rows, in that order."""
-        if not len(rows):
-            return []
-        column = self._rows[rows.tolist()].column("tokens").combine_chunks()
-        bounds = np.cumsum(column.value_lengths().to_numpy())
-        return np.split(column.flatten().to_numpy(), bounds[:-1])
+    def __iter__(self) -> Iterator[Example]:
+        for start in range(0, len(self), _WINDOW):
+            yield from self.take(np.arange(start, min(start + _WINDOW, len(self))))
+
+    def take(self, numbers: Int64) -> list[Example]:
+        """Some of the examples, in that order."""
+        return [_example(row) for row in self._read(numbers).to_pylist()]
+
+    def candidates(self, numbers: Int64) -> CandidateLists:
+        """Their queries and candidates."""
+        return CandidateLists(self._read(numbers))
+
+    @property
+    def ids(self) -> list[str]:
+        """The examples' ids."""
+        return list(self._dataset.data.column("id").take(pa.array(self._rows)).to_pylist())
+
+    @property
+    def has_negatives(self) -> bool:
+        """Whether an example has a hard negative."""
+        return bool(np.asarray(self._dataset.data.column("negatives"))[self._rows].any())
+
+    def _read(self, numbers: Int64) -> Any:
+        return self._dataset[self._rows[numbers].tolist()]
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingSet:
-    """Q examples over a table of N passages; passages are tokens alone, without a Python object for each.
-
-    Made by `build`. If a corpus was given, its passages come first, so that rows are those of the index.
+class ExampleSplit:
+    """Examples to train on, and held-out ones in memory.
 
     Attributes:
-        ids: Q question ids.
-        questions: Q tokenised queries: questions, and the passages that belong to the query.
-        passages: N tokenised passages.
-        positives: Q lists of passage rows, the gold one first.
-        negatives: Q lists of passage rows, hardest first.
-        scored: Q lists of passage rows that have a target, whatever their role.
-        targets: (T,) float32, one for each entry of `scored.values`.
-        canonical: (N,) first row with the same title and text.
-        hashes: (N,) uint64, `passage_hash` of each passage.
+        key: hex sha256 of the files and of every setting that decides which examples these are.
+        held_out: at most `validation_questions`; empty if there is no validation.
+        training: in the order of the files.
     """
 
-    ids: tuple[str, ...]
-    questions: Tokens
-    passages: Tokens
-    positives: pa.ListArray
-    negatives: pa.ListArray
-    scored: pa.ListArray
-    targets: Float32
-    canonical: Int32
-    hashes: UInt64
+    key: str
+    held_out: tuple[Example, ...]
+    training: ExampleTable
 
-    def __len__(self) -> int:
-        return len(self.ids)
 
-    @classmethod
-    def build(
-        cls,
-        examples: Iterable[Example],
-        tokenizer: TextsToIds,
-        *,
-        corpus: Iterable[Passage] = (),
-        folder: Path | None = None,
-        key: str = "",
-    ) -> TrainingSet:
-        """Tokenise everything once, streaming: of each passage only numbers are kept.
+def split_examples(config: Any, folder: Path) -> ExampleSplit:
+    """Divide the examples of `config.train_files`, an `ExamplesConfig`; see `divide`.
 
-        Args:
-            examples: read once; not at all if `folder` contains the finished set already.
-            tokenizer: tokenizer of the encoder to train.
-            corpus: passages to put first, for example an index's, so that mined rows can be used as they are.
-            folder: folder for finished sets, each under its key; None keeps this one in memory.
-            key: identifies the examples and the corpus, for example by their files' checksums. Sets made with
-                another key or tokenizer are never used in place of this one.
+    With a `validation_file`, its questions are held out, and left out of the training files.
 
-        Raises:
-            DataError: no examples, or `folder` without `key`.
+    Raises:
+        DataError: a file is missing or malformed, or nothing is left to train on or to validate with.
+    """
+    validation = config.validation_file
+    sums = file_sums([*config.train_files, *([validation] if validation else [])])
+    return divide(
+        folder, [sums, config.needs],
+        chain.from_iterable(read_examples(path, needs=config.needs) for path in config.train_files),
+        None if validation is None else read_examples(validation, needs=config.needs),
+        fraction=config.validation_fraction, most_held_out=config.validation_questions,
+        train_questions=config.train_questions, by_article=config.hold_out == "title", seed=config.seed,
+    )  # fmt: skip
 
-        Note:
-            Passages are compared by 64-bit hashes of title and text: the probability that two different ones
-            among a million have the same hash is 3e-8.
-        """
-        from datasets import Dataset
 
-        if folder is None:
-            sinks = [pa.BufferOutputStream(), pa.BufferOutputStream()]
-            _write(examples, tokenizer, corpus, *sinks)
-            return cls._of(*(Dataset.from_buffer(sink.getvalue()) for sink in sinks))
-        if not key:
-            raise DataError(
-                "a training set can only be stored under a key that identifies its examples",
-                hint="pass the checksums of the files",
-            )
-        name = hashlib.sha256("\n".join([key, tokenizer.fingerprint, _FORMAT]).encode()).hexdigest()[:16]
-        place = folder / f"tokens-{name}"
-        if not place.is_dir():
-            try:
-                with atomic_path(place) as temporary:
-                    temporary.mkdir()
-                    with (
-                        pa.OSFile(str(temporary / "questions.arrow"), "wb") as questions,
-                        pa.OSFile(str(temporary / "passages.arrow"), "wb") as passages,
-                    ):
-                        _write(examples, tokenizer, corpus, questions, passages)
-            except OSError as error:  # another process finished the same set first
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-        return cls._of(*(Dataset.from_file(str(place / f"{n}.arrow")) for n in ("questions", "passages")))
+def file_sums(files: Sequence[Path]) -> list[str]:
+    """SHA-256 of each file.
 
-    @classmethod
-    def _of(cls, questions: Any, passages: Any) -> TrainingSet:
-        table = questions.data
-        lists = {name: table.column(name).combine_chunks() for name in ("positives", "negatives", "scored")}
-        return cls(
-            ids=tuple(table.column("id").to_pylist()),
-            questions=Tokens(questions),
-            passages=Tokens(passages),
-            targets=np.asarray(table.column("targets").combine_chunks().flatten()),
-            canonical=np.asarray(passages.data.column("canonical")),
-            hashes=np.asarray(passages.data.column("hash")),
-            **lists,
+    Raises:
+        DataError: a file is missing.
+    """
+    for path in files:
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+    return [sha256_file(path) for path in files]
+
+
+def divide(
+    folder: Path,
+    decided_by: list[Any],
+    training: Iterable[Example],
+    validation: Iterable[Example] | None = None,
+    *,
+    fraction: float,
+    most_held_out: int,
+    train_questions: int = 0,
+    by_article: bool = False,
+    seed: int,
+) -> ExampleSplit:
+    """Divide examples into training and held-out ones; they are read once and kept in `folder`.
+
+    Without `validation`, the questions or articles are held out whose hash (`place_of`) lies below
+    `fraction`, and at least the `least_held_out` with the lowest hashes. The sample of `train_questions` has
+    the lowest hashes among the rest, by the text of the question.
+
+    Args:
+        decided_by: everything that decides which examples these are.
+        most_held_out: maximum number of held-out examples.
+        train_questions: number of training examples; 0 takes all.
+        by_article: hold out whole articles, by the title of the first positive.
+
+    Raises:
+        DataError: nothing is left to train on or to validate with.
+    """
+    from datasets import Dataset
+
+    if validation is not None:
+        fraction = 0.0
+    place_file = folder / f"examples-{fingerprint([decided_by, by_article, seed])[:16]}.arrow"
+    if not place_file.is_file():
+        with atomic_path(place_file) as temporary, pa.OSFile(str(temporary), "wb") as sink:
+            _write(sink, training, validation or (), by_article, seed)
+    dataset = Dataset.from_file(str(place_file))
+    names = ("is_validation", "place", "group")
+    is_validation, places, groups = (np.asarray(dataset.data.column(name)) for name in names)
+    distinct = np.unique(groups[~is_validation])
+    least = least_held_out(len(distinct))
+    if fraction and least < len(distinct) < _FEW:
+        fraction = max(fraction, float(np.nextafter(distinct[least - 1], 1)))
+
+    is_held_out = is_validation | (groups < fraction)
+    candidates = np.flatnonzero(is_held_out)
+    chosen = np.sort(candidates[np.lexsort((candidates, places[candidates]))[:most_held_out]])
+    is_double = ~is_held_out & np.isin(places, places[is_validation])
+    trained = np.flatnonzero(~is_held_out & ~is_double)
+    count = int((~is_validation).sum())
+    if not len(trained):
+        raise DataError(
+            f"none of {count} questions is left to train on",
+            hint="lower validation_fraction"
+            if validation is None
+            else "give others than those of validation_file",
         )
-
-
-def passage_hash(passage: Passage) -> int:
-    """A 64-bit hash of title and text, by which passages are told apart."""
-    return hash64(f"{len(passage.title)} {passage.title}{passage.text}".encode())
-
-
-class _Passages:
-    """The growing passage table: rows by content, tokens window by window."""
-
-    def __init__(self, tokenizer: TextsToIds, sink: Any) -> None:
-        self._tokenizer, self._stream = tokenizer, pa.ipc.new_stream(sink, _PASSAGES)
-        self._rows: dict[int, int] = {}
-        self._canonical, self._hashes = array("i"), array("Q")
-        self._titles: list[str] = []
-        self._texts: list[str] = []
-        self.count = self.tokens = 0
-
-    def add(self, passage: Passage, *, always: bool = False) -> int:
-        """Row of a passage; one that was added before gets no second row, unless `always`."""
-        content = passage_hash(passage)
-        row = self._rows.setdefault(content, self.count)
-        if row < self.count and not always:
-            return row
-        self._canonical.append(row)
-        self._hashes.append(content)
-        self._titles.append(passage.title)
-        self._texts.append(passage.text)
-        self.count += 1
-        if len(self._texts) == _WINDOW:
-            self.flush()
-        return self.count - 1
-
-    def flush(self) -> None:
-        tokens = self._tokenizer.passages(self._titles, self._texts)
-        self.tokens += sum(map(len, tokens))
-        columns = {"tokens": tokens, "canonical": self._canonical, "hash": self._hashes}
-        self._stream.write_batch(pa.RecordBatch.from_pydict(columns, _PASSAGES))
-        self._titles, self._texts, self._canonical, self._hashes = [], [], array("i"), array("Q")
-
-    def close(self) -> None:
-        self.flush()
-        self._stream.close()
+    if doubles := int(is_double.sum()):
+        get_logger(__name__).warning(
+            "%d training questions are in the validation file too, and are not trained on", doubles
+        )
+    if (fraction or validation is not None) and not len(chosen):
+        raise DataError(
+            f"none of {count} questions falls into the held-out {100 * fraction:g} %",
+            hint="raise validation_fraction, give a validation_file, or set validation_fraction=0",
+        )
+    if train_questions:
+        highest = np.sort(places[trained])[min(train_questions, len(trained)) - 1]
+        trained = trained[places[trained] <= highest]
+    decided = [decided_by, fraction, most_held_out, train_questions, by_article, seed]
+    return ExampleSplit(
+        fingerprint(decided), tuple(ExampleTable(dataset, chosen)), ExampleTable(dataset, trained)
+    )
 
 
 def _write(
-    examples: Iterable[Example], tokenizer: TextsToIds, corpus: Iterable[Passage], questions: Any, sink: Any
+    sink: Any,
+    training: Iterable[Example],
+    validation: Iterable[Example] = (),
+    by_article: bool = False,
+    seed: int = 0,
 ) -> None:
-    """Write both tables into two sinks."""
-    passages = _Passages(tokenizer, sink)
-    for passage in corpus:
-        passages.add(passage, always=True)
-    corpus_rows, count = passages.count, 0
-    rows: list[dict[str, Any]] = []
-    with pa.ipc.new_stream(questions, _QUESTIONS) as stream:
+    with pa.ipc.new_stream(sink, _SCHEMA) as stream:
+        for is_validation, examples in ((False, iter(training)), (True, iter(validation))):
+            while window := list(islice(examples, _WINDOW)):
+                rows = [{**_row(e, by_article, seed), "is_validation": is_validation} for e in window]
+                stream.write_batch(pa.RecordBatch.from_pylist(rows, _SCHEMA))
 
-        def flush() -> None:
-            tokens = tokenizer.queries([row.pop("query") for row in rows])
-            batch = [{**row, "tokens": ids} for row, ids in zip(rows, tokens, strict=True)]
-            stream.write_batch(pa.RecordBatch.from_pylist(batch, _QUESTIONS))
-            rows.clear()
 
-        for example in examples:
-            count += 1
-            listed = (example.positives, [negative.passage for negative in example.negatives])
-            positives, negatives = (list(dict.fromkeys(map(passages.add, role))) for role in listed)
-            scored = {passages.add(c.passage): c.target for c in example.candidates if c.target is not None}
-            rows.append({
-                "id": example.id, "query": example.query, "positives": positives, "negatives": negatives,
-                "scored": list(scored), "targets": list(scored.values()),
-            })  # fmt: skip
-            if len(rows) == _WINDOW:
-                flush()
-        if not count:
-            raise DataError("there are no training examples")
-        flush()
-    passages.close()
-    get_logger(__name__).info(
-        "examples: %d questions, %d passages (%d of the corpus), %.1f tokens per passage",
-        *(count, passages.count, corpus_rows, passages.tokens / max(1, passages.count)),
+def _row(example: Example, by_article: bool, seed: int) -> dict[str, Any]:
+    targets = {_content(c.passage): c.target for c in example.candidates if c.target is not None}
+    candidates: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for candidate in example.candidates:
+        key = (candidate.role, *_content(candidate.passage))
+        if key not in candidates and (candidate.role in _TAUGHT or candidate.target is not None):
+            target = None if candidate.target is None else targets.pop(key[1:], None)
+            candidates[key] = {**_record(candidate.passage), "role": candidate.role, "target": target}
+    return {
+        "id": example.id, "question": example.question, "answers": list(example.answers),
+        "answers_are_regex": example.answers_are_regex, "context": list(map(_record, example.context)),
+        "candidates": list(candidates.values()),
+        "negatives": sum(role == "hard_negative" for role, *_ in candidates),
+        "place": place_of(example.question, seed),
+        "group": place_of(example.article if by_article else example.question, seed),
+    }  # fmt: skip
+
+
+def _example(row: dict[str, Any]) -> Example:
+    candidates = (
+        Candidate(passage, record["role"], target=record["target"])
+        for passage, record in zip(_passages(row["candidates"]), row["candidates"], strict=True)
     )
+    return Example(
+        row["id"], row["question"], tuple(row["answers"]), tuple(candidates), _passages(row["context"]),
+        answers_are_regex=row["answers_are_regex"],
+    )  # fmt: skip
+
+
+def _content(passage: Passage) -> tuple[str, str]:
+    return passage.title, passage.text
+
+
+def _record(passage: Passage) -> dict[str, str]:
+    return {"id": passage.id, "title": passage.title, "text": passage.text}
+
+
+def _passages(records: Iterable[dict[str, Any]]) -> tuple[Passage, ...]:
+    return tuple(Passage(record["id"], record["title"], record["text"]) for record in records)

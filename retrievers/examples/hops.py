@@ -19,7 +19,7 @@ from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example, first_record, read_examples
 from rag.runtime.seeds import generator
 from retrievers.examples.batches import Epochs, RetrieverBatches
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import CandidateLists, ExampleTable
 
 PassageFinder = Callable[[Passage], Passage | None]
 _MOST_ORDERS = 4
@@ -198,20 +198,21 @@ class HopBatches(RetrieverBatches):
         its own question's hard negatives only; here they are the whole batch's.
     """
 
-    def __init__(self, data: TrainingSet, examples: HopEpochs, **others: Any) -> None:
+    def __init__(self, data: ExampleTable, examples: HopEpochs, **others: Any) -> None:
         super().__init__(data, examples, **others)
         self._paths = examples.paths
 
-    def _positives(self, step: int, examples: Int64) -> Int64:
-        lists = self.data.positives
-        firsts = lists.offsets.to_numpy()[examples]
-        return lists.values.to_numpy()[firsts].astype(np.int64)
+    def _positives(self, step: int, lists: CandidateLists) -> Int64:
+        places = np.flatnonzero(lists.is_positive)
+        return places[np.unique(lists.owners[places], return_index=True)[1]]
 
-    def _ignored(self, examples: Int64, rows: Int64, places: Int64) -> Bool:
-        ignored = super()._ignored(examples, rows, places)
-        paths = self._paths[examples]
+    def _ignored(
+        self, numbers: Int64, lists: CandidateLists, passages: Sequence[Passage], positives: Int64
+    ) -> Bool:
+        ignored = super()._ignored(numbers, lists, passages, positives)
+        paths = self._paths[numbers]
         hop, other = np.nonzero(paths[:, None] == paths)
-        ignored[hop, places[other]] = hop < other
+        ignored[hop, positives[other]] = hop < other
         return ignored
 
 

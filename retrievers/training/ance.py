@@ -9,13 +9,13 @@ from pydantic import model_validator
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from rag.core.errors import ConfigError
+from rag.training.refresh import Refresh
 from rag.training.run import Method
 from retrievers.training.ance_refresher import negatives_refresher, take_up_negatives
+from retrievers.training.bi_encoder import snapshot_writer
 from retrievers.training.config import ContrastiveConfig, MinedConfig
-from retrievers.training.corpus_refresher import encoder_refresh
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, examples_key, train_bi_encoder
-from retrievers.training.split import split_examples
 
 
 class AnceTrainConfig(ContrastiveConfig, MinedConfig):
@@ -36,6 +36,8 @@ class AnceTrainConfig(ContrastiveConfig, MinedConfig):
     @model_validator(mode="after")
     def _cross_check_ance(self) -> "AnceTrainConfig":
         self._check_drawn(self.hard_negatives)
+        if self.pooling == "tokens":
+            raise ValueError("pooling=tokens: negatives are mined with one vector per passage")
         return self
 
 
@@ -61,25 +63,23 @@ def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) 
 def _method(
     config: AnceTrainConfig, run: BiEncoderRun, *, index: Index, encode: EncodesCorpus | None
 ) -> Method:
-    split, every = split_examples(config, run.out / "data"), config.refresh_every_steps
-    data = run.training_set(split, index)
-    batches = contrastive_batches(config, data)
-    has_negatives = len(data.negatives.values) > 0
+    split, every = run.split_examples(), config.refresh_every_steps
+    batches = contrastive_batches(config, split.training)
+    has_negatives = split.training.has_negatives
     if not every and not has_negatives:
         raise ConfigError(
             "refresh_every_steps is 0, and the training file has no negatives either",
             hint="set refresh_every_steps, or mine negatives with `rag mine`",
         )
     key = examples_key(split, index)
-    refresh = encoder_refresh(
-        config, run.model, run.master.state, negatives_refresher,
-        partial(take_up_negatives, batches, key=key),
-        max_length=config.longest_query, key=key, world=run.world, encode=encode,
-        must_wait=lambda: not has_negatives,
+    refresh = Refresh(
+        config, negatives_refresher,
+        snapshot_writer(config, run.model, run.master.state, max_length=config.longest_query),
+        partial(take_up_negatives, batches, index.passages, key=key),
+        key=key, world=run.world, encode=encode, must_wait=lambda: not has_negatives,
     )  # fmt: skip
     objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
     negatives = f"mined anew with the model itself every {every} steps" if every else "of the file"
-    return run.method(
-        batches, run.loss(objective), split.held_out, run.held_out_scores(split, contrastive_batches),
-        [refresh], {"negatives": negatives},
-    )  # fmt: skip
+    scores = run.held_out_scores(split.held_out, contrastive_batches)
+    facts = {"negatives": negatives}
+    return run.method(batches, run.loss(objective), split.held_out, scores, [refresh], facts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -55,8 +55,9 @@ class BiEncoderModel(nn.Module):
         settings: settings for the finished encoder's folder.
         dim: size D of the vectors.
         temperature: number by which scores are divided.
-        known: vectors of passages by the bytes of their token ids, if the passage tower is fixed; None
-            computes vectors at every visit.
+        query_tokens: maximum length of a query with passages; None: as for questions.
+        fixed: vectors of passages by title and text, if the passage tower is fixed; None computes vectors at
+            every visit.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class BiEncoderModel(nn.Module):
         self.settings = settings
         self.dim = question.dim
         self.temperature = temperature
-        self.known: dict[bytes, Tensor] | None = None
+        self.query_tokens: int | None = None
+        self.fixed: dict[tuple[str, str], Tensor] | None = None
 
     @classmethod
     def from_folder(
@@ -198,16 +200,17 @@ class BiEncoderModel(nn.Module):
 
     def ask(self, queries: Sequence[Query]) -> Tensor:
         """`encode_questions` of texts."""
-        return self.encode_questions(self._tokenizer.queries(queries))
+        return self.encode_questions(self.tokenizer.queries(queries))
 
     def read(self, passages: Sequence[Passage]) -> Tensor:
         """`encode_passages` of texts."""
-        titles, texts = [p.title for p in passages], [p.text for p in passages]
-        return self.encode_passages(self._tokenizer.passages(titles, texts))
+        return self.encode_passages(self.tokenizer.passages(passages))
 
     @cached_property
-    def _tokenizer(self) -> RetrieverTokenizer:
-        return RetrieverTokenizer(self.settings.question, self.settings.passage)
+    def tokenizer(self) -> RetrieverTokenizer:
+        """Of both sides, as the model reads texts."""
+        sides = self.settings
+        return RetrieverTokenizer(sides.question, sides.passage, query_tokens=self.query_tokens)
 
     def vectors(self, tower: TowerModel, texts: Sequence[TokenIds], *, question: bool = False) -> Vectors:
         """The vector or vectors of each text by one of the towers, in order."""
@@ -217,18 +220,17 @@ class BiEncoderModel(nn.Module):
         parts = Vectors.joined([encode([texts[row] for row in chunk]) for chunk in plan])
         return parts.take(np.argsort([row for chunk in plan for row in chunk]).tolist())
 
-    def passage_vectors(self, texts: Sequence[Int32]) -> Vectors:
-        """The vectors of one chunk of passages; with `known`, new ones are added to it."""
-        if self.known is None:
-            return self.passage(texts)
-        keys = [text.tobytes() for text in texts]
-        if new := {key: text for key, text in zip(keys, texts, strict=True) if key not in self.known}:
+    def fixed_vectors(self, passages: Sequence[Passage]) -> Vectors:
+        """The vectors of passages that `fixed` holds; those of others are computed once, and added to it."""
+        assert self.fixed is not None
+        contents = {(passage.title, passage.text): passage for passage in passages}
+        if new := {content: p for content, p in contents.items() if content not in self.fixed}:
             training = self.passage.training
-            self.passage.eval()  # a frozen tower: no dropout
+            self.passage.eval()  # a fixed tower: no dropout
             with torch.no_grad():
-                self.known.update(zip(new, self.passage(list(new.values())).values.cpu(), strict=True))
+                self.fixed.update(zip(new, self.read(list(new.values())).cpu(), strict=True))
             self.passage.train(training)
-        return Vectors(torch.stack([self.known[key] for key in keys]).to(self.device))
+        return Vectors(torch.stack([self.fixed[p.title, p.text] for p in passages]).to(self.device))
 
     def score(self, questions: Vectors, passages: Vectors) -> Tensor:
         """Scores (B, P) of the vectors of B questions and P passages, over the temperature; see `score`."""
@@ -250,6 +252,7 @@ class BiEncoderModel(nn.Module):
 def load_model(config: BiEncoderConfig, device: str, *, freeze_passages: bool = False) -> BiEncoderModel:
     """The model that training starts from, in fp32."""
     model = BiEncoderModel.from_folder(**config.encoders, seed=config.seed, device=device)
+    model.query_tokens = config.longest_query
     return model.freeze("passage") if freeze_passages else model
 
 
@@ -282,6 +285,27 @@ def export_model(
     passage = None if only or model.shared else model.passage
     with torch.no_grad():
         return write_encoder(folder, model.question, passage, weights, form)
+
+
+def snapshot_writer(
+    config: BiEncoderConfig,
+    model: BiEncoderModel,
+    weights: Callable[[], Mapping[str, Tensor]],
+    *,
+    max_length: int,
+) -> Callable[[Path], None]:
+    """Writes the model as it is into the folder `encoder`, for `rag.training.refresh.Refresh`.
+
+    Args:
+        weights: returns the weights of `model` in fp32.
+        max_length: maximum text length, in tokens, of the snapshots.
+    """
+    form = replace(encoder_form(config, model), max_length=max_length)
+
+    def write(folder: Path) -> None:
+        export_model(folder / "encoder", model, weights(), form)
+
+    return write
 
 
 def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) -> ConfigT:

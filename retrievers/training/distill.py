@@ -9,10 +9,9 @@ from pydantic import Field
 from rag.data.examples import Needed
 from rag.training.run import Method
 from retrievers.examples.batches import Epochs, TargetBatches
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import ExampleTable
 from retrievers.training.config import EncodedConfig, ExamplesConfig
 from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
-from retrievers.training.split import split_examples
 from retrievers.training.target_losses import TargetLoss, kl_loss, margin_loss, target_objective
 
 
@@ -58,21 +57,19 @@ def train_distill(config: DistillTrainConfig) -> Path:
 
 
 def _method(config: DistillTrainConfig, run: BiEncoderRun) -> Method:
-    split, temperature = split_examples(config, run.out / "data"), config.target_temperature
+    split, temperature = run.split_examples(), config.target_temperature
     losses: dict[str, TargetLoss] = {
         "kl": partial(kl_loss, target_temperature=temperature),
         "kl-per-passage": partial(kl_loss, target_temperature=temperature, per_passage=True),
         "margin": lambda scores, targets, listed: margin_loss(scores, targets / temperature, listed),
     }
     objective = target_objective(losses[config.loss])
-    batches = target_batches(config, run.training_set(split))
-    scores = run.held_out_scores(split, target_batches, objective)
+    batches = target_batches(config, split.training)
+    scores = run.held_out_scores(split.held_out, target_batches, objective)
     return run.method(batches, run.loss(objective), split.held_out, scores)
 
 
-def target_batches(config: Any, data: TrainingSet, examples: Epochs | None = None) -> TargetBatches:
-    """Batches of questions with their lists of `config.per_question` passages; with a weight of labels
-    (`nll_weight`), a labelled passage is in each."""
+def target_batches(config: Any, data: ExampleTable, examples: Epochs | None = None) -> TargetBatches:
+    """Batches of questions with their lists of `config.per_question` passages."""
     examples = Epochs.of(config, len(data)) if examples is None else examples
-    labelled = getattr(config, "nll_weight", 0.0) > 0
-    return TargetBatches(data, examples, per_question=config.per_question, labelled=labelled)
+    return TargetBatches(data, examples, per_question=config.per_question)

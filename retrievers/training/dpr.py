@@ -7,7 +7,6 @@ from rag.training.run import Method
 from retrievers.training.config import ContrastiveConfig
 from retrievers.training.losses import in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, train_bi_encoder
-from retrievers.training.split import split_examples
 
 
 class DprTrainConfig(ContrastiveConfig):
@@ -40,8 +39,7 @@ def train_dpr(config: DprTrainConfig) -> Path:
 
 
 def _method(config: DprTrainConfig, run: BiEncoderRun) -> Method:
-    split = split_examples(config, run.out / "data")
-    data = run.training_set(split)
-    batches = contrastive_batches(config, data)
-    scores = run.held_out_scores(split, contrastive_batches)
+    split = run.split_examples()
+    batches = contrastive_batches(config, split.training)
+    scores = run.held_out_scores(split.held_out, contrastive_batches)
     return run.method(batches, run.loss(in_batch_objective), split.held_out, scores)

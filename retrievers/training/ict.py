@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from indexers.passages import PassageStore
-from rag.core.arrays import Int32, Int64
+from rag.core.arrays import Int64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
@@ -23,12 +23,10 @@ from rag.training.run import Method
 from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
-from retrievers.examples.data import TrainingSet
-from retrievers.examples.tokens import TextsToIds
+from retrievers.examples.data import ExampleTable
 from retrievers.training.config import CorpusConfig, EncodedConfig, HeldOutConfig
 from retrievers.training.losses import in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
-from retrievers.training.split import ExampleSplit
 
 log = get_logger(__name__)
 
@@ -118,7 +116,7 @@ def mask_salient(sentence: str, place: float, mask: str) -> str:
 class IctBatches:
     """The batches of a run: `self[step]` depends on the arguments and the step alone.
 
-    Sentences are drawn and tokenised when a batch is requested: no passage is kept between visits.
+    Sentences are drawn when a batch is requested: no passage is kept between visits.
 
     Args:
         store: the corpus.
@@ -132,7 +130,6 @@ class IctBatches:
         self,
         store: PassageStore,
         held_out: Int64,
-        tokenizer: TextsToIds,
         examples: Epochs,
         *,
         keep_sentence: float,
@@ -141,7 +138,7 @@ class IctBatches:
         empty_passage: bool = False,
         mask: str = "",
     ) -> None:
-        self._store, self._tokenizer, self.examples = store, tokenizer, examples
+        self._store, self.examples = store, examples
         self._keep, self._min_words = keep_sentence, min_words
         self._masked, self._empty, self._mask = masked_queries, empty_passage, mask
         self._gaps = held_out - np.arange(len(held_out))
@@ -174,23 +171,16 @@ class IctBatches:
                 hint="cut the corpus into longer passages, or lower min_words",
             )
         masking = generator(self.examples.seed, 35, step).random((len(drawn), 2)).tolist()
-        questions = self._tokenizer.queries([
+        questions = [
             Query(mask_salient(sentence, place, self._mask) if draw < self._masked else sentence)
             for (_, sentence, _), (draw, place) in zip(drawn, masking, strict=True)
-        ])  # fmt: skip
-        empty = [""] * self._empty
-        passages = self._tokenizer.passages(
-            [p.title for p, _, _ in drawn] + empty, [rest for _, _, rest in drawn] + empty
-        )
-        count = len(drawn)
+        ]
+        passages = [Passage(passage.id, passage.title, rest) for passage, _, rest in drawn]
+        passages += [Passage("", "", "")] * self._empty
         return RetrieverBatch(
-            questions=_arrays(questions),
-            passages=_arrays(passages),
-            positives=np.arange(count),
-            ignored=np.zeros((count, len(passages)), bool),
-            drawn=np.zeros((2, 0), np.int64),
-            examples=rows,
-        )
+            questions, passages, np.arange(len(drawn)), np.zeros((len(drawn), len(passages)), bool),
+            np.zeros((2, 0), np.int64), rows,
+        )  # fmt: skip
 
 
 def draw_pairs(
@@ -259,18 +249,18 @@ def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
     examples = Epochs.of(config, len(store) - len(held_rows))
     mask = mask_token(run.model.settings.question.weights_dir) if config.masked_queries else ""
     batches = IctBatches(
-        store, held_rows, run.tokenizer, examples, mask=mask, keep_sentence=config.keep_sentence,
+        store, held_rows, examples, mask=mask, keep_sentence=config.keep_sentence,
         min_words=config.min_words, masked_queries=config.masked_queries,
         empty_passage=config.empty_passage,
     )  # fmt: skip
-    scores = run.held_out_scores(ExampleSplit("", tuple(held_out)), _held_out_batches)
+    scores = run.held_out_scores(held_out, _held_out_batches)
     facts = {
         "passages": len(store), "passages with a sentence to take, in percent": round(100 * usable, 1)
     }  # fmt: skip
     return run.method(batches, run.loss(in_batch_objective), held_out, scores, facts=facts)
 
 
-def _held_out_batches(config: IctTrainConfig, data: TrainingSet, examples: Epochs) -> RetrieverBatches:
+def _held_out_batches(config: IctTrainConfig, data: ExampleTable, examples: Epochs) -> RetrieverBatches:
     return RetrieverBatches(data, examples, hard_negatives=0, mask_false_negatives=False)
 
 
@@ -286,7 +276,3 @@ def _usable_share(store: PassageStore, config: IctTrainConfig) -> float:
         usable, len(rows), f"passages have a sentence of {config.min_words} words beside another",
         hint="cut the corpus into longer passages, or lower min_words",
     )  # fmt: skip
-
-
-def _arrays(sequences: Sequence[Sequence[int] | Int32]) -> list[Int32]:
-    return [np.array(sequence, np.int32) for sequence in sequences]

@@ -21,7 +21,7 @@ from rag.data.questions import draw_sample, read_questions
 from rag.training.fit import Loss
 from rag.training.run import Method
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import ExampleSplit, ExampleTable, divide, file_sums
 from retrievers.examples.hops import (
     HopBatches,
     HopEpochs,
@@ -37,7 +37,6 @@ from retrievers.training.losses import in_batch_loss, in_batch_objective
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.path_scores import PathScores
 from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
-from retrievers.training.split import ExampleSplit, divide, file_sums
 
 _MOST_EXAMPLES = 24  # per question: four orders of six hops
 
@@ -131,9 +130,9 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
     scores = None
     if run.world.is_main and split.held_out:
         most = config.validation_questions
-        scores = PathScores(config.query_tokens, split.held_out, most=most, index=searched)
+        scores = PathScores(split.held_out, most=most, index=searched)
 
-    data = run.training_set(split, bank if config.negatives == "index" else None)
+    data = split.training
     examples = HopEpochs(
         data.ids, config.batch_size, epochs=config.epochs, max_batches=config.max_batches,
         seed=config.seed,
@@ -143,6 +142,7 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
         assert bank is not None
         step = partial(index_step, model, data, index=bank, depth=config.depth)
         return run.method(examples, step, split.held_out, scores, facts=facts)
+    run.with_fixed_vectors(split)
     batches = HopBatches(
         data, examples, hard_negatives=config.hard_negatives,
         mask_false_negatives=config.mask_false_negatives,
@@ -163,7 +163,7 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
 
 
 def index_step(
-    model: BiEncoderModel, data: TrainingSet, examples: Int64, *, index: Index, depth: int
+    model: BiEncoderModel, data: ExampleTable, examples: Int64, *, index: Index, depth: int
 ) -> Loss:
     """Loss of each hop's passage against what its query retrieves in the index at this step.
 
@@ -172,15 +172,14 @@ def index_step(
         L = −(1/N) Σ_i log( exp s_{i,t(i)} / (exp s_{i,t(i)} + Σ_{retrieved j, not masked} exp s_{ij}) )
 
     Args:
-        data: built with the index's passages as its corpus; every positive is one of them.
+        data: its positives are passages of the index.
         examples: (N,) hops.
         depth: number of passages retrieved for each.
     """
-    texts = data.questions.take(examples)
-    positives = (np.asarray(data.positives[example].values) for example in examples.tolist())
-    golds = [torch.from_numpy(data.canonical[rows]) for rows in positives]
-    # (N, G), the next one first
-    gold = pad_sequence(golds, batch_first=True, padding_value=-1).long().numpy()
+    hops = data.take(examples)
+    golds = [torch.tensor([index.passages.row_of(passage.id) for passage in hop.positives]) for hop in hops]
+    gold = pad_sequence(golds, batch_first=True, padding_value=-1).numpy()  # (N, G), the next one first
+    texts = model.tokenizer.queries([hop.query for hop in hops])
     queries = model.encode_questions(texts)  # (N, D)
     _, hits = index.require_dense().vectors.search(queries.detach().float().cpu().numpy(), depth)  # (N, K)
     left_out = (hits[:, :, None] == gold[:, None, :]).any(axis=2)

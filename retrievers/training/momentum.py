@@ -7,14 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rag.core.arrays import Int32
 from rag.core.files import hash64
+from rag.core.types import Passage
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
 from rag.training.precision import MasterWeights
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import ExampleTable
 from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.losses import Score, in_batch_loss
 
@@ -29,7 +29,7 @@ class MomentumQueue(FitHooks):
     Args:
         model: the bi-encoder in training.
         master: the model's fp32 weights.
-        data: training data, for the positives of each question, which are never its negatives.
+        data: the training examples, for the positives of each question, which are never its negatives.
         size: maximum number of vectors in the queue.
         momentum: m of the update.
         world: the processes; each encodes its share of the passages, and all have the whole queue.
@@ -46,7 +46,7 @@ class MomentumQueue(FitHooks):
         self,
         model: BiEncoderModel,
         master: MasterWeights,
-        data: TrainingSet,
+        data: ExampleTable,
         *,
         size: int,
         momentum: float,
@@ -65,8 +65,7 @@ class MomentumQueue(FitHooks):
     def objective(self, questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
         """`in_batch_loss` over the passages of the batch and the queue."""
         scores = torch.cat([score(questions, passages), score(questions, Vectors(self.vectors))], dim=1)
-        golds = [np.asarray(self.data.positives[example].values) for example in batch.examples.tolist()]
-        gold_keys = [_keys(self.data.passages.take(rows)) for rows in golds]
+        gold_keys = [_keys(example.positives) for example in self.data.take(batch.examples)]
         queued = np.array([np.isin(self.keys, keys) for keys in gold_keys]).reshape(
             len(gold_keys), len(self.keys)
         )
@@ -77,11 +76,14 @@ class MomentumQueue(FitHooks):
     def push(self, batch: RetrieverBatch) -> None:
         """Append the passages of a batch to the queue; those already in it move to its end."""
         shard = batch.shard(self.world.rank, self.world.size)
-        rows, _ = self.model.chunk()
-        texts = shard.passages
-        encode = self._tower if self.model.known is None else self.model.passage_vectors
-        parts = [encode(texts[start : start + rows]) for start in range(0, len(texts), rows)]
-        new = self.world.all_gather(torch.cat([part.values for part in parts]).float())
+        if self.model.fixed is not None:
+            own = self.model.fixed_vectors(shard.passages).values
+        else:
+            rows, _ = self.model.chunk()
+            ids = self.model.tokenizer.passages(shard.passages)
+            parts = [self._tower(ids[start : start + rows]) for start in range(0, len(ids), rows)]
+            own = torch.cat([part.values for part in parts])
+        new = self.world.all_gather(own.float())
         keys = _keys(batch.passages)
         kept = torch.from_numpy(~np.isin(self.keys, keys)).to(new.device)
         self.vectors = torch.cat([self.vectors[kept], new])[-self.size :]
@@ -106,6 +108,6 @@ class MomentumQueue(FitHooks):
             tensor.copy_(self._weights[name].copy_(tensors[name]))
 
 
-def _keys(texts: Sequence[Int32]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """A 64-bit hash of each text."""
-    return np.array([hash64(text.tobytes()) for text in texts], np.uint64).view(np.int64)
+def _keys(passages: Sequence[Passage]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """A 64-bit hash of each passage's title and text."""
+    return np.array([hash64(f"{p.title}\0{p.text}".encode()) for p in passages], np.uint64).view(np.int64)

@@ -24,7 +24,6 @@ class PathScores:
     """Scores a model on held-out questions.
 
     Args:
-        query_tokens: maximum length of a query with passages.
         examples: from `hop_examples`; the first hop of each question names the passages it needs.
         most: maximum number of questions.
         index: vectors and passages to search; None takes the passages of the examples, encoded each time.
@@ -32,7 +31,6 @@ class PathScores:
 
     def __init__(
         self,
-        query_tokens: int,
         examples: Sequence[Example],
         *,
         most: int,
@@ -44,14 +42,14 @@ class PathScores:
             hops[order_of(example.id)[0]] = len(example.context) + 1
         self.examples = firsts[:most]
         self._hops = [hops[order_of(example.id)[0]] for example in self.examples]
-        self._query_tokens, self._index = query_tokens, index
+        self._index = index
         self._pool = list(
             dict.fromkeys(candidate.passage for example in self.examples for candidate in example.candidates)
         )
 
     def __call__(self, model: BiEncoderModel) -> dict[str, float]:
         """{"path1", "path10"} in percent; of alternatives any one is right."""
-        encoder = ModelEncoder(model, query_tokens=self._query_tokens)
+        encoder = ModelEncoder(model)
         store: Any = _Pool(self._pool, encoder) if self._index is None else self._index[1]
         dense = DenseRetriever(store if self._index is None else self._index[0], store, encoder)
         ranks: list[int] = []

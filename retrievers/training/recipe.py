@@ -28,13 +28,11 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
-from retrievers.examples.data import TrainingSet
-from retrievers.examples.tokens import RetrieverTokenizer
+from retrievers.examples.data import ExampleSplit, ExampleTable, split_examples
 from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, encoder_form, export_model, load_model
 from retrievers.training.config import BiEncoderConfig
 from retrievers.training.frozen import FrozenIndex
 from retrievers.training.losses import Objective, in_batch_objective
-from retrievers.training.split import ExampleSplit
 from retrievers.training.step import contrastive_step
 from retrievers.training.validation import HeldOutScores
 
@@ -45,8 +43,8 @@ class Batches(BatchSource[Any], Protocol):
     batch_size: int
 
 
-BatchMaker = Callable[[Any, TrainingSet, Epochs], Batches]
-"""Configuration, training set, and which examples each batch holds → the batches."""
+BatchMaker = Callable[[Any, ExampleTable, Epochs], Batches]
+"""Configuration, examples, and which of them each batch holds → the batches."""
 
 
 def train_bi_encoder(
@@ -93,7 +91,6 @@ class BiEncoderRun:
         world: the processes.
         model: in its compute dtype.
         master: its weights in fp32.
-        tokenizer: of both sides, as the model reads texts.
         bank: an index whose vectors are the passages'; then only the question side is trained.
     """
 
@@ -102,32 +99,23 @@ class BiEncoderRun:
     world: World
     model: BiEncoderModel
     master: MasterWeights
-    tokenizer: RetrieverTokenizer
     bank: Index | None
 
     @classmethod
     def start(cls, config: BiEncoderConfig, run: Run, bank: Index | None = None) -> "BiEncoderRun":
         """Load the model that training starts from."""
         model = load_model(config, run.device, freeze_passages=bank is not None)
-        sides = model.settings
-        tokenizer = RetrieverTokenizer(sides.question, sides.passage, query_tokens=config.longest_query)
-        return cls(config, run.out, run.world, model, run.master(model), tokenizer, bank)
+        return cls(config, run.out, run.world, model, run.master(model), bank)
 
-    def training_set(self, split: ExampleSplit, corpus: Index | None = None) -> TrainingSet:
-        """The tokenised training examples; with `bank`, the model takes their passages' vectors from it.
+    def split_examples(self) -> ExampleSplit:
+        """The examples of `config.train_files`, divided."""
+        return self.with_fixed_vectors(split_examples(self.config, self.out / "data"))
 
-        Args:
-            corpus: an index whose passages come first, so that its rows are theirs.
-        """
-        if self.bank is not None and corpus is None:
-            listed = chain(split.training(), split.held_out)
-            self.model.known = known_vectors(self.bank, listed, self.tokenizer)
-        return TrainingSet.build(
-            split.training(), self.tokenizer,
-            corpus=() if corpus is None else corpus.passages,
-            folder=self.out / "data",
-            key=split.key if corpus is None else examples_key(split, corpus),
-        )  # fmt: skip
+    def with_fixed_vectors(self, split: ExampleSplit) -> ExampleSplit:
+        """The same; with `bank`, the model takes the vectors of their passages from it."""
+        if self.bank is not None:
+            self.model.fixed = fixed_vectors(self.bank, chain(split.training, split.held_out))
+        return split
 
     def loss(self, objective: Objective) -> Callable[[RetrieverBatch], Loss]:
         """The step by an objective over the vectors of whole batches."""
@@ -135,12 +123,12 @@ class BiEncoderRun:
         return lambda batch: contrastive_step(self.model, batch, self.world, chunk, objective=objective)
 
     def held_out_scores(
-        self, split: ExampleSplit, make_batches: BatchMaker, objective: Objective = in_batch_objective
+        self, held_out: Sequence[Example], make_batches: BatchMaker, objective: Objective = in_batch_objective
     ) -> HeldOutScores | None:
         """What scores the model on held-out questions: in the main process, if there are any."""
-        if not self.world.is_main or not split.held_out:
+        if not self.world.is_main or not held_out:
             return None
-        return HeldOutScores(self.config, split.held_out, self.tokenizer, make_batches, objective, self.bank)
+        return HeldOutScores(self.config, held_out, make_batches, objective, self.bank)
 
     def method(
         self,
@@ -171,9 +159,7 @@ class BiEncoderRun:
                 export_frozen(config, bank, model, trained.weights)
 
         data = getattr(batches, "data", None)
-        stated: dict[str, object] = {}
-        if isinstance(data, TrainingSet):
-            stated = {"training questions": len(data), "passages": len(data.passages)}
+        stated: dict[str, object] = {"training questions": len(data)} if data is not None else {}
         stated |= {**(facts or {}), **(evaluate.facts() if isinstance(evaluate, HeldOutScores) else {})}
         scores = dict if evaluate is None else partial(evaluate, model)
         return Method(
@@ -190,7 +176,7 @@ class BiEncoderRun:
         )  # fmt: skip
 
 
-def contrastive_batches(config: Any, data: TrainingSet, examples: Epochs | None = None) -> RetrieverBatches:
+def contrastive_batches(config: Any, data: ExampleTable, examples: Epochs | None = None) -> RetrieverBatches:
     """Batches of positives and hard negatives, as a `ContrastiveConfig` says; without `examples`, those of
     the whole run."""
     return RetrieverBatches(
@@ -233,17 +219,14 @@ def examples_key(split: ExampleSplit, index: Index) -> str:
     return fingerprint([split.key, index.manifest["passages"]])
 
 
-def known_vectors(
-    index: Index, examples: Iterable[Example], tokenizer: RetrieverTokenizer
-) -> dict[bytes, Tensor]:
-    """The index's vectors of those passages in examples that it contains, by the bytes of their token ids."""
+def fixed_vectors(index: Index, examples: Iterable[Example]) -> dict[tuple[str, str], Tensor]:
+    """The index's vectors of those passages in examples that it contains, by title and text."""
     texts = CorpusTexts(index.passages)
     listed = {c.passage.text: c.passage for example in examples for c in example.candidates}
     rows = np.unique([row for passage in listed.values() for row in texts.find(passage)]).astype(np.int64)
-    passages = index.passages.get_many(rows)
-    ids = tokenizer.passages([p.title for p in passages], [p.text for p in passages])
     vectors = torch.from_numpy(index.require_dense().embeddings.rows(rows))
-    return {np.array(row, np.int32).tobytes(): vector for row, vector in zip(ids, vectors, strict=True)}
+    passages = index.passages.get_many(rows)
+    return {(p.title, p.text): vector for p, vector in zip(passages, vectors, strict=True)}
 
 
 def _identity(directory: Path) -> EncoderIdentity | None:

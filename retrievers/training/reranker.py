@@ -29,8 +29,8 @@ from rag.training.fit import Loss
 from rag.training.run import Method, Run, train
 from retrievers.encoders.cross_encoder import PairModel, load_pair_model
 from retrievers.examples.batches import Epochs
+from retrievers.examples.data import split_examples
 from retrievers.training.config import ExamplesConfig
-from retrievers.training.split import split_examples
 
 Group = tuple[str, list[Passage]]
 """A question and passages, the positive first."""
@@ -118,7 +118,7 @@ def _method(config: RerankerTrainConfig, run: Run) -> Method:
 
     # data
     split = split_examples(config, run.out / "data")
-    examples = [cut for example in split.training() if (cut := _cut(example, config.depth))]
+    examples = [cut for example in split.training if (cut := _cut(example, config.depth))]
     held_out = [cut for example in split.held_out if (cut := _cut(example, config.depth))]
     if not examples:
         raise DataError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32, Int32
 from rag.core.errors import ConfigError
-from rag.core.files import fingerprint, sha256_file
+from rag.core.files import fingerprint
 from rag.core.log import get_logger
 from rag.core.npy import load_npy, save_npy
-from rag.core.types import Query
+from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.runtime.model_files import folder_tokenizer
 from rag.runtime.seeds import generator
@@ -38,12 +39,11 @@ from retrievers.encoders.vectors import Vectors, score
 from retrievers.encoders.word_cache import WordCache
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.training.ance_refresher import negatives_refresher, take_up_negatives
 from retrievers.training.ict import IctBatches
 from retrievers.training.losses import Objective, in_batch_objective, pairwise_objective
 from retrievers.training.recipe import examples_key
-from retrievers.training.split import ExampleSplit, split_examples
 from retrievers.training.static_config import StaticTrainConfig
 from retrievers.training.static_start import distilled_tokens, to_one_scale
 from retrievers.training.static_teacher import TeacherTargets, teacher_vectors
@@ -82,11 +82,7 @@ class TokenVectors(nn.Module):
 
 
 class StaticTokenizer:
-    """Questions and passages to token ids, laid out as the finished encoder reads them.
-
-    Attributes:
-        fingerprint: hex sha256 of everything that decides which ids a text gets.
-    """
+    """Questions and passages to token ids, laid out as the finished encoder reads them."""
 
     def __init__(self, folder: Path) -> None:
         file = folder / "tokenizer.json"
@@ -95,14 +91,14 @@ class StaticTokenizer:
         self._layout = PassageLayout(LAYOUT)
         self._questions = WordCache(self.tokenizer, _QUESTION_TOKENS)
         self._passages = WordCache(self.tokenizer, _PASSAGE_TOKENS)
-        self.fingerprint = f"{sha256_file(file)} {_QUESTION_TOKENS} {_PASSAGE_TOKENS} {LAYOUT}"
 
     def queries(self, queries: Sequence[Query]) -> list[Int32]:
         """Token ids of questions, in order."""
         return _rows(*self._questions([query.question for query in queries]))
 
-    def passages(self, titles: Sequence[str], texts: Sequence[str]) -> list[Int32]:
+    def passages(self, passages: Sequence[Passage]) -> list[Int32]:
         """Token ids of passages, in order."""
+        titles, texts = [p.title for p in passages], [p.text for p in passages]
         return _rows(*self._passages(self._layout.render(titles, texts)[0]))
 
 
@@ -179,35 +175,26 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
         save_npy(start, _start(config, index, teacher, tokens))
     model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, config.dim)))
 
-    data: TrainingSet | None = None
-    split, refreshes = ExampleSplit("", ()), bool(config.refresh_every_steps)
-    if config.train_files:
-        split = split_examples(config, folder)
-        data = TrainingSet.build(
-            split.training(), tokens,
-            corpus=index.passages if refreshes else (),
-            folder=folder,
-            key=examples_key(split, index) if refreshes else split.key,
-        )  # fmt: skip
+    split = split_examples(config, folder) if config.train_files else None
+    data, refreshes = None if split is None else split.training, bool(config.refresh_every_steps)
     targets = None
-    if data is not None and config.loss == "teacher":
-        key = examples_key(split, index)
-        targets = TeacherTargets(*teacher_vectors(teacher, index, data, split.training, folder, key))
+    if split is not None and config.loss == "teacher":
+        targets = TeacherTargets(*teacher_vectors(teacher, index, split.training, folder, split.key))
     teacher.close()
-    held_out = split.held_out
+    held_out = () if split is None else split.held_out
     corpus = index.passages
     if config.corpus:
         corpus, _ = open_corpus(config.corpus, folder, known=input_checksums(run.out))
-    batches = _batches(config, data, corpus, tokens, targets)
+    batches = _batches(config, data, corpus, targets)
     search = None
     if held_out:
         search = CorpusSearch(index.passages, held_out, limit=config.validation_passages, seed=config.seed)
     encoder = partial(_encoder, config, tokens)
     hooks: tuple[Refresh, ...] = ()
-    if refreshes and batches.questions is not None:
-        hooks = (_refresh(config, run, examples_key(split, index), batches.questions, model, tokens),)
+    if refreshes and split is not None and batches.questions is not None:
+        hooks = (_refresh(config, run, examples_key(split, index), index, batches.questions, model, tokens),)
     return Method(
-        model, run.master(model), batches, partial(_loss, model),
+        model, run.master(model), batches, partial(_loss, model, tokens),
         export=lambda trained: _export(config, run.out / "encoder", tokens, trained),
         card=Card("retrievers.training", "static.md", {"teacher": identity.name}),
         evaluate=None if search is None else lambda: _figures(encoder(model), held_out, search),
@@ -229,6 +216,7 @@ def _refresh(
     config: StaticTrainConfig,
     run: Run,
     key: str,
+    index: Index,
     batches: RetrieverBatches,
     model: TokenVectors,
     tokens: StaticTokenizer,
@@ -240,8 +228,9 @@ def _refresh(
         write_static(folder / "encoder", vectors, tokens.file)
 
     return Refresh(
-        config, negatives_refresher, write_snapshot, partial(take_up_negatives, batches, key=key),
-        world=run.world, key=key, must_wait=lambda: not len(batches.data.negatives.values),
+        config, negatives_refresher, write_snapshot,
+        partial(take_up_negatives, batches, index.passages, key=key),
+        world=run.world, key=key, must_wait=lambda: not batches.data.has_negatives,
     )  # fmt: skip
 
 
@@ -258,8 +247,7 @@ def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: Static
     rows = np.sort(generator(config.seed, 41).choice(len(index.passages), count, replace=False))
     parts = []
     for first in range(0, count, _AT_ONCE):
-        passages = index.passages.get_many(rows[first : first + _AT_ONCE])
-        parts += tokens.passages([p.title for p in passages], [p.text for p in passages])
+        parts += tokens.passages(index.passages.get_many(rows[first : first + _AT_ONCE]))
     lengths = np.fromiter(map(len, parts), np.int64, count)
     flat = np.concatenate(parts)
     shares = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
@@ -283,9 +271,8 @@ def _start(config: StaticTrainConfig, index: Index, teacher: Any, tokens: Static
 
 def _batches(
     config: StaticTrainConfig,
-    data: TrainingSet | None,
+    data: ExampleTable | None,
     store: PassageStore,
-    tokens: StaticTokenizer,
     targets: TeacherTargets | None,
 ) -> StaticBatches:
     questions = None
@@ -303,7 +290,7 @@ def _batches(
                 len(store), size, epochs=1 + steps / (len(store) // size), max_batches=steps,
                 seed=config.seed,
             )  # fmt: skip
-        sentences = IctBatches(store, np.zeros(0, np.int64), tokens, once, keep_sentence=0.1, min_words=4)
+        sentences = IctBatches(store, np.zeros(0, np.int64), once, keep_sentence=0.1, min_words=4)
     objectives: dict[str, Objective] = {
         "in_batch": in_batch_objective,
         "pairwise": pairwise_objective,
@@ -313,16 +300,17 @@ def _batches(
     return StaticBatches(questions, sentences, objective, config.sentences if questions is not None else 1.0)
 
 
-def _loss(model: TokenVectors, parts: Sequence[WeightedBatch]) -> Loss:
+def _loss(model: TokenVectors, tokens: StaticTokenizer, parts: Sequence[WeightedBatch]) -> Loss:
     def scored(questions: Vectors, passages: Vectors) -> Tensor:
         return score(questions, passages) / _TEMPERATURE
 
-    value = torch.stack([
-        weight
-        * objective(Vectors(model(batch.questions)), Vectors(model(batch.passages)), batch, scored)
-        for weight, objective, batch in parts
-    ]).sum()  # fmt: skip
-    return Loss(value, sum(len(b.questions) for *_, b in parts), sum(b.tokens for *_, b in parts))
+    values, count = [], 0
+    for weight, objective, batch in parts:
+        ids = tokens.queries(batch.questions), tokens.passages(batch.passages)
+        questions, passages = (Vectors(model(side)) for side in ids)
+        values.append(weight * objective(questions, passages, batch, scored))
+        count += sum(map(len, chain(*ids)))
+    return Loss(torch.stack(values).sum(), sum(len(batch.questions) for *_, batch in parts), count)
 
 
 def _encoder(config: StaticTrainConfig, tokens: StaticTokenizer, model: TokenVectors) -> StaticEncoder:

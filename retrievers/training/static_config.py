@@ -79,5 +79,7 @@ class StaticTrainConfig(ExamplesConfig, MinedConfig):
         if self.refresh_every_steps:
             if not self.train_files:
                 raise ValueError("refresh_every_steps mines for training questions: give train_files")
+            if self.loss == "teacher":
+                raise ValueError('loss "teacher" knows passages of files alone: set refresh_every_steps=0')
             self._check_drawn(self.hard_negatives)
         return self

@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -74,34 +75,32 @@ def contrastive_step(
     rows, tokens = model.chunk(chunk_size)
     seed = world.shared_seed()
 
-    questions, passages = (
-        ChunkedEncoding(
-            tower, texts, [len(text) for text in texts],
-            chunk_rows=rows, chunk_tokens=tokens, keep_graphs=chunk_size is None,
-            seed=own_seed, first=first, device=world.device,
-        )
-        for tower, texts, own_seed, first in (
-            (partial(model.question, question=True), shard.questions, seed, shard.first_question),
-            (model.passage_vectors, shard.passages, seed ^ 1, shard.first_passage),
-        )
-    )  # fmt: skip
-    sides = (questions, passages)
-    leaves = [_gathered(side.vectors, world) for side in sides]  # (B …, D), (P …, D) of all processes
+    def encode(tower: Callable[..., Vectors], texts: Sequence[list[int]], seed: int, first: int) -> Any:
+        return ChunkedEncoding(
+            tower, texts, list(map(len, texts)), chunk_rows=rows, chunk_tokens=tokens,
+            keep_graphs=chunk_size is None, seed=seed, first=first, device=world.device,
+        )  # fmt: skip
+
+    ids = model.tokenizer.queries(shard.questions), model.tokenizer.passages(shard.passages)
+    questions = encode(partial(model.question, question=True), ids[0], seed, shard.first_question)
+    if model.fixed is None:
+        passages = encode(model.passage, ids[1], seed ^ 1, shard.first_passage)
+        own = [questions.vectors, passages.vectors]
+    else:
+        passages, own = None, [questions.vectors, model.fixed_vectors(shard.passages)]
+    leaves = [_gathered(vectors, world) for vectors in own]  # (B …, D), (P …, D) of all processes
     value = objective(leaves[0], leaves[1], batch, model.score)
 
     def backward(flush: Callable[[], None]) -> None:
-        towers = (model.question, model.passage)
-        taught = [
-            (side, leaf) for side, leaf, tower in zip(sides, leaves, towers, strict=True) if tower.is_trained
-        ]
+        towers = zip((questions, passages), leaves, (model.question, model.passage), strict=True)
+        taught = [(side, leaf) for side, leaf, tower in towers if tower.is_trained]
         gradients = torch.autograd.grad(value, [leaf.values for _, leaf in taught])
         for (side, leaf), gradient in zip(taught, gradients, strict=True):
             whole = Vectors(gradient, leaf.lengths)
             side.backward(whole.take(range(side.first, side.first + len(side.vectors))), flush)
 
-    return Loss(
-        value.detach() / world.size, examples=len(shard.questions), tokens=shard.tokens, backward=backward
-    )
+    count = sum(map(len, chain(*ids)))
+    return Loss(value.detach() / world.size, examples=len(ids[0]), tokens=count, backward=backward)
 
 
 def _gathered(own: Vectors, world: World) -> Vectors:

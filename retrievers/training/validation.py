@@ -15,7 +15,7 @@ from rag.core.arrays import Float32, Int64
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.progress import Progress
-from rag.core.types import Query
+from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.data.text import AnswerMatcher
 from rag.metrics.ranking import average_rank, first_true, rank_figures
@@ -23,7 +23,7 @@ from rag.runtime.seeds import generator
 from rag.training.distributed import World
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.examples.batches import Epochs
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import ExampleTable
 from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form
@@ -34,7 +34,6 @@ TOP_KS = (1, 5, 20, 100)
 POOL_NEGATIVES, POOL_QUESTIONS = 30, 10_000  # as in the published average rank
 _DEPTH = TOP_KS[-1]
 _BLOCK = 4096  # passages encoded and searched at once
-_QUESTIONS = 256
 _SHOWN = 3
 
 
@@ -135,18 +134,14 @@ class CorpusSearch:
         with Progress(len(self._rows), "passages", "validate") as progress:
             for start in range(0, len(self._rows), _BLOCK):
                 block = self._rows[start : start + _BLOCK]
-                passages = self._corpus.get_many(block)
-                scored = scorer([p.title for p in passages], [p.text for p in passages])  # (B, block)
-                for first in range(0, len(scored), _QUESTIONS):
-                    part = slice(first, first + _QUESTIONS)
-                    new = scored[part]
-                    kept = min(_DEPTH, new.shape[1])
-                    best = np.argpartition(-new, kept - 1, axis=1)[:, :kept]
-                    scores[part], rows[part] = select_best(
-                        np.concatenate([scores[part], np.take_along_axis(new, best, axis=1)], axis=1),
-                        np.concatenate([rows[part], block[best]], axis=1),
-                        _DEPTH,
-                    )
+                new = scorer(self._corpus.get_many(block))  # (B, block)
+                most = min(_DEPTH, len(block))
+                best = np.argpartition(-new, most - 1, axis=1)[:, :most]
+                scores, rows = select_best(
+                    np.concatenate([scores, np.take_along_axis(new, best, axis=1)], axis=1),
+                    np.concatenate([rows, block[best]], axis=1),
+                    _DEPTH,
+                )
                 progress.update(len(block))
         return self.judge(rows)
 
@@ -171,15 +166,15 @@ class CorpusSearch:
         return np.union1d(right, sample[: max(0, limit - len(right))])
 
 
-def _scorer(
-    encoder: TextEncoder, queries: Sequence[Query]
-) -> Callable[[Sequence[str], Sequence[str]], Float32]:
-    """Titles and texts of n passages → scores (B, n) of the queries with them."""
+def _scorer(encoder: TextEncoder, queries: Sequence[Query]) -> Callable[[Sequence[Passage]], Float32]:
+    """Scores (B, n) of the queries with n passages."""
     if isinstance(encoder, ModelEncoder) and encoder.has_tokens:
         tokens, model = encoder.question_vectors(queries), encoder
-        return lambda titles, texts: score(tokens, model.passage_vectors(titles, texts)).cpu().numpy()
+        return lambda passages: score(tokens, model.passage_vectors(passages)).cpu().numpy()
     vectors = encoder.encode_queries(queries)
-    return lambda titles, texts: vectors @ encoder.encode_passages(titles, texts).T
+    return lambda passages: vectors @ encoder.encode_passages(
+        [passage.title for passage in passages], [passage.text for passage in passages]
+    ).T  # fmt: skip
 
 
 def right_rows(texts: CorpusTexts, examples: Sequence[Example]) -> list[frozenset[int]]:
@@ -191,17 +186,15 @@ class ModelEncoder:
     """A model in training as an encoder: texts in, vectors out, without gradients or dropout.
 
     Args:
-        max_length: maximum text length in tokens; None: that of training.
-        query_tokens: maximum length of a query with passages; None: `max_length`.
+        max_length: maximum text length in tokens, of queries with passages too; None: those of training.
     """
 
-    def __init__(
-        self, model: BiEncoderModel, max_length: int | None = None, query_tokens: int | None = None
-    ) -> None:
+    def __init__(self, model: BiEncoderModel, max_length: int | None = None) -> None:
         self.model, self.dim = model, model.dim
         both = (model.settings.question, model.settings.passage)
         question, passage = (side.override(max_length=max_length) for side in both)
-        self._tokenizer = RetrieverTokenizer(question, passage, query_tokens=query_tokens)
+        longer = model.query_tokens if max_length is None else None
+        self._tokenizer = RetrieverTokenizer(question, passage, query_tokens=longer)
         self.identity: Any = SimpleNamespace(dim=model.dim)
         self.has_tokens = model.settings.passage.pooling == "tokens"
 
@@ -211,15 +204,16 @@ class ModelEncoder:
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) of passages."""
-        return np.asarray(self.passage_vectors(titles, texts).values.cpu().numpy(), np.float32)
+        passages = [Passage("", title, text) for title, text in zip(titles, texts, strict=True)]
+        return np.asarray(self.passage_vectors(passages).values.cpu().numpy(), np.float32)
 
     def question_vectors(self, queries: Sequence[Query]) -> Vectors:
         """The vector or vectors of each question."""
         return self._vectors(self.model.question, self._tokenizer.queries(queries), question=True)
 
-    def passage_vectors(self, titles: Sequence[str], texts: Sequence[str]) -> Vectors:
+    def passage_vectors(self, passages: Sequence[Passage]) -> Vectors:
         """The vector or vectors of each passage."""
-        return self._vectors(self.model.passage, self._tokenizer.passages(titles, texts))
+        return self._vectors(self.model.passage, self._tokenizer.passages(passages))
 
     @torch.no_grad()
     def _vectors(self, tower: Any, ids: Sequence[Sequence[int]], *, question: bool = False) -> Vectors:
@@ -236,14 +230,13 @@ class HeldOutScores:
         self,
         config: Any,
         held_out: Sequence[Example],
-        tokenizer: RetrieverTokenizer,
-        make_batches: Callable[[Any, TrainingSet, Epochs], Any],
+        make_batches: Callable[[Any, ExampleTable, Epochs], Any],
         objective: Objective,
         bank: Index | None = None,
     ) -> None:
         self.config, self.objective, self.bank = config, objective, bank
         self.judged = [example for example in held_out if example.positives]
-        data = TrainingSet.build(held_out, tokenizer)
+        data = ExampleTable.of(held_out)
         once = Epochs(len(data), config.batch_size, seed=config.seed)
         self.batches = make_batches(config, data, once)
         self.search = None

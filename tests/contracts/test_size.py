@@ -26,9 +26,9 @@ CEILINGS = {
     "rag/training": (2070, 1400),
     "indexers": (5532, 4400),
     "readers": (8800, 6600),
-    "retrievers": (9890, 6600),
+    "retrievers": (9470, 6600),
     "serve": (3200, 2600),
-    "tests": (33650, 24000),
+    "tests": (33580, 24000),
 }
 
 

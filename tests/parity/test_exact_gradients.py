@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import BertModel
 
+from rag.core.types import Passage, Query
 from rag.training.config import FitConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
@@ -22,7 +23,8 @@ from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
-from tests.token_towers import token_model
+from tests.spelled import ids_of, spell
+from tests.token_towers import spelled, token_model
 from tests.worlds import run_world
 
 B = 8
@@ -35,8 +37,8 @@ def folders(tiny: TinyModels, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return tiny.bert(base / "questions", seed=1), tiny.bert(base / "passages", seed=2)
 
 
-def texts(draw: np.random.Generator, count: int, low: int, high: int) -> list[Any]:
-    return [draw.integers(5, 120, draw.integers(low, high)).astype(np.int32) for _ in range(count)]
+def texts(draw: np.random.Generator, count: int, low: int, high: int) -> list[str]:
+    return [spell(draw.integers(5, 120, draw.integers(low, high))) for _ in range(count)]
 
 
 def make_batch(seed: int, *, equal_lengths: bool = False, negatives: int = 1) -> RetrieverBatch:
@@ -49,23 +51,18 @@ def make_batch(seed: int, *, equal_lengths: bool = False, negatives: int = 1) ->
     owners = np.repeat(np.arange(B), each)
     drawn = np.stack([owners, np.arange(B * each)])[:, ~np.isin(np.arange(B * each), positives)]
     short, long = ((9, 10), (13, 14)) if equal_lengths else ((3, 12), (4, 30))
-    return RetrieverBatch(
-        texts(draw, B, *short), texts(draw, B * each, *long), positives, ignored, drawn, np.arange(B)
-    )
+    questions = [Query(text) for text in texts(draw, B, *short)]
+    passages = [Passage("", "", text) for text in texts(draw, B * each, *long)]
+    return RetrieverBatch(questions, passages, positives, ignored, drawn, np.arange(B))
 
 
 def load(folders: tuple[Path, Path], *, shared: bool, dropout: float) -> BiEncoderModel:
-    return BiEncoderModel.from_folder(
-        folders[0],
-        None if shared else folders[1],
-        shared=shared,
-        pooling="mean",
-        normalize=True,
-        temperature=0.1,
-        question_tokens=16,
-        passage_tokens=32,
-        dropout=dropout,
-    )
+    return spelled(
+        BiEncoderModel.from_folder(
+            folders[0], None if shared else folders[1], shared=shared, pooling="mean", normalize=True,
+            temperature=0.1, question_tokens=16, passage_tokens=32, dropout=dropout,
+        )
+    )  # fmt: skip
 
 
 def step_gradients(
@@ -98,12 +95,12 @@ def oracle(
     questions = BertModel.from_pretrained(folders[0], add_pooling_layer=False).eval()
     passages = questions if shared else BertModel.from_pretrained(folders[1], add_pooling_layer=False).eval()
 
-    def vector(tower: BertModel, ids: Any) -> torch.Tensor:
-        hidden = tower(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0]
+    def vector(tower: BertModel, text: str) -> torch.Tensor:
+        hidden = tower(torch.tensor([ids_of(text)])).last_hidden_state[0]
         return torch.nn.functional.normalize(hidden.mean(0), dim=0)
 
-    q = torch.stack([vector(questions, ids) for ids in batch.questions])
-    p = torch.stack([vector(passages, ids) for ids in batch.passages])
+    q = torch.stack([vector(questions, query.question) for query in batch.questions])
+    p = torch.stack([vector(passages, passage.text) for passage in batch.passages])
     scores = (q @ p.T) / 0.1
     scores = scores.masked_fill(torch.from_numpy(batch.ignored), -torch.inf)
     loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.positives))
@@ -214,11 +211,12 @@ def test_a_vector_a_token_is_exact(folders: tuple[Path, Path], tmp_path: Path, s
     batch = make_batch(7)
     tower = BertModel.from_pretrained(folders[0], add_pooling_layer=False).eval()
 
-    def tokens(ids: Any) -> torch.Tensor:
-        hidden = tower(torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state[0]
+    def tokens(text: str) -> torch.Tensor:
+        hidden = tower(torch.tensor([ids_of(text)])).last_hidden_state[0]
         return torch.nn.functional.normalize(hidden, dim=-1)
 
-    asked, found = ([tokens(ids) for ids in texts] for texts in (batch.questions, batch.passages))
+    asked = [tokens(query.question) for query in batch.questions]
+    found = [tokens(passage.text) for passage in batch.passages]
     scores = torch.stack([torch.stack([(q @ p.T).amax(1).sum() for p in found]) for q in asked]) / 2
     scores = scores.masked_fill(torch.from_numpy(batch.ignored), -torch.inf)
     loss = torch.nn.functional.cross_entropy(scores, torch.from_numpy(batch.positives))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, DPRContextEncoder, DPRQuestionEncoder
 
+from rag.core.types import Passage, Query
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.examples.batches import RetrieverBatch
@@ -74,11 +75,10 @@ def test_the_step_is_multiple_negatives_ranking(tiny: TinyModels, tmp_path: Path
     ours = BiEncoderModel.from_folder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
     assert (ours.settings.passage.pooling, ours.settings.passage.normalize) == ("mean", True)
     assert ours.temperature == pytest.approx(0.05)
-    tokens = TextTokenizer(ours.settings.question)
     passages = [text for pair in zip(PASSAGES, NEGATIVES, strict=True) for text in pair]
     batch = RetrieverBatch(
-        arrays(tokens(QUESTIONS)),
-        arrays(tokens(passages)),
+        [Query(question) for question in QUESTIONS],
+        [Passage("", "", text) for text in passages],
         np.arange(3) * 2,
         np.zeros((3, 6), dtype=bool),
         np.stack([np.arange(3), np.arange(3) * 2 + 1]),

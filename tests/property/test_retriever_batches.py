@@ -8,7 +8,7 @@ from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.examples import Example
 from retrievers.examples.batches import Epochs, RetrieverBatches
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import ExampleTable
 
 WORDS = ("a", "b", "É", "e\u0301", "c", "U.S.", "ΟΔΟΣ", "οδος", "İ", ".", "\u200b", "no")
 text = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
@@ -24,23 +24,6 @@ example = st.builds(
 )
 
 
-class Letters:
-    """A tokenizer whose ids spell the passage, so that tests can read batches."""
-
-    fingerprint = "letters"
-
-    def queries(self, queries):
-        return [[ord(c) for c in query.question] for query in queries]
-
-    def passages(self, titles, texts):
-        return [[ord(c) for c in f"{a}|{b}"] for a, b in zip(titles, texts, strict=True)]
-
-
-def spelled(tokens):
-    title, _, body = "".join(map(chr, tokens)).partition("|")
-    return title, body
-
-
 @settings(max_examples=80, deadline=None)
 @given(
     examples=st.lists(example, min_size=1, max_size=6),
@@ -49,7 +32,7 @@ def spelled(tokens):
     seed=st.integers(0, 5),
 )
 def test_invariants(examples, batch_size, hard, seed):
-    data = TrainingSet.build(examples, Letters())
+    data = ExampleTable.of(examples)
     try:
         batches = RetrieverBatches(
             data, Epochs(len(data), batch_size, epochs=2, seed=seed), hard_negatives=hard
@@ -67,12 +50,12 @@ def test_invariants(examples, batch_size, hard, seed):
             continue
         check(batch, examples, hard)
         parts = [batch.shard(rank, 2) for rank in range(2)] if len(batch.questions) > 1 else [batch]
-        assert [t.tolist() for p in parts for t in p.passages] == [t.tolist() for t in batch.passages]
-        assert [t.tolist() for p in parts for t in p.questions] == [t.tolist() for t in batch.questions]
+        assert [passage for part in parts for passage in part.passages] == batch.passages
+        assert [query for part in parts for query in part.questions] == batch.questions
         assert all((part.drawn == batch.drawn).all() for part in parts)
         for part in parts:
             first, last = part.first_passage, part.first_passage + len(part.passages)
-            assert [t.tolist() for t in part.passages] == [t.tolist() for t in batch.passages[first:last]]
+            assert part.passages == batch.passages[first:last]
     visited = np.concatenate([batches.examples[step] for step in range(batches.examples.per_epoch)])
     assert len(set(visited.tolist())) == len(visited) == batches.examples.per_epoch * batches.batch_size
 
@@ -86,7 +69,7 @@ def batch_or_none(batches, step):
 
 def all_false(batch, examples):
     """Whether every passage is a positive, for every question."""
-    texts = [spelled(tokens) for tokens in batch.passages]
+    texts = [(p.title, p.text) for p in batch.passages]
     for b, number in enumerate(batch.examples.tolist()):
         gold = {(p.title, p.text) for p in examples[number].positives}
         others = [t for p, t in enumerate(texts) if p != batch.positives[b]]
@@ -96,13 +79,13 @@ def all_false(batch, examples):
 
 
 def check(batch, examples, hard):
-    texts = [spelled(tokens) for tokens in batch.passages]
+    texts = [(p.title, p.text) for p in batch.passages]
     assert len(set(texts)) == len(texts)  # every passage is encoded once
     assert set(range(len(texts))) == {*batch.positives.tolist(), *batch.drawn[1].tolist()}
     for b, number in enumerate(batch.examples.tolist()):
         asked = examples[number]
         gold = [(p.title, p.text) for p in asked.positives]
-        assert "".join(map(chr, batch.questions[b])) == asked.question
+        assert batch.questions[b].question == asked.question
         assert texts[batch.positives[b]] in gold
         own = [texts[p] for p in batch.drawn[1][batch.drawn[0] == b]]
         known = {(n.passage.title, n.passage.text) for n in asked.negatives}

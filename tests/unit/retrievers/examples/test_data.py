@@ -1,13 +1,13 @@
-import dataclasses
 import gzip
 import json
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from rag.core.errors import ArtifactError, ConfigError, DataError
+from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Query
 from rag.data.examples import (
     Candidate,
@@ -17,7 +17,7 @@ from rag.data.examples import (
 )
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import Epochs, RetrieverBatches
-from retrievers.examples.data import TrainingSet, gather, read_lists, row_lists, write_lists
+from retrievers.examples.data import ExampleTable
 from retrievers.examples.tokens import RetrieverTokenizer
 
 
@@ -63,7 +63,7 @@ def test_what_a_file_says_besides_is_kept_and_overrides_nothing(tmp_path):
     read = list(read_examples(path))
     assert (read[1].id, read[1].answers, read[1].target_answer) == ("q2", ("b",), "b")
     write_examples(path, read[1:])
-    assert list(read_examples(path)) == [dataclasses.replace(read[1], meta={"set": 7})]
+    assert list(read_examples(path)) == [replace(read[1], meta={"set": 7})]
     lists = {"positive_ctxs": [context], "negative_ctxs": [], "hard_negative_ctxs": []}
     assert json.loads(path.read_text()) == [{**record, "id": "q2", "answers": ["b"], **lists}]
 
@@ -112,23 +112,14 @@ def test_fid_files_and_what_a_method_needs(tmp_path):
         list(read_examples(path, needs="targets"))
 
 
-def test_a_query_holds_its_passages_and_targets_their_rows(tiny_bert):
-    settings = read_settings(tiny_bert).override(max_length=24)
-    tokenizer = RetrieverTokenizer(settings.override(max_length=8), settings, query_tokens=16)
+def test_a_query_holds_its_passages_and_lists_their_targets():
     aimed = tuple(Candidate(passage(n), "retrieved", target=n / 2) for n in (3, 1))
-    long = "who wrote the river text forest"
-    asked = [
-        Example("0", long, (), aimed), Example("1", long, (), aimed[:1], (passage(5),) * 3),
-    ]  # fmt: skip
-    data = TrainingSet.build(asked, tokenizer)
-    assert [len(ids) for ids in data.questions.take(np.arange(2))] == [8, 16]
-    assert data.questions[0].tolist() == tokenizer.queries([Query(long)])[0]
-    assert gather(data.scored, np.array([0, 1]))[1].tolist() == [0, 0, 1]
-    assert data.targets.tolist() == [1.5, 0.5, 1.5]
-    first, _, again = data.passages.take(gather(data.scored, np.array([0, 1]))[0])
-    assert first.tolist() == again.tolist()
-    plain = RetrieverTokenizer(settings.override(max_length=8), settings)
-    assert plain.fingerprint != tokenizer.fingerprint
+    asked = [Example("0", "who", (), aimed), Example("1", "who", (), aimed[:1], (passage(5),) * 3)]
+    lists = ExampleTable.of(asked).candidates(np.array([1, 0]))
+    assert lists.queries == [Query("who", (passage(5),) * 3), Query("who")]
+    assert lists.owners.tolist() == [0, 1, 1]
+    assert lists.targets.tolist() == [1.5, 1.5, 0.5]
+    assert lists.passages(np.array([2, 0])) == [passage(1), passage(3)]
 
 
 def test_bad_records_are_counted_with_their_line(tmp_path, caplog):
@@ -161,77 +152,39 @@ def test_a_question_set_is_not_a_training_file(tmp_path, text):
         list(read_examples(path))
 
 
-def test_lists_of_rows_are_stored(tmp_path):
-    lists = row_lists([[5, 6], [], [7], list(range(9))])
-    write_lists(lists, tmp_path / "t.arrow")
-    assert read_lists(tmp_path / "t.arrow").to_pylist() == lists.to_pylist()
-    (tmp_path / "t.arrow").write_bytes(b"ARROW1")
-    for name in ("t.arrow", "none.arrow"):
-        with pytest.raises(ArtifactError, match="no lists of passages"):
-            read_lists(tmp_path / name)
-    values, owners = gather(lists, np.array([3, 1, 0]))
-    assert values.tolist() == [*range(9), 5, 6]
-    assert owners.tolist() == [0] * 9 + [2, 2]
-
-
 def test_the_tokens_are_those_the_encoder_reads(tiny_bert, tokenizer):
     from retrievers.encoders.bi_encoder import BiEncoder
 
     encoder = BiEncoder.load(tiny_bert, precision="fp32", layout="pair", max_length=24)
     first, second = encoder._layout.render(["Danube", ""], ["the river rises " * 9, "text"])
     expected = encoder._passage.tokenizer(first, second)
-    assert tokenizer.passages(["Danube", ""], ["the river rises " * 9, "text"]) == expected
+    read = [Passage("", "Danube", "the river rises " * 9), Passage("", "", "text")]
+    assert tokenizer.passages(read) == expected
     assert len(tokenizer.queries([Query("who wrote " * 30)])[0]) == 12
 
 
-def test_passages_are_kept_once(tokenizer):
-    data = TrainingSet.build(examples(), tokenizer)
-    assert len(data.passages) == 12 + 7
-    assert data.canonical.tolist() == list(range(19))
-    first = data.negatives[0].as_py()
-    expected = tokenizer.passages([passage(100).title], [passage(100).text])[0]
-    assert data.passages[first[0]].tolist() == expected
+def test_a_table_holds_what_training_needs_and_each_passage_once_per_role():
+    twice = replace(examples()[3], candidates=(*examples()[3].candidates, *examples()[3].candidates))
+    unjudged = Candidate(passage(50), "retrieved")
+    data = ExampleTable.of([*examples(3), replace(twice, candidates=(*twice.candidates, unjudged))])
+    assert (len(data), data.ids, data.has_negatives) == (4, ["q0", "q1", "q2", "q3"], True)
+    for table, example in zip(data, examples(4), strict=True):
+        assert (table.query, table.answers, table.positives) == (
+            example.query,
+            example.answers,
+            example.positives,
+        )
+        assert [n.passage for n in table.negatives] == [n.passage for n in example.negatives]
+    assert data[3] == data.take(np.array([1, 3]))[1]
+    assert not ExampleTable.of([Example.labelled("q", "who", (), (passage(0),))]).has_negatives
 
 
-def test_rows_are_those_of_the_corpus(tokenizer):
-    corpus = [passage(100), passage(1), passage(1), passage(0)]
-    data = TrainingSet.build(examples(3), tokenizer, corpus=corpus)
-    assert data.canonical[:4].tolist() == [0, 1, 1, 3]
-    assert data.positives[0].as_py() == [3]
-
-
-def test_a_kept_set_is_not_made_again(tmp_path, tokenizer):
-    made = TrainingSet.build(examples(), tokenizer, folder=tmp_path, key="files")
-
-    def never():
-        raise AssertionError("read again")
-        yield
-
-    again = TrainingSet.build(never(), tokenizer, folder=tmp_path, key="files")
-    assert again.ids == made.ids
-    in_memory = TrainingSet.build(examples(), tokenizer)
-    for other in (again, in_memory):
-        for name in ("positives", "negatives", "scored"):
-            assert getattr(other, name).equals(getattr(made, name))
-        for name in ("questions", "passages"):
-            tables = (getattr(one, name) for one in (other, made))
-            ours, theirs = ([ids.tolist() for ids in t.take(np.arange(len(t)))] for t in tables)
-            assert ours == theirs
-    with pytest.raises(AssertionError, match="read again"):
-        TrainingSet.build(never(), tokenizer, folder=tmp_path, key="other files")
-    assert len(list(tmp_path.iterdir())) == 1  # the failed one left nothing
-    with pytest.raises(DataError, match="under a key"):
-        TrainingSet.build(examples(), tokenizer, folder=tmp_path)
-    with pytest.raises(DataError, match="no training examples"):
-        TrainingSet.build([], tokenizer)
-
-
-def test_batches_depend_on_the_step_alone(tokenizer):
-    data = TrainingSet.build(examples(), tokenizer)
+def test_batches_depend_on_the_step_alone():
+    data = ExampleTable.of(examples())
 
     def texts(batches, step):
         batch = batches[step]
-        return [t.tolist() for t in batch.questions + batch.passages]
+        return batch.questions, batch.passages
 
     one = RetrieverBatches(data, Epochs(len(data), 4, epochs=3))
     other = RetrieverBatches(data, Epochs(len(data), 4, epochs=3))
@@ -245,7 +198,7 @@ def test_batches_depend_on_the_step_alone(tokenizer):
         one[9]
 
 
-def test_one_of_several_positives_is_drawn_at_every_visit(tokenizer):
+def test_one_of_several_positives_is_drawn_at_every_visit():
     """By the step alone; what was not drawn is no negative."""
     asked = [
         Example("q", "who", (), (
@@ -256,39 +209,39 @@ def test_one_of_several_positives_is_drawn_at_every_visit(tokenizer):
             Candidate(passage(4), "positive", target=2.0), Candidate(passage(5), "negative", target=1.0),
         )),
     ]  # fmt: skip
-    data = TrainingSet.build(asked, tokenizer)
+    data = ExampleTable.of(asked)
 
     def right(step):
         batch = RetrieverBatches(data, Epochs(2, 2, epochs=200, seed=3))[step]
         row = batch.examples.tolist().index(0)
-        texts = [text.tolist() for text in batch.passages]
-        golds = [tokenizer.passages([passage(n).title], [passage(n).text])[0] for n in (0, 1)]
-        left_out = [n for n, text in enumerate(texts) if text in golds and n != batch.positives[row]]
+        golds = [passage(0), passage(1)]
+        left_out = [n for n, p in enumerate(batch.passages) if p in golds and n != batch.positives[row]]
         assert all(batch.ignored[row, n] for n in left_out)
-        return golds.index(texts[batch.positives[row]])
+        return golds.index(batch.passages[batch.positives[row]])
 
     taken = [right(step) for step in range(200)]
     assert 70 < sum(taken) < 130
     assert [right(step) for step in (150, 7, 31)] == [taken[step] for step in (150, 7, 31)]
 
 
-def test_other_negatives_between_steps(tokenizer):
-    data = TrainingSet.build(examples(), tokenizer)
-    batches = RetrieverBatches(data, Epochs(len(data), 12), hard_negatives=1, mask_false_negatives=False)
-    target = data.negatives[5].as_py()[0]
-    batches.use_negatives(row_lists([[target]] * 11 + [[]]), "step 500")
+def test_other_negatives_between_steps():
+    data = ExampleTable.of(examples())
+    batches = RetrieverBatches(data, Epochs(len(data), 12), hard_negatives=2, mask_false_negatives=False)
+    corpus = SimpleNamespace(get_many=lambda rows: [passage(200 + row) for row in rows])
+    mined = np.full((12, 3), -1, np.int32)
+    mined[:11, :2] = 7, 3
+    batches.use_negatives(mined, corpus)
     batch = batches[0]
-    drawn = {int(batch.examples[q]): batch.passages[p] for q, p in batch.drawn.T}
-    assert all(drawn[n].tolist() == data.passages[target].tolist() for n in range(11))
-    own = [data.passages[row].tolist() for row in data.negatives[11].as_py()]
-    assert drawn[11].tolist() in own
-    with pytest.raises(DataError, match="name passage 999"):
-        batches.use_negatives(row_lists([[999]] + [[]] * 11), "bad")
+    drawn = {}
+    for question, place in batch.drawn.T:
+        drawn.setdefault(int(batch.examples[question]), set()).add(batch.passages[place])
+    assert all(drawn[n] == {passage(207), passage(203)} for n in range(11))
+    assert drawn[11] < {n.passage for n in examples()[11].negatives}
 
 
-def test_batches_without_negatives_are_refused(tokenizer):
+def test_batches_without_negatives_are_refused():
     alone = [Example.labelled(str(n), "who", ("river",), (passage(0),)) for n in range(4)]
-    data = TrainingSet.build(alone, tokenizer)
+    data = ExampleTable.of(alone)
     with pytest.raises(ConfigError, match="one question without hard negatives"):
         RetrieverBatches(data, Epochs(len(data), 1))
     with pytest.raises(ConfigError, match="no question has a negative"):

@@ -16,9 +16,9 @@ from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.data import split_examples
 from retrievers.training.ance import AnceTrainConfig, train_ance
 from retrievers.training.dpr import DprTrainConfig, train_dpr
-from retrievers.training.split import split_examples
 from retrievers.training.validation import CorpusSearch
 from tests.commands import exit_code
 
@@ -93,15 +93,6 @@ def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, P
     card = (finished / "README.md").read_text()
     assert "rag train ance" in card
     assert str(tmp_path) not in card
-
-
-def test_late_interaction_mines_with_its_token_vectors(tmp_path: Path, warm: tuple[Path, Path, Path]) -> None:
-    settings = {"pooling": "tokens", "projection_dim": 16, "temperature": 0.2, "epochs": 1, "max_steps": 6}
-    config = ance(tmp_path / "run", warm, loss="in_batch", refresh_every_steps=3, **settings)
-    finished = BiEncoder.load(train_ance(config))
-    assert finished.identity.similarity == "maxsim"
-    told = [record for record in records(config.out) if "held_out/mrr" in record]
-    assert told
 
 
 def test_the_models_own_negatives_beat_the_files_under_the_published_loss(

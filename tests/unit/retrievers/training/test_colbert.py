@@ -1,8 +1,7 @@
-"""`train_colbert` learns from labels and from targets; the gradient cache changes nothing; bad settings."""
+"""`train_colbert` learns; a start that no index takes is refused."""
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
-from rag.data.examples import Candidate, write_examples
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.colbert import ColbertTrainConfig, train_colbert
@@ -33,33 +31,20 @@ def config(out: Path, train: Path, encoder: Path, **settings: Any) -> ColbertTra
     )  # fmt: skip
 
 
-def graded(path: Path, count: int) -> Path:
-    """The same task with a judge's scores of four passages each."""
-    examples = []
-    for example in cipher_examples(count, negatives=3):
-        found = [Candidate(p, "positive", target=6.0) for p in example.positives]
-        found += [Candidate(n.passage, "retrieved", target=0.5) for n in example.negatives]
-        examples.append(replace(example, candidates=tuple(found)))
-    write_examples(path, examples)
-    return path
-
-
-@pytest.mark.parametrize("loss", ["softmax", "kl"])
 def test_the_loss_falls_and_retrieval_rises(
-    tmp_path: Path, tiny: Any, tiny_bert: Path, cipher_file: Callable[..., Path], loss: str
+    tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path]
 ) -> None:
-    train = cipher_file(200) if loss == "softmax" else graded(tmp_path / "graded.json", 120)
+    train = cipher_file(200)
     passages = [example.positives[0] for example in cipher_examples(200, negatives=0)]
     build_index(passages, tmp_path / "index", encoder=BiEncoder.load(tiny_bert, pooling="mean"))
     chosen = config(
-        tmp_path / "run", train, tiny_bert, loss=loss, index=tmp_path / "index", validate_every_steps=1000,
-        **({"epochs": 12, "batch_size": 16, "nll_weight": 1.0} if loss == "kl" else {"epochs": 24}),
-    )  # fmt: skip
+        tmp_path / "run", train, tiny_bert, index=tmp_path / "index", validate_every_steps=1000, epochs=24
+    )
     finished = train_colbert(chosen)
     records = list(read_metrics(chosen.out / "metrics.jsonl"))
     losses = [record["loss"] for record in records if "loss" in record]
     assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
-    untrained = train_colbert(config(tmp_path / "no", train, tiny_bert, loss=loss, index=tmp_path / "index",
+    untrained = train_colbert(config(tmp_path / "no", train, tiny_bert, index=tmp_path / "index",
                                      max_steps=1, learning_rate=1e-9)).parent  # fmt: skip
     before = next(r["eval/mrr"] for r in read_metrics(untrained / "metrics.jsonl") if "eval/mrr" in r)
     after = [record["eval/mrr"] for record in records if "eval/mrr" in record][-1]

@@ -19,19 +19,11 @@ from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.vectors import Vectors
-from retrievers.examples.tokens import RetrieverTokenizer
-from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.distill import DistillTrainConfig, train_distill
 from retrievers.training.target_losses import kl_loss, margin_loss, target_objective
 from tests.parity.test_exact_gradients import assert_same, make_batch, step_gradients
 from tests.unit.retrievers.conftest import cipher_examples
 from tests.worlds import run_world
-
-
-def load(folder: Path, **settings: Any) -> tuple[BiEncoderModel, RetrieverTokenizer]:
-    settings |= {"question_tokens": 16, "passage_tokens": 16}
-    model = BiEncoderModel.from_folder(folder, pooling="mean", normalize=True, dropout=0.0, **settings)
-    return model, RetrieverTokenizer(model.settings.question, model.settings.passage, query_tokens=32)
 
 
 def drawn(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

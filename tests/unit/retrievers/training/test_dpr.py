@@ -14,9 +14,9 @@ from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, RagError
 from rag.data.examples import read_examples
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.data import split_examples
 from retrievers.open import open_retriever
 from retrievers.training.dpr import DprTrainConfig, train_dpr
-from retrievers.training.split import split_examples
 from retrievers.training.validation import CorpusSearch, pool_rank
 from tests.commands import exit_code
 

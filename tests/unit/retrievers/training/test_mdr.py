@@ -23,9 +23,8 @@ from rag.data.examples import Example
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.examples.data import TrainingSet
+from retrievers.examples.data import ExampleTable
 from retrievers.examples.hops import HopBatches, HopEpochs
-from retrievers.examples.tokens import RetrieverTokenizer
 from retrievers.open import open_retriever
 from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.mdr import MdrTrainConfig, index_step, train_mdr
@@ -187,40 +186,39 @@ def test_a_run_killed_between_saves_goes_on_with_the_same_queue(
     assert shown(records(config.out)) == shown(whole)
 
 
-def world_of(tiny_bert: Path, bridges: Path) -> tuple[BiEncoderModel, TrainingSet]:
+PASSAGES = [Passage(title, title, f"text {title} river") for title in "abc"]
+
+
+def world_of(tiny_bert: Path) -> tuple[BiEncoderModel, ExampleTable]:
     """Of two questions one has two hops."""
     model = BiEncoderModel.from_folder(
         tiny_bert, pooling="mean", question_tokens=16, passage_tokens=24, dropout=0.0
     )
-    tokenizer = RetrieverTokenizer(model.settings.question, model.settings.passage, query_tokens=40)
-    a, b, c = (Passage("", title, f"text {title} river") for title in "abc")
+    model.query_tokens = 40
+    a, b, c = PASSAGES
     second = Example.labelled("", "", (), (b,), (c,)).candidates
     examples = [
         Example.labelled("q#0.0", "who", (), (a, b), (c,)),
         Example("q#0.1", "who", (), second, (a,)),
         Example.labelled("r#0.0", "where is it", (), (c,)),
     ]
-    corpus = (a, b, c)
-    return model, TrainingSet.build(examples, tokenizer, corpus=corpus)
+    return model, ExampleTable.of(examples)
 
 
 @pytest.mark.parametrize("masks", [True, False])
-def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(
-    tiny_bert: Path, bridges: Path, masks: bool
-) -> None:
+def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path, masks: bool) -> None:
     """The first passage is a negative of the second hop."""
     left = {"q#0.0": "ac", "q#0.1": "abc", "r#0.0": "abc"}
-    model, data = world_of(tiny_bert, bridges)
+    model, data = world_of(tiny_bert)
     epochs = HopEpochs(data.ids, 2, seed=1)
     batch = HopBatches(data, epochs, hard_negatives=0, mask_false_negatives=masks)[0]
     row = {data.ids[e]: n for n, e in enumerate(batch.examples.tolist())}
-    names = ["abc"[next(i for i in range(3) if np.array_equal(p, data.passages[i]))] for p in batch.passages]
+    names = [passage.id for passage in batch.passages]
     shown = {name: "".join(sorted(np.array(names)[~batch.ignored[n]])) for name, n in row.items()}
     assert shown == left
     targets = {name: names[batch.positives[n]] for name, n in row.items()}
     assert targets == {"q#0.0": "a", "q#0.1": "b", "r#0.0": "c"}
-    queries = model.encode_questions([data.questions[data.ids.index(name)] for name in left])
-    scores = queries @ model.encode_passages([data.passages[n] for n in range(3)]).T
+    scores = model.ask([data[data.ids.index(name)].query for name in left]) @ model.read(PASSAGES).T
     expected = 0.0
     for n, (name, kept) in enumerate(left.items()):
         listed = scores[n, ["abc".index(letter) for letter in kept]]
@@ -229,10 +227,8 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(
     assert float(found.value) == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own(
-    tiny_bert: Path, bridges: Path
-) -> None:
-    model, data = world_of(tiny_bert, bridges)
+def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own(tiny_bert: Path) -> None:
+    model, data = world_of(tiny_bert)
     world = World.single("cpu")
     queue = MomentumQueue(model, MasterWeights(model), data, size=3, momentum=0.9, world=world)
     batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
@@ -243,9 +239,8 @@ def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own
     step = contrastive_step(model, batch, world, objective=queue.objective)
 
     golds = {"q#0.0": {"a", "b"}, "q#0.1": {"b"}, "r#0.0": {"c"}}
-    place = {tuple(data.passages[i].tolist()): "abc"[i] for i in range(3)}
-    names = [place[tuple(p.tolist())] for p in batch.passages]
-    questions, passages = model.encode_questions(batch.questions), model.encode_passages(batch.passages)
+    names = [passage.id for passage in batch.passages]
+    questions, passages = model.ask(batch.questions), model.read(batch.passages)
     total = torch.zeros(())
     for n, example in enumerate(batch.examples.tolist()):
         own, target = golds[data.ids[example]], int(batch.positives[n])
@@ -263,14 +258,14 @@ def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path, bridges: Path) -> None:
-    model, data = world_of(tiny_bert, bridges)
+def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path) -> None:
+    model, data = world_of(tiny_bert)
     master = MasterWeights(model)
     queue = MomentumQueue(model, master, data, size=4, momentum=0.75, world=World.single("cpu"))
     batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
     queue.push(batch)
     before = queue.vectors.clone()
-    torch.testing.assert_close(before, model.eval().encode_passages(batch.passages).detach())
+    torch.testing.assert_close(before, model.eval().read(batch.passages).detach())
     queue.push(batch)
     assert len(queue.vectors) == len(queue.keys) == len(batch.passages)
     old = master.master[0].detach().clone()
@@ -280,8 +275,8 @@ def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path
     torch.testing.assert_close(queue.extra_tensors()[master.names[0]], old + 0.25)
 
 
-def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path, bridges: Path) -> None:
-    model, data = world_of(tiny_bert, bridges)
+def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path) -> None:
+    model, data = world_of(tiny_bert)
     vectors = np.random.default_rng(2).standard_normal((9, model.dim)).astype(np.float32)
 
     class Bank:
@@ -294,10 +289,10 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path, bridges
             return vectors[rows]
 
     dense = SimpleNamespace(vectors=Bank(), embeddings=Bank())
-    index: Any = SimpleNamespace(require_dense=lambda: dense)
+    index: Any = SimpleNamespace(require_dense=lambda: dense, passages=SimpleNamespace(row_of="abc".index))
     examples = np.arange(len(data))
     value = index_step(model, data, examples, index=index, depth=5).value
-    queries = model.encode_questions([data.questions[n] for n in range(len(data))])
+    queries = model.ask([example.query for example in data])
     golds = {"q#0.0": (0, {1}), "q#0.1": (1, set()), "r#0.0": (2, set())}  # the next one, the later ones
     expected = torch.zeros(())
     for n, name in enumerate(data.ids):

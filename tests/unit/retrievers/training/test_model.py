@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.core.types import Passage, Query
 from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.bi_encoder import BiEncoderModel, load_model
@@ -14,6 +15,8 @@ from retrievers.training.dpr import DprTrainConfig
 from retrievers.training.losses import pairwise_objective
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
+from tests.spelled import spell
+from tests.token_towers import spelled
 
 TOKENS = {"question_tokens": 16, "passage_tokens": 32}
 
@@ -27,8 +30,10 @@ def batch(questions: int, each: int = 1) -> RetrieverBatch:
     total = questions * each
     others = np.flatnonzero(np.arange(total) % each)
     return RetrieverBatch(
-        texts(questions), texts(total, 1), np.arange(questions) * each,
-        np.zeros((questions, total), dtype=bool), np.stack([others // each, others]), np.arange(questions),
+        [Query(spell(ids)) for ids in texts(questions)],
+        [Passage("", "", spell(ids)) for ids in texts(total, 1)],
+        np.arange(questions) * each, np.zeros((questions, total), dtype=bool),
+        np.stack([others // each, others]), np.arange(questions),
     )  # fmt: skip
 
 
@@ -93,7 +98,7 @@ def test_temperature(tiny_bert: Path) -> None:
 
 
 def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
-    model = BiEncoderModel.from_folder(tiny_bert, shared=False, **TOKENS).freeze("passage")
+    model = spelled(BiEncoderModel.from_folder(tiny_bert, shared=False, **TOKENS)).freeze("passage")
     contrastive_step(model, batch(3), chunk_size=1).compute_gradients(lambda: None)
     grads = {name: p.grad is not None for name, p in model.named_parameters()}
     assert not any(given for name, given in grads.items() if name.startswith("passage."))
@@ -105,11 +110,11 @@ def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
 def test_vectors_of_a_frozen_tower_are_without_dropout(tiny_bert: Path) -> None:
     given = {**TOKENS, "shared": False, "dropout": 0.5}
     model = BiEncoderModel.from_folder(tiny_bert, **given).freeze("passage").eval()
-    rows = texts(3)
-    expected = model.encode_passages(rows)
+    passages = [Passage("", "", text) for text in ("the river", "title", "who wrote the text")]
+    expected = model.read(passages)
     model.train()
-    model.known = {}
-    torch.testing.assert_close(model.passage_vectors(rows).values, expected)
+    model.fixed = {}
+    torch.testing.assert_close(model.fixed_vectors(passages).values, expected)
     assert model.passage.training
 
 
@@ -129,8 +134,10 @@ def test_each_side_can_be_frozen_and_has_a_learning_rate_of_its_own(tiny_bert: P
 
 
 def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
-    exact = BiEncoderModel.from_folder(tiny_bert, normalize=True, dropout=0.0, **TOKENS)
-    model = BiEncoderModel.from_folder(tiny_bert, normalize=True, dropout=0.0, **TOKENS)
+    exact, model = (
+        spelled(BiEncoderModel.from_folder(tiny_bert, normalize=True, dropout=0.0, **TOKENS))
+        for _ in range(2)
+    )
     full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.to_compute(torch.bfloat16)
     master = MasterWeights(model, full)
@@ -190,7 +197,7 @@ def test_what_cannot_be_trained_is_refused(tiny: TinyModels, tiny_bert: Path, tm
 
 
 def test_a_step_without_gradients_is_a_measurement(tiny_bert: Path) -> None:
-    model = BiEncoderModel.from_folder(tiny_bert, **TOKENS).eval()
+    model = spelled(BiEncoderModel.from_folder(tiny_bert, **TOKENS)).eval()
     expected = contrastive_step(model, batch(4, 2)).value
     with torch.inference_mode():
         found = contrastive_step(model, batch(4, 2), chunk_size=3).value
@@ -198,7 +205,7 @@ def test_a_step_without_gradients_is_a_measurement(tiny_bert: Path) -> None:
 
 
 def test_a_batch_without_negatives_is_refused(tiny_bert: Path) -> None:
-    model = BiEncoderModel.from_folder(tiny_bert, **TOKENS)
+    model = spelled(BiEncoderModel.from_folder(tiny_bert, **TOKENS))
     with pytest.raises(ConfigError, match="no question of a batch of 1 has a negative"):
         contrastive_step(model, batch(1))
     masked = batch(3)

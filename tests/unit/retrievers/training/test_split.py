@@ -9,8 +9,8 @@ import pytest
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Example, read_examples, write_examples
+from retrievers.examples.data import split_examples
 from retrievers.training.dpr import DprTrainConfig
-from retrievers.training.split import split_examples
 
 
 def _file(path: Path, count: int, start: int = 0) -> Path:
@@ -32,7 +32,7 @@ def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:
     files = [_file(tmp_path / "a.json", 200), _file(tmp_path / "b.json", 200, start=150)]  # 50 in both
     config = _config(tmp_path, *files, validation_fraction=0.2, validation_questions=30)
     split = split_examples(config, tmp_path / "data")
-    trained = [example.question for example in split.training()]
+    trained = [example.question for example in split.training]
     held_out = {example.question for example in split.held_out}
     assert len(split.held_out) == 30
     assert not held_out & set(trained)
@@ -41,7 +41,7 @@ def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:
     again = split_examples(config, tmp_path / "data")
     other = split_examples(config, tmp_path / "other")
     assert split.held_out == again.held_out == other.held_out
-    assert trained == [e.question for e in again.training()] == [e.question for e in other.training()]
+    assert trained == [e.question for e in again.training] == [e.question for e in other.training]
     assert split.key == other.key
     changed = split_examples(config.replaced(seed=1), tmp_path / "data")
     assert changed.key != split.key
@@ -57,7 +57,7 @@ def test_of_a_small_set_enough_is_held_out(tmp_path: Path, questions: int, expec
         split = split_examples(
             _config(tmp_path, path, validation_fraction=0.001, seed=seed), tmp_path / "data"
         )
-        trained = {example.question for example in split.training()}
+        trained = {example.question for example in split.training}
         assert (len(split.held_out), len(trained)) == (expected, questions - expected)
         assert not trained & {example.question for example in split.held_out}
 
@@ -82,7 +82,7 @@ def test_whole_articles_are_held_out(tmp_path: Path) -> None:
         train_questions=150,
     )
     split = split_examples(config, tmp_path / "data")
-    trained, held_out = ([e.positives[0].title for e in part] for part in (split.training(), split.held_out))
+    trained, held_out = ([e.positives[0].title for e in part] for part in (split.training, split.held_out))
     assert len(trained) == 150
     assert len(held_out) == 25
     assert not set(trained) & set(held_out)
@@ -94,7 +94,7 @@ def test_whole_articles_are_held_out(tmp_path: Path) -> None:
 def test_a_sample_has_exactly_the_wanted_size_and_is_random(tmp_path: Path) -> None:
     path = _file(tmp_path / "a.json", 300)
     split = split_examples(_config(tmp_path, path, train_questions=40), tmp_path / "data")
-    numbers = [int(example.id) for example in split.training()]
+    numbers = [int(example.id) for example in split.training]
     assert len(numbers) == 40
     assert numbers == sorted(numbers)
     assert numbers[-1] > 200
@@ -104,7 +104,7 @@ def test_a_validation_file_leaves_all_training_questions(tmp_path: Path) -> None
     train, other = _file(tmp_path / "a.json", 50), _file(tmp_path / "v.json", 20, start=100)
     config = _config(tmp_path, train, validation_file=other, validation_questions=15)
     split = split_examples(config, tmp_path / "data")
-    assert len(list(split.training())) == 50
+    assert len(list(split.training)) == 50
     assert len(split.held_out) == 15
     assert all(int(example.id) >= 100 for example in split.held_out)
 
@@ -114,7 +114,7 @@ def test_what_the_validation_file_holds_is_not_trained_on(
 ) -> None:
     train, other = _file(tmp_path / "a.json", 50), _file(tmp_path / "v.json", 20, start=40)
     config = _config(tmp_path, train, validation_file=other, validation_questions=5, train_questions=30)
-    trained = [int(example.id) for example in split_examples(config, tmp_path / "data").training()]
+    trained = [int(example.id) for example in split_examples(config, tmp_path / "data").training]
     assert len(trained) == 30
     assert max(trained) < 40  # also of those that are not among the five measured
     assert "10 training questions are in" in caplog.text
@@ -141,7 +141,7 @@ def test_what_is_left_out_is_said_once(tmp_path: Path, caplog: pytest.LogCapture
     path = _file(tmp_path / "a.json", 10)
     path.write_text(json.dumps([*json.loads(path.read_text()), {"question": "who?", "answers": ["x"]}]))
     split = split_examples(_config(tmp_path, path, validation_fraction=0.0), tmp_path / "data")
-    assert list(split.training())
+    assert list(split.training)
     assert caplog.text.count("1 questions without a positive passage left out") == 1
 
 

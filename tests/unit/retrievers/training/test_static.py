@@ -18,14 +18,12 @@ from rag.core.files import read_json
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, write_examples
 from rag.training.refresh import Refreshed
-from retrievers.encoders.open import load_encoder, load_like, tokenizer_folder
+from retrievers.encoders.open import load_encoder, load_like
 from retrievers.encoders.static import StaticEncoder
 from retrievers.examples.batches import Epochs, RetrieverBatches
-from retrievers.examples.data import TrainingSet
-from retrievers.training.ance_refresher import read_negatives
+from retrievers.examples.data import ExampleTable, split_examples
 from retrievers.training.recipe import examples_key
-from retrievers.training.split import split_examples
-from retrievers.training.static import StaticTokenizer, train_static
+from retrievers.training.static import train_static
 from retrievers.training.static_config import StaticTrainConfig
 from retrievers.training.static_start import fit_tokens, frequency_weights, principal_axes
 from retrievers.training.static_teacher import TeacherTargets, teacher_vectors
@@ -181,20 +179,20 @@ def test_refreshed_negatives_are_those_its_own_vectors_rank_high(
     ]
 
     split = split_examples(run, run.out / "data")
-    asked = list(split.training())
+    asked = list(split.training)
     last = run.out / "refresh" / "step-00000006"
     encoder, mined = StaticEncoder.load(last / "snapshot" / "encoder"), Refreshed.open(last)
     with Index.open(index) as opened:
         passages = opened.passages.get_many(np.arange(len(opened.passages)))
-        key = examples_key(split, opened)
+        assert mined.key == examples_key(split, opened)
     vectors = encoder.encode_passages([p.title for p in passages], [p.text for p in passages])
     scores = encoder.encode_queries([example.query for example in asked]) @ vectors.T
-    table = read_negatives(mined, examples=len(asked), key=key)
+    table = np.load(mined.path / "negatives.npy")
     for number, example in enumerate(asked):
         ranked = np.argsort(-scores[number], kind="stable")[:12]
         gold = {passage.text for passage in example.positives}
         wanted = [row for row in ranked.tolist() if passages[row].text not in gold][:5]
-        found = table[number].as_py()
+        found = [row for row in table[number].tolist() if row >= 0]
         close = scores[number, found], scores[number, wanted]  # vectors are searched as float16
         np.testing.assert_allclose(*close, atol=2e-3)
         assert not {passages[row].text for row in found} & gold
@@ -229,18 +227,15 @@ def test_a_teachers_targets_are_its_own_scores(
     ]
     with Index.open(index) as opened:
         teacher = load_like(opened.embeddings.encoder)
-        tokens = StaticTokenizer(tokenizer_folder(teacher.identity.name))
-        data = TrainingSet.build(asked, tokens, folder=tmp_path / "data", key="k")
-        vectors = teacher_vectors(teacher, opened, data, lambda: asked, tmp_path, "k")
-        again = teacher_vectors(teacher, opened, data, lambda: iter(()), tmp_path, "k")
-        np.testing.assert_array_equal(vectors[1], again[1])
+        data = ExampleTable.of(asked)
+        vectors = teacher_vectors(teacher, opened, data, tmp_path, "k")
+        again = teacher_vectors(teacher, opened, ExampleTable.of(asked[:1]), tmp_path, "k")
+        np.testing.assert_array_equal(vectors[2], again[2])
     targets = TeacherTargets(*vectors, temperature=0.1)
     batches = RetrieverBatches(data, Epochs(len(data), 20), hard_negatives=1, targets=targets)
     batch = batches[0]
     questions = teacher.encode_queries([asked[row].query for row in batch.examples])
-    by_tokens = {tuple(row): passage for passage in [*(p for e in asked for p in e.positives), far]
-                 for row in tokens.passages([passage.title], [passage.text])}  # fmt: skip
-    shown = [by_tokens[tuple(row)] for row in batch.passages]
+    shown = batch.passages
     assert far in shown
     passages = teacher.encode_passages([p.title for p in shown], [p.text for p in shown])
     wanted = questions @ passages.T / 0.1
