@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -14,7 +13,7 @@ from pydantic import BaseModel
 from rag.config import load_config
 from rag.core.arguments import checked
 from rag.core.errors import ArtifactError, ConfigError, DataError, did_you_mean
-from rag.core.files import fingerprint, sha256_file
+from rag.core.files import fingerprint
 from rag.core.manifest import read_manifest
 from rag.data.examples import read_examples
 from rag.data.files.named import is_named
@@ -40,9 +39,9 @@ RECIPES = {
     "generator": "readers.generative.training.config:GeneratorTrainConfig",
 }
 ENTRY_POINTS = "openqa_rag.recipes"
-_INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "retrieved", "serving"})
+_INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "retrieved"})
 _MODELS = frozenset(
-    {"question_encoder", "passage_encoder", "index_encoder", "encoder", "generator", "reader"}
+    {"question_encoder", "passage_encoder", "index_encoder", "encoder", "generator", "reader", "teacher"}
 )
 _BY_QUESTION = frozenset({"orqa", "rag", "emdr2", "mdr", "generator"})  # learn from sets, not from examples
 _MOST_BYTES = 1 << 26  # of a file whose first record is read beforehand: some formats are parsed whole
@@ -132,43 +131,12 @@ def run(config: Any, **encoding: Any) -> Path:
 
 
 def resolve(config: Any) -> Any:
-    """The configuration with settings that other packages than its recipe's have to look up: the encoder of
-    a reader that a reranker starts from, and passages retrieved for a generator's questions."""
+    """The configuration with the encoder of a reader that a reranker starts from looked up."""
     if config.recipe == "reranker":
         from readers.extractive.files import plain_encoder
 
         return config.replaced(question_encoder=plain_encoder(config.question_encoder, config.out))
-    if config.recipe == "generator" and config.index is not None:
-        held_out = config.validation_file
-        return config.replaced(
-            train_files=tuple(_retrieved(config, path) for path in config.train_files),
-            validation_file=None if held_out is None else _retrieved(config, held_out),
-        )
     return config
-
-
-def _retrieved(config: Any, path: Path) -> Path:
-    """The file, or, if its questions come without passages, a file of passages retrieved for them."""
-    from filelock import FileLock
-
-    from indexers.build import INDEX_KIND
-    from rag.eval.runs import write_results
-    from rag.pipeline import Pipeline
-    from readers.generative.training.data import has_passages
-
-    if has_passages(path):
-        return path
-    checksum = read_manifest(config.index, kind=INDEX_KIND)["checksum"]
-    key = fingerprint([sha256_file(path), checksum, config.top_k])
-    out = Path(config.out / "retrieved" / f"{path.name.partition('.')[0]}-{key[:12]}.json")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    lock = out.parent.with_suffix(".lock")
-    with FileLock(lock):  # the processes of torchrun come here together
-        if not out.exists():
-            with closing(Pipeline.open(config.index, reads=False)) as pipeline:
-                write_results(pipeline, list(read_questions(path)), out, config.top_k)
-    lock.unlink(missing_ok=True)  # who still waits for it finds the file written
-    return out
 
 
 def read_config(

@@ -93,24 +93,6 @@ class Reader(Protocol):
         """
 
 
-@runtime_checkable
-class TellsLikelihood(Protocol):
-    """A reader that can compute the likelihood of a given answer."""
-
-    def log_likelihood(
-        self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, answers: Sequence[str]
-    ) -> list[float]:
-        """log p(answer | question, passages), in nats.
-
-        Args:
-            questions, passages, scores: as for `Reader.read`.
-            answers: one per question.
-
-        Returns:
-            One number per question; NaN where there is nothing to read.
-        """
-
-
 def check_request(questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int) -> None:
     """Refuse invalid arguments of `Reader.read`.
 

@@ -23,8 +23,8 @@ def score(
     signal: Annotated[
         SignalName,
         option(
-            help="attention, attention-norm, leave-one-out (generative readers); likelihood (these and "
-            "language models); span-likelihood (extractive); relevance (cross-encoder).",
+            help="attention (generative readers); likelihood (these and language models); span-likelihood "
+            "(extractive); relevance (cross-encoder).",
             panel=READING,
         ),
     ] = "span-likelihood",

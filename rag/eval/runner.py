@@ -39,7 +39,6 @@ from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import System
 from readers.answers import search_scores
-from readers.protocols import Reader, TellsLikelihood
 
 FORMAT_VERSION = 1
 METRICS_NAME = "metrics.json"
@@ -125,7 +124,7 @@ def _check_abilities(system: System, settings: EvaluationSettings) -> None:
             "reading gold passages needs a system that can read given passages",
             hint="evaluate with a reader, or leave the gold passages out",
         )
-    if settings.likelihood and (settings.is_regex or not isinstance(system.reader, TellsLikelihood)):
+    if settings.likelihood and (settings.is_regex or not hasattr(system.reader, "log_likelihood")):
         raise ConfigError(
             "the likelihood of an answer needs a generative reader, and answers in words, not patterns",
             hint="leave likelihood out, or give a reader that generates",
@@ -152,10 +151,7 @@ def _ask(system: System, batch: Sequence[Question], settings: EvaluationSettings
     return [QuestionOutcome(*row[:3], timings_ms, *row[3:]) for row in rows]
 
 
-def _nats(
-    reader: Reader | None, batch: Sequence[Question], read: Sequence[RankedPassages]
-) -> list[float | None]:
-    assert isinstance(reader, TellsLikelihood)
+def _nats(reader: Any, batch: Sequence[Question], read: Sequence[RankedPassages]) -> list[float | None]:
     log_p = reader.log_likelihood(
         [question.text for question in batch],
         [[passage for _, passage in pairs] for pairs in read],

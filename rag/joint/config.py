@@ -20,7 +20,7 @@ from retrievers.training.config import (
 
 DocumentSide = Literal["frozen", "reencode", "rerank"]
 Masks = Literal["salient", "random", "span"]
-Fused = Literal["emdr2", "pdist", "loop", "adist"]
+Fused = Literal["emdr2", "pdist"]
 
 
 class JointTrainConfig(RefreshedConfig, BiEncoderConfig, QuestionsConfig):

@@ -1,4 +1,4 @@
-"""Train a retriever and a Fusion-in-Decoder reader in the same steps (EMDR², PDist, LOOP, ADist)."""
+"""Train a retriever and a Fusion-in-Decoder reader in the same steps (EMDR², PDist)."""
 
 from functools import partial
 from pathlib import Path

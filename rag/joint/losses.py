@@ -4,17 +4,17 @@ r"""Losses of joint training, given the retrieved passages.
 |---|---|---|
 | sequence, token | −log p(y|x), marginal over passages that are read separately (RAG) | the same |
 | emdr2 | −log p(y | x, all passages) (Fusion-in-Decoder) | −log p(y|x), marginal, the reader held fixed |
-| pdist, loop, adist | as emdr2 | KL from the reader's signal to p(z|x) |
+| pdist | as emdr2 | KL from the reader's signal to p(z|x) |
 
 With a Fusion-in-Decoder reader, the retriever's part has no gradient in the reader's parameters.
 
 Source:
     Lewis et al. 2020, "Retrieval-Augmented Generation" (RAG); Sachan et al. 2021, "End-to-End Training of
     Multi-Document Reader and Retriever for Open-Domain Question Answering" (EMDR²), equations 4 to 7; Izacard
-    et al. 2022, "Atlas", section 2.2 (PDist, LOOP, ADist).
+    et al. 2022, "Atlas", section 2.2 (PDist).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,23 +22,13 @@ import torch
 from torch import Tensor
 
 from rag.joint.config import Fused
-from readers.generative.attention import passage_attention
-from readers.generative.likelihood import leave_one_out, passage_log_likelihood, read_apart
-from readers.generative.marginal import marginal_loss, posterior
+from readers.generative.marginal import marginal_loss, passage_log_likelihood, posterior, read_apart
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import Marginal
 from retrievers.training.target_losses import kl_loss
 
 Rows = Sequence[Sequence[Sequence[int]]]
 """For each question the token ids of each of its passages, as the reader reads them."""
-Signal = Callable[[Seq2Seq, Memory, Sequence[Sequence[int]]], Tensor]
-"""Generator, what it reads, answers → (B, P) how useful each passage is; larger is better."""
-
-SIGNALS: Mapping[str, Signal] = {
-    "pdist": passage_log_likelihood,
-    "loop": leave_one_out,
-    "adist": lambda s, memory, answers: passage_attention(s, memory, s.targets(answers), "norm"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +87,13 @@ def fused_loss(
     target_temperature: float = 1.0,
     batch_tokens: int = 8192,
 ) -> JointLoss:
-    """EMDR² and related losses: the reader fuses the passages, the retriever learns how useful each is alone.
+    """EMDR² and PDist: the reader fuses the passages, the retriever learns how useful each is alone.
 
     Args:
         objective: the retriever's, see the module.
         seq2seq, rows, answers, scores, batch_tokens: as for `rag_loss`.
         marginal: for "emdr2": per whole answer, as in the paper, or per token, as in its code.
-        temperature, target_temperature: temperatures of the scores and of the reader's signal, for the other
-            objectives.
+        temperature, target_temperature: for "pdist", temperatures of the scores and of the reader's signal.
     """
     memory = seq2seq.encode(rows, batch_tokens)
     reader = -seq2seq.token_log_probs(memory, seq2seq.targets(answers)).sum()
@@ -113,7 +102,7 @@ def fused_loss(
         if objective == "emdr2":
             logp, spoken, _ = read_apart(seq2seq, fixed.apart(), memory.counts, answers)
         else:
-            signal = SIGNALS[objective](seq2seq, fixed, answers).to(scores)
+            signal = passage_log_likelihood(seq2seq, fixed, answers).to(scores)
     if objective == "emdr2":
         weights = posterior(marginal, scores, logp, spoken).detach()
         return JointLoss(reader, marginal_loss(marginal, scores, logp).sum(), weights)

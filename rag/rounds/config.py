@@ -10,9 +10,7 @@ from pydantic import Field, model_validator
 from rag.config import Config
 from retrievers.negatives.settings import GuidanceSettings
 
-SignalName = Literal[
-    "attention", "attention-norm", "likelihood", "leave-one-out", "span-likelihood", "relevance"
-]
+SignalName = Literal["attention", "likelihood", "span-likelihood", "relevance"]
 SIGNAL_NAMES: tuple[SignalName, ...] = get_args(SignalName)
 
 

@@ -3,9 +3,7 @@
 | signal | of | g_i, larger is better | reader passes per question |
 |---|---|---|---|
 | attention | generative, fid | mean cross-attention score of the first decoded token | 1 |
-| attention-norm | generative, fid | attention probability × length of the value vector, all tokens | 1 |
 | likelihood | all generators | mean log p of the answer's tokens, one passage | 1, one decoding per passage |
-| leave-one-out | generative, fid | −mean log p of them without the passage | 1, one decoding per passage |
 | span-likelihood | extractive | log(p of the answer's places in the passage + 0.0001) | 1, or none |
 | relevance | cross-encoder | logit of "this passage answers it" | 1 |
 
@@ -21,18 +19,20 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rag.core.arrays import Float64
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError
 from rag.data.examples import Example
 from rag.data.text import AnswerMatcher, most_matched
-from rag.joint.losses import SIGNALS, Signal
 from rag.rounds.config import SIGNAL_NAMES
 from rag.runtime.model_files import model_folder, read_config, weights_sha256
 from readers.extractive.files import SHIPPED_READER
 from readers.extractive.likelihood import span_log_likelihood
 from readers.generative.attention import passage_attention
 from readers.generative.layout import encode_rows
+from readers.generative.marginal import passage_log_likelihood
+from readers.generative.model import Memory, Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.open import open_reader, reader_kind
 from retrievers.encoders.cross_encoder import CrossEncoder
@@ -40,8 +40,8 @@ from retrievers.examples.data import answer_matcher
 
 CROSS_ENCODER = "cross-encoder"
 _SURE = 16.118  # log-odds of 1 − 1e-7, beyond which a cross-encoder's verdict counts no more
-_FUSED = frozenset({"attention", "attention-norm", "leave-one-out"})
-_NEED_ANSWERS = frozenset({"attention-norm", "likelihood", "leave-one-out", "span-likelihood"})
+_FUSED = frozenset({"attention"})
+_NEED_ANSWERS = frozenset({"likelihood", "span-likelihood"})
 _SMALLEST = 1e-4  # probability of an answer that does not stand in a passage: a target must be finite
 
 Measure = Callable[[Any, Sequence[Example]], list[Float64]]
@@ -65,7 +65,7 @@ def to_judge(example: Example, depth: int | None = None) -> Example:
     return replace(example, candidates=candidates, target_answer=answer)
 
 
-def _of_memory(signal: Signal) -> Measure:
+def _of_memory(signal: Callable[[Seq2Seq, Memory, Sequence[Sequence[int]]], Tensor]) -> Measure:
     """A signal of a generative reader: questions one by one, their passages encoded once."""
 
     def measure(reader: Any, examples: Sequence[Example]) -> list[Float64]:
@@ -96,12 +96,10 @@ def _relevance(judge: CrossEncoder, examples: Sequence[Example]) -> list[Float64
 
 _MEASURES: Mapping[str, Mapping[str, Measure]] = {
     "generative": {
-        "attention": _of_memory(lambda s, m, _: passage_attention(s, m, s.targets([[]]), "first-token")),
-        "attention-norm": _of_memory(SIGNALS["adist"]),
-        "likelihood": _of_memory(SIGNALS["pdist"]),
-        "leave-one-out": _of_memory(SIGNALS["loop"]),
+        "attention": _of_memory(lambda seq2seq, memory, _: passage_attention(seq2seq, memory)),
+        "likelihood": _of_memory(passage_log_likelihood),
     },
-    "llm": {"likelihood": _of_memory(SIGNALS["pdist"])},
+    "llm": {"likelihood": _of_memory(passage_log_likelihood)},
     "extractive": {"span-likelihood": _span_likelihood},
     CROSS_ENCODER: {"relevance": _relevance},
 }
@@ -144,7 +142,7 @@ class Judge:
 
     Source:
         Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever" (attention); Izacard et al.
-        2022, "Atlas", section 2.2 (the other signals of generators); Shi et al. 2024, "REPLUG", section 4.1
+        2022, "Atlas", section 2.2 (likelihood); Shi et al. 2024, "REPLUG", section 4.1
         (likelihood by a language model, LSR).
     """
 

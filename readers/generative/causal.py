@@ -23,7 +23,7 @@ from rag.core.errors import ConfigError
 from rag.runtime.chat import chat_frame
 from rag.runtime.fast.packing import plan_batches
 from readers.generative.marginal_decoding import beam_search
-from readers.generative.model import Memory, Seq2Seq, cache_name
+from readers.generative.model import Memory, Seq2Seq, cache_name, first_token
 
 _BODY = "Answer the question with a few words copied from the passage.\nQuestion: {question}\n{title}: {text}"
 PLAIN_END = "\nAnswer:"
@@ -54,7 +54,7 @@ class Causal(Seq2Seq):
     def __init__(self, model: PreTrainedModel, tokenizer: Any, prompt_end: str) -> None:
         self.model: Any = model
         self.tokenizer = tokenizer
-        end = _token(tokenizer.eos_token_id, getattr(model.config, "eos_token_id", None))
+        end = first_token(tokenizer.eos_token_id, getattr(model.config, "eos_token_id", None))
         tail = list(tokenizer(prompt_end, add_special_tokens=False)["input_ids"])
         if end is None or not tail:
             raise ConfigError(
@@ -62,7 +62,7 @@ class Causal(Seq2Seq):
                 f"({len(tail)} tokens); expected a token id and at least one token",
                 hint="set eos_token in tokenizer_config.json, or prompt_end in reader.json",
             )
-        self.end, self.pad = end, _token(tokenizer.pad_token_id, end) or 0
+        self.end, self.pad = end, first_token(tokenizer.pad_token_id, end) or 0
         self.tail, self.start = tail[:-1], tail[-1]
         self.prefix, self._most = [], None
         self.blank = "" if prompt_end[-1].isspace() else " "  # between the prompt and an answer
@@ -171,12 +171,3 @@ def _packed(cache: Any) -> Tensor:
 def causal_limit(model: Any) -> int:
     """Maximum number of positions for prompt and answer together."""
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 20)
-
-
-def _token(*values: Any) -> int | None:
-    """The first token id among the values; of a list of ends its first."""
-    for value in values:
-        value = value[0] if isinstance(value, list | tuple) and value else value
-        if isinstance(value, int):
-            return value
-    return None

@@ -20,6 +20,10 @@ from readers.generative.model import Seq2Seq, answer_limit, longest_row
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import READER_FILE, check_files, load_manifest, with_overrides
 
+_HINT = (
+    "give a folder of `rag train generator`, or a BART- or T5-like or causal checkpoint with its tokenizer"
+)
+
 
 def load_generator(
     name_or_path: str | Path, *, dropout: float | None = None, train_on: str | None = None, **changes: Any
@@ -98,7 +102,8 @@ def load_seq2seq(
     """
     with loading(f"{name_or_path}: no checkpoint there", hint=_HINT):
         config = AutoConfig.from_pretrained(name_or_path)
-    is_causal = is_decoder_only(config)
+    named = (getattr(config, "architectures", None) or [""])[0]
+    is_causal = not config.is_encoder_decoder and named.endswith(("ForCausalLM", "LMHeadModel"))
     if config.model_type not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES and not is_causal:
         raise ArtifactError(
             f"{name_or_path}: a {config.model_type} model, expected an encoder–decoder such as bart or t5, "
@@ -130,14 +135,3 @@ def load_seq2seq(
             hint="take the tokenizer of the model the checkpoint was trained from",
         )
     return model, tokenizer
-
-
-_HINT = (
-    "give a folder of `rag train generator`, or a BART- or T5-like or causal checkpoint with its tokenizer"
-)
-
-
-def is_decoder_only(config: Any) -> bool:
-    """Whether a configuration is that of a causal language model, by the architecture that it names."""
-    names = getattr(config, "architectures", None) or [""]
-    return not config.is_encoder_decoder and names[0].endswith(("ForCausalLM", "LMHeadModel"))

@@ -77,10 +77,6 @@ class Memory:
         mask = pad_sequence(masks, batch_first=True)
         return Memory(pad_sequence(parts, batch_first=True), mask, mask - 1, (1,) * len(parts))
 
-    def without(self, passage: int) -> Memory:
-        """A copy with one passage hidden."""
-        return Memory(self.states, self.mask * (self.owner != passage), self.owner, self.counts)
-
 
 class _BeamCache(EncoderDecoderCache):
     """Beams of a question read the same passages: keys and values of those stay where they are.
@@ -112,13 +108,14 @@ class Seq2Seq:
         self.tokenizer = tokenizer
         config: Any = model.config
         stated = getattr(config, "decoder", None) or config
-        start = _first(
+        start = first_token(
             getattr(config, "decoder_start_token_id", None),
             getattr(stated, "bos_token_id", None),  # T5 has none
             tokenizer.bos_token_id,
         )
-        end = _first(tokenizer.eos_token_id, getattr(config, "eos_token_id", None), tokenizer.sep_token_id)
-        pad = _first(tokenizer.pad_token_id, getattr(config, "pad_token_id", None))
+        eos, pad = (getattr(config, f"{kind}_token_id", None) for kind in ("eos", "pad"))
+        end = first_token(tokenizer.eos_token_id, eos, tokenizer.sep_token_id)
+        pad = first_token(tokenizer.pad_token_id, pad)
         if start is None or end is None or pad is None:
             raise ConfigError(
                 f"{type(tokenizer).__name__} and the model's configuration name start {start}, end {end} and "
@@ -272,5 +269,7 @@ def _prefix(model: Any) -> list[int]:
     return [] if forced is None else [int(forced)]
 
 
-def _first(*values: Any) -> int | None:
-    return next((value for value in values if isinstance(value, int)), None)
+def first_token(*values: Any) -> int | None:
+    """The first token id among the values; of a list of ends its first."""
+    ids = (value[0] if isinstance(value, list | tuple) and value else value for value in values)
+    return next((value for value in ids if isinstance(value, int)), None)

@@ -11,16 +11,13 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.text import normalize_answer
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.confidence import confidences
-from readers.generative.attention import attend
 from readers.generative.files import load_generator, open_network
 from readers.generative.layout import encode_rows
-from readers.generative.likelihood import read_apart
-from readers.generative.marginal import answer_log_likelihood
+from readers.generative.marginal import answer_log_likelihood, read_apart
 from readers.generative.marginal_decoding import decode
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings
@@ -58,7 +55,6 @@ class GenerativeReader:
         self.settings = settings
         self.calibration = calibration or Calibration()
         self.name = name
-        self._has_warned = False
         self._no_answer = None if settings.no_answer is None else seq2seq.answer_ids(settings.no_answer)
 
     @classmethod
@@ -123,7 +119,7 @@ class GenerativeReader:
     def log_likelihood(
         self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, answers: Sequence[str]
     ) -> list[float]:
-        """The likelihood of given answers; see `TellsLikelihood`."""
+        """log p(answer | question, passages) in nats of one answer per question; NaN without a passage."""
         marginal, found = self.settings.marginal, [float("nan")] * len(questions)
         check_request(questions, passages, scores, 1)
         chosen, _, rows = self._rows(questions, passages, scores)
@@ -152,7 +148,6 @@ class GenerativeReader:
         chosen = [_best(found, given, self.settings) for found, given in zip(passages, scores, strict=True)]
         kept = [[found[i] for i in places] for found, places in zip(passages, chosen, strict=True)]
         rows = encode_rows(self.seq2seq.tokenizer, self.settings, questions, kept)
-        self._warn_of_cut(rows)
         return chosen, kept, rows
 
     def _priors(self, scores: ScoreLists, chosen: Sequence[Sequence[int]]) -> list[torch.Tensor]:
@@ -163,29 +158,14 @@ class GenerativeReader:
             for given, places in zip(scores, chosen, strict=True)
         ]
 
-    def _warn_of_cut(self, rows: Sequence[Sequence[Sequence[int]]]) -> None:
-        """Warn once that passages are longer than their row."""
-        longest = self.settings.passage_tokens
-        cut = sum(len(ids) >= longest for passages in rows for ids in passages)
-        if cut and not self._has_warned:
-            self._has_warned = True
-            get_logger(__name__).warning(
-                "%s: %d of %d passages reach %d tokens (passage_tokens); what goes beyond is not read",
-                *(self.name, cut, sum(map(len, rows)), longest),
-            )
-
     def _fused(
         self, memory: Memory, passages: PassageLists
     ) -> Iterator[tuple[list[ReadAnswer], float | None]]:
         answers = self._answers(memory)
-        found = iter(self._scored(memory, answers))
-        for row, texts in enumerate(answers):
-            candidates = []
-            for text, _ids in texts:
-                score, attention = next(found)
-                candidates.append(_supported(text, score, passages[row], attention))
-            null = None if self._no_answer is None else next(found)[0]
-            yield _distinct(candidates), null
+        scores = iter(self._scored(memory, answers))
+        for mine, texts in zip(passages, answers, strict=True):
+            candidates = [_supported(text, next(scores), mine, range(len(mine))) for text, _ in texts]
+            yield _distinct(candidates), None if self._no_answer is None else next(scores)
 
     def _marginal(
         self, memory: Memory, passages: PassageLists, priors: Sequence[torch.Tensor]
@@ -201,7 +181,8 @@ class GenerativeReader:
             candidates = []
             for one in hypotheses:
                 if text := self.seq2seq.words(one.ids):
-                    candidate = _supported(text, one.score, mine, one.weights)
+                    order = np.argsort(-np.array(one.weights), kind="stable").tolist()
+                    candidate = _supported(text, one.score, mine, order)
                     candidates.append(replace(candidate, weights=one.weights))
             yield _distinct(candidates), None
 
@@ -220,19 +201,17 @@ class GenerativeReader:
             rows.append(list(texts.items()))
         return rows
 
-    def _scored(
-        self, memory: Memory, answers: Sequence[Sequence[tuple[str, list[int]]]]
-    ) -> list[tuple[float, list[float]]]:
-        """Log-probability and attention of all answers, row by row, each row followed by its "no answer"."""
+    def _scored(self, memory: Memory, answers: Sequence[Sequence[tuple[str, list[int]]]]) -> list[float]:
+        """Log-probability of all answers, row by row, each row followed by its "no answer"."""
         null = [] if self._no_answer is None else [self._no_answer]
         pairs = [(row, ids) for row, mine in enumerate(answers) for ids in [*(i for _, i in mine), *null]]
-        found: list[tuple[float, list[float]]] = []
+        found: list[float] = []
         at_once = max(1, len(memory))
         for begin in range(0, len(pairs), at_once):
             part = pairs[begin : begin + at_once]
             labels = self.seq2seq.targets([ids for _, ids in part])
-            attention, logp = attend(self.seq2seq, memory.rows([row for row, _ in part]), labels, "norm")
-            found += zip(logp.sum(1).tolist(), attention.tolist(), strict=True)
+            shown = memory.rows([row for row, _ in part])
+            found += self.seq2seq.token_log_probs(shown, labels).sum(1).tolist()
         return found
 
     def _result(self, ranked: Ranked, n_best: int) -> ReadResult:
@@ -264,37 +243,34 @@ def _parts(rows: Sequence[Sequence[Sequence[int]]]) -> Iterator[list[int]]:
 
 
 def find_support(
-    answer: str, passages: Sequence[Passage], attention: Sequence[float]
+    answer: str, passages: Sequence[Passage], order: Sequence[int]
 ) -> tuple[int, int | None, int | None]:
-    """The passage with most attention among those that contain the answer literally, else among all.
+    """The first passage that contains the answer literally, else the first.
 
     Args:
         answer: answer as generated.
         passages: passages that were read, at least one.
-        attention: attention on each passage; larger is more.
+        order: their numbers, the most important first.
 
     Returns:
         Its number, and the characters of its text that are the answer; None where it is not there literally.
 
     Example:
         >>> oslo, bergen = Passage("1", "", "It rains in Bergen."), Passage("2", "", "Oslo is the capital.")
-        >>> find_support("oslo", [oslo, bergen], [0.7, 0.3])
+        >>> find_support("oslo", [oslo, bergen], [0, 1])
         (1, 0, 4)
-        >>> find_support("yes", [oslo, bergen], [0.7, 0.3])
+        >>> find_support("yes", [oslo, bergen], [0, 1])
         (0, None, None)
     """
-    order = sorted(range(len(passages)), key=lambda number: -attention[number])
     for number in order:
         if (span := find_span(answer, passages[number].text)) is not None:
             return number, *span
     return order[0], None, None
 
 
-def _supported(
-    text: str, score: float, passages: Sequence[Passage], attention: Sequence[float]
-) -> ReadAnswer:
+def _supported(text: str, score: float, passages: Sequence[Passage], order: Sequence[int]) -> ReadAnswer:
     """A candidate with its passage, whose spelling counts where the answer stands there."""
-    number, start, end = find_support(text, passages, attention)
+    number, start, end = find_support(text, passages, order)
     if start is not None:
         text = passages[number].text[start:end]
     return ReadAnswer(text, score, 0.0, number, start, end)

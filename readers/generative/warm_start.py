@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedModel
 
 from rag.core.errors import ArtifactError, ConfigError
+from readers.extractive.files import check_tokenizer
 from readers.generative.model import Seq2Seq
 
 _ATTENTION = {
@@ -57,11 +58,7 @@ def warm_start(
             f"a {source.model_type} encoder cannot be warm-started from, expected a bert one",
             hint="name a BERT-like encoder, or a sequence-to-sequence checkpoint as model",
         )
-    if len(tokenizer) > source.vocab_size:
-        raise ArtifactError(
-            f"the tokenizer knows {len(tokenizer)} tokens, the encoder embeds {source.vocab_size}: "
-            "they do not belong together"
-        )
+    check_tokenizer("the encoder", tokenizer, source)
     layers = source.num_hidden_layers
     count = layers if decoder_layers is None else decoder_layers
     if not 1 <= count <= layers:

@@ -9,7 +9,6 @@ from rag.config import load_config, parse_overrides
 from rag.core.errors import ConfigError, ReaderError
 from rag.core.optional import require
 from rag.core.unicode import check_header
-from readers.llm.limits import reply_limits
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 
@@ -73,7 +72,6 @@ class Endpoint:
             api_key=key or "none",
             max_retries=settings.retries,
             timeout=self._openai.Timeout(limit_s, connect=min(limit_s, _CONNECT_S)),
-            http_client=self._openai.DefaultHttpxClient(event_hooks=reply_limits()),
         )
         self._base_url, self._model, self._limit_s = base_url, model, limit_s
         self._more: dict[str, Any] = {"logprobs": True}
@@ -109,7 +107,7 @@ class Endpoint:
 
     def _explained(self, error: Exception) -> ReaderError:
         """What went wrong and what to do, from an error of the package or of an odd reply."""
-        status = getattr(error, "status_code", 0)
+        status, message = getattr(error, "status_code", 0), f": {getattr(error, 'message', ''):.200}"
         if isinstance(error, self._openai.APITimeoutError):
             return ReaderError(
                 f"{self.name}: no reply within {self._limit_s:g} s",
@@ -126,16 +124,13 @@ class Endpoint:
                 f"{self.name}: the reply is not one of the chat protocol ({error})",
                 hint="the address must be that of an OpenAI-compatible server, most end in /v1",
             )
-        key = f"put the right key into the environment variable {KEY_VARIABLE}"
-        hints = {
-            401: key,
-            403: key,
-            404: "check the model's name, and that the address is right (most end in /v1)",
-            429: "it limits requests or has no credit left: wait, or ask fewer at a time, as in "
-            f"#{self._model},parallel=1",
-        }
-        usual = f"question and passages may not fit its window: show fewer, as in #{self._model},passages=5"
-        if status >= 500:
-            usual = "the model server failed: its log has the reason; the question may work later"
-        said = "" if status in (401, 403) else f": {str(getattr(error, 'message', ''))[:200]}"
-        return ReaderError(f"{self.name}: HTTP {status}{said}", hint=hints.get(status, usual))
+        hint = f"question and passages may not fit its window: show fewer, as in #{self._model},passages=5"
+        if status in (401, 403):  # its message may repeat the key
+            hint, message = f"put the right key into the environment variable {KEY_VARIABLE}", ""
+        elif status == 404:
+            hint = "check the model's name, and that the address is right (most end in /v1)"
+        elif status == 429:
+            hint = f"it limits requests: wait, or ask fewer at a time, as in #{self._model},parallel=1"
+        elif status >= 500:
+            hint = "the model server failed: its log has the reason; the question may work later"
+        return ReaderError(f"{self.name}: HTTP {status}{message}", hint=hint)

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1780, 1425),
+    "rag/*.py": (1750, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1450, 1300),
     "rag/cli": (2180, 1300),
@@ -17,7 +17,7 @@ CEILINGS = {
     "rag/docs": (80, 80),
     "rag/eval": (2480, 1900),
     "rag/integrations": (350, 350),
-    "rag/joint": (2610, 2100),
+    "rag/joint": (2600, 2100),
     "rag/metrics": (750, 600),
     "rag/rounds": (840, 450),
     "rag/runtime": (1892, 1100),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (8800, 6600),
     "retrievers": (9470, 6600),
     "serve": (3200, 2600),
-    "tests": (33580, 24000),
+    "tests": (33510, 24000),
 }
 
 

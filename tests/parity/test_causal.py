@@ -17,7 +17,7 @@ from rag.rounds.signals import Judge, to_judge
 from readers.generative.causal import Causal
 from readers.generative.files import load_generator, open_network
 from readers.generative.layout import encode_rows
-from readers.generative.likelihood import leave_one_out, passage_log_likelihood
+from readers.generative.marginal import passage_log_likelihood
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings, Marginal
 from tests.tiny_causal import causal_folder, causal_tokenizer, tiny_causal
@@ -111,7 +111,6 @@ def test_windows_side_by_side_attend_to_all(network: Causal) -> None:
     memory = network.encode([rows])
     found = network.token_log_probs(memory, network.targets([answer]))[0].tolist()
     assert found == pytest.approx(expected, abs=2e-4)
-    assert leave_one_out(network, memory, [answer]).isfinite().all()
 
 
 def test_gradients_flow_through_the_cache(network: Causal) -> None:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rag.core.arrays import Int64
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import ConfigError
 from rag.runtime.seeds import generator
 from readers.extractive.inference import row_tensors
 from readers.extractive.layout import Row
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
-from readers.extractive.training.data import SPAN, YES, ReaderExamples
+from readers.extractive.training.data import SPAN, UNLABELLED, YES, ReaderExamples
+from readers.extractive.training.teacher import TeacherTargets
 
 _NOTHING = np.zeros(0, np.int32)
 _POOL_BATCHES = 64
@@ -34,6 +35,10 @@ class ReaderBatch:
         has_answer: (B,) bool; where False the acceptable "spans" are the [CLS] of every row.
         positive: (B, P) bool.
         wanted: (B, P, L) bool, tokens of an answer, or [CLS] of a passage whose answer is "yes" or "no".
+        labelled: (B,) bool, False for questions that are learnt from the teacher alone.
+        taught: (B, 2, P, S) float32, a teacher's start and end logits, NaN where it says nothing; None
+            without a teacher.
+        taught_relevance: (B, P) float32, likewise.
         tokens: number of tokens in the batch, without padding.
     """
 
@@ -47,6 +52,9 @@ class ReaderBatch:
     has_answer: torch.Tensor
     positive: torch.Tensor
     wanted: torch.Tensor
+    labelled: torch.Tensor
+    taught: torch.Tensor | None
+    taught_relevance: torch.Tensor | None
     tokens: int
 
 
@@ -59,9 +67,10 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row, and the answers as positions in it."""
+    """One row, the number of its pair or -1, and the answers as positions in it."""
 
     row: Row
+    pair: int
     spans: Spans
     is_positive: bool
 
@@ -73,12 +82,17 @@ class ReaderBatches:
     by row length and cut into batches of at most `tokens_per_batch` padded tokens, and the batches of a pool
     are shuffled.
 
+    Args:
+        targets: a teacher's logits; training is then on these questions and pairs alone.
+
     Raises:
         ConfigError: a stage leaves no room for text, or no step is left.
     """
 
-    def __init__(self, examples: ReaderExamples, config: ReaderTrainConfig) -> None:
-        self.examples = examples
+    def __init__(
+        self, examples: ReaderExamples, config: ReaderTrainConfig, targets: TeacherTargets | None = None
+    ) -> None:
+        self.examples, self.targets = examples, targets
         self.config = config
         self._seed = config.seed
         self._question_lengths = np.minimum(examples.questions.lengths, config.question_tokens)
@@ -130,10 +144,12 @@ class ReaderBatches:
 
     def _mixture(self, stage: ReaderStage, draw: np.random.Generator) -> Int64:
         """Questions of the stage, in order: each set's own passes over its questions, shuffled together."""
+        sets = [(np.flatnonzero(self.examples.sets == n), s.weight) for n, s in enumerate(self.config.train)]
+        if self.targets is not None:
+            sets = [(self.targets.questions, 1.0)]
         parts = []
-        for number, one in enumerate(self.config.train):
-            own = np.flatnonzero(self.examples.sets == number)
-            wanted = round(stage.epochs * self.config.epochs * one.weight * len(own))
+        for own, weight in sets:
+            wanted = round(stage.epochs * self.config.epochs * weight * len(own))
             if wanted:
                 passes = -(-wanted // len(own))
                 parts.append(np.concatenate([draw.permutation(own) for _ in range(passes)])[:wanted])
@@ -159,14 +175,16 @@ class ReaderBatches:
         data = self.examples
         begin, end = int(data.bounds[question]), int(data.bounds[question + 1])
         middle = begin + int(data.positives[question])
+        pairs = [n for n in range(begin, end) if self.targets is None or n in self.targets.pairs]
+        positive, negative = [n for n in pairs if n < middle], [n for n in pairs if n >= middle]
         has_answer = middle > begin and (stage.negatives == 0 or not draw.random() < stage.no_answer_fraction)
         chosen: list[tuple[int, int, bool]] = []
         if has_answer:
             first = self.config.spans == "first" and data.types[question] == SPAN
-            taken = [0] if first else draw.permutation(middle - begin)[: stage.positives].tolist()
-            chosen = [(int(data.passages[begin + n]), begin + n, True) for n in taken]
+            taken = positive[:1] if first else draw.permutation(positive)[: stage.positives].tolist()
+            chosen = [(int(data.passages[pair]), pair, True) for pair in taken]
         wanted = 1 + stage.negatives - len(chosen)
-        known = draw.permutation(np.arange(middle, end))[:wanted].tolist()
+        known = draw.permutation(negative)[:wanted].tolist()
         chosen += [(int(data.passages[pair]), pair, False) for pair in known]
         mine = set(data.passages[begin:end].tolist())
         while len(chosen) < 1 + stage.negatives:  # too few: add passages of other questions
@@ -201,7 +219,7 @@ class ReaderBatches:
             for first, last in spans.tolist()
             if begin <= first and last < begin + len(window)
         }
-        return _Row(frame.row(window, first_token=begin), list(inside), is_positive)
+        return _Row(frame.row(window, first_token=begin), number, list(inside), is_positive)
 
     def _assemble(self, rows: Sequence[_Row], answered: Sequence[bool], types: Int64) -> ReaderBatch:
         groups, per_group = len(answered), len(rows) // len(answered)
@@ -236,6 +254,16 @@ class ReaderBatches:
         for group, found in enumerate(targets):
             flat[group, : len(found)] = found
             acceptable[group, : len(found)] = True
+        taught: Float32 | None = None
+        relevance: Float32 | None = None
+        if self.targets is not None:
+            taught = np.full((groups, 2, per_group, size), np.nan, np.float32)
+            relevance = np.full((groups, per_group), np.nan, np.float32)
+            for at, row in enumerate(rows):
+                if (target := self.targets.pairs.get(row.pair)) is not None:
+                    group, place = divmod(at, per_group)
+                    target.fill(row.row, longest, taught[group, :, place])
+                    relevance[group, place] = target.heads[0]
         return ReaderBatch(
             input_ids=ids,
             attention_mask=mask,
@@ -247,5 +275,8 @@ class ReaderBatches:
             has_answer=torch.tensor(answered),
             positive=torch.from_numpy(positive.reshape(groups, per_group)),
             wanted=torch.from_numpy(wanted.reshape(groups, per_group, longest)),
+            labelled=torch.from_numpy(types != UNLABELLED),
+            taught=None if taught is None else torch.from_numpy(taught),
+            taught_relevance=None if relevance is None else torch.from_numpy(relevance),
             tokens=int(mask.sum()),
         )

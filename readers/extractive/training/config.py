@@ -18,14 +18,12 @@ Normalisation = Literal["shared", "passage"]
 class TrainingSet(Config):
     """Questions to train on, or to calibrate on.
 
+    Positives of a question are its gold passages that hold an answer, or else all passages that hold one.
+
     Attributes:
         questions: file of any known format; results of `rag retrieve` or FiD's files carry their passages.
-        retrieved: file with results of `rag retrieve` for these questions, as further passages.
-        serving: file with results, for the held-out questions, of the retriever that the finished reader will
-            be used with; ranking and calibration are fitted on them. None means `retrieved`, or else the
-            passages of the questions.
-        positives: passages that count as positives: the "gold" ones of the set; all that "match" an answer,
-            whether gold or not; "both"; or "auto": gold where a question has them, otherwise match.
+        retrieved: file with results of `rag retrieve` for these questions: further passages to train on; to
+            calibrate, they are read alone, and should be of the retriever that the reader will be used with.
         weight: how often its questions are drawn, relative to once per epoch.
         held_out: share of its articles that is held out for validation, calibration and tuning; 0: none.
         max_answer_words: longer answers are ignored, as are questions that have no other; 0 means no limit.
@@ -33,6 +31,7 @@ class TrainingSet(Config):
             trained on them gives overlong answers.
         unanswerable: train also on questions without answers, as having none in their passages; for sets such
             as SQuAD 2.0.
+        labelled: whether its answers are learnt; if not, its questions are learnt from the teacher alone.
         window_words: gold passages are split into windows of this many words; windows without the answer are
             negatives, the most similar to the question first. 0 does not split them. For sets whose questions
             come with a long document.
@@ -42,12 +41,11 @@ class TrainingSet(Config):
 
     questions: Path
     retrieved: Path | None = None
-    serving: Path | None = None
-    positives: Literal["auto", "gold", "match", "both"] = "auto"
     weight: float = Field(default=1.0, ge=0)
     held_out: float = Field(default=0.045, ge=0, lt=1)
     max_answer_words: int = Field(default=0, ge=0)
     unanswerable: bool = False
+    labelled: bool = True
     window_words: int = Field(default=0, ge=0)
     where: Mapping[str, str] = Field(default_factory=dict)
     name: str = ""
@@ -123,8 +121,8 @@ class ReaderTrainConfig(TrainConfig):
     Attributes:
         train: question sets, with mixing weights.
         calibrate: further sets on which ranking and calibration are fitted, but the network is not trained.
-        encoder: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
-            `all-MiniLM-L6-v2`.
+        encoder: Hugging Face name or folder of an encoder, or of a reader to go on from, or "shipped" for the
+            reader that ships; None is the embedded `all-MiniLM-L6-v2`.
         answer_types: the network can also answer "yes" and "no", without a span.
         skim_layer: number of the layer with an early head that predicts which passages may hold the answer; 0
             for no such head.
@@ -137,6 +135,11 @@ class ReaderTrainConfig(TrainConfig):
         normalisation: set of positions over which the softmax is taken.
         selection_weight: weight of the passage selection loss; with 0 the network has no passage logit.
         skim_weight: weight of the loss of the early head, if there is one (`skim_layer`).
+        teacher: a reader whose distributions are learnt (`readers.extractive.training.teacher`): a folder of
+            `rag train reader`, a checkpoint, or "shipped".
+        teacher_weight: share of the teacher's part in the loss; that of the answers has the rest.
+        temperature: logits of teacher and student are divided by it.
+        teacher_questions: number of questions that the teacher reads; only these are trained on.
         stages: parts of the run, one after the other.
         validation_questions: number of held-out questions that are scored during training.
         calibration_questions: number of questions per set on which ranking and calibration are fitted.
@@ -164,6 +167,10 @@ class ReaderTrainConfig(TrainConfig):
     normalisation: Normalisation = "shared"
     selection_weight: float = Field(default=0.0, ge=0)
     skim_weight: float = Field(default=0.2, ge=0)
+    teacher: str | None = None
+    teacher_weight: float = Field(default=0.5, gt=0, le=1)
+    temperature: float = Field(default=2.0, gt=0)
+    teacher_questions: int = Field(default=2000, ge=1)
     stages: tuple[ReaderStage, ...] = Field(default=_RECIPE, min_length=1)
     validation_questions: int = Field(default=600, ge=1)
     calibration_questions: int = Field(default=1000, ge=1)
@@ -189,4 +196,6 @@ class ReaderTrainConfig(TrainConfig):
         known = [one.label for one in (*self.train, *self.calibrate)]
         if twice := sorted({label for label in known if known.count(label) > 1}):
             raise ValueError(f"two sets are called {twice[0]!r}: give them names (name: …)")
+        if self.teacher is None and not all(one.labelled for one in self.train):
+            raise ValueError("a set with labelled: false is learnt from a teacher: name it as teacher")
         return self

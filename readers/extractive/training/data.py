@@ -19,7 +19,7 @@ from readers.extractive.layout import PairTemplate, pair_template
 from readers.extractive.tokens import TokenizedTexts, tokenize_texts
 from readers.extractive.training.config import TrainingSet
 
-SPAN, YES, NO = 0, 1, 2
+SPAN, YES, NO, UNLABELLED = 0, 1, 2, 3
 _MAX_SPANS = 10  # in one passage, as in DPR
 _MAX_ANSWER_TOKENS = 60
 
@@ -41,7 +41,7 @@ def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
 
     Args:
         one: the set.
-        serving: take only the passages of the set's `serving` file, if it has one.
+        serving: take only the retrieved passages, if there are any.
 
     Raises:
         DataError: a file is wrong, no question is left, or `retrieved` has fewer than half of them.
@@ -51,7 +51,7 @@ def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
         raise DataError(
             f"{one.questions}: no question with answers" + (f" where {dict(one.where)}" if one.where else "")
         )
-    path = one.serving if serving and one.serving is not None else one.retrieved
+    path = one.retrieved
     if path is None and "ctxs" in questions[0].meta:  # results of `rag retrieve`, or a file of FiD's
         path = one.questions
     retrieved: dict[str, tuple[Candidate, ...]] = {}
@@ -77,6 +77,8 @@ def read_set(one: TrainingSet, *, serving: bool = False) -> list[Example]:
 
 def _shortened(one: TrainingSet, question: Question) -> Question:
     """The question without the answers that are too long; SQuAD's places belong to its first answer alone."""
+    if not one.labelled:
+        return replace(question, answers=(), answer_starts=())
     if not one.max_answer_words or question.answers_are_regex:
         return question
     short = tuple(a for a in question.answers if len(a.split()) <= one.max_answer_words)
@@ -85,7 +87,7 @@ def _shortened(one: TrainingSet, question: Question) -> Question:
 
 
 def _is_used(question: Question, one: TrainingSet) -> bool:
-    return (bool(question.answers) or one.unanswerable) and all(
+    return (bool(question.answers) or one.unanswerable or not one.labelled) and all(
         str(question.meta.get(field)) == value for field, value in one.where.items()
     )
 
@@ -162,12 +164,13 @@ class ReaderExamples:
         questions: Q tokenised questions.
         titles, texts: N tokenised titles and texts.
         sets: (Q,) set of each question.
-        types: (Q,) SPAN, YES or NO.
+        types: (Q,) SPAN, YES, NO or UNLABELLED.
         bounds: (Q + 1,); the pairs of question q are bounds[q]:bounds[q + 1], positives first.
         positives: (Q,) number of positive pairs per question.
         passages: (C,) passage of each pair.
         span_bounds, spans: (C + 1,) and (S, 2): first and last token of each answer in the passage's text.
         template: special tokens of the rows.
+        question_texts, passage_texts: Q questions; N titles and texts.
     """
 
     questions: TokenizedTexts
@@ -181,6 +184,8 @@ class ReaderExamples:
     span_bounds: Int64
     spans: Int64
     template: PairTemplate
+    question_texts: Sequence[str]
+    passage_texts: Sequence[tuple[str, str]]
 
     def __len__(self) -> int:
         return len(self.sets)
@@ -196,7 +201,7 @@ def load_examples(
     """Tokenise everything once. Questions without a passage that contains an answer are left out and counted.
 
     Args:
-        sets: question sets, whose settings decide which passages are positive, with their examples.
+        sets: question sets with their examples.
         answer_types: keep questions whose answer is "yes" or "no".
         negatives_top_k: maximum number of passages without the answer to keep, best first.
 
@@ -211,8 +216,8 @@ def load_examples(
 
     roles: list[tuple[list[tuple[Candidate, list[tuple[int, int]]]], list[Candidate]]] = []
     numbered = [(number, example) for number, (_, examples) in enumerate(sets) for example in examples]
-    for place, example in numbered:
-        positive, negative = _roles(example, sets[place][0].positives, answer_types)
+    for _, example in numbered:
+        positive, negative = _roles(example, answer_types)
         roles.append((positive, negative[:negatives_top_k]))
         for candidate in (*(c for c, _ in positive), *roles[-1][1]):
             number(candidate)
@@ -244,23 +249,27 @@ def load_examples(
             "no question has a passage that answers it",
             hint="give gold passages, or `retrieved` results that hold the answers",
         )
+    question_texts = [example.question for _, example in kept]
+    types = [answer_type(example) if sets[place][0].labelled else UNLABELLED for place, example in kept]
     return ReaderExamples(
-        questions=tokenize_texts(tokenizer, [example.question for _, example in kept]),
+        questions=tokenize_texts(tokenizer, question_texts),
         titles=titles,
         texts=texts,
         sets=np.array([place for place, _ in kept], np.int64),
-        types=np.array([answer_type(example) for _, example in kept], np.int64),
+        types=np.array(types, np.int64),
         bounds=np.array(bounds, np.int64),
         positives=np.array(positives, np.int64),
         passages=np.array(passages, np.int64),
         span_bounds=np.array(span_bounds, np.int64),
         spans=np.array(spans, np.int64).reshape(-1, 2),
         template=pair_template(tokenizer),
+        question_texts=question_texts,
+        passage_texts=list(known),
     )
 
 
 def _roles(
-    example: Example, mode: str, answer_types: bool
+    example: Example, answer_types: bool
 ) -> tuple[list[tuple[Candidate, list[tuple[int, int]]]], list[Candidate]]:
     """Positive passages with the places of the answers in them, and negatives."""
     gold = example.of_role("positive")
@@ -269,12 +278,11 @@ def _roles(
     if answer_type(example) != SPAN:
         others = [c for c in example.candidates if c.role != "positive"]
         return ([(c, []) for c in gold], others) if answer_types else ([], [])
-    if mode == "auto":
-        mode = "gold" if any(c.has_answer for c in gold) else "match"
+    has_gold = any(c.has_answer for c in gold)
     matcher = AnswerMatcher(example.answers, example.answer_mode)
     positive = []
     for candidate in example.candidates:
-        if candidate.has_answer and (candidate.role == "positive" or mode != "gold"):
+        if candidate.has_answer and (candidate.role == "positive" or not has_gold):
             places = matcher.places(candidate.passage.text)
             annotated = _annotated(example, candidate)
             places = annotated + [place for place in places if place not in annotated]

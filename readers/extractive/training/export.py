@@ -54,7 +54,7 @@ def export_int8(
     *,
     name: str,
     settings: ReaderSettings,
-    calibration: Calibration,
+    calibration: Calibration = Calibration(),  # noqa: B008
     retriever: dict[str, Any] | None = None,
 ) -> ReaderManifest:
     """Write the reader that ships: int8 weights, tokenizer, configuration, `reader.json` last.
@@ -104,18 +104,18 @@ def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:
     atomic_write_json(path, described)
 
 
-def add_ranges(folder: Path, examples: Sequence[Example]) -> bool:
+def add_ranges(folder: Path, examples: Sequence[Example]) -> ReaderManifest:
     """Measure the ranges of a finished reader's activations and store them beside its weights.
 
     Args:
         examples: read with their first passages; a few hundred are enough, none of them from a test set.
 
     Returns:
-        Whether there are ranges now; there are none for a network that int8 inference does not cover.
+        The content of its `reader.json`, with no ranges for a network that int8 inference does not cover.
     """
-    parts = load_parts(folder)
+    parts, manifest = load_parts(folder), load_manifest(ReaderManifest, folder)
     if not FastSpanModel.supports(parts.model):
-        return False
+        return manifest
     encoder: Any = parts.model.encoder
     recorder = RangeRecorder(encoder.state_dict(), encoder.config)
     model = FastSpanModel(parts.model, "fp32")
@@ -129,5 +129,6 @@ def add_ranges(folder: Path, examples: Sequence[Example]) -> bool:
         save_file({name: tensor.clone() for name, tensor in recorder.ranges.items()}, temporary)
         temporary.chmod(0o644)
     changes = {"ranges_file": RANGES_FILE, "ranges_sha256": sha256_file(path)}
-    load_manifest(ReaderManifest, folder).model_copy(update=changes).save(folder)
-    return True
+    manifest = manifest.model_copy(update=changes)
+    manifest.save(folder)
+    return manifest

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from rag.core.files import replaced_folder
-from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.data.text import f1
 from rag.runtime.seeds import generator
@@ -19,27 +18,16 @@ from rag.training.card import Card
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
-from readers.extractive.training.calibrate import too_few, tune
+from readers.extractive.training.calibrate import tune
 from readers.extractive.training.config import ReaderTrainConfig
 from readers.extractive.training.data import is_right, read_set
 from readers.extractive.training.export import add_ranges, export_int8, export_trained
-from readers.manifest import Calibration, load_manifest
+from readers.manifest import load_manifest
 from readers.protocols import Reader
 
 _CHUNK = 256
 _RETRIEVED = 5  # retrieved passages that are read for a question without gold ones
 RANGE_QUESTIONS = 200  # on whose passages the ranges of activations are measured
-
-
-def check_held_out(config: ReaderTrainConfig, held_out: Mapping[str, Sequence[Example]]) -> None:
-    """Check before training that there are enough held-out questions to calibrate on afterwards.
-
-    Raises:
-        DataError: only one held-out question has retrieved passages.
-    """
-    count = sum(len(held_out[one.label]) for one in config.train if one.serving or one.retrieved)
-    if count == 1 and not config.calibrate:
-        raise too_few()
 
 
 def finish(
@@ -57,37 +45,26 @@ def finish(
         weights: the trained fp32 weights by the model's names.
         held_out: held-out questions by set.
         settings: from which the tuning of ranking and confidence starts.
-        learnt: examples of the training, to measure ranges of activations on where none is held out.
+        learnt: examples of the training, to measure ranges of activations on.
 
     Returns:
         Figures by name.
     """
     export_trained(config.out / "trained", model, weights, tokenizer)
     sets = _serving(config, held_out)
-    everything = [example for examples in held_out.values() for example in examples]
-    everything = everything or [example for examples in sets.values() for example in examples] or [*learnt]
-    ranged = draw(everything, RANGE_QUESTIONS, config, 7)
-
-    def export(folder: Path, settings: ReaderSettings, calibration: Calibration) -> ExtractiveReader:
-        export_int8(
-            folder, model, weights, tokenizer, name=config.name, settings=settings, calibration=calibration
-        )
-        if ranged:
-            add_ranges(folder, ranged)
-        return ExtractiveReader.load(folder, precision=config.precision)
-
     figures: dict[str, Any] = {}
     with replaced_folder(config.out / "reader") as folder:  # it appears only with ranking and confidence
-        reader = export(folder, settings, Calibration())
-        for label, examples in held_out.items():
-            if shown := draw(examples, config.validation_questions, config, 4):
-                figures[f"gold passages, held-out {label}"] = reading_scores(reader, shown)
-        if sets:
-            tuned = tune(reader, sets)
-            figures["retrieved, held-out"] = tuned.figures
-            reader.close()
-            reader = export(folder, tuned.settings, tuned.calibration)
-        reader.close()
+        export_int8(folder, model, weights, tokenizer, name=config.name, settings=settings)
+        manifest = add_ranges(folder, learnt)
+        with closing(ExtractiveReader.load(folder, precision=config.precision)) as reader:
+            for label, examples in held_out.items():
+                if shown := draw(examples, config.validation_questions, config, 4):
+                    figures[f"gold passages, held-out {label}"] = reading_scores(reader, shown)
+            if sets:
+                tuned = tune(reader, sets)
+                figures["retrieved, held-out"] = tuned.figures
+                changes = {"settings": tuned.settings, "calibration": tuned.calibration}
+                manifest.model_copy(update=changes).save(folder)
     return figures
 
 
@@ -105,7 +82,7 @@ def _serving(
     for one in (*config.train, *config.calibrate):
         chosen = {example.id for example in held_out.get(one.label, ())}
         is_learnt = one in config.train
-        if is_learnt and not (chosen and (one.serving or one.retrieved)):
+        if is_learnt and not (chosen and one.retrieved):
             continue
         examples = read_set(one, serving=True)
         examples = [e for e in examples if e.candidates and (e.id in chosen or not is_learnt)]
@@ -128,7 +105,7 @@ def reading_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, flo
     scores: list[tuple[float, float]] = []
     for begin in range(0, len(examples), _CHUNK):
         part = examples[begin : begin + _CHUNK]
-        passages = [_passages(example) for example in part]
+        passages = [e.positives or e.passages[:_RETRIEVED] for e in part]
         given = [[1.0] * len(found) for found in passages]
         results = reader.read([example.question for example in part], passages, given, n_best=1)
         for example, result in zip(part, results, strict=True):
@@ -138,7 +115,3 @@ def reading_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, flo
             scores.append((right, overlap))
     em, overlap = 100.0 * np.array(scores).reshape(-1, 2).sum(axis=0) / max(1, len(examples))
     return {"em": round(float(em), 2), "f1": round(float(overlap), 2)}
-
-
-def _passages(example: Example) -> Sequence[Passage]:
-    return example.positives or example.passages[:_RETRIEVED]

@@ -61,7 +61,7 @@ def span_loss(
 
     Note:
         The factor ½ keeps the scale of the usual mean of start and end cross-entropy. DPR's own code adds
-        this loss, without the ½, and that of `selection_loss` up over a batch; AdamW does not notice.
+        this loss, without the ½, and that of the passage selection up over a batch; AdamW does not notice.
         "No answer" is no hidden choice among the passages: all of them lack it. So the [CLS] of all passages
         count together: their probabilities are summed if the softmax is shared, and
         multiplied (their logarithms averaged) if each passage has its own.
@@ -84,53 +84,54 @@ def span_loss(
     return -0.5 * value.mean()
 
 
-def selection_loss(relevance: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
-    r"""−log Σ_{p positive} softmax(relevance)_p, averaged over the questions that have a positive passage.
-
-    With one positive it is the cross-entropy of DPR's passage selection.
+def teacher_loss(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    r"""T²·KL(softmax(teacher/T) ‖ softmax(student/T)), averaged over the rows that a teacher speaks about.
 
     Args:
-        relevance: (B, P) passage logits.
-        positive: (B, P) bool.
+        student: (B, N) logits.
+        teacher: (B, N) logits; −inf for a probability of 0, NaN where the teacher says nothing: these places
+            are left out of both distributions.
+        temperature: T; the factor T² keeps the size of the gradient.
 
     Source:
-        Karpukhin et al. 2020, equation 4.
+        Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network", section 2.
 
     Example:
-        >>> float(selection_loss(torch.zeros(1, 2), torch.tensor([[True, True]])))
-        -0.0
+        >>> even = torch.zeros(1, 2)
+        >>> round(float(teacher_loss(even, torch.tensor([[0.0, float("-inf")]]), 1.0)), 4)
+        0.6931
     """
-    return marginal_loss(relevance, torch.ones_like(positive), positive)
+    silent = teacher.isnan()
+    floor = torch.finfo(student.dtype).min
+    log_q = (student / temperature).masked_fill(silent, floor).log_softmax(-1)
+    log_p = (teacher.to(student.dtype) / temperature).masked_fill(silent, float("-inf"))
+    speaks = log_p.isfinite().any(-1)
+    log_p = log_p[speaks].log_softmax(-1)
+    p = log_p.exp()
+    return temperature**2 * (p * (log_p.clamp_min(floor) - log_q[speaks])).sum() / speaks.sum().clamp_min(1)
 
 
-def skim_loss(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    r"""−log Σ_{t wanted} softmax(logits)_t over the allowed positions of all passages of a question.
+def marginal_loss(logits: torch.Tensor, allowed: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    r"""−log Σ_{n right} softmax(allowed logits)_n, averaged over the questions with a right position.
 
-    The logits come from an early layer. Their log-sum-exp over a passage estimates whether the answer is
-    there, so that other passages can be dropped before the late layers.
-
-    Args:
-        logits: (B, P, L), one per token.
-        allowed, wanted: (B, P, L) bool; a question without a wanted token does not count.
-
-    Source:
-        After Guan et al. 2022, "Block-Skim: Efficient Question Answering for Transformer".
-
-    Note:
-        The paper predicts blocks of 32 tokens from attention maps, each with a separate loss.
-    """
-    return marginal_loss(logits.flatten(1), allowed.flatten(1), wanted.flatten(1))
-
-
-def marginal_loss(logits: torch.Tensor, allowed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """−log Σ_{t wanted} softmax(allowed logits)_t, averaged over the questions with a wanted position.
+    Over passages it chooses the positive ones; with one positive it is the cross-entropy of DPR's passage
+    selection. Over the tokens of all passages, with logits of an early layer, it learns where the answer is:
+    their log-sum-exp over a passage tells whether to drop it before the late layers.
 
     Args:
         logits: (B, N).
-        allowed, wanted: (B, N) bool; questions without a wanted position do not count.
+        allowed, right: (B, N) bool; questions without a right position do not count.
+
+    Source:
+        Karpukhin et al. 2020, equation 4; after Guan et al. 2022, "Block-Skim: Efficient Question Answering
+        for Transformer", which predicts blocks of 32 tokens from attention maps, each with a separate loss.
+
+    Example:
+        >>> float(marginal_loss(torch.zeros(1, 2), *torch.ones(2, 1, 2, dtype=torch.bool)))
+        -0.0
     """
     floor = torch.finfo(logits.dtype).min
     logp = logits.masked_fill(~allowed, floor).log_softmax(-1)
-    value = logp.masked_fill(~wanted, floor).logsumexp(-1)  # (B,)
-    counts = wanted.any(-1)
+    value = logp.masked_fill(~right, floor).logsumexp(-1)  # (B,)
+    counts = right.any(-1)
     return -torch.where(counts, value, torch.zeros_like(value)).sum() / counts.sum().clamp_min(1)

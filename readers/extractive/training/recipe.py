@@ -1,5 +1,6 @@
 """Train an extractive reader: the recipe, top to bottom."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,14 @@ from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import load_examples, read_set
 from readers.extractive.training.finish import (
     RANGE_QUESTIONS,
-    check_held_out,
     draw,
     finish,
     reader_card,
     reading_scores,
 )
-from readers.extractive.training.losses import selection_loss, skim_loss, span_loss
+from readers.extractive.training.losses import marginal_loss, span_loss, teacher_loss
 from readers.extractive.training.start import start_model
+from readers.extractive.training.teacher import ask_teacher
 
 _TABLE_SPANS = 24  # the best eight spans of a table are often variants of one cell
 
@@ -63,15 +64,19 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     held_out: dict[str, list[Example]] = {}
     for one in config.train:
         kept, held_out[one.label] = hold_out(
-            read_set(one), one.held_out, config.seed, lambda example: example.article
+            read_set(one),
+            one.held_out if one.labelled else 0.0,
+            config.seed,
+            lambda example: example.article,
         )
         learnt.append((one, kept))
-    check_held_out(config, held_out)
     examples = load_examples(
         learnt, tokenizer, answer_types=config.answer_types, negatives_top_k=config.negatives_top_k
     )
     shown = draw([e for _, kept in learnt for e in kept], RANGE_QUESTIONS, config, 7)
     del learnt
+    targets = ask_teacher(config, examples, run.device)
+    examples = replace(examples, question_texts=(), passage_texts=())
     watched = draw([e for found in held_out.values() for e in found], config.validation_questions, config, 4)
     settings = ReaderSettings(
         max_tokens=min(384, position_limit(read_config(model_folder(config.encoder)))),
@@ -91,7 +96,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         return finish(config, model, trained.weights, tokenizer, held_out, settings, shown)
 
     return Method(
-        model, master, ReaderBatches(examples, config),
+        model, master, ReaderBatches(examples, config, targets),
         lambda batch: reader_loss(model, batch, config, run.device), export, reader_card(config),
         evaluate=evaluate if watched else None,
         facts={
@@ -99,15 +104,15 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
             "training questions": len(examples),
             "held-out questions": sum(map(len, held_out.values())),
             "passages": len(examples.texts),
+            **({} if targets is None else {"passages that the teacher read": len(targets.pairs)}),
         },
     )  # fmt: skip
 
 
 def reader_loss(module: torch.nn.Module, batch: ReaderBatch, config: ReaderTrainConfig, device: str) -> Loss:
     """Forward pass and the sum of the losses that `config.objective` asks for."""
-    moved: dict[str, Any] = {
-        name: getattr(batch, name).to(device) for name in ReaderBatch.__slots__ if name != "tokens"
-    }
+    tensors = {name: getattr(batch, name) for name in ReaderBatch.__slots__ if name != "tokens"}
+    moved = {name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None}
     output = module(moved["input_ids"], moved["attention_mask"], moved["token_type_ids"])
     groups, per_group, _ = moved["allowed"].shape
     start = output.start.unflatten(0, (groups, per_group))  # (B, P, L)
@@ -115,21 +120,35 @@ def reader_loss(module: torch.nn.Module, batch: ReaderBatch, config: ReaderTrain
     if config.answer_types:  # "yes" and "no" are positions behind the tokens
         words = output.words.unflatten(0, (groups, per_group))  # (B, P, 2)
         start, end = torch.cat([start, words], -1), torch.cat([end, words], -1)
-    value = span_loss(
-        start,
-        end,
-        moved["allowed"],
-        moved["starts"],
-        moved["ends"],
-        moved["acceptable"],
-        has_answer=moved["has_answer"],
-        normalisation=config.normalisation,
-    )
+    normalisation, labelled = config.normalisation, moved["labelled"]
+    value = start.new_zeros(())
+    if labelled.any():
+        spans = (moved[name][labelled] for name in ("allowed", "starts", "ends", "acceptable"))
+        value = labelled.float().mean() * span_loss(
+            start[labelled], end[labelled], *spans, has_answer=moved["has_answer"][labelled],
+            normalisation=normalisation,
+        )  # fmt: skip
     if config.selection_weight:
         relevance = output.relevance.unflatten(0, (groups, per_group))  # (B, P)
-        value = value + config.selection_weight * selection_loss(relevance, moved["positive"])
+        positive = moved["positive"]
+        selection = marginal_loss(relevance, torch.ones_like(positive), positive)
+        value = value + config.selection_weight * selection
     if output.skim is not None and config.skim_weight:
         skim = output.skim.unflatten(0, (groups, per_group))  # (B, P, L)
-        allowed = moved["allowed"][..., : skim.shape[-1]]
-        value = value + config.skim_weight * skim_loss(skim, allowed, moved["wanted"])
-    return Loss(value, examples=groups, tokens=batch.tokens)
+        inside = (moved["allowed"][..., : skim.shape[-1]], moved["wanted"])
+        early = marginal_loss(skim.flatten(1), *(where.flatten(1) for where in inside))
+        value = value + config.skim_weight * early
+    figures: dict[str, torch.Tensor] = {}
+    if "taught" in moved:
+        shape = (groups, -1) if normalisation == "shared" else (groups * per_group, -1)
+        taught = moved["taught"].masked_fill(~moved["allowed"][:, None], float("nan"))  # (B, 2, P, S)
+        parts = [
+            teacher_loss(own.reshape(shape), taught[:, side].reshape(shape), config.temperature) / 2
+            for side, own in enumerate((start, end))
+        ]
+        if config.selection_weight:
+            selection = teacher_loss(relevance, moved["taught_relevance"], config.temperature)
+            parts.append(config.selection_weight * selection)
+        figures = {"answer_loss": value, "teacher_loss": torch.stack(parts).sum()}
+        value = value.lerp(figures["teacher_loss"], config.teacher_weight)
+    return Loss(value, examples=groups, tokens=batch.tokens, parts=figures)

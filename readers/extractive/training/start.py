@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoTokenizer
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import embedded_encoder_dir, position_limit
-from readers.extractive.files import check_tokenizer, load_parts
+from readers.extractive.files import SHIPPED_READER, check_tokenizer, load_parts
 from readers.extractive.model import SpanModel
 from readers.extractive.tokens import check_offsets
 from readers.manifest import READER_FILE
@@ -41,7 +41,7 @@ def start_model(
         MismatchedArtifactError: the tokenizer is not that of the encoder.
         ConfigError: the stages or layers do not fit the encoder, or the tokenizer gives no offsets.
     """
-    folder = encoder or str(embedded_encoder_dir())
+    folder = str(SHIPPED_READER) if encoder == "shipped" else encoder or str(embedded_encoder_dir())
     hint = "give a Hugging Face name, or a folder with configuration, weights and tokenizer"
     with loading(f"{folder}: no encoder with a tokenizer there", hint=hint):
         tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
@@ -56,12 +56,18 @@ def start_model(
     else:
         model = SpanModel.from_encoder(folder, seed=seed)
     model.add_heads(passage=passage_head, skim_layer=skim_layer, seed=seed)
-    _check(folder, model, tokenizer, longest)
+    network: Any = model.encoder
+    check_offsets(folder, tokenizer)
+    check_tokenizer(folder, tokenizer, network.config)
+    if longest > (positions := position_limit(network.config.to_dict())):
+        raise ConfigError(
+            f"rows have {longest} tokens, the encoder reads at most {positions}",
+            hint="lower full_tokens and max_tokens (joint_tokens of `rag train mlm` and `realm`)",
+        )
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = dropout
     if freeze_word_embeddings:
-        network: Any = model.encoder
         network.get_input_embeddings().weight.requires_grad_(False)
     return model, tokenizer
 
@@ -72,15 +78,3 @@ def _answers_questions(folder: str) -> bool:
     except (OSError, ValueError, KeyError):
         return False  # the encoder's loader says what is wrong
     return any(name.endswith("ForQuestionAnswering") for name in names)
-
-
-def _check(folder: str, model: SpanModel, tokenizer: Any, row_tokens: int) -> None:
-    check_offsets(folder, tokenizer)
-    encoder: Any = model.encoder
-    check_tokenizer(folder, tokenizer, encoder.config)
-    longest = position_limit(encoder.config.to_dict())
-    if row_tokens > longest:
-        raise ConfigError(
-            f"rows have {row_tokens} tokens, the encoder reads at most {longest}",
-            hint="lower full_tokens and max_tokens (joint_tokens of `rag train mlm` and `realm`)",
-        )

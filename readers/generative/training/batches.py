@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rag.core.arrays import Int64
-from rag.core.errors import DataError
 from rag.data.examples import Example
 from rag.runtime.seeds import generator
 from readers.generative.layout import encode_rows
@@ -46,16 +44,8 @@ class GeneratorBatches:
         self._config, self._settings, self._tokenizer = config, settings, tokenizer
         self._answer_ids = seq2seq.answer_ids
         self._examples = examples
-        if config.without_answer == "skip":
-            self._examples = [example for example in examples if _holding(example)]
-            if not self._examples:
-                raise DataError(
-                    f"none of {len(examples)} questions has a passage that holds its answer",
-                    hint="leave without_answer=skip out, or give positives or more passages",
-                )
         steps = [max(1, round(stage.steps * config.epochs)) for stage in config.stages]
         self._ends = [end * config.accumulate for end in np.cumsum(steps).tolist()]
-        self._orders: dict[tuple[int, int], Int64] = {}
 
     def __len__(self) -> int:
         most = self._config.max_steps
@@ -68,15 +58,12 @@ class GeneratorBatches:
         inside = number - (self._ends[place - 1] if place else 0)
         draw = generator(self._config.seed, 3, number)
         total = len(self._examples)
-        wanted = range(inside * stage.batch_size, (inside + 1) * stage.batch_size)
-        chosen = [int(self._order(place, i // total, total)[i % total]) for i in wanted]
+        begin = inside * stage.batch_size
+        epochs = range(begin // total, (begin + stage.batch_size - 1) // total + 1)
+        orders = [generator(self._config.seed, 2, place, epoch).permutation(total) for epoch in epochs]
+        first = begin - epochs[0] * total
+        chosen = np.concatenate(orders)[first : first + stage.batch_size].tolist()
         return self._questions(stage, chosen, draw)
-
-    def _order(self, place: int, epoch: int, total: int) -> Int64:
-        if (place, epoch) not in self._orders:
-            self._orders = {key: value for key, value in self._orders.items() if key[1] + 1 >= epoch}
-            self._orders[place, epoch] = generator(self._config.seed, 2, place, epoch).permutation(total)
-        return self._orders[place, epoch]
 
     def _questions(
         self, stage: GeneratorStage, chosen: list[int], draw: np.random.Generator

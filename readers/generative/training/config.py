@@ -42,9 +42,6 @@ class GeneratorTrainConfig(TrainConfig):
             first.
         validation_file: held-out questions with passages; None holds out `validation_questions` of the
             training questions.
-        index: `rag.train` and the command search it for questions, also held-out ones, that come without
-            passages.
-        top_k: number of passages that are retrieved for each of those questions.
         model: sequence-to-sequence or causal checkpoint to start from; None warm-starts one from `encoder`.
         encoder: BERT-like encoder, or a folder of `rag train reader`; None is the embedded one. "shipped" is
             the encoder of the reader that ships.
@@ -57,7 +54,7 @@ class GeneratorTrainConfig(TrainConfig):
         beams: number of beams of the finished reader.
         no_answer: target text where the passages have no answer; None does not train on such questions.
         without_answer: a question none of whose chosen passages holds the answer is trained to say the
-            "answer" all the same (as published), "no answer", or is left out ("skip").
+            "answer" all the same (as published), or "no answer".
         stages: one after the other; `epochs` stretches or shortens them all.
         lora: rank of low-rank adapters on all linear layers, which alone are trained and then merged into the
             weights; 0 trains the weights themselves. Saves the optimiser's memory of a large model.
@@ -75,8 +72,6 @@ class GeneratorTrainConfig(TrainConfig):
 
     train_files: tuple[Path, ...] = Field(min_length=1)
     validation_file: Path | None = None
-    index: Path | None = None
-    top_k: int = Field(default=20, ge=1)
     model: str | None = None
     encoder: str | None = None
     decoder_layers: int | None = Field(default=None, ge=1)
@@ -88,7 +83,7 @@ class GeneratorTrainConfig(TrainConfig):
     answer_tokens: int = Field(default=50, ge=1)
     beams: int = Field(default=1, ge=1)
     no_answer: str | None = None
-    without_answer: Literal["answer", "no answer", "skip"] = "answer"
+    without_answer: Literal["answer", "no answer"] = "answer"
     stages: tuple[GeneratorStage, ...] = Field(min_length=1)
     lora: int = Field(default=0, ge=0)
     frozen: tuple[str, ...] = ()
@@ -114,9 +109,5 @@ class GeneratorTrainConfig(TrainConfig):
         if self.lora and (self.model is None or self.frozen):
             raise ValueError(
                 "lora adapts a checkpoint whose weights all stay: give model, and leave frozen out"
-            )
-        if self.pointer and self.encoder is None:
-            raise ValueError(
-                'pointer needs the encoder of an extractive reader, for example encoder: "shipped"'
             )
         return self

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rag.core.errors import DataError
 from rag.core.log import get_logger
-from rag.data.examples import ROLES, Candidate, Example, first_record, read_examples
+from rag.data.examples import Candidate, Example, read_examples
 from rag.data.text import AnswerMatcher, most_matched
 
 _SHAPE = (
@@ -28,10 +28,6 @@ def merged_examples(paths: Sequence[Path]) -> list[Example]:
     """
     parts: dict[str, list[Example]] = {}
     for path in paths:
-        if path.is_file() and not has_passages(path):
-            raise DataError(
-                f"{path}: no passages beside its questions", hint=f"{_SHAPE}; or give an index to search"
-            )
         for example in read_examples(path, needs="passages"):
             parts.setdefault(example.question, []).append(example)
     made = [one for same in parts.values() if (one := _merged(same)) is not None]
@@ -51,11 +47,6 @@ def best_ranked(example: Example, count: int) -> list[Candidate]:
     """The best `count` passages by rank; if they have no ranks, positives come first."""
     ranked = [candidate for candidate in example.candidates if candidate.rank is not None]
     return sorted(ranked, key=lambda c: c.rank or 0)[:count] or list(example.candidates[:count])
-
-
-def has_passages(path: Path) -> bool:
-    """Whether a file gives passages beside its questions, by its first record."""
-    return bool({*ROLES, "contexts"} & first_record(path).keys())
 
 
 def _merged(same: Sequence[Example]) -> Example | None:

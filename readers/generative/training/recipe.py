@@ -77,7 +77,7 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
         passage_tokens=max(stage.passage_tokens for stage in config.stages),
         question_tokens=config.question_tokens,
         answer_tokens=config.answer_tokens,
-        max_passages=_together(config),
+        max_passages=max(config.validation_passages or 0, *(stage.passages for stage in config.stages)),
         no_answer=config.no_answer,
         batch_tokens=config.batch_tokens,
     )
@@ -188,11 +188,6 @@ def _adapt(model: Any, rank: int) -> Callable[[], dict[str, torch.Tensor]]:
         return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
     return merge
-
-
-def _together(config: GeneratorTrainConfig) -> int:
-    """Largest number of passages in training or validation; a fused reader gets worse with more."""
-    return max(config.validation_passages or 0, *(stage.passages for stage in config.stages))
 
 
 def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:

@@ -1,78 +1,16 @@
-"""`rag train`: what is retrieved for a generator's questions; a reranker that starts from a reader."""
+"""`rag train reranker`, which starts from a reader."""
 
-import json
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from indexers.build import build_index
-from indexers.settings import BuildSettings
 from rag.cli.main import app
-from rag.core.errors import ConfigError
-from rag.core.types import Passage, Question
+from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
-from rag.eval import runs
-from rag.pipeline import Pipeline
-from rag.recipes import resolve, train
 from readers.extractive.files import load_span_model, plain_encoder
-from readers.generative.training.config import GeneratorTrainConfig
 from retrievers.encoders.cross_encoder import CrossEncoder
-
-
-def test_every_file_gets_passages_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def stub(pipeline: Pipeline, questions: list[Question], out: Path, top_k: int) -> None:
-        asked.append(questions[0].text)
-        out.write_text(json.dumps([{"question": "q", "answers": ["x"], "ctxs": [{"text": "t"}]}]))
-
-    monkeypatch.setattr(runs, "write_results", stub)
-    lexical = BuildSettings(retriever="bm25", java_heap_mib=256)
-    for name in ("one", "two"):
-        build_index([Passage("a", "", f"text {name}")], tmp_path / name, settings=lexical)
-        (tmp_path / f"set-{name}").mkdir()
-        (tmp_path / f"set-{name}" / "train.jsonl").write_text(
-            json.dumps({"question": f"{name}?", "answers": ["x"]})
-        )
-    first, second = (tmp_path / f"set-{name}" / "train.jsonl" for name in ("one", "two"))
-
-    def found(file: Path, index: str = "one", top_k: int = 5, **others: Path) -> Path:
-        config = GeneratorTrainConfig(
-            train_files=(file,), out=tmp_path / "run", index=tmp_path / index, top_k=top_k,
-            stages=({"steps": 1},), **others,
-        )  # fmt: skip
-        resolved = resolve(config)
-        (place,) = resolved.train_files
-        assert (resolved.validation_file is None) is (not others)
-        return Path(resolved.validation_file or place)
-
-    places = [found(first), found(second), found(first, "two"), found(first, top_k=6)]
-    assert len(set(places)) == len(asked) == 4
-    assert found(first) == places[0]  # it is there
-    assert len(asked) == 4
-    first.write_text(json.dumps({"question": "corrected?", "answers": ["x"]}))
-    assert found(first) not in places
-    assert found(places[0]) == places[0]  # it has passages
-    assert found(places[0], validation_file=second) == places[1]  # held-out questions get some too
-    assert found(places[0], validation_file=places[2]) == places[2]
-
-
-def test_nothing_is_retrieved_into_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    build_index(
-        [Passage("a", "", "text")],
-        tmp_path / "i",
-        settings=BuildSettings(retriever="bm25", java_heap_mib=256),
-    )
-    (tmp_path / "train.jsonl").write_text(json.dumps({"question": "q?", "answers": ["x"]}))
-    before = sorted(tmp_path.rglob("*"))
-    for out, why in (("i", "holds an index, not a run"), ("train.jsonl", "is a file")):
-        with pytest.raises(ConfigError, match=why):
-            train("generator", tmp_path / out, train_files=[tmp_path / "train.jsonl"], index=tmp_path / "i",
-                  stages=[{"steps": 1}])  # fmt: skip
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_cross_encoder_starts_from_the_encoder_of_the_reader_that_ships(tmp_path: Path) -> None:

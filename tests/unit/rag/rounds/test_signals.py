@@ -84,15 +84,12 @@ def test_generative_signals_equal_eager_brute_force(kind: str) -> None:
     asked = to_judge(EXAMPLE)
     alone = [-float(forward(model, [p]).loss) for p in PASSAGES]
     assert generative(kind, "likelihood").judge([asked])[0] == pytest.approx(alone, rel=1e-3)
-    without = [float(forward(model, [o for o in PASSAGES if o != p]).loss) for p in PASSAGES]
-    assert generative(kind, "leave-one-out").judge([asked])[0] == pytest.approx(without, rel=1e-3)
     # first token: log-probabilities are scores up to a constant a head, the same for all passages
     weights = forward(model.double(), PASSAGES, output_attentions=True).cross_attentions
     scores = torch.stack(weights)[:, 0, :, 0].log().mean((0, 1))  # (S,) of layers and heads
     parts = [float(part.mean()) for part in scores.split([len(row(p)) for p in PASSAGES])]
     found = generative(kind, "attention").judge([asked])[0]
     assert found - found[0] == pytest.approx([part - parts[0] for part in parts], abs=2e-3)
-    assert len(set(generative(kind, "attention-norm").judge([asked])[0].tolist())) == 4
 
 
 @pytest.mark.parametrize("max_tokens", [48, 38])
@@ -159,7 +156,7 @@ def test_a_reader_is_told_what_it_can_give(tmp_path: Path) -> None:
         extractive(tmp_path, "attention")
     assert "it gives span-likelihood; attention comes from a generative reader" in str(caught.value)
     with pytest.raises(ConfigError, match="mode 'rag-token'") as caught:
-        generative("bart", "leave-one-out", mode="rag-token")
+        generative("bart", "attention", mode="rag-token")
     assert "it gives likelihood" in str(caught.value)
     with pytest.raises(ConfigError, match="unknown signal 'entropy'"):
         extractive(tmp_path, "entropy")

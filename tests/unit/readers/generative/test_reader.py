@@ -1,6 +1,5 @@
 """The generative reader: layout, evidence, confidence, abstention, and folders that cannot be read with."""
 
-import logging
 import math
 import warnings
 from pathlib import Path
@@ -133,18 +132,6 @@ def test_rows_follow_the_template_and_are_cut_at_their_end() -> None:
     assert "bridge" not in tokenizer.decode(row)
     with pytest.raises(ValueError, match="expected"):
         GeneratorSettings(template="{query}")
-
-
-def test_passages_longer_than_a_row_are_said_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    reader = GenerativeReader.load(folder, precision="fp32", passage_tokens=20, answer_tokens=3)
-    long = [Passage("1", "", "the city is near the river " * 9)]
-    rag = logging.getLogger("rag")
-    with caplog.at_level("WARNING"):
-        rag.addHandler(caplog.handler)
-        reader.read(["where?"], [long], [[1.0]])
-        reader.read(["where?"], [long], [[1.0]])
-        rag.removeHandler(caplog.handler)
-    assert len({r.getMessage() for r in caplog.records if "passages reach 20 tokens" in r.getMessage()}) == 1
 
 
 @pytest.mark.needs_bf16

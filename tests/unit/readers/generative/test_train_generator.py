@@ -242,7 +242,6 @@ def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], 
     for changes, expected in (
         ({"no_answer": None}, "no_answer is not given"),
         ({"model": "x"}, "warm start"),
-        ({"pointer": True, "encoder": None}, "pointer needs the encoder"),
     ):
         with pytest.raises(ValidationError, match=expected):
             train(**changes)
@@ -274,28 +273,3 @@ def test_a_checkpoint_is_trained_further_from_the_command_line(tmp_path: Path) -
     assert "--reader" in result.output
     settings = open_reader(tmp_path / "o" / "reader").settings  # type: ignore[attr-defined]
     assert (settings.mode, settings.max_passages) == ("fid", 1)
-
-
-def test_questions_without_passages_get_them_from_an_index(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    corpus, questions = tmp_path / "corpus.jsonl", tmp_path / "questions.jsonl"
-    lines = [{"id": str(n), "title": word, "text": f"the {word} is near"} for n, word in enumerate(WORDS[:8])]
-    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    asked = [{"question": f"where is the {word}?", "answer": ["near"]} for word in WORDS[:8]]
-    questions.write_text("".join(json.dumps(line) + "\n" for line in asked))
-    config = tmp_path / "run.yaml"
-    config.write_text(
-        "recipe: generator\nvalidation_questions: 2\nprecision: fp32\n"
-        "stages: [{steps: 2, batch_size: 2, passages: 3, passage_tokens: 40}]\n"
-    )
-    encoder, runner = str(tiny_encoder(tmp_path / "encoder")), CliRunner()
-    index = ["index", str(corpus), "--encoder", encoder, "--out", str(tmp_path / "index"), "--split", "none"]
-    assert runner.invoke(app, index).exit_code == 0
-    options = ["--train", str(questions), "--index", str(tmp_path / "index"), "--top-k", "3"]
-    options += ["--warm-start", encoder, "--config", str(config), "--out", str(tmp_path / "o")]
-    result = runner.invoke(app, ["train", "generator", *options])
-    assert result.exit_code == 0, result.output
-    [retrieved] = (tmp_path / "o" / "retrieved").iterdir()
-    assert not (tmp_path / "o" / "retrieved.lock").exists()
-    assert [len(record["ctxs"]) for record in json.loads(retrieved.read_text())] == [3] * 8

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -161,34 +160,6 @@ def test_a_hanging_server_takes_the_time_limit_and_no_more(server: Server) -> No
     assert "#tiny,timeout_s=1" in str(caught.value)
     assert len(server.asked) == 1
     released.set()
-
-
-@pytest.mark.parametrize(
-    ("pause_s", "piece", "words"),
-    [(0.05, b" ", "no reply within 1 s"), (0.0, b" " * 100_000, "exceeds 16,777,216 bytes")],
-)
-def test_a_reply_without_end_takes_the_limits_and_no_more(pause_s: float, piece: bytes, words: str) -> None:
-    class Dripping(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.end_headers()
-            with suppress(OSError):
-                while True:
-                    self.wfile.write(piece)
-                    time.sleep(pause_s)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    dripping = ThreadingHTTPServer(("127.0.0.1", 0), Dripping)
-    threading.Thread(target=dripping.serve_forever, daemon=True).start()
-    began = time.monotonic()
-    with pytest.raises(ReaderError, match=words):
-        ask(f"openai:http://127.0.0.1:{dripping.server_port}/v1#tiny", timeout_s=1, retries=0)
-    assert time.monotonic() - began < 10
-    dripping.shutdown()
-    dripping.server_close()
 
 
 def test_a_server_without_probabilities_is_asked_without_them(server: Server) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from readers.extractive.training.losses import selection_loss, skim_loss, span_loss
+from readers.extractive.training.losses import marginal_loss, span_loss
 
 QUESTIONS, PASSAGES, SIZE = 5, 3, 7
 CLS = [(p * SIZE, p * SIZE) for p in range(PASSAGES)]
@@ -85,7 +85,7 @@ def test_dpr_s_loss_is_the_sum_of_its_two_parts() -> None:
     positive = torch.tensor([[True, False, False, False]] * 2)
     whole = torch.ones(2, 4, 6, dtype=torch.bool)
     spans = span_loss(start, end, whole, places, ends, real, normalisation="passage")
-    found = 2 * spans + selection_loss(relevance, positive)
+    found = 2 * spans + marginal_loss(relevance, torch.ones_like(positive), positive)
     expected = 0.0
     for q in range(2):
         p_start, p_end = start[q, 0].softmax(-1), end[q, 0].softmax(-1)
@@ -100,15 +100,18 @@ def test_selection_and_skimming_equal_their_equations() -> None:
     positive = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1]]).bool()
     chances = relevance.softmax(-1)
     expected = -(torch.log(chances[0, 0] + chances[0, 2]) + torch.log(chances[2, 3])) / 2
-    assert float(selection_loss(relevance, positive).detach()) == pytest.approx(float(expected.detach()))
-    assert torch.autograd.gradcheck(lambda r: selection_loss(r, positive), relevance)
+    every = torch.ones_like(positive)
+    assert float(marginal_loss(relevance, every, positive).detach()) == pytest.approx(
+        float(expected.detach())
+    )
+    assert torch.autograd.gradcheck(lambda r: marginal_loss(r, every, positive), relevance)
 
-    logits = torch.randn(2, 2, 5, dtype=torch.float64, requires_grad=True)
-    allowed = torch.rand(2, 2, 5) < 0.8
-    allowed[0, 1, 2:4] = True
-    wanted = torch.zeros(2, 2, 5, dtype=torch.bool)
-    wanted[0, 1, 2:4] = True  # the second question has no answer here
+    logits = torch.randn(2, 10, dtype=torch.float64, requires_grad=True)
+    allowed = torch.rand(2, 10) < 0.8
+    allowed[0, 7:9] = True
+    right = torch.zeros(2, 10, dtype=torch.bool)
+    right[0, 7:9] = True  # the second question has no answer here
     weights = logits[0].detach().exp() * allowed[0]
-    expected_skim = -np.log(float(weights[1, 2:4].sum() / weights.sum()))
-    assert float(skim_loss(logits, allowed, wanted).detach()) == pytest.approx(expected_skim)
-    assert torch.autograd.gradcheck(lambda x: skim_loss(x, allowed, wanted), logits)
+    expected_skim = -np.log(float(weights[7:9].sum() / weights.sum()))
+    assert float(marginal_loss(logits, allowed, right).detach()) == pytest.approx(expected_skim)
+    assert torch.autograd.gradcheck(lambda x: marginal_loss(x, allowed, right), logits)
