@@ -9,7 +9,7 @@ import torch
 
 from rag.data.examples import Example
 from rag.data.selection import hold_out
-from rag.runtime.model_files import model_folder, position_limit, read_config
+from rag.runtime.model_files import position_limit
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, Trained, train
 from readers.extractive.reader import ExtractiveReader
@@ -79,7 +79,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     examples = replace(examples, question_texts=(), passage_texts=())
     watched = draw([e for found in held_out.values() for e in found], config.validation_questions, config, 4)
     settings = ReaderSettings(
-        max_tokens=min(384, position_limit(read_config(model_folder(config.encoder)))),
+        max_tokens=min(384, position_limit(model.encoder.config.to_dict())),  # type: ignore[operator,union-attr]
         question_tokens=config.question_tokens,
         title_tokens=config.title_tokens,
         select=config.normalisation == "passage",
