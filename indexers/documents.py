@@ -102,9 +102,9 @@ class DocumentList:
 
 def record_digest(document: Document) -> str:
     """Hex digest of a record's content."""
-    held = (document.title, document.text, document.sentences)
-    content = json.dumps([*held, document.metadata] if document.metadata else held)
-    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    # the third place was that of sentences: digests of older indexes stay what they were
+    content = [document.title, document.text, [], *([document.metadata] if document.metadata else [])]
+    return hashlib.blake2b(json.dumps(content).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def cut_and_listed(

@@ -88,7 +88,7 @@ def index(
         MismatchedArtifactError: `out` holds a build of other inputs or settings.
 
     Example:
-        `rag.index("corpus.jsonl", "my-index", retriever="hybrid", split="sentences")`
+        `rag.index("corpus.jsonl", "my-index", retriever="hybrid", split="none")`
     """
     from indexers.build import build_index
     from indexers.reuse import KnownVectors

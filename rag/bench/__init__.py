@@ -8,6 +8,6 @@ Arguments that several benchmarks share, unless documented otherwise:
     work_dir: Folder for temporary indexes.
     sample: Questions, drawn at random.
     reader: Folder or hub name of a reader; default: the shipped one.
-    split: words100, sentences or none.
+    split: words100 or none.
     corpus: Input of `rag index`; may be given several times.
 """

@@ -14,7 +14,6 @@ from rag.core.errors import RagError, ResourceError
 
 _COMMANDS = {  # name → panel of the help, summary
     "index": ("Build", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
-    "split": ("Build", "Split documents into a file of passages, to pool corpora."),
     "plan": ("Build", "State memory and disk of an index before it is built."),
     "inspect": ("Build", "Show what is in an index; --verify checks every checksum."),
     "import": ("Build", "Bring a published checkpoint over, without running what is in it."),
@@ -40,6 +39,7 @@ _COMMANDS = {  # name → panel of the help, summary
 _REMOVED = {  # command or option → what to use instead
     "--encoder": "--encoder is now --from (where training starts) or --index-encoder (of an index)",
     "convert": "`rag retrieve` writes TREC runs and DPR's JSON",
+    "split": "`rag index` takes several corpora at once, and cuts each by --split",
     "tune fusion": "`rag evaluate` takes several --fusion and compares them",
 }
 

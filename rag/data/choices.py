@@ -8,7 +8,7 @@ CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
 QuestionFormat = Literal["jsonl", "json", "csv", "tsv", "parquet", "text", "hf", "irds"]
 QUESTION_FORMATS: tuple[QuestionFormat, ...] = get_args(QuestionFormat)
 
-SplitMode = Literal["auto", "sections", "words100", "sentences", "none"]
+SplitMode = Literal["auto", "sections", "words100", "none"]
 SPLIT_MODES: tuple[SplitMode, ...] = get_args(SplitMode)
 
 PassageIds = Literal["document", "integer"]

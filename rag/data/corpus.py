@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from rag.core.log import get_logger
 from rag.core.types import Metadata, Passage
 from rag.data.documents.blocks import Converted
 from rag.data.documents.read import convert_files, document_of
-from rag.data.files.documents import documents_of
 from rag.data.files.fields import METADATA_HINT, DocumentFields, metadata_of_fields
-from rag.data.files.rows import STDIN
-from rag.data.files.sources import DOCUMENTS, ReadOptions, Source, find_sources
+from rag.data.files.named import named_documents
+from rag.data.files.question_sets import squad_paragraphs
+from rag.data.files.rows import STDIN, head_of, open_binary, parquet_rows, read_rows
+from rag.data.files.sources import DOCUMENTS, ReadOptions, Source, find_sources, sniff
 from rag.data.records import BadRecord, Document, Problem, ReadReport, cell_or_none, rows_of
 
 _UNITS = dict.fromkeys(("json", "parquet", "hf", "irds"), "record")
@@ -86,7 +88,8 @@ def read_records(
         shown = source.path if source.path != STDIN else "stdin"
         unit = _UNITS.get(source.format, "line")
         before = report.total
-        for position, item in documents_of(source, options, report):
+        fields = DocumentFields(options, source.name)
+        for position, item in _documents_of(source, options, fields):
             problem = item if isinstance(item, BadRecord) else fault_of(item, seen)
             if problem is not None:
                 report.add_bad(Problem(shown, position, unit, problem.reason, problem.detail))
@@ -94,8 +97,37 @@ def read_records(
             elif not isinstance(item, BadRecord):
                 report.add_good()
                 yield item
+        fields.check()
+        if fields.layout:
+            report.layouts[fields.layout] += 1
         if report.total == before:
             report.add_bad(Problem(shown, 0, "file", "no records in it"))
+
+
+def _documents_of(
+    source: Source, options: ReadOptions, fields: DocumentFields
+) -> Iterator[tuple[int, Document | BadRecord]]:
+    """The documents of a source, each with the number of its line or record."""
+    with ExitStack() as stack:
+        if source.format in ("hf", "irds"):
+            rows = named_documents(source.path)
+        elif source.format == "parquet":  # columns that no document needs are not read
+            rows = parquet_rows(source.path, fields.choose)
+        else:
+            stream, format = stack.enter_context(open_binary(source.path)), source.format
+            if format == "auto":  # of standard input nothing is known before
+                format = sniff(head_of(stream), "standard input")
+            rows = read_rows(stream, format, source.path, fields.columns, options.encoding)
+        for number, row in rows:
+            if isinstance(row, BadRecord):
+                yield number, row
+            elif (paragraphs := squad_paragraphs(row)) is not None:
+                for paragraph in paragraphs:
+                    missing = BadRecord("missing field", f"the paragraph {paragraph.id!r} has no context")
+                    text = paragraph.text
+                    yield number, missing if text is None else Document(paragraph.id, paragraph.title, text)
+            else:
+                yield number, fields.document(row, number)
 
 
 def read_files(

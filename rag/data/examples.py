@@ -180,9 +180,9 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     """Stream examples to learn from; one record at a time.
 
     The formats are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), FiD's files,
-    DPR's or pyserini's retrieval results (their passages are unjudged), the same records as JSON Lines, and
-    those of sentence-transformers, FlagEmbedding, Tevatron and MS MARCO (triples of texts, or of ids beside
-    its collection and queries).
+    DPR's retrieval results (their passages are unjudged), the same records as JSON Lines, and those of
+    sentence-transformers, Tevatron and MS MARCO (triples of texts, or of ids beside its collection and
+    queries).
     Negatives are `hard_negative_ctxs` or, if there are none, `negative_ctxs`. Any passage may carry a
     `target`; `query_ctxs` are passages that belong to the query. Questions without what the method needs are
     left out and counted, as DPR leaves out those without a positive; empty passages are bad records.

@@ -52,7 +52,6 @@ class Document:
     Attributes:
         id: unique within a corpus.
         text: the whole text, without the title.
-        sentences: its sentences in order, if the source gave them; empty otherwise.
         blocks: headings, paragraphs, rows … of a file, as spans of the text; empty for records.
         pages: where in the text each page of a file begins; empty for records, and files without pages.
         path: the file it is, as people write it; "" for records.
@@ -62,7 +61,6 @@ class Document:
     id: str
     title: str
     text: str
-    sentences: tuple[str, ...] = ()
     blocks: tuple[Block, ...] = ()
     pages: Pages = ()
     path: str = ""
@@ -166,10 +164,15 @@ class ReadReport:
         self.unread, self.shown = self.unread + 1, shown
 
     def ignored_summary(self) -> str:
-        """How many files were left out, by the endings of their names."""
-        endings = Counter(PurePath(name).suffix.lower() or PurePath(name).name for name in self.ignored)
-        kinds = ", ".join(f"{count:,} × {ending}" for ending, count in endings.most_common(8))
-        return f"{len(self.ignored):,} files are not read: {kinds}" + ", …" * (len(endings) > 8)
+        """How many files were left out, by the endings of their names, with the first names of each."""
+        endings = dict[str, list[str]]()
+        for name in self.ignored:
+            endings.setdefault(PurePath(name).suffix.lower() or "without ending", []).append(name)
+        kinds = (
+            f"{len(names):,} × {ending} ({', '.join(names[:3])}{', …' * (len(names) > 3)})"
+            for ending, names in sorted(endings.items(), key=lambda item: -len(item[1]))[:8]
+        )
+        return f"{len(self.ignored):,} files are not read: {', '.join(kinds)}" + ", …" * (len(endings) > 8)
 
     def summary(self, *, listed: bool = True) -> str:
         """A few lines of text: fields, counts by reason, and, if `listed`, the first problems."""

@@ -1,4 +1,4 @@
-"""Split documents into passages: sections of files, DPR's 100-word blocks, or windows of sentences."""
+"""Split documents into passages: sections of files, or DPR's 100-word blocks."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,7 +9,6 @@ from rag.core.types import Location, Passage
 from rag.data.choices import PASSAGE_IDS, SPLIT_MODES
 from rag.data.documents.sections import CountTokens, estimated_tokens, sections
 from rag.data.records import Document
-from rag.data.sentences import split_sentences
 
 _LONGEST_WORD, _PART = 200, 20  # characters; a longer word is cut into parts
 _GOES_ON = "\x00"  # after a part that is not the last of its word; no document has this character
@@ -21,8 +20,8 @@ class SplitOptions:
 
     Attributes:
         mode: "sections" cuts files (PDF, HTML, Markdown, …) by headings, with the path to each as title;
-            "words100" cuts into disjoint blocks of `words` words, "sentences" into windows of sentences,
-            "none" keeps each document as one passage; "auto" is "sections" for files, else "words100".
+            "words100" cuts into disjoint blocks of `words` words, "none" keeps each document as one passage;
+            "auto" is "sections" for files, else "words100".
         max_tokens: maximum length of title and text of a passage of mode "sections".
         wrap: whether the last block is filled up with the words the document begins with, as in `psgs_w100`.
         ids: "document" gives `{document id}-{n}`, n from 0 (for mode "none" the document's id); "integer"
@@ -102,18 +101,12 @@ def _cut(
         for title, start, end, place in sections(document, options.max_tokens, count_tokens):
             yield title, document.text[start:end], place
         return
-    texts: Iterable[str]
     if options.mode == "none":
         whole = document.location(0, len(document.text)) if document.path else None
         yield document.title, document.text, whole
         return
-    if options.mode == "sentences":
-        sentences = document.sentences or split_sentences(document.text)
-        texts = window_sentences(sentences)
-    else:
-        texts = word_blocks(document.text, options.words, wrap=options.wrap)
     location = Location(document.path) if document.path else None
-    for text in texts:
+    for text in word_blocks(document.text, options.words, wrap=options.wrap):
         yield document.title, text, location
 
 
@@ -151,35 +144,3 @@ def _parts(word: str) -> list[str]:
 def _joined(words: Sequence[str]) -> str:
     text = " ".join(words)
     return text.replace(f"{_GOES_ON} ", "").replace(_GOES_ON, "") if _GOES_ON in text else text
-
-
-def window_sentences(
-    sentences: Sequence[str], size: int = 6, stride: int = 3, max_words: int = 180
-) -> list[str]:
-    """Overlapping windows of up to `size` sentences and `max_words` words; each sentence is in at least one.
-
-    A window begins `stride` sentences after the one before, or earlier if that one was cut short by
-    `max_words`. The windows end with the first that reaches the last sentence. Empty sentences are dropped.
-
-    Example:
-        >>> window_sentences(["A a.", "B b.", "C c.", "D d.", "E e."], size=3, stride=2)
-        ['A a. B b. C c.', 'C c. D d. E e.']
-    """
-    pieces: list[tuple[str, int]] = []  # text, number of words
-    for sentence in sentences:
-        words = _words(sentence)
-        for start in range(0, len(words), max_words):
-            part = words[start : start + max_words]
-            pieces.append((_joined(part), len(part)))
-    windows: list[str] = []
-    start = 0
-    while start < len(pieces):
-        end, n_words = start, 0
-        while end < len(pieces) and end - start < size and n_words + pieces[end][1] <= max_words:
-            n_words += pieces[end][1]
-            end += 1
-        windows.append(" ".join(text for text, _ in pieces[start:end]))
-        if end == len(pieces):
-            break
-        start += min(stride, end - start)
-    return windows

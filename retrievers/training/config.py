@@ -237,12 +237,12 @@ class CorpusConfig(TrainConfig):
     Attributes:
         batch_size: passages in a step.
         min_words: minimum number of words in a sentence; shorter ones are skipped.
-        split: how files become passages: words100, sentences or none.
+        split: how files become passages: words100 or none.
     """
 
     batch_size: int = Field(default=128, ge=1)
     min_words: int = Field(default=4, ge=1)
-    split: Literal["words100", "sentences", "none"] = "words100"
+    split: Literal["words100", "none"] = "words100"
 
 
 class MinedConfig(RefreshedConfig):

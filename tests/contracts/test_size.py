@@ -11,9 +11,9 @@ CEILINGS = {
     "rag/*.py": (1750, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1450, 1300),
-    "rag/cli": (2180, 1300),
+    "rag/cli": (2140, 1300),
     "rag/core": (1550, 900),
-    "rag/data": (7110, 5000),
+    "rag/data": (6850, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2480, 1900),
     "rag/integrations": (350, 350),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (8800, 6600),
     "retrievers": (9470, 6600),
     "serve": (3200, 2600),
-    "tests": (33510, 24000),
+    "tests": (33330, 24000),
 }
 
 

@@ -32,6 +32,7 @@ _MEMBERS = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("x
             ("META-INF/container.xml", "epub"))  # fmt: skip
 _ODT = ("application/vnd.oasis.opendocument.text", "application/vnd.oasis.opendocument.text-template")
 _STRICT = b"http://purl.oclc.org/ooxml/"  # the other of the two forms that Office's standard has
+_SECTION = re.compile(r"\.[1-9][a-z]{0,3}$")  # of manual pages
 _MAN = re.compile(rb"^\.(?:TH|Dt)[ \t]", re.MULTILINE)  # begins a manual page
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # old Office files, and new ones with a password
 _HTML = re.compile(
@@ -47,7 +48,8 @@ def kind_by_name(name: str) -> str | None:
         ('pdf', 'code', None)
     """
     path = PurePath(name.lower())
-    return _BY_SUFFIX.get(path.suffix) or _BY_NAME.get(path.name)
+    by_section = "man" if _SECTION.match(path.suffix) else None
+    return _BY_SUFFIX.get(path.suffix) or _BY_NAME.get(path.name) or by_section
 
 
 def remedy_by_name(name: str) -> str | None:
@@ -88,16 +90,16 @@ def kind_of(data: bytes, name: str) -> str:
         raise Unreadable("old Office format", "save it as DOCX, PPTX or XLSX")
     if data.startswith(b"{\\rtf"):
         return "rtf"
-    if named in (None, "text", *_BINARY) and _HTML.match(data[:4096]):
+    if named in (None, "text", "man", *_BINARY) and _HTML.match(data[:4096]):
         return "html"
     if named in _BINARY:
         what_to_do = "name it .txt, or as what it is" if _is_text(data) else _GET_AGAIN
         raise Unreadable("broken file", what_to_do, f"its content is not {named.upper()}")
     if named is None and (remedy := remedy_by_name(name)):
         raise Unreadable("format not read", remedy)
-    if named in (None, "text") and is_man(data[: 1 << 16]):
-        return "man"
-    return named or "text"
+    if named in (None, "text", "man"):
+        return "man" if _MAN.search(data[: 1 << 16]) else "text"
+    return named
 
 
 def _kind_of_archive(data: bytes, name: str) -> str:
@@ -112,11 +114,6 @@ def _kind_of_archive(data: bytes, name: str) -> str:
     if kind is None:
         raise Unreadable("format not read", remedy_by_name(name) or "unpack it", "an archive, not a document")
     return kind
-
-
-def is_man(head: bytes) -> bool:
-    """Whether the first bytes of a file are those of a manual page."""
-    return _MAN.search(head) is not None
 
 
 def is_text(head: bytes) -> bool:

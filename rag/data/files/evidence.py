@@ -6,7 +6,7 @@ from typing import Any
 
 from rag.core.types import GoldPassage, Passage
 from rag.data.files.fields import is_list, join_sentences, passage_of
-from rag.data.files.question_sets import pairs_of
+from rag.data.files.question_sets import pairs_of, rows_of_columns
 
 _PLAIN_FIELDS: Mapping[str, tuple[str, type]] = {
     "type": ("kind", str),
@@ -42,8 +42,9 @@ def evidence_of(record: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
         if isinstance(record.get(key), type_):
             fields[name] = record[key]
             used.add(key)
-    if isinstance(outputs := record.get("output"), list):
-        sets = (item.get("provenance") for item in outputs if isinstance(item, Mapping))
+    if isinstance(record.get("output"), list | Mapping):
+        outputs = (item for item in rows_of_columns(record["output"]) if isinstance(item, Mapping))
+        sets = (rows_of_columns(item.get("provenance")) for item in outputs)
         fields["provenance"] = tuple(tuple(places) for places in sets if places)
     context = record.get("context")
     if isinstance(record.get("positive_ctxs"), list):

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeGuard, cast
+from typing import Any, TypeGuard
 
 from rag.core.errors import DataError
 from rag.core.types import Metadata, Passage, Value
@@ -20,6 +20,7 @@ TITLE_FIELDS = ("title", "wikipedia_title")
 TEXT_FIELDS = ("text", "contents", "passage", "body", "context")
 PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 QUESTION_ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")
+METADATA_HINT = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
 _MAX_TITLE_CHARS = 300
 _EMPTY: tuple[Any, ...] = (None, "", [])
 _SENTENCE_MARKERS = ("charoffset", "text_with_links", "charoffset_with_links")  # of HotpotQA's abstracts
@@ -34,7 +35,7 @@ class DocumentFields:
     later mapping without it is a bad record.
 
     Attributes:
-        layout: a description of the fields' roles; "" until the first mapping with a text.
+        layout: a description of the fields' roles; "" until the first mapping.
 
     Args:
         options: field names that replace the usual ones.
@@ -47,9 +48,8 @@ class DocumentFields:
         self._texts = (options.text_field,) if options.text_field else TEXT_FIELDS
         self._required = [it for it in (options.id_field, options.title_field, options.text_field) if it]
         self._ids_are_made: bool | None = False if options.id_field else None
-        self._metadata, self._seen_metadata = options.metadata, set[str]()
-        self._name = name
-        self._first_names: tuple[str, ...] = ()
+        self._metadata, self._absent = options.metadata, {*options.metadata}
+        self._name, self._names = name, ""
         self.layout = ""
 
     def columns(self, row: list[str]) -> tuple[list[str], bool]:
@@ -75,15 +75,14 @@ class DocumentFields:
         Raises:
             DataError: no column holds the text, or a requested one does not exist.
         """
-        self._first_names = self._first_names or tuple(names)
-        columns = f"the fields are {listed_names(names)}"
+        self._names = listed_names(names)
         for name in self._required:
             if name not in names:
-                raise DataError(f"{self._name}: there is no field {name!r}; {columns}")
+                raise DataError(f"{self._name}: there is no field {name!r}; the fields are {self._names}")
         text = [name for name in ("sentences", *self._texts) if name in names]
         if not text:
             raise DataError(
-                f"{self._name}: no field is known to hold the text; {columns}",
+                f"{self._name}: no field is known to hold the text; the fields are {self._names}",
                 hint="name it: --text-field NAME (in Python text_field), also --title-field and --id-field; "
                 "a table without a header has the columns id, text and perhaps title",
             )
@@ -98,87 +97,88 @@ class DocumentFields:
         return [name for name in names if name in read]
 
     def document(self, record: Any, position: int) -> Document | BadRecord:
-        """Make one document; `position` is its line or record number."""
+        """Make one document; `position` is its line or record number.
+
+        Raises:
+            DataError: the first mapping has no text, or not the requested fields.
+        """
         if not isinstance(record, Mapping):
             return BadRecord("not an object", f"found {type(record).__name__}")
+        if not self.layout:
+            self.choose(list(record))
         document = self._document(record, position)
         if not self._metadata or isinstance(document, BadRecord):
             return document
         beside = record.get("metadata")
         fields = {**(beside if isinstance(beside, Mapping) else {}), **record}
         chosen = {name: fields[name] for name in self._metadata if fields.get(name) not in _EMPTY}
-        self._seen_metadata.update(chosen)
+        self._absent -= chosen.keys()
         try:
             return replace(document, metadata=metadata_of_fields(chosen))
         except ValueError as error:
             return BadRecord("metadata that filters cannot compare", str(error))
 
     def check(self) -> None:
-        """Refuse, at the end, a source in which no mapping has the requested field.
+        """Refuse, at the end, a source in which no mapping has a requested field of metadata.
 
         Raises:
             DataError: with the fields that there are.
         """
-        if self._first_names and not self.layout:
-            self.choose(self._first_names)
-        if self._first_names and (missing := [it for it in self._metadata if it not in self._seen_metadata]):
+        if self._names and self._absent:
             raise DataError(
-                f"{self._name}: no record holds the metadata field {missing[0]!r}; the first has the fields "
-                f"{listed_names(self._first_names)}",
+                f"{self._name}: no record holds the metadata field {min(self._absent)!r}; the first has the "
+                f"fields {self._names}",
                 hint="name a field of the records with --metadata, or leave it out",
             )
 
     def _document(self, record: Mapping[str, Any], position: int) -> Document | BadRecord:
-        if not self.layout:
-            self._first_names = self._first_names or tuple(record)
-            has_text = any(name in record for name in ("sentences", *self._texts))
-            if has_text and all(name in record for name in self._required):
-                self.choose(list(record))
-        document_id = self._id(record, position)
-        if isinstance(document_id, BadRecord):
-            return document_id
+        _, identifier = first_of(record, self._ids)
+        if self._ids_are_made is None:
+            self._ids_are_made = identifier is None
+        if self._ids_are_made:
+            identifier = f"{self._name}:{position}"
+        if identifier is None:
+            return _missing("id", self._ids, record)
+        if isinstance(identifier, bool) or not isinstance(identifier, str | int):
+            return BadRecord("id is not text or a whole number", f"found {type(identifier).__name__}")
         _, title = first_of(record, self._titles)
         if not isinstance(title, str | None):
             return BadRecord("title is not text", f"found {type(title).__name__}")
-        title = title or ""
-        if is_list(sentences := record.get("sentences")):
-            return _from_sentences(document_id, title, sentences)
-        value = next((record[name] for name in self._texts if record.get(name) is not None), None)
-        if value is None:
+        texts = (record[name] for name in self._texts if record.get(name) is not None)
+        text = sentences if is_list(sentences := record.get("sentences")) else next(texts, None)
+        if text is None:
             return _missing("text", self._texts, record)
-        if isinstance(value, str):
-            return _from_text(record, document_id, title, value)
-        if is_list(value):
-            if any(key in record for key in _SENTENCE_MARKERS):
-                return _from_sentences(document_id, title, value)
-            return _from_paragraphs(document_id, title, value, is_kilt="wikipedia_id" in record)
-        return BadRecord("text is not text", f"found {type(value).__name__}")
-
-    def _id(self, record: Mapping[str, Any], position: int) -> str | BadRecord:
-        value = next((record[name] for name in self._ids if record.get(name) is not None), None)
-        if self._ids_are_made is None:
-            self._ids_are_made = value is None
-        if self._ids_are_made:
-            return f"{self._name}:{position}"
-        if value is None:
-            return _missing("id", self._ids, record)
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            return BadRecord("id is not text or a whole number", f"found {type(value).__name__}")
-        return str(value)
+        title = title or ""
+        if is_list(text):
+            is_sentences = any(key in record for key in ("sentences", *_SENTENCE_MARKERS))
+            text = _joined(text, title, is_sentences, is_kilt="wikipedia_id" in record)
+            if text is None:
+                return BadRecord("text is not text", "expected text, or a list of paragraphs or of sentences")
+        elif not isinstance(text, str):
+            return BadRecord("text is not text", f"found {type(text).__name__}")
+        elif not title and "contents" in record and "\n" in text:
+            # Pyserini and FlashRAG keep "title\ntext" in one field.
+            head, _, rest = text.partition("\n")
+            if rest.strip() and len(head) <= _MAX_TITLE_CHARS:
+                title, text = head.strip().removeprefix('"').removesuffix('"'), rest
+        elif title and "url" in record and text.startswith(f"{title}\n\n"):
+            text = text[len(title) :].lstrip("\n")  # older WikiExtractor versions repeat the title there
+        return Document(str(identifier), title, text)
 
 
-def _from_text(record: Mapping[str, Any], document_id: str, title: str, text: str) -> Document:
-    if not title and "contents" in record and "\n" in text:
-        # Pyserini and FlashRAG keep "title\ntext" in one field.
-        head, _, rest = text.partition("\n")
-        if rest.strip() and len(head) <= _MAX_TITLE_CHARS:
-            title, text = head.strip().removeprefix('"').removesuffix('"'), rest
-    elif title and "url" in record and text.startswith(f"{title}\n\n"):
-        text = text[len(title) :].lstrip("\n")  # older WikiExtractor versions repeat the title above the text
-    return Document(document_id, title, text)
-
-
-METADATA_HINT = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
+def _joined(value: Sequence[Any], title: str, is_sentences: bool, is_kilt: bool) -> str | None:
+    """The text of a list of paragraphs, of sentences, or of paragraphs of sentences; None of another."""
+    if _is_strings(value) and is_sentences:
+        return join_sentences(value)
+    if is_sentences and all(map(_is_strings, value)):
+        value = [join_sentences(paragraph) for paragraph in value]
+    if not _is_strings(value):
+        return None
+    paragraphs = [paragraph.strip() for paragraph in value]
+    if is_kilt:
+        paragraphs = [_KILT_PREFIX.sub("", paragraph) for paragraph in paragraphs]
+        del paragraphs[: paragraphs[:1] == [title.strip()]]
+    return "\n".join(filter(None, paragraphs))
 
 
 def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
@@ -188,37 +188,27 @@ def metadata_of_fields(fields: Mapping[str, Any]) -> Metadata:
         ValueError: filters cannot compare a value, or give its field another meaning; the message names it.
 
     Example:
-        >>> metadata_of_fields({"year": 2020, "tags": ["a", "b"], "by": ""})
-        (('year', 2020), ('tags', ('a', 'b')))
+        >>> metadata_of_fields({"year": 2020, "tags": ["a", "b"], "by": "", "on": datetime.date(2020, 5, 1)})
+        (('year', 2020), ('tags', ('a', 'b')), ('on', '2020-05-01'))
     """
-    metadata = []
+    metadata: list[tuple[str, Value | tuple[Value, ...]]] = []
     for name, value in fields.items():
         if not name or not is_unicode(name):
             raise ValueError(f"{name!r} is no name of a field, expected text in valid Unicode")
         if name in FILTER_FIELDS:
             raise ValueError(f"{name!r}: filters give this name a meaning of their own, choose another")
         try:
-            metadata += [(name, plain_value(value))] if value not in _EMPTY else []
+            if is_list(value) and value:
+                metadata.append((name, tuple(map(_plain, value))))
+            elif value not in _EMPTY:
+                metadata.append((name, _plain(value)))
         except ValueError as error:
             raise ValueError(f"{name!r}: {error}") from None
     return tuple(metadata)
 
 
-def plain_value(value: Any) -> Value | tuple[Value, ...]:
-    """A value of a metadata field: text, number, truth value, or several of these; dates become text.
-
-    Raises:
-        ValueError: it is something else; the message says what.
-
-    Example:
-        >>> plain_value(["de", "fr"]), plain_value(datetime.date(2020, 5, 1))
-        (('de', 'fr'), '2020-05-01')
-    """
-    if isinstance(value, list | tuple):
-        several = tuple(map(plain_value, value))
-        if any(isinstance(item, tuple) for item in several):
-            raise ValueError("a list of lists")
-        return cast("tuple[Value, ...]", several)
+def _plain(value: Any) -> Value:
+    """Text, a number or a truth value; dates become text."""
     if isinstance(value, datetime.date | datetime.time):  # a datetime is a date
         return value.isoformat()
     if isinstance(value, str) and not is_unicode(value):
@@ -236,17 +226,10 @@ def first_of(record: Mapping[str, Any], names: Sequence[str]) -> tuple[str | Non
 
 
 def passage_of(value: Any) -> Passage:
-    """A passage beside a question (DPR's and FiD's `ctxs`, pyserini's `contexts`); id and text may be "".
-
-    Pyserini keeps "title\\ntext" in one field, under a `docid`.
+    """A passage beside a question, as in DPR's and FiD's `ctxs`; id and text may be "".
 
     Raises:
         ValueError: not an object, or its text or title is not text; states what was found.
-
-    Example:
-        >>> passage = passage_of({"docid": 7, "text": '"Danube"\\nA river.'})
-        >>> passage.id, passage.title, passage.text
-        ('7', 'Danube', 'A river.')
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"a passage is not an object ({value!r:.40})")
@@ -254,50 +237,20 @@ def passage_of(value: Any) -> Passage:
     if not isinstance(text, str | None) or not isinstance(title, str | None):
         raise ValueError(f"title or text of a passage is not text ({title!r:.40}, {text!r:.40})")
     _, identifier = first_of(value, PASSAGE_ID_FIELDS)
-    if title is None and "docid" in value and text and "\n" in text:
-        title, _, text = text.partition("\n")
-        title = title.strip('"')
     return Passage("" if identifier is None else str(identifier), title or "", text or "")
 
 
-def join_sentences(sentences: Sequence[str]) -> str:
+def join_sentences(sentences: Iterable[str]) -> str:
     """Join sentences, with a space where neither side has one.
 
     Example:
         >>> join_sentences(["One.", " Two.", "Three."])
         'One. Two. Three.'
     """
-    pieces: list[str] = []
-    for sentence in sentences:
-        if pieces and sentence and not (pieces[-1][-1:].isspace() or sentence[0].isspace()):
-            pieces.append(" ")
-        if sentence:
-            pieces.append(sentence)
-    return "".join(pieces).strip()
-
-
-def _from_sentences(document_id: str, title: str, value: Sequence[Any]) -> Document | BadRecord:
-    """Sentences, or paragraphs of sentences."""
-    paragraphs = [item for item in value if not isinstance(item, str)]
-    if not paragraphs:
-        return Document(document_id, title, join_sentences(value), tuple(value))
-    if len(paragraphs) < len(value) or not all(_is_strings(paragraph) for paragraph in paragraphs):
-        return BadRecord("text is not text", "expected a list of sentences or a list of such lists")
-    flat = tuple(sentence for paragraph in paragraphs for sentence in paragraph)
-    return Document(document_id, title, "\n".join(filter(None, map(join_sentences, paragraphs))), flat)
-
-
-def _from_paragraphs(
-    document_id: str, title: str, value: Sequence[Any], *, is_kilt: bool
-) -> Document | BadRecord:
-    if not _is_strings(value):
-        return BadRecord("text is not text", "expected text or a list of paragraphs")
-    paragraphs = [paragraph.strip() for paragraph in value]
-    if is_kilt:
-        if paragraphs and paragraphs[0] == title.strip():
-            del paragraphs[0]
-        paragraphs = [_KILT_PREFIX.sub("", paragraph) for paragraph in paragraphs]
-    return Document(document_id, title, "\n".join(filter(None, paragraphs)))
+    text = ""
+    for sentence in filter(None, sentences):
+        text += " " * bool(text and not (text[-1].isspace() or sentence[0].isspace())) + sentence
+    return text.strip()
 
 
 def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
@@ -305,7 +258,7 @@ def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
-def _is_strings(value: Any) -> bool:
+def _is_strings(value: Any) -> TypeGuard[Sequence[str]]:
     return is_list(value) and all(isinstance(v, str) for v in value)
 
 

@@ -11,7 +11,6 @@ from urllib.parse import unquote
 
 from rag.core.unicode import is_unicode
 from rag.data.files.fields import QUESTION_ID_FIELDS, first_of, is_list, listed_names
-from rag.data.files.rows import parse_json
 from rag.data.records import BadRecord
 
 Record = Mapping[str, Any]
@@ -19,8 +18,6 @@ Record = Mapping[str, Any]
 QUESTION_FIELDS = ("question", "query", "input", "text")
 _ANSWER_FIELDS = ("answers", "answer", "golden_answers", "possible_answers", "output", "short_answers")
 _UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
-_NO_ANSWER = "No Answer Present."  # MS MARCO's
-_DESCRIPTION = re.compile(r'\(description (?:"((?:[^"\\]|\\.)*)"|([^()"]+))\)')  # an answer of WebQuestions
 _POSITIVES = ("positive", "positives", "pos", "positive_passages")
 _NEGATIVES = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
 
@@ -89,13 +86,13 @@ def answers_of(value: Any) -> tuple[str, ...]:
         inner = value.get("text", value.get("answer"))
         if inner is None:
             raise ValueError("answers are an object without 'text'")
-        return answers_of(inner)
+        return answers_of(list(filter(None, inner)) if is_list(inner) else inner)
     if isinstance(value, bool) or not (is_list(value) or isinstance(value, str | int | float)):
         raise ValueError(f"answers are neither text nor a list ({value!r:.60})")
     answers = []
     for item in value if is_list(value) else [value]:
         inner = item.get("text", item.get("answer")) if isinstance(item, Mapping) else item
-        if inner is None and isinstance(item, Mapping):
+        if not inner and isinstance(item, Mapping):  # an output of KILT that is evidence alone
             continue
         if isinstance(inner, bool) or not isinstance(inner, str | int | float):
             raise ValueError(f"an answer is not text ({inner!r:.60})")
@@ -108,17 +105,10 @@ def normal_record(record: Any) -> Record:
 
     | set | what is changed |
     |---|---|
-    | sentence-transformers | `anchor` (or `query`), `positive`, `negative`, `negative_1`, … |
-    | FlagEmbedding | `query`, `pos`, `neg`: lists of texts |
-    | Tevatron | `positive_passages`, `negative_passages`, `positive_document_ids` → `gold_passage_ids` |
-    | pyserini | `contexts` → `ctxs` |
+    | sentence-transformers, Tevatron | `anchor` (or `query`), `positive`, `negative`, `negative_1`, … |
     | MuSiQue | `paragraphs` → `context`, `gold_titles` in the order of the steps; aliases join the answers |
     | SQuAD, one record per question | title as text, `answer_starts` |
     | TriviaQA | value, aliases and human answers → answers; capitalised field names of the official files |
-    | KILT | `output` and `provenance` as columns → lists; outputs without an answer are left out |
-    | WebQuestions | `utterance` → question, the descriptions in `targetValue` → answers |
-    | MS MARCO 2.1 | `passages` → `positive_ctxs`, `hard_negative_ctxs`; "No Answer Present." is no answer |
-    | PopQA | `possible_answers` as JSON text → a list |
 
     Raises:
         ValueError: no object, or a set's field holds something else than it does in that set.
@@ -163,23 +153,18 @@ def rows_of_columns(value: Any) -> list[Any]:
 
 
 def pairs_of(value: Any, names: Sequence[str], field: str) -> list[tuple[Any, Any]]:
-    """Pairs from two columns, a list of two-field mappings, or a list of pairs, or JSON text of one of these.
+    """Pairs from two columns, a list of two-field mappings, or a list of pairs.
 
     Raises:
         ValueError: something else.
     """
     pairs = []
-    for row in rows_of_columns(_parsed(value)):
+    for row in rows_of_columns(value):
         cells = [row[name] for name in names if name in row] if isinstance(row, Mapping) else row
         if not is_list(cells) or len(cells) != 2:
             raise ValueError(f"{field} holds something else than pairs ({row!r:.60})")
         pairs.append((cells[0], cells[1]))
     return pairs
-
-
-def _parsed(value: Any) -> Any:
-    """Lists that a table keeps as JSON text."""
-    return parse_json(value) if isinstance(value, str) and value.lstrip().startswith(("[", "{")) else value
 
 
 def _pairs_and_triplets(record: Record) -> Record:
@@ -199,23 +184,6 @@ def _pairs_and_triplets(record: Record) -> Record:
 def _passages(value: Any) -> list[Any]:
     listed = value if is_list(value) else [value]
     return [{"text": item} if isinstance(item, str) else item for item in listed if item]
-
-
-def _tevatron2(record: Record) -> Record:
-    if not isinstance(ids := record.get("positive_document_ids"), list):
-        return record
-    text = record.get("query_text", record.get("query"))
-    return _without(
-        record, ("positive_document_ids", "query_text", "query"), question=text, gold_passage_ids=ids
-    )
-
-
-def _pyserini(record: Record) -> Record:
-    if "contexts" not in record or {"ctxs", "positive_ctxs"} & record.keys():
-        return record
-    listed = record["contexts"] or ()  # what has no id is a `docid` too
-    contexts = [{"docid": "", **c} if isinstance(c, Mapping) else c for c in listed]
-    return _without(record, ("contexts",), ctxs=contexts)
 
 
 def _musique(record: Record) -> Record:
@@ -269,52 +237,7 @@ def _trivia(record: Record) -> Record:
     return {**record, "answer": answers, "answer_type": answer.get("type")}
 
 
-def _kilt(record: Record) -> Record:
-    if not {"input", "output"} <= record.keys():
-        return record
-    outputs = rows_of_columns(record["output"])
-    if not all(isinstance(output, Mapping) for output in outputs):
-        return record
-    answered = [{key: value for key, value in it.items() if key != "answer" or value} for it in outputs]
-    return {
-        **record,
-        "output": [{**it, "provenance": rows_of_columns(it.get("provenance"))} for it in answered],
-    }
-
-
-def _ms_marco(record: Record) -> Record:
-    listed = record.get("passages")
-    rows = rows_of_columns(listed) if isinstance(listed, Mapping | list) else []
-    needed = {"is_selected", "passage_text"}
-    if not rows or not all(isinstance(row, Mapping) and needed <= row.keys() for row in rows):
-        return record
-    passages = [{**row, "text": row["passage_text"]} for row in rows]
-    changed: dict[str, Any] = {
-        "positive_ctxs": [row for row in passages if row["is_selected"]],
-        "hard_negative_ctxs": [row for row in passages if not row["is_selected"]],
-    }
-    if record.get("answers") == [_NO_ANSWER]:
-        changed["is_impossible"] = True
-    return _without(record, ("passages",), **changed)
-
-
-def _popqa(record: Record) -> Record:
-    listed = record.get("possible_answers")
-    return {**record, "possible_answers": _parsed(listed)} if isinstance(listed, str) else record
-
-
-def _web_questions(record: Record) -> Record:
-    listed = record.get("targetValue")
-    if not (isinstance(listed, str) and "utterance" in record):
-        return record
-    answers = [re.sub(r"\\(.)", r"\1", quoted) or plain for quoted, plain in _DESCRIPTION.findall(listed)]
-    return _without(record, ("targetValue", "utterance"), question=record["utterance"], answers=answers)
-
-
-_SHAPES = (
-    *(_pairs_and_triplets, _tevatron2, _pyserini, _musique, _flat_squad, _trivia, _kilt, _ms_marco, _popqa),
-    _web_questions,
-)
+_SHAPES = (_pairs_and_triplets, _musique, _flat_squad, _trivia)
 
 
 class SquadParagraph(NamedTuple):

@@ -1,60 +1,13 @@
-"""Files that commands write for other programs: passages, TREC runs, and MDR's paths."""
+"""Files that commands write for other programs: TREC runs, and MDR's paths."""
 
-import csv
-import gzip
-import io
-import json
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-from rag.core.errors import ConfigError, DataError
-from rag.core.files import atomic_path
+from rag.core.errors import DataError
 from rag.core.types import Passage, Question
 from rag.data.examples import Example
 from rag.data.files.record import finite, open_text, write_json_lines
-
-
-def write_passages(path: str | Path, passages: Iterable[Passage]) -> int:
-    """Write passages to one file, atomically, and return their number.
-
-    `.jsonl` gives one `{"id", "title", "text"}` per line, `.tsv` the columns `id`, `text`, `title` with a
-    header and quoting as in `psgs_w100.tsv`; `.gz` after either compresses. `rag index … --split none` reads
-    both.
-
-    Raises:
-        ConfigError: the file name has another extension.
-        DataError: there was no passage to write.
-        ResourceError: the disk is full or the place cannot be written.
-    """
-    path = Path(path)
-    is_gzip = path.suffix == ".gz"
-    kind = Path(path.stem).suffix if is_gzip else path.suffix
-    if kind not in (".jsonl", ".tsv"):
-        raise ConfigError(
-            f"cannot tell the format of {path.name!r} from its name",
-            hint="name it .jsonl or .tsv, with .gz after it to compress",
-        )
-    with atomic_path(path) as temporary, ExitStack() as stack:
-        raw: Any = stack.enter_context(temporary.open("wb"))
-        if is_gzip:  # no name and no time inside: the same passages give the same bytes
-            raw = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
-        stream = stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
-        table = csv.writer(stream, delimiter="\t", lineterminator="\n")
-        if kind == ".tsv":
-            table.writerow(("id", "text", "title"))
-        n_passages = 0
-        for passage in passages:
-            n_passages += 1
-            if kind == ".tsv":
-                table.writerow((passage.id, passage.text, passage.title))
-            else:
-                stream.write(json.dumps(passage.to_json(), ensure_ascii=False) + "\n")
-        if n_passages == 0:
-            raise DataError("no passages to write", hint="every document was empty or refused")
-    return n_passages
 
 
 def write_paths(

@@ -190,8 +190,7 @@ def json_values(stream: io.BufferedReader, source: str, encoding: str = "utf-8")
     """The records of a JSON list, which is streamed, or of an object, which is read whole (at most 2 GiB).
 
     An object with a list under "data" (SQuAD's files) gives that list's elements. One from id to record gives
-    the records with their "id"; MDR's `[title, text]` is such a record too. One of columns, each an object
-    from row number to value (pandas, MS MARCO 2.1), gives its rows. Any other is itself the record.
+    the records with their "id"; MDR's `[title, text]` is such a record too. Any other is itself the record.
 
     Raises:
         DataError: malformed or truncated JSON, or neither list nor object.
@@ -231,11 +230,6 @@ def json_values(stream: io.BufferedReader, source: str, encoding: str = "utf-8")
 def _records_in(value: dict[str, Any]) -> Sequence[Any]:
     if (listed := _listed(value)) is not None:
         return listed
-    if value and all(
-        isinstance(item, dict) and item and all(map(str.isdecimal, item)) for item in value.values()
-    ):
-        rows = dict.fromkeys(key for column in value.values() for key in column)
-        return [{name: column[key] for name, column in value.items() if key in column} for key in rows]
     if all(isinstance(item, dict | list) for item in value.values()):
         named = (it if isinstance(it, dict) else dict(zip(("title", "text"), it)) for it in value.values())
         return [{"id": key, **item} for key, item in zip(value, named, strict=True)]

@@ -3,14 +3,14 @@
 import glob
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.manifest import is_index
 from rag.data.choices import CORPUS_FORMATS, FILTER_FIELDS
-from rag.data.documents.kinds import is_man, is_text, kind_by_name, remedy_by_name
+from rag.data.documents.kinds import is_text, kind_by_name, remedy_by_name
 from rag.data.documents.limits import Limits
 from rag.data.files.named import is_named
 from rag.data.files.rows import (
@@ -32,7 +32,6 @@ _ALSO_DOCUMENTS = ("csv", "tsv", "json")  # records in a folder of data, one tab
 _ABOUT_DATA = ("readme", "license", "licence", "copying", "notice", "changelog", "citation", "authors")
 _GENERATED_FOLDERS = ("node_modules", "__pycache__", "_static", "_sources")
 _WIKI_FILE = re.compile(r"wiki_\d+$")
-_SECTION = re.compile(r"\.[1-9][a-z]*$")  # of manual pages
 _HEAD_BYTES = 1 << 16
 
 
@@ -220,32 +219,35 @@ def _file_format(path: str, format: str) -> str:
 
 
 def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[Source]:
-    if format in ("auto", "beir"):
-        if corpus := in_folder(folder, "corpus.jsonl"):
-            return [Source(str(corpus), "jsonl", corpus.name)]
-        if format == "beir":
-            raise DataError(f"{folder}: no corpus.jsonl, so this is not a BEIR folder")
-    files = _files(folder, report)
-    if format != "auto":
-        also = _ALSO_DOCUMENTS if format == DOCUMENTS else ()
-        fits = {name: format for name, kind in files.items() if kind in (format, *also)}
-    elif _is_data(files):
-        fits = {name: kind for name, kind in files.items() if kind not in (None, DOCUMENTS)}
-    else:  # a table among documents is one of them
-        fits = {n: DOCUMENTS if kind in _ALSO_DOCUMENTS else kind for n, kind in files.items() if kind}
-        fits = {name: kind for name, kind in fits.items() if kind == DOCUMENTS}
-    unused = sorted(str(folder / name) for name in files if name not in fits)
-    if not fits:
+    """The sources of a folder: of BEIR its corpus; files of one format, where it is named; people's
+    documents, tables among them; else, where nothing but a README lies beside them, files of records.
+    """
+    corpus = in_folder(folder, "corpus.jsonl")
+    if format in ("auto", "beir") and corpus is not None:
+        return [Source(str(corpus), "jsonl", corpus.name)]
+    files = {} if format == "beir" else _files(folder, report)
+    documents = [name for name, kind in files.items() if kind == DOCUMENTS]
+    if format == "auto":
+        are_documents = any(PurePath(name).stem.lower() not in _ABOUT_DATA for name in documents)
+        are_records = any(kind not in (None, DOCUMENTS) for kind in files.values()) and not are_documents
+        wanted = "records" if are_records else DOCUMENTS
+    else:
+        wanted = format
+    several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(_BY_SUFFIX.values())}
+    kinds = several.get(wanted, (wanted,))
+    chosen = sorted(name for name, kind in files.items() if kind in kinds)
+    unused = sorted(str(folder / name) for name in files.keys() - set(chosen))
+    if not chosen:
         expected = "any known format" if format == "auto" else f"format {format!r}"
         raise DataError(
             f"{folder}: no file of {expected} in this folder ({len(unused)} other files)",
-            hint="known are PDF, Office, OpenDocument, HTML, EPUB, Markdown, text, e-mail and source code as "
-            f"documents; {', '.join(sorted(_BY_SUFFIX))}, wiki_00 as records; also with .gz, .bz2, …",
+            hint="documents are PDF, Office, ODT, HTML, EPUB, Markdown, text, mail and source code; records "
+            f"{', '.join(sorted(_BY_SUFFIX))}, wiki_00 and BEIR's corpus.jsonl; also with .gz, .bz2, …",
         )
     report.ignored += unused
     return [
-        Source(path, kind if kind == DOCUMENTS else _file_format(path, format), prefix + name)
-        for name, kind in sorted(fits.items())
+        Source(path, DOCUMENTS if wanted == DOCUMENTS else _file_format(path, format), prefix + name)
+        for name in chosen
         if (path := str(folder / name))
     ]
 
@@ -284,28 +286,10 @@ def _is_visible(name: str) -> bool:
 
 
 def _is_document(path: Path) -> bool:
-    """Whether a file's content is text or PDF, or a manual page if it is compressed; True if it may not be
-    read, which its conversion reports.
-    """
-    plain = strip_compression(path.name)
-    is_compressed = plain != path.name
-    if is_compressed and not _SECTION.search(plain):
-        return False
+    """Whether a file's content is text or PDF; True if it may not be read, which its conversion reports."""
     try:
-        if is_compressed:
-            with open_binary(path) as stream:
-                return is_man(stream.peek(_HEAD_BYTES)[:_HEAD_BYTES])
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
-    except (OSError, DataError):
+    except OSError:
         return True
     return is_text(head) or b"%PDF-" in head[:1024]
-
-
-def _is_data(files: Mapping[str, str | None]) -> bool:
-    """Whether a folder holds records, beside which a README is no document, or people's documents."""
-    names = [name for name, kind in files.items() if kind == DOCUMENTS]
-    n_documents = sum(PurePath(name).stem.lower() not in _ABOUT_DATA for name in names)
-    records = [kind for kind in files.values() if kind not in (None, DOCUMENTS)]
-    n_certain = sum(kind not in _ALSO_DOCUMENTS for kind in records)
-    return bool(records) and (not n_documents or n_certain > n_documents)

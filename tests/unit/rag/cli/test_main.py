@@ -141,22 +141,13 @@ def test_an_index_stays_where_nothing_takes_its_place(
     main_ok(["inspect", str(index), "--verify"])
 
 
-@pytest.mark.parametrize(
-    ("command", "listed"),
-    [
-        (("index", "--retriever", "bm25", "--out", "i"), 1),
-        (("split", "--out", "p.jsonl"), 1),
-        (("split", "--out", "p.jsonl", "--documents", "2"), 1),
-        (("split", "--out", "p.jsonl", "--documents", "1"), 0),  # the bad record is not reached
-    ],
-)
 def test_bad_records_are_listed_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    command: tuple[str, ...], listed: int,
-) -> None:  # fmt: skip
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     corpus = tmp_path / "c.jsonl"
     corpus.write_text("".join(f'{{"id": "{n}", "text": "river"}}\n' for n in (1, 1, 2, 3)))
+    command, listed = ("index", "--retriever", "bm25", "--out", "i"), 1
     code, out, err = _run(capsys, command[0], str(corpus), *command[1:], "--max-bad-share", "0.5")
     assert code == 0
     assert out.count("1 × duplicate id") == listed
@@ -319,21 +310,6 @@ def test_an_index_takes_over_vectors_of_passages_that_stayed(
     said = capsys.readouterr().out
     assert "3 vectors taken over" in said
     assert "4 passages" in said
-
-
-def test_split_writes_a_table_of_passages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    corpus, table = tmp_path / "corpus.jsonl", tmp_path / "passages.tsv"
-    lines = [{"id": str(n), "title": f"Title {n}", "text": "one two three four five"} for n in range(3)]
-    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    main_ok(["split", str(corpus), "-o", str(table), "--words", "3", "--documents", "2"])
-    assert "4 passages" in capsys.readouterr().out
-    rows = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
-    assert rows[:3] == [
-        ["id", "text", "title"],
-        ["0-0", "one two three", "Title 0"],
-        ["0-1", "four five one", "Title 0"],
-    ]
-    assert len(rows) == 5
 
 
 def main_ok(arguments: list[str]) -> None:

@@ -26,7 +26,7 @@ def write(path: Path, data: bytes) -> Path:
         (b'"text"', "not an object", "str"),
         (b'{"id": "x"}', "missing field", "no text"),
         (b'{"text": "x"}', "missing field", "no id"),
-        (b'{"id": "", "text": "x"}', "missing field", "id is empty"),
+        (b'{"id": "", "text": "x"}', "missing field", "id holds nothing"),
         (b'{"id": 1.5, "text": "x"}', "id is not text or a whole number", "float"),
         (b'{"id": true, "text": "x"}', "id is not text or a whole number", "bool"),
         (b'{"id": "x", "text": ""}', "empty text", "'x'"),

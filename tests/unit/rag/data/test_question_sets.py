@@ -78,18 +78,6 @@ def test_hotpot_columns_become_the_official_pairs() -> None:
     assert [passage.text for passage in gold_passages(found)] == ["A was American. More.", "One. Two."]
 
 
-def test_2wiki_keeps_its_lists_as_json_text() -> None:
-    record = {
-        "_id": "w1",
-        "question": "q",
-        "answer": "a",
-        "supporting_facts": '[["A", 0]]',
-        "context": '[["A", ["S."]]]',
-    }
-    found = question(record)
-    assert (found.id, found.gold) == ("w1", (GoldPassage(Passage("", "A", "S."), ("S.",), (0,)),))
-
-
 def test_triviaqa_from_the_hub_and_from_its_official_file() -> None:
     found = question(TRIVIA)
     assert (found.id, found.answers) == ("tc_1", ("The Beatles", "Beatles"))
@@ -118,12 +106,6 @@ def test_triviaqas_official_file_is_one_object(tmp_path: Path, indent: int | Non
     path.write_text(json.dumps(whole, indent=indent) + end)
     found = [(q.id, q.answers) for q in read_questions(path)]
     assert found == [("tc_1", ("The Beatles", "Beatles")), ("tc_2", ("1815",))]
-
-
-def test_webquestions_as_published() -> None:
-    listed = '(list (description "Jazmyn \\"J\\" Bieber") (description Taoism) (description "Rock (music)"))'
-    found = question({"url": "u", "utterance": "what is it?", "targetValue": listed})
-    assert (found.text, found.answers) == ("what is it?", ('Jazmyn "J" Bieber', "Taoism", "Rock (music)"))
 
 
 def test_what_squad_2_says_to_be_impossible() -> None:
@@ -202,7 +184,6 @@ def test_kilt_evidence_without_answer_and_as_columns() -> None:
 def test_other_sets() -> None:
     assert question({"question": "q", "answer": ["a", "b"]}).answers == ("a", "b")  # NQ-open
     assert question({"url": "u", "question": "q", "answers": ["a"]}).answers == ("a",)  # WebQuestions
-    assert question({"question": "q", "possible_answers": '["a", "b"]'}).answers == ("a", "b")  # PopQA
     assert question({"id": "1", "question": "q", "golden_answers": ["a"]}).answers == ("a",)  # FlashRAG
     found = question(SQUAD)
     assert (found.answers, found.gold[0].passage.title, found.answer_starts) == (
@@ -210,19 +191,6 @@ def test_other_sets() -> None:
         "Nikola Tesla",
         (18,),
     )
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"supporting_facts": {"title": ["A"], "sent_id": [0, 1]}}, "columns of different length"),
-        ({"supporting_facts": [["A"]]}, "something else than pairs"),
-        ({"context": 3}, "expected a list"),
-    ],
-)
-def test_malformed_fields_are_refused(change: dict, words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        question({**HOTPOT, **change})
 
 
 def test_parquet_files(tmp_path: Path) -> None:
@@ -235,31 +203,3 @@ def test_parquet_files(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(DataError, match="not a readable Parquet file"):
         list(read_questions(path))
-
-
-def test_ms_marco_is_read_by_columns_and_by_rows(tmp_path: Path) -> None:
-    rows = [
-        {
-            "answers": ["A stream."],
-            "passages": [
-                {"is_selected": 0, "passage_text": "Noise.", "url": "http://b"},
-                {"is_selected": 1, "passage_text": "A river is a stream.", "url": "http://a"},
-            ],
-            "query": "what is a river",
-            "query_id": 19699,
-        },
-        {
-            "answers": ["No Answer Present."],
-            "passages": [{"is_selected": 0, "passage_text": "Noise.", "url": "http://b"}],
-            "query": "who knows",
-            "query_id": 3,
-        },
-    ]
-    columns = {name: {str(at): row[name] for at, row in enumerate(rows)} for name in rows[0]}
-    (tmp_path / "dev_v2.1.json").write_text(json.dumps(columns))
-    river, unknown = read_questions(tmp_path / "dev_v2.1.json")
-    assert [river, unknown] == questions_from(rows)
-    assert (river.id, river.text, river.answers) == ("19699", "what is a river", ("A stream.",))
-    assert [item.passage.text for item in river.gold] == ["A river is a stream."]
-    assert [item.passage.text for item in river.context] == ["Noise."]
-    assert (unknown.answers, unknown.is_impossible, unknown.gold) == ((), True, ())

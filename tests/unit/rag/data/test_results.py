@@ -37,17 +37,6 @@ def test_dpr_results_round_trip(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == []
 
 
-@pytest.mark.parametrize("named", [{"docid": "7"}, {}])
-def test_results_of_pyserini(tmp_path: Path, named: dict[str, str]) -> None:
-    context = {**named, "score": 2, "text": '"T"\nx', "has_answer": False}
-    path = tmp_path / "r.json"
-    path.write_text(json.dumps({"3": {"question": "q", "answers": ["a"], "contexts": [context]}}))
-    (result,) = read_examples(path, needs="passages")
-    assert result == Example(
-        "3", "q", ("a",), (hit(named.get("docid", ""), "T", "x", 2.0, has_answer=False),)
-    )
-
-
 def test_a_trec_run_keeps_every_digit(tmp_path: Path) -> None:
     run = [("q1", [("b", 0.1 + 0.2), ("a", 1e-17)]), ("q2", [("a", -3.0)])]
     write_run(tmp_path / "x.run", as_examples(run, tag="dense"))

@@ -4,7 +4,7 @@ from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.records import Document
 from rag.data.sentences import split_sentences
-from rag.data.split import SplitOptions, split_documents, window_sentences, word_blocks
+from rag.data.split import SplitOptions, split_documents, word_blocks
 
 
 def words(n: int) -> str:
@@ -31,18 +31,6 @@ def test_passages_carry_title_and_id() -> None:
     ]  # fmt: skip
     integer = SplitOptions(words=2, ids="integer")
     assert [p.id for p in split_documents(documents, integer)] == ["1", "2", "3"]
-
-
-def test_a_sentence_longer_than_the_limit_is_cut() -> None:
-    assert window_sentences(["a b c d e"], max_words=2) == ["a b", "c d", "e"]
-    assert window_sentences([]) == []
-
-
-def test_given_sentences_are_used() -> None:
-    sentences = ("One. Two.",) * 7
-    document = Document("d", "T", " ".join(sentences), sentences)
-    passages = list(split_documents([document], SplitOptions(mode="sentences")))
-    assert [p.text.count("One.") for p in passages] == [6, 4]
 
 
 @pytest.mark.parametrize(
@@ -90,5 +78,3 @@ def test_text_without_spaces_is_cut_into_passages() -> None:
     assert word_blocks(f"see {address} there", 100) == [f"see {address} there"]
     mixed = word_blocks("before " + "y" * 250 + " after", 6, wrap=False)
     assert mixed == ["before " + "y" * 100, "y" * 120, "y" * 30 + " after"]
-    windows = window_sentences([chinese, "The end."], 6, 6, 180)
-    assert "".join(windows).replace(" The end.", "") == chinese

@@ -69,17 +69,6 @@ def test_questions_without_a_positive_are_left_out(tmp_path: Path, caplog: pytes
     assert [len(question.gold) for question in read_questions(path)] == [1, 0, 0, 0]
 
 
-def test_records_that_name_their_passages_by_id_are_questions_for_mining(tmp_path: Path) -> None:
-    """Tevatron 2's, whose passages stand in a corpus."""
-    record = {"query_id": "7", "query_text": ASKED, "query_image": None, "positive_document_ids": [3, "d1"],
-              "negative_document_ids": ["d2"], "answer": None}  # fmt: skip
-    path = write(tmp_path, "a.jsonl", json.dumps(record))
-    [question] = read_questions(path)
-    assert (question.id, question.text, question.gold_passage_ids) == ("7", ASKED, ("3", "d1"))
-    with pytest.raises(DataError, match=r"no question with a positive passage\n.*name their passages by id"):
-        list(read_examples(path))
-
-
 def test_answers_may_be_numbers(tmp_path: Path) -> None:
     passages = [{"title": "", "text": RIGHT}]
     for given, expected in (

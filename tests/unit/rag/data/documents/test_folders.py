@@ -99,7 +99,9 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     lines = report.summary().splitlines()
     assert lines[0].startswith("7 documents, 3 bad (42.86 %)")
     assert f"  {tmp_path}/in/locked.pdf: encrypted (save a copy without a password)" in lines
-    assert report.ignored_summary() == "2 files are not read: 1 × .jsonl, 1 × .jpg"
+    assert report.ignored_summary() == (
+        f"2 files are not read: 1 × .jsonl ({tmp_path}/in/data.jsonl), 1 × .jpg ({tmp_path}/in/photo.jpg)"
+    )
     passages = {p.id: p for p in split_documents(documents)}
     assert passages["rooms.csv-0"].text == "week: 2; room: 37"
     place = passages["sub/100%25%20plan.pdf-0"].location
@@ -158,7 +160,8 @@ def test_records_beside_a_readme_stay_records(tmp_path: Path) -> None:
     assert [d.id for d in read_documents(tmp_path)] == ["README.md", "notes.md", "rows.csv"]
     for number in range(3):
         (tmp_path / f"{number}.jsonl").write_text(f'{{"id": "r{number}", "text": "x"}}\n')
-    assert [d.id for d in read_documents(tmp_path)] == ["r0", "r1", "r2", "1"]
+    assert [d.id for d in read_documents(tmp_path)] == ["README.md", "notes.md", "rows.csv"]
+    assert [d.id for d in read_documents(tmp_path, format="jsonl")] == ["r0", "r1", "r2"]
     ids = [d.id for d in read_documents(tmp_path, format="documents")]
     assert ids == ["README.md", "notes.md", "rows.csv"]
 
