@@ -34,7 +34,7 @@ demo: $(VENV)/.installed
 	$(BIN)/rag demo --out $(DEMO) --port $(PORT)
 
 serve: $(VENV)/.installed
-	$(BIN)/rag index sample --out $(DEMO) --retriever hybrid
+	$(BIN)/rag index sample --out $(DEMO)
 	RAG_SERVE_EXAMPLE_QUESTIONS='In what city do the Blue Nile and the White Nile come together? | Who determined the structure of penicillin? | Whom did Yuri Gagarin marry?' \
 	$(BIN)/rag serve --index $(DEMO) --port $(PORT)
 

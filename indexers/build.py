@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from indexers.documents import DOCUMENTS_NAME, DocumentList
-from indexers.embedding_shards import EmbeddingShards, Header
+from indexers.embedding_shards import HEADER_NAME, EmbeddingShards, Header
 from indexers.embeddings import encode_corpus
 from indexers.faiss_index import build_faiss, create_faiss
 from indexers.ledger import (
@@ -27,7 +27,7 @@ from indexers.ledger import (
 from indexers.lucene import build_bm25
 from indexers.passage_writer import PassageStoreWriter, passages_digest
 from indexers.passages import PassageStore
-from indexers.presets import INDEX_KINDS, INDEX_TYPES, PLAID, preset_for
+from indexers.presets import INDEX_KINDS, PLAID, preset_for
 from indexers.probes import PROBES_NAME, read_probes, save_probes
 from indexers.protocols import EncodesCorpus, PassageEncoder
 from indexers.settings import STAGES, BuildSettings, Stage
@@ -42,7 +42,6 @@ __all__ = ["INDEX_KIND", "BuildSettings", "build_index"]
 _OWN = {
     *(MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR),
     *("encoder", "reader", "pipeline.json"),  # of saved pipelines
-    *(*STAGES, "build.json", "build_log.json", "segments", "versions"),  # of earlier versions
 }
 
 
@@ -64,7 +63,7 @@ def build_index(
         passages: what to index, already split; read lazily, and not at all if `source` says they are stored.
         source: identifies the passages (paths, sizes, split settings). Without it a rerun reads the
             passages again and compares their checksum.
-        documents: list that is filled with the documents while the passages are read (`cut_and_listed`).
+        documents: list that is filled with the documents while the passages are read (`list_puts`).
         until: stop after this stage; a later call continues from there. All stages if None.
         encode: encodes the passages, in this process or elsewhere.
 
@@ -244,8 +243,8 @@ def build_embeddings(
     shards = encode(directory, passages, encoder, settings.stored_dtype, shard_rows=settings.shard_rows)
     if not (directory / PROBES_NAME).exists():
         save_probes(directory, passages, encoder, settings.probes, settings.seed)
-    checksums = {f"embeddings/{name}": entry for name, entry in shards.checksums().items()}
-    ledger.finish("embeddings", shards.header.to_json(), checksums)
+    (directory / HEADER_NAME).unlink()  # the manifest says it
+    ledger.finish("embeddings", shards.header.to_json())
 
 
 def build_dense(ledger: BuildLedger, settings: BuildSettings) -> None:
@@ -301,20 +300,15 @@ def build_lucene(passages: PassageStore, ledger: BuildLedger, settings: BuildSet
     ledger.finish("bm25", info)
 
 
-def settings_of_stages(inputs: Mapping[str, Mapping[str, Any]], factory: str = "") -> BuildSettings:
-    """The settings that a finished index was built with, from what its stages were made from.
-
-    Args:
-        factory: FAISS' string of its vectors, for a type that has no name any more.
-    """
+def settings_of_stages(manifest: Mapping[str, Any]) -> BuildSettings:
+    """The settings that a finished index was built with, from what its stages were made from."""
     names = {
         "embeddings": ("dtype", "shard_rows", "probes"),
         "dense": ("index_type", "recall_target", "seed", "reproducible"),
         "bm25": ("k1", "b"),
     }
+    inputs = manifest["inputs"]
     values = {name: inputs[stage][name] for stage in names if stage in inputs for name in names[stage]}
-    if values.get("index_type", "flat") not in INDEX_TYPES:
-        values["index_type"] = factory
     parts = tuple(part for part in ("dense", "bm25") if part in inputs)
     kind = next(kind for kind, needed in INDEX_KINDS.items() if needed == parts)
     return BuildSettings(retriever=kind, **values)

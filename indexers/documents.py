@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -44,6 +44,16 @@ class DocumentEntry:
     digest: str
     passages: int
     first: int = 0
+    sent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A document that is new, or takes the place of the one with its id; see `DocumentEntry`."""
+
+    id: str
+    digest: str
+    passages: list[Passage]
     sent: bool = False
 
 
@@ -107,22 +117,11 @@ def record_digest(document: Document) -> str:
     return hashlib.blake2b(json.dumps(content).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def cut_and_listed(
-    documents: Iterable[Document],
-    cut: Callable[[Document], list[Passage]],
-    listed: DocumentList,
-    digests: Mapping[str, str],
-) -> Iterator[Passage]:
-    """Split documents into passages, and add each document to the list.
-
-    Args:
-        digests: digests of files by document id; those of records are computed.
-    """
-    for document in documents:
-        passages = cut(document)
-        digest = digests.get(document.id, "") if document.path else record_digest(document)
-        listed.append(document.id, digest, passages=len(passages))
-        yield from passages
+def list_puts(puts: Iterable[Put], listed: DocumentList) -> Iterator[Passage]:
+    """The passages of new documents, each of which is added to the list."""
+    for put in puts:
+        listed.append(put.id, put.digest, passages=len(put.passages), sent=put.sent)
+        yield from put.passages
 
 
 def group_passages(passage_ids: Iterable[str], document_of: Callable[[str], str]) -> dict[str, DocumentEntry]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -17,12 +16,12 @@ from indexers.identity import EncoderIdentity
 from indexers.settings import VectorDtype
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError
-from rag.core.files import atomic_write_bytes, read_json
+from rag.core.files import read_json
 from rag.core.npy import RowPages, advise, load_npy
 
 _LARGE_BYTES = 1 << 31  # from which the pages of rows are asked for side by side before they are read
 _MOST_OF_A_SHARD = 8  # one wanted row in so many: the whole shard is read ahead
-HEADER_NAME, LEDGER_NAME = "embeddings.json", "ledger.jsonl"
+HEADER_NAME = "embeddings.json"
 
 
 def shard_name(shard: int) -> str:
@@ -80,24 +79,6 @@ class Header:
         return {**asdict(self), "encoder": self.encoder.to_json()}
 
 
-def read_ledger(directory: Path) -> dict[int, dict[str, Any]]:
-    """Finished shards; a torn last line, left by a kill, is cut off the file."""
-    path = directory / LEDGER_NAME
-    if not path.exists():
-        return {}
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if whole != data:
-        atomic_write_bytes(path, whole)
-    try:
-        lines = [json.loads(line) for line in whole.splitlines()]
-        return {int(line["shard"]): line for line in lines}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(
-            f"{path} is damaged: {error}", hint="delete the embeddings folder and run again"
-        ) from error
-
-
 class EmbeddingShards:
     """Reads finished embeddings by memory map.
 
@@ -110,11 +91,12 @@ class EmbeddingShards:
 
     Example:
         >>> import tempfile
-        >>> from indexers.embeddings import EmbeddingWriter
-        >>> who = EncoderIdentity("toy", "", dim=2)
-        >>> writer = EmbeddingWriter(tempfile.mkdtemp(), rows=3, encoder=who, shard_rows=2)
-        >>> done = list(writer.write_missing(lambda a, b: np.full((b - a, 2), a, np.float32)))
-        >>> EmbeddingShards.open(writer.directory).rows(np.array([2, 0]))
+        >>> from indexers.embeddings import begin_shards, store_shard
+        >>> place = Path(tempfile.mkdtemp())
+        >>> header = Header(3, 2, "float32", 2, EncoderIdentity("toy", "", dim=2))
+        >>> for shard, start, stop in begin_shards(place, header):
+        ...     store_shard(place, shard, np.full((stop - start, 2), start, np.float32))
+        >>> EmbeddingShards.open(place).rows(np.array([2, 0]))
         array([[2., 2.],
                [0., 0.]], dtype=float32)
     """
@@ -131,21 +113,14 @@ class EmbeddingShards:
         """Map all shards and check their headers.
 
         Args:
-            header: what the manifest of an index says of its shards; None for a folder by itself, which has
-                `embeddings.json` and a ledger.
+            header: what the manifest of an index says of its shards; by default what `embeddings.json` says,
+                in a folder by itself.
 
         Raises:
-            IncompleteArtifactError: some shards are not written yet.
             ArtifactError: a file is missing, truncated or in another format; the message names it.
         """
         place = Path(directory)
-        if header is None:
-            header, finished = Header.read(place), read_ledger(place)
-            if absent := [shard for shard in range(header.shards) if shard not in finished]:
-                raise IncompleteArtifactError(
-                    f"{place} lacks {len(absent)} of {header.shards} embedding shards",
-                    hint="run the command that builds the index again; it continues where it stopped",
-                )
+        header = header or Header.read(place)
         shapes = [(stop - start, header.dim) for start, stop in map(header.shard_range, range(header.shards))]
         shards = [
             load_npy(place / shard_name(shard), dtype=header.dtype, shape=shape)
@@ -172,16 +147,6 @@ class EmbeddingShards:
         start, end = self.header.shard_range(first)[0], self.header.shard_range(stop - 1)[1]
         header = replace(self.header, rows=end - start)
         return start, EmbeddingShards(self.directory, header, self._shards[first:stop])
-
-    def checksums(self) -> dict[str, dict[str, Any]]:
-        """Size and sha256 of every shard file, from the ledger."""
-        return {
-            shard_name(shard): {
-                "size_bytes": (self.directory / shard_name(shard)).stat().st_size,
-                "sha256": line["sha256"],
-            }
-            for shard, line in sorted(read_ledger(self.directory).items())
-        }
 
     def rows(self, rows: Int64) -> Float32:
         """Vectors (n, D) float32 of `rows` (n,), in that order; reads only the pages they lie on."""

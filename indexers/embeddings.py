@@ -1,8 +1,7 @@
-"""Passage embeddings on disk: a series of `.npy` files (shards), written one by one, memory-mapped to read.
+"""Write passage embeddings: a series of `.npy` files (shards), one by one; a shard that is there is finished.
 
-Files in the directory: `embeddings.json` (encoder identity, D, dtype, rows), `shard-00000.npy` … and
-`ledger.jsonl`, one line for each finished shard with its checksum. A shard is finished once its line
-is in the ledger, so a killed run loses at most the shard it was working on.
+Each is written beside its place and renamed, so a killed run loses at most the shard it was working on. Until
+they are part of an index, whose manifest says it, `embeddings.json` says what they are.
 
 float16 halves the disk and keeps 11 significant bits: for unit vectors an inner product moves by less than
 5e-4 in the worst case and about 1e-5 in practice. "Exact" search is then exact for what is stored.
@@ -10,53 +9,58 @@ float16 halves the disk and keeps 11 significant bits: for unit vectors an inner
 
 from __future__ import annotations
 
-import itertools
-import json
-import logging
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from indexers.embedding_shards import (
-    HEADER_NAME,
-    LEDGER_NAME,
-    EmbeddingShards,
-    Header,
-    read_ledger,
-    shard_name,
-)
+from indexers.embedding_shards import HEADER_NAME, EmbeddingShards, Header, shard_name
 from indexers.passages import PassageStore
-from indexers.protocols import EncoderIdentity, PassageEncoder, ReportingEncoder
+from indexers.protocols import PassageEncoder, ReportingEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
-from rag.core.arrays import Bool, Float32
+from rag.core.arrays import Bool, Float32, Int64
 from rag.core.errors import DataError, MismatchedArtifactError
-from rag.core.files import (
-    atomic_write_bytes,
-    atomic_write_json,
-    clean_directory,
-    disk_errors,
-    remove_temporaries,
-    sha256_file,
-)
+from rag.core.files import atomic_path, atomic_write_json, clean_directory, link_or_copy, remove_temporaries
 from rag.core.manifest import differences
 from rag.core.npy import save_npy
 from rag.core.progress import Progress
 
 _TEXTS_AT_ONCE = 4096
-_log = logging.getLogger(__name__)
 
 
-def store_shard(directory: Path, shard: int, vectors: Float32) -> dict[str, Any]:
-    """Write the file of one shard into a directory that an `EmbeddingWriter` began.
+def begin_shards(directory: Path, header: Header) -> list[tuple[int, int, int]]:
+    """Begin a folder of embeddings, or go on with it; the caller is its only writer.
+
+    Returns:
+        The shards that are missing: (shard, first row, one past the last row).
+
+    Raises:
+        MismatchedArtifactError: the folder holds shards of another encoder, size or dtype.
+    """
+    clean_directory(directory)
+    if (directory / HEADER_NAME).exists():
+        sides = (
+            {**side.to_json(), "encoder": side.encoder.comparable()}
+            for side in (Header.read(directory), header)
+        )
+        if changed := differences(*sides):
+            raise MismatchedArtifactError(
+                f"{directory} holds embeddings made with other settings ({changed})",
+                hint="continue with the same settings, choose another --out, or add --overwrite",
+            )
+    else:
+        atomic_write_json(directory / HEADER_NAME, header.to_json())
+    shards = (shard for shard in range(header.shards) if not (directory / shard_name(shard)).is_file())
+    return [(shard, *header.shard_range(shard)) for shard in shards]
+
+
+def store_shard(directory: Path, shard: int, vectors: Float32) -> None:
+    """Write one shard, in this process or another, into a folder that was begun.
 
     Args:
         vectors: (shard's rows, D).
-
-    Returns:
-        The shard's line in the ledger; the shard counts once `EmbeddingWriter.record` has written it.
 
     Raises:
         DataError: wrong shape, or a value that is not finite in the stored dtype.
@@ -79,121 +83,50 @@ def store_shard(directory: Path, shard: int, vectors: Float32) -> dict[str, Any]
             f"({int((~finite).sum())} such rows in shard {shard})",
             hint="use dtype float32, or check the encoder's weights",
         )
-    return ledger_line(header, shard, save_npy(directory / shard_name(shard), stored))
+    save_npy(directory / shard_name(shard), stored)
 
 
-def ledger_line(header: Header, shard: int, sha256: str) -> dict[str, Any]:
-    """The line that counts a shard as finished."""
-    start, stop = header.shard_range(shard)
-    return {"shard": shard, "rows": stop - start, "sha256": sha256, "encoder": header.encoder.fingerprint()}
+@dataclass(frozen=True, slots=True)
+class KnownRows:
+    """The passages of a corpus whose vectors are stored already.
 
-
-class EmbeddingWriter:
-    """Writes the shards that are not there yet. One writer at a time (the caller holds the directory's lock).
-
-    Args:
-        shard_rows: rows per shard; the last one may be shorter.
-
-    Raises:
-        MismatchedArtifactError: the directory holds shards of another encoder, size or dtype.
+    Attributes:
+        sources: stored embeddings, and for each passage (N,) its row in them; -1 where it has none there.
     """
 
-    def __init__(
-        self,
-        directory: str | Path,
-        *,
-        rows: int,
-        encoder: EncoderIdentity,
-        dtype: VectorDtype = "float16",
-        shard_rows: int = SHARD_ROWS,
-    ) -> None:
-        self.directory = Path(directory)
-        self.header = Header(rows, encoder.dim, dtype, shard_rows, encoder)
-        clean_directory(self.directory)
-        if (self.directory / HEADER_NAME).exists():
-            self._refuse_other(Header.read(self.directory))
-        else:
-            atomic_write_json(self.directory / HEADER_NAME, self.header.to_json())
-        self._ledger = read_ledger(self.directory)
-        self._drop_damaged()
+    sources: Sequence[tuple[EmbeddingShards, Int64]]
 
-    def _refuse_other(self, found: Header) -> None:
-        sides = ({**side.to_json(), "encoder": side.encoder.comparable()} for side in (found, self.header))
-        if changed := differences(*sides):
-            raise MismatchedArtifactError(
-                f"{self.directory} holds embeddings made with other settings ({changed})",
-                hint="continue with the same settings, choose another --out, or add --overwrite",
-            )
+    def is_new(self, start: int, stop: int) -> Bool:
+        """(n,): which passages of these rows have no vector yet."""
+        is_new = np.ones(stop - start, bool)
+        for _, rows in self.sources:
+            is_new &= rows[start:stop] < 0
+        return is_new
 
-    def _drop_damaged(self) -> None:
-        damaged = [
-            shard
-            for shard, line in self._ledger.items()
-            if not (path := self.directory / shard_name(shard)).is_file()
-            or sha256_file(path) != line["sha256"]
-        ]
-        if damaged:
-            _log.warning(
-                "%s: shards %s do not match their checksums and are encoded again", self.directory, damaged
-            )
-            for shard in damaged:
-                del self._ledger[shard]
-            self.sort_ledger()
+    def vectors(self, start: int, stop: int, dim: int) -> Float32:
+        """(n, D), filled where a passage is known."""
+        vectors = np.empty((stop - start, dim), np.float32)
+        for embeddings, rows in self.sources:
+            some = rows[start:stop]
+            vectors[some >= 0] = embeddings.rows(some[some >= 0])
+        return vectors
 
-    def sort_ledger(self) -> None:
-        """Sort the ledger by shard, since shards may have been finished in another order."""
-        lines = "".join(_ledger_line(line) for _, line in sorted(self._ledger.items()))
-        atomic_write_bytes(self.directory / LEDGER_NAME, lines.encode())
-
-    @property
-    def finished_rows(self) -> int:
-        """Rows in finished shards."""
-        return sum(line["rows"] for line in self._ledger.values())
-
-    def missing(self) -> Iterator[tuple[int, int, int]]:
-        """Shards to write: (shard, first row, one past the last row)."""
-        for shard in range(self.header.shards):
-            if shard not in self._ledger:
-                yield (shard, *self.header.shard_range(shard))
-
-    def completed(self, write: Callable[[Callable[[int], None]], None]) -> EmbeddingShards:
-        """The embeddings after `write` has filled the missing shards, with progress shown.
-
-        Args:
-            write: calls its argument with the number of passages encoded since the last call.
-        """
-        with Progress(self.header.rows, "passages", "encode", initial=self.finished_rows) as progress:
-            write(progress.update)
-        remove_temporaries(self.directory)  # left by a killed node of a cluster
-        self.sort_ledger()
-        return EmbeddingShards.open(self.directory)
-
-    def write(self, shard: int, vectors: Float32) -> None:
-        """Store the vectors (shard's rows, D) of one shard and record it; see `store_shard`."""
-        self.record(store_shard(self.directory, shard, vectors))
-
-    def record(self, line: dict[str, Any]) -> None:
-        """Count a shard as finished; `line` is what `store_shard` returned, in this process or another."""
-        with disk_errors(self.directory), open(self.directory / LEDGER_NAME, "a", encoding="utf-8") as file:
-            file.write(_ledger_line(line))
-            file.flush()
-            os.fsync(file.fileno())
-        self._ledger[int(line["shard"])] = line
-
-    def write_missing(self, encode: Callable[[int, int], Float32]) -> Iterator[int]:
-        """Fill missing shards with the vectors (n, D) that `encode(first row, one past the last)` gives.
-
-        Yields the rows of each when it is done.
-        """
-        for shard, start, stop in list(self.missing()):
-            self.write(shard, encode(start, stop))
-            yield stop - start
+    def link_shard(self, directory: Path, header: Header, shard: int) -> bool:
+        """Take over a whole file, where the rows of a shard are those of a stored one."""
+        start, stop = header.shard_range(shard)
+        for embeddings, rows in self.sources:
+            is_alike = (embeddings.dtype, embeddings.shard_rows) == (header.dtype, header.shard_rows)
+            has_end = shard < embeddings.shards and embeddings.header.shard_range(shard) == (start, stop)
+            if is_alike and has_end and np.array_equal(rows[start:stop], np.arange(start, stop)):
+                with atomic_path(directory / shard_name(shard)) as temporary:
+                    link_or_copy(embeddings.directory / shard_name(shard), temporary)
+                return True
+        return False
 
 
 def encode_rows(passages: PassageStore, encoder: PassageEncoder, start: int, stop: int) -> Float32:
     """Vectors (stop - start, D) of some rows, by one call of the encoder."""
-    batches = passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop)
-    texts = list(itertools.chain.from_iterable(batches))
+    texts = list(chain.from_iterable(passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop)))
     return encoder.encode_passages([p.title for p in texts], [p.text for p in texts])
 
 
@@ -205,62 +138,41 @@ def encode_corpus(
     *,
     shard_rows: int = SHARD_ROWS,
     check: Callable[[], None] = lambda: None,
+    known: KnownRows | None = None,
 ) -> EmbeddingShards:
-    """Encode all passages, showing progress; after a kill the next call continues behind the finished shards.
+    """Encode passages, showing progress; after a kill the next call continues behind the finished shards.
 
     Args:
         shard_rows: rows per shard, the most that a killed attempt loses.
         check: called after each shard; raises to stop the work.
+        known: passages that need not be encoded.
     """
-    rows = len(passages)
-    writer = EmbeddingWriter(place, rows=rows, encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows)
-
-    def write(done: Callable[[int], None]) -> None:
-        made_by = encoder.reporting(done) if isinstance(encoder, ReportingEncoder) else encoder
-        for count in writer.write_missing(lambda start, stop: encode_rows(passages, made_by, start, stop)):
+    known = known or KnownRows(())
+    header = Header(len(passages), encoder.identity.dim, dtype, shard_rows, encoder.identity)
+    missing = begin_shards(place, header)
+    total = int(known.is_new(0, header.rows).sum())
+    left = sum(int(known.is_new(start, stop).sum()) for _, start, stop in missing)
+    with Progress(total, "passages", "encode", initial=total - left) as progress:
+        made_by = encoder.reporting(progress.update) if isinstance(encoder, ReportingEncoder) else encoder
+        for shard, start, stop in missing:
+            if known.link_shard(place, header, shard):
+                continue
+            is_new = known.is_new(start, stop)
+            if is_new.all():
+                vectors = encode_rows(passages, made_by, start, stop)
+            else:
+                vectors = known.vectors(start, stop, header.dim)
+                if is_new.any():
+                    new = passages.get_many(np.flatnonzero(is_new) + start)
+                    vectors[is_new] = made_by.encode_passages([p.title for p in new], [p.text for p in new])
+            store_shard(place, shard, vectors)
             if made_by is encoder:  # it does not report its batches itself
-                done(count)
+                progress.update(int(is_new.sum()))
             check()
-
-    return writer.completed(write)
-
-
-def _ledger_line(line: dict[str, Any]) -> str:
-    return json.dumps(line, sort_keys=True) + "\n"
+    return finish_shards(place)
 
 
-def encode_unknown(
-    find_known: Callable[[int, int], tuple[Float32, Bool]],
-    place: Path,
-    passages: PassageStore,
-    encoder: PassageEncoder,
-    dtype: VectorDtype,
-    *,
-    shard_rows: int = SHARD_ROWS,
-    check: Callable[[], None] = lambda: None,
-    take_shard: Callable[[EmbeddingWriter, int], bool] = lambda writer, shard: False,
-) -> EmbeddingShards:
-    """`encode_corpus`, but vectors that are known already are not computed again.
-
-    Args:
-        find_known: for the rows from one to another, vectors (n, D) and which of them are known (n,).
-        take_shard: takes over the whole file of a shard, if it can.
-    """
-    writer = EmbeddingWriter(
-        place, rows=len(passages), encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows
-    )
-
-    def write(done: Callable[[int], None]) -> None:
-        for shard, start, stop in list(writer.missing()):
-            if not take_shard(writer, shard):
-                vectors, is_known = find_known(start, stop)
-                if not is_known.all():
-                    new = passages.get_many(np.flatnonzero(~is_known) + start)
-                    vectors[~is_known] = encoder.encode_passages(
-                        [one.title for one in new], [one.text for one in new]
-                    )
-                writer.write(shard, vectors)
-            done(stop - start)
-            check()
-
-    return writer.completed(write)
+def finish_shards(directory: Path) -> EmbeddingShards:
+    """The embeddings, when all shards are written; what a killed process left half-written goes."""
+    remove_temporaries(directory)
+    return EmbeddingShards.open(directory)

@@ -12,8 +12,8 @@ from indexers.selected import Selection
 from rag.core.arrays import Bool
 from rag.data.filters import Condition, Filter, FilterError
 
-Naming = Literal["pieces", "whole", "numbers", "unknown"]
-"""How passages are named after their documents: `{document}-{n}`, `{document}`, or not at all."""
+Naming = Literal["pieces", "whole", "unknown"]
+"""How passages are named after their documents: `{document}-{n}`, or `{document}`."""
 
 
 def select(passages: PassageStore, filter: Filter, naming: Naming = "unknown") -> Selection:
@@ -26,7 +26,7 @@ def select(passages: PassageStore, filter: Filter, naming: Naming = "unknown") -
             too.
 
     Raises:
-        FilterError: no passage has a field of this name, or passages do not tell their document.
+        FilterError: no passage has a field of this name.
     """
     mask = np.ones(len(passages), dtype=bool)
     for condition in filter.conditions:
@@ -82,11 +82,6 @@ def _fields_of(text: Any) -> dict[str, Any]:
 
 def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) -> Bool:
     """A passage belongs to the document that its id begins with, or bears the document's id itself."""
-    if naming == "numbers":
-        raise FilterError(
-            "the passages of this index are numbered, and do not tell their documents",
-            hint="build it with --passage-ids document, or filter by another field",
-        )
     ids = passages.column("id")
     assert ids is not None
     wanted = pa.array([str(value) for value in condition.values], pa.large_string())

@@ -12,7 +12,7 @@ from indexers.documents import DOCUMENTS_NAME, DocumentEntry, group_passages, re
 from indexers.embedding_shards import EmbeddingShards, Header
 from indexers.faiss_index import FAISS_NAME, open_dense
 from indexers.filtering import Naming, folders, select
-from indexers.ledger import data_folder, read_index_manifest, stage_inputs
+from indexers.ledger import read_index_manifest
 from indexers.lucene import FOLDER_NAME, LuceneIndex
 from indexers.mapped_lists import LISTS_NAME
 from indexers.passages import IDS_NAME, PassageStore
@@ -22,7 +22,7 @@ from indexers.selected import Selection
 from indexers.token_index import TokenIndex
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError, ResourceError
 from rag.core.files import FolderHold
-from rag.core.manifest import read_manifest, verify_files, version_of
+from rag.core.manifest import read_manifest, verify_files
 from rag.core.types import Passage
 from rag.data.filters import Filter
 from rag.data.split import document_of
@@ -55,7 +55,7 @@ class Index:
 
     def __init__(self, directory: Path, manifest: dict[str, Any]) -> None:
         self.directory, self.manifest = directory, manifest
-        self.data, self.version = data_folder(directory, manifest), version_of(manifest)
+        self.data, self.version = directory / manifest["data"], str(manifest["version"])
         self._hold = FolderHold(self.data)
         self._selections: dict[Filter, Selection] = {}
         self.embeddings: EmbeddingShards | None = None
@@ -64,8 +64,7 @@ class Index:
         self.passages = PassageStore.open(self.data / "passages")
         self._expect("passages", len(self.passages), manifest["passages"]["count"])
         if "tokens" in self.parts:
-            info = {**manifest["tokens"], "encoder": manifest["encoder"]}
-            described = info if "shard_tokens" in info else None  # not in manifests of the first format
+            described = {**manifest["tokens"], "encoder": manifest["encoder"]}
             self.tokens = TokenIndex.open(self.data / "tokens", described)
             self._expect("tokens", len(self.tokens), len(self.passages))
         if "dense" in self.parts:
@@ -101,7 +100,7 @@ class Index:
             manifest = read_index_manifest(place)
             try:
                 if verify != "none":
-                    _verify(data_folder(place, manifest), manifest["files"], deep=verify == "deep")
+                    _verify(place / manifest["data"], manifest["files"], deep=verify == "deep")
                 return cls(place, manifest)
             except ArtifactError:  # while it was opened, an update may have removed its files
                 if read_manifest(place) == manifest:
@@ -115,15 +114,10 @@ class Index:
             return None
         return LuceneIndex.open(self.data / "bm25", self.manifest["bm25"])
 
-    @cached_property
-    def inputs(self) -> dict[str, dict[str, Any]]:
-        """What each stage was made from, by its name."""
-        return stage_inputs(self.directory, self.manifest)
-
     @property
     def source(self) -> dict[str, Any]:
         """How the corpus was read and cut ("files", "read", "split"); empty for passages from Python."""
-        return self.inputs["passages"].get("source") or {}
+        return self.manifest["inputs"]["passages"].get("source") or {}
 
     @cached_property
     def documents(self) -> dict[str, DocumentEntry]:
@@ -176,10 +170,9 @@ class Index:
 
     @cached_property
     def _naming(self) -> Naming:
-        if (split := self.source.get("split")) is None:
+        split: dict[str, Any] | None = self.source.get("split")
+        if split is None:
             return "unknown"
-        if split.get("ids") == "integer":
-            return "numbers"
         return "whole" if split.get("mode") == "none" else "pieces"
 
     @cached_property
@@ -248,8 +241,8 @@ class Index:
         """
         used = (IDS_NAME, FAISS_NAME, LISTS_NAME)
         names = [Path(name) for name in self.manifest["files"]]
-        files = [self.data / it for it in names if it.name in used or FOLDER_NAME in it.parts]
-        size = sum(file.stat().st_size for file in files)
+        files = [self.data / name for name in names if name.name in used or FOLDER_NAME in name.parts]
+        size: int = sum(file.stat().st_size for file in files)
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if 2 * size > memory or not hasattr(os, "posix_fadvise"):
             return 0

@@ -36,35 +36,18 @@ from rag.core.manifest import (
 
 INDEX_KIND = "index"
 UPDATING_DIR, DATA_PREFIX, STATE_NAME = "updating", "data-", "state.json"
-# What says of a stage what the manifest says of the finished index.
-_DESCRIPTIONS = {STATE_NAME, "embeddings.json", "ledger.jsonl", "dense.json", "bm25.json", "tokens.json"}
-_FORMAT_1 = ("build.json", *STAGES)  # lay beside the manifest in indexes of the first format
 
 
-def data_folder(place: Path, manifest: Mapping[str, Any]) -> Path:
-    """The folder with the files of an index."""
-    return place / manifest.get("data", ".")
-
-
-def stage_inputs(place: Path, manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What each stage of a finished index was made from, by its name."""
-    if "inputs" in manifest:
-        return dict(manifest["inputs"])
-    try:
-        return {stage: entry["inputs"] for stage, entry in read_json(place / "build.json").items()}
-    except (DataError, KeyError, AttributeError, TypeError) as error:
-        raise ArtifactError(f"{place / 'build.json'} is damaged", hint="build the index again") from error
-
-
-def finished_stages(place: Path, manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def finished_stages(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The stages of a finished index as a `BuildLedger` has them: inputs, output and files of each."""
-    inputs, stages = stage_inputs(place, manifest), {}
+    stages = {}
     for stage in manifest["stages"]:
         output = dict(manifest[stage])
         if stage in ("embeddings", "tokens"):
             output["encoder"] = manifest["encoder"]
         files = {name: entry for name, entry in manifest["files"].items() if name.startswith(f"{stage}/")}
-        stages[stage] = {"inputs": dict(inputs[stage]), "finished": True, "output": output, "files": files}
+        inputs = dict(manifest["inputs"][stage])
+        stages[stage] = {"inputs": inputs, "finished": True, "output": output, "files": files}
     return stages
 
 
@@ -79,13 +62,13 @@ def read_index_manifest(place: Path) -> dict[str, Any]:
 
     Raises:
         IncompleteArtifactError: there is none.
-        MismatchedArtifactError: an earlier program updated the index, in a form that is not read any more.
+        MismatchedArtifactError: an earlier or later program wrote it, in another form.
         ArtifactError: it is damaged.
     """
     manifest = read_manifest(place, kind=INDEX_KIND)
-    if "folders" in manifest:
+    if manifest["format_version"] < NEWEST_VERSION:
         raise MismatchedArtifactError(
-            f"{place} was updated by an earlier version of this program, which left it in segments",
+            f"{place} was written by an earlier version of this program",
             hint=f"build it again: rag index CORPUS --out {place} --overwrite",
         )
     if manifest.get("checksum") != manifest_checksum(manifest):
@@ -115,7 +98,7 @@ class BuildLedger:
         self._data, self.previous = place, dict[str, dict[str, Any]]()
         if (place / MANIFEST_NAME).exists() and not overwrites:
             manifest = read_index_manifest(place)
-            self.adopt(data_folder(place, manifest), finished_stages(place, manifest))
+            self.adopt(place / manifest["data"], finished_stages(manifest))
         self._stages: dict[str, dict[str, Any]] = {}
         if (path := self.folder / STATE_NAME).exists():
             try:
@@ -145,22 +128,28 @@ class BuildLedger:
         if has_manifest:
             remove_unused(self.place)
 
+    def _entry(self, stage: Stage) -> dict[str, Any] | None:
+        return self._stages.get(stage) or self.previous.get(stage)
+
     def begun(self, stage: Stage) -> bool:
         """Whether a stage was started, in this build or for the index that is there."""
-        return stage in self._stages or stage in self.previous
+        return self._entry(stage) is not None
 
     def finished(self, stage: Stage) -> bool:
         """Whether a stage is complete."""
-        entry = self._stages.get(stage) or self.previous.get(stage) or {}
-        return bool(entry.get("finished", False))
+        return bool((self._entry(stage) or {}).get("finished", False))
 
     def inputs(self, stage: Stage) -> dict[str, Any]:
         """The inputs of a begun stage."""
-        return dict((self._stages.get(stage) or self.previous[stage])["inputs"])
+        return dict((self._entry(stage) or {})["inputs"])
 
     def output(self, stage: Stage) -> dict[str, Any]:
         """What a finished stage states of itself."""
-        return dict((self._stages.get(stage) or self.previous[stage])["output"])
+        return dict((self._entry(stage) or {})["output"])
+
+    def files(self, stage: Stage) -> dict[str, Any]:
+        """The files of a finished stage, with their checksums."""
+        return dict((self._entry(stage) or {})["files"])
 
     def path(self, stage: Stage) -> Path:
         """The folder of a stage, finished or to be filled."""
@@ -176,19 +165,12 @@ class BuildLedger:
         Raises:
             MismatchedArtifactError: the existing files of the stage were made from other inputs.
         """
-        entry = self._stages.get(stage)
-        if entry is None and not anew and stage in self.previous:
-            if not (changed := differences(self.previous[stage]["inputs"], inputs)):
-                return False
-            if not self.replaces:
-                raise self._mismatch(stage, changed, is_whole=True)
-        has_files = any((self.folder / stage).glob("[!.]*"))
-        if entry is not None and not anew and (entry["finished"] or has_files):
-            changed = differences(entry["inputs"], inputs)
-            if not changed:
+        entry = None if anew else self._entry(stage)
+        if entry is not None and (entry["finished"] or any((self.folder / stage).glob("[!.]*"))):
+            if not (changed := differences(entry["inputs"], inputs)):
                 return not entry["finished"]
             if not self.replaces:
-                raise self._mismatch(stage, changed, is_whole=False)
+                raise self._mismatch(stage, changed, is_whole=stage not in self._stages)
         if self.replaces:
             shutil.rmtree(self.folder / stage, ignore_errors=True)
         self._stages[stage] = {"inputs": dict(inputs), "finished": False}
@@ -207,18 +189,11 @@ class BuildLedger:
             f"{self.place} holds a build whose stage {stage!r} has other inputs ({changed})", hint=hint
         )
 
-    def finish(
-        self, stage: Stage, output: Mapping[str, Any], checksums: Mapping[str, dict[str, Any]] | None = None
-    ) -> None:
-        """Mark a stage complete; `checksums`: table entries of its files that are known already."""
-        present = {
-            path.relative_to(self.folder).as_posix()
-            for path in (self.folder / stage).rglob("*")
-            if path.is_file() and path.name not in _DESCRIPTIONS
-        }
-        known = {name: entry for name, entry in (checksums or {}).items() if name in present}
-        table = known | file_table(self.folder, present - set(known))
-        self._stages[stage] |= {"finished": True, "output": dict(output), "files": table}
+    def finish(self, stage: Stage, output: Mapping[str, Any]) -> None:
+        """Mark a stage complete, with the checksums of its files."""
+        present = (path for path in (self.folder / stage).rglob("*") if path.is_file())
+        files = file_table(self.folder, [path.relative_to(self.folder).as_posix() for path in present])
+        self._stages[stage] |= {"finished": True, "output": dict(output), "files": files}
         self._save()
 
     def _save(self) -> None:
@@ -253,15 +228,17 @@ class BuildLedger:
         write_manifest(self.place, {"format_version": NEWEST_VERSION, **manifest})
         return str(manifest["version"])
 
+    def discard(self) -> None:
+        """Give the build up."""
+        shutil.rmtree(self.folder)
+
     def _take_over(self, stage: str) -> None:
         entry = self.previous[stage]
         shutil.rmtree(self.folder / stage, ignore_errors=True)
         for name in entry["files"]:
-            if Path(name).name not in _DESCRIPTIONS:
-                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                link_or_copy(self._data / name, self.folder / name)
-        files = {name: it for name, it in entry["files"].items() if Path(name).name not in _DESCRIPTIONS}
-        self._stages[stage] = {**entry, "files": files}
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(self._data / name, self.folder / name)
+        self._stages[stage] = entry
         self._save()
 
 
@@ -273,20 +250,11 @@ def _version(manifest: Mapping[str, Any]) -> str:
 
 
 def remove_unused(place: Path) -> None:
-    """Remove files of earlier versions that no reader holds, and what described the stages of this one."""
-    manifest = read_manifest(place)
-    if "data" not in manifest:
+    """Remove files of earlier versions that no reader holds, and the state of the build of this one."""
+    current = read_manifest(place).get("data")
+    if current is None:
         return
-    data = place / manifest["data"]
-    for name in _DESCRIPTIONS:
-        for path in (data / name, *data.glob(f"*/{name}")):
-            path.unlink(missing_ok=True)
+    (place / current / STATE_NAME).unlink(missing_ok=True)
     for folder in place.glob(f"{DATA_PREFIX}*"):
-        if folder != data and not is_held(folder):
+        if folder.name != current and not is_held(folder):
             shutil.rmtree(folder)
-    if not is_held(place):
-        for name in (*_FORMAT_1, "segments", "versions"):
-            if (path := place / name).is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)

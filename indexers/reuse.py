@@ -1,16 +1,14 @@
 """Take vectors of unchanged passages from an earlier index, so that only new or changed ones are encoded.
 
-A corpus that grows, shrinks or is corrected is indexed again, into a new directory, with the `encode` of
-`KnownVectors`: a passage whose title and text are in an earlier index of the same encoder gets its
-vector from there. Ids do not matter, nor the order. FAISS and Lucene are built anew, in minutes where
-encoding takes hours, and a server can then switch to the new index while it runs.
+A passage whose title and text are in an earlier index of the same encoder gets its vector from there, in a
+new directory (`KnownVectors.of_indexes`) as in an update of the index itself. Ids do not matter, nor the
+order. FAISS and Lucene are built anew, in minutes where encoding takes hours.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,83 +16,81 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.embedding_shards import EmbeddingShards
-from indexers.embeddings import encode_unknown
+from indexers.embeddings import KnownRows, encode_corpus
 from indexers.index import Index
 from indexers.ledger import BuildLedger, finished_stages
 from indexers.passages import PassageStore
-from indexers.protocols import EncodesCorpus, PassageEncoder
+from indexers.protocols import PassageEncoder
 from indexers.settings import VectorDtype
-from rag.core.arrays import Bool, Float32, Int64
+from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_path, check_target, fingerprint
 from rag.core.manifest import verify_files
 from rag.core.progress import Progress
-from rag.core.types import Passage
 
 _CHECKED_PASSAGES, _PASSAGES_AT_ONCE = 16, 4096
 _FARTHEST = 0.1  # of a vector's length: float16 and bf16 stay below it, another encoder does not
 # Fields that may differ while passages get equal vectors.
 _QUESTION_SIDE = ("weights_sha256", "name", "query_prefix")
 _KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
+Source = tuple[PassageStore, EmbeddingShards]
 
 
 class KnownVectors:
     """Vectors of the passages of earlier indexes, by hash of title and text.
 
     Args:
-        indexes: earlier indexes with dense retrieval; a vector comes from the first one that holds the
-            passage. Their checksums are verified.
-        encoder: gives passages the vectors that these indexes hold.
-        dtype: type of the numbers to be stored: vectors rounded to float16 are not used for float32.
+        sources: passages and their vectors; a vector comes from the first one that holds the passage.
 
     Attributes:
-        reused: number of passages so far whose vector came from an earlier index.
+        reused: number of passages of the corpus encoded last whose vector was there.
 
-    Raises:
-        ArtifactError: an index is unfinished or damaged.
-        ConfigError: an index has no vectors, or less precise ones than `dtype`.
-        MismatchedArtifactError: an index was made by an encoder that gives passages other vectors.
-
-    Memory: 24 bytes for each passage of the earlier indexes.
+    Memory: 24 bytes for each passage of the earlier indexes, and for each of the corpus.
     """
 
-    def __init__(
-        self, encoder: PassageEncoder, indexes: Sequence[str | Path], dtype: VectorDtype = "float16"
-    ) -> None:
-        self.dim, self.reused = encoder.dim, 0
-        self._known = [_read_keys(Path(path), encoder, dtype) for path in indexes]
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources, self.reused = sources, 0
 
-    def find(self, passages: Sequence[Passage]) -> tuple[Float32, Bool]:
-        """Vectors (n, D) of passages, and which of them are known (n,)."""
-        vectors, is_known = np.empty((len(passages), self.dim), np.float32), np.zeros(len(passages), bool)
-        keys = _keys(passages)
-        for embeddings, ordered, rows in self._known:
-            places = np.searchsorted(ordered["high"], keys["high"])
-            places[places == len(ordered)] = 0
-            is_new = (ordered[places] == keys) & ~is_known
-            vectors[is_new] = embeddings.rows(rows[places[is_new]])
-            is_known |= is_new
-        self.reused += int(is_known.sum())
-        return vectors, is_known
+    @classmethod
+    def of_indexes(
+        cls, encoder: PassageEncoder, indexes: Sequence[str | Path], dtype: VectorDtype = "float16"
+    ) -> KnownVectors:
+        """Those of finished indexes with dense retrieval, whose checksums are verified.
 
-    @property
-    def encode(self) -> EncodesCorpus:
-        """Encodes a corpus, but for passages that are known; see `encode_corpus`."""
+        Args:
+            encoder: gives passages the vectors that these indexes hold.
+            dtype: type of the numbers to be stored: vectors rounded to float16 are not used for float32.
 
-        def encode(place: Path, passages: PassageStore, *args: Any, **options: Any) -> EmbeddingShards:
-            def find_known(start: int, stop: int) -> tuple[Float32, Bool]:
-                batches = passages.batches(_PASSAGES_AT_ONCE, start=start, stop=stop)
-                return self.find(list(chain.from_iterable(batches)))
+        Raises:
+            ArtifactError: an index is unfinished or damaged.
+            ConfigError: an index has no vectors, or less precise ones than `dtype`.
+            MismatchedArtifactError: an index was made by an encoder that gives passages other vectors.
+        """
+        return cls([_open_source(Path(path), encoder, dtype) for path in indexes])
 
-            return encode_unknown(find_known, place, passages, *args, **options)
+    def locate(self, passages: PassageStore) -> KnownRows:
+        """The rows of these passages in the earlier indexes."""
+        keys, located = _read_keys(passages), list[tuple[EmbeddingShards, Int64]]()
+        is_known = np.zeros(len(keys), bool)
+        for store, embeddings in self._sources:
+            stored = _read_keys(store)
+            order = np.argsort(stored["high"], kind="stable")
+            places = np.searchsorted(stored["high"][order], keys["high"])
+            candidates = order[np.minimum(places, len(order) - 1)]
+            fits = (stored[candidates] == keys) & ~is_known
+            located.append((embeddings, np.where(fits, candidates, -1)))
+            is_known |= fits
+        self.reused = int(is_known.sum())
+        return KnownRows(located)
 
-        return encode
+    def encode(
+        self, place: Path, passages: PassageStore, encoder: PassageEncoder, dtype: VectorDtype, **options: Any
+    ) -> EmbeddingShards:
+        """Encode a corpus, but for passages that are known; see `encode_corpus`."""
+        return encode_corpus(place, passages, encoder, dtype, known=self.locate(passages), **options)
 
 
-def _read_keys(
-    place: Path, encoder: PassageEncoder, dtype: VectorDtype
-) -> tuple[EmbeddingShards, NDArray[np.void], Int64]:
-    """The vectors of an index, its passages' keys in order, and the row of each key."""
+def _open_source(place: Path, encoder: PassageEncoder, dtype: VectorDtype) -> Source:
     with Index.open(place, verify="none") as index:
         embeddings, passages = index.embeddings, index.passages
         files = index.manifest["files"]
@@ -110,24 +106,20 @@ def _read_keys(
             hint="build it with --index-type SQfp16, or without --reuse",
         )
     _check_encoder(place, passages, embeddings, encoder)
-    parts = []
-    with Progress(len(passages), "passages", f"read {place}") as progress:
+    return passages, embeddings
+
+
+def _read_keys(passages: PassageStore) -> NDArray[np.void]:
+    """Hashes (N,) of 128 bits of the passages' titles and texts, in row order."""
+    digests = bytearray()
+    with Progress(len(passages), "passages", "compare") as progress:
         for batch in passages.batches(_PASSAGES_AT_ONCE):
-            parts.append(_keys(batch))
+            for passage in batch:
+                head = passage.title.encode()
+                content = len(head).to_bytes(8, "little") + head + passage.text.encode()
+                digests += hashlib.blake2b(content, digest_size=16).digest()
             progress.update(len(batch))
-    keys = np.concatenate(parts)
-    order = np.argsort(keys["high"], kind="stable")
-    return embeddings, keys[order], order
-
-
-def _keys(passages: Sequence[Passage]) -> NDArray[np.void]:
-    """Hashes (n,) of 128 bits of the passages' titles and texts."""
-    digests = []
-    for passage in passages:
-        head = passage.title.encode()
-        content = len(head).to_bytes(8, "little") + head + passage.text.encode()
-        digests.append(hashlib.blake2b(content, digest_size=16).digest())
-    return np.frombuffer(b"".join(digests), dtype=_KEY)
+    return np.frombuffer(bytes(digests), dtype=_KEY)
 
 
 def _check_encoder(
@@ -193,7 +185,7 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
         check_passage_vectors(
             index.directory, index.passages, index.require_dense().embeddings, encoder, seed=seed
         )
-        stages = finished_stages(index.directory, index.manifest)
+        stages = finished_stages(index.manifest)
         embeddings, dense = stages["embeddings"], stages["dense"]
         embeddings["inputs"]["encoder"] = encoder.identity.comparable()
         embeddings["output"]["encoder"] = encoder.identity.to_json()

@@ -21,7 +21,7 @@ class BuildSettings(Config):
     """Settings of an index build; stored in the manifest.
 
     Attributes:
-        retriever: retrieval methods that the index supports.
+        retriever: what the index can be searched by: vectors, BM25, or both (hybrid).
         index_type: flat, hnsw, ivf or a string of FAISS' index_factory, see `rag docs indexing`; plaid is for
             an encoder with one vector per token (ColBERT).
         dtype: number type of the embeddings on disk; "auto" is float32 for `flat`, which searches them

@@ -1,10 +1,9 @@
 """Build token vectors on disk: encode, compress and list by centroid, shard by shard.
 
 Files in the directory: `centroids.npy`, `buckets.npy`, for each shard of passages `codes-00000.npy`,
-`residuals-00000.npy`, `lengths-00000.npy` and, written last, `shard-00000.json` with their checksums;
-`lists.npy` (the passages of every centroid, end to end) with `list_ends.npy`; `tokens.json`, the last of all.
-During the build also `sample.npy` and `sample_rows.npy` (row, tokens): passages that were encoded for the
-centroids.
+`residuals-00000.npy` and, written last, `lengths-00000.npy`; `lists.npy` (the passages of every centroid, end
+to end) with `list_ends.npy`. During the build also `sample.npy` and `sample_rows.npy` (row, tokens): passages
+that were encoded for the centroids.
 """
 
 import logging
@@ -21,12 +20,12 @@ from indexers.settings import SHARD_ROWS
 from indexers.token_codec import TRAINING_TOKENS, TokenCodec, centroid_count, train_codec
 from rag.core.arrays import Float16, Int64
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import atomic_path, atomic_write_json, clean_directory, read_json, sha256_file
+from rag.core.files import atomic_path, clean_directory
 from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
 from rag.core.ragged import ranges
 
-TOKENS_NAME, CENTROIDS_NAME, BUCKETS_NAME = "tokens.json", "centroids.npy", "buckets.npy"
+CENTROIDS_NAME, BUCKETS_NAME = "centroids.npy", "buckets.npy"
 LISTS_NAME, ENDS_NAME = "lists.npy", "list_ends.npy"
 _SAMPLE_NAME, _SAMPLE_ROWS_NAME = "sample.npy", "sample_rows.npy"
 _TEXTS_AT_ONCE = 1024  # passages whose token vectors are in memory together
@@ -58,7 +57,7 @@ class TokenEncoder(Protocol):
 
 
 def shard_files(shard: int) -> tuple[str, str, str]:
-    """Names of a shard's codes, residuals and lengths.
+    """Names of a shard's codes, residuals and lengths; the last of them says that it is finished.
 
     Example:
         >>> shard_files(3)[0]
@@ -103,7 +102,7 @@ def build_tokens(
         seed: random seed of the sample and the centroids.
 
     Returns:
-        The content of `tokens.json`.
+        What the manifest says of them, with which `TokenIndex.open` opens them.
 
     Raises:
         ConfigError: the encoder makes one vector per text, or `check_tokens` refuses it.
@@ -114,32 +113,28 @@ def build_tokens(
     made = _Build(passages, directory, encoder, shard_rows)
     codec = made.codec(bits, seed)
     sampled = made.sampled()
-    finished = [made.finished(shard) for shard in range(made.shards)]
-    with Progress(
-        len(passages), "passages", "encode", initial=sum(s["rows"] for s in finished if s)
-    ) as progress:
-        for shard, known in enumerate(finished):
-            if known is None:
-                made.write(shard, codec, sampled, progress.update)
-    counts = [read_json(directory / f"shard-{shard:05d}.json") for shard in range(made.shards)]
-    entries = made.list_passages(codec, [count["tokens"] for count in counts])
-    info = {
+    missing = [n for n in range(made.shards) if not (directory / shard_files(n)[-1]).is_file()]
+    left = sum(stop - start for start, stop in map(made.range_of, missing))
+    with Progress(len(passages), "passages", "encode", initial=len(passages) - left) as progress:
+        for shard in missing:
+            made.write(shard, codec, sampled, progress.update)
+    entries = made.list_passages(codec)
+    for name in (_SAMPLE_ROWS_NAME, _SAMPLE_NAME):
+        (directory / name).unlink(missing_ok=True)
+    shard_tokens = [int(made.lengths(shard).sum()) for shard in range(made.shards)]
+    return {
         "index_type": "plaid",
         "rows": len(passages),
-        "tokens": sum(count["tokens"] for count in counts),
+        "tokens": sum(shard_tokens),
         "dim": codec.centroids.shape[1],
         "bits": codec.bits,
         "centroids": len(codec.centroids),
         "list_entries": entries,
         "shard_rows": shard_rows,
         "seed": seed,
-        "shard_tokens": [count["tokens"] for count in counts],
+        "shard_tokens": shard_tokens,
         "encoder": encoder.identity.to_json(),
     }
-    atomic_write_json(directory / TOKENS_NAME, info)
-    for name in (_SAMPLE_ROWS_NAME, _SAMPLE_NAME):
-        (directory / name).unlink(missing_ok=True)
-    return info
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,23 +216,10 @@ class _Build:
         places = zip(rows.tolist(), (ends - lengths).tolist(), ends.tolist(), strict=True)
         return {row: values[start:end] for row, start, end in places}
 
-    def finished(self, shard: int) -> dict[str, Any] | None:
-        """Description of a finished shard; None if it is missing, or a checksum differs."""
-        path = self.directory / f"shard-{shard:05d}.json"
-        if not path.is_file():
-            return None
-        info: dict[str, Any] = read_json(path)
-        for name, sha256 in info["sha256"].items():
-            file = self.directory / name
-            if not file.is_file() or sha256_file(file) != sha256:
-                _log.warning("%s does not match its checksum, shard %d is encoded again", file, shard)
-                return None
-        return info
-
     def write(
         self, shard: int, codec: TokenCodec, sampled: dict[int, Float16], done: Callable[[int], None]
     ) -> None:
-        codes, residuals, lengths = [], [], []
+        codes, residuals, lengths = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
         start, stop = self.range_of(shard)
         row = start
         for texts in self.passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop):
@@ -249,14 +231,13 @@ class _Build:
             lengths.append(np.array([len(part) for part in parts], np.uint16))
             row += len(texts)
             done(len(texts))
-        arrays = map(np.concatenate, (codes, residuals, lengths))
-        sha256 = {
-            name: save_npy(self.directory / name, array)
-            for name, array in zip(shard_files(shard), arrays, strict=True)
-        }
-        tokens = sum(map(len, codes))
-        info = {"rows": stop - start, "tokens": tokens, "sha256": sha256}
-        atomic_write_json(self.directory / f"shard-{shard:05d}.json", info)
+        for name, arrays in zip(shard_files(shard), (codes, residuals, lengths), strict=True):
+            save_npy(self.directory / name, np.concatenate(arrays))
+
+    def lengths(self, shard: int) -> np.ndarray:
+        """Number of tokens (n,) of each passage of a finished shard."""
+        start, stop = self.range_of(shard)
+        return load_npy(self.directory / shard_files(shard)[2], dtype=np.uint16, shape=(stop - start,))
 
     def _filled(self, texts: Sequence[Any], known: Sequence[Float16 | None]) -> list[Float16]:
         """Vectors of each passage: those of the sample as stored, the others encoded."""
@@ -267,27 +248,24 @@ class _Build:
         new = iter(np.split(values, np.cumsum(lengths)[:-1]))
         return [next(new) if found is None else found for found in known]
 
-    def list_passages(self, codec: TokenCodec, tokens: Sequence[int]) -> int:
+    def list_passages(self, codec: TokenCodec) -> int:
         """Write the inverted lists; returns their total length. Reads the codes twice, shard by shard."""
         count = len(codec.centroids)
 
         def pairs(shard: int) -> np.ndarray:
             """Distinct (centroid, passage), sorted, as one number each."""
-            start, stop = self.range_of(shard)
-            names = shard_files(shard)
-            codes = np.load(self.directory / names[0], mmap_mode="r", allow_pickle=False)
-            lengths = load_npy(self.directory / names[2], dtype=np.uint16, shape=(stop - start,))
-            owners = np.repeat(np.arange(start, stop), lengths)
+            codes = np.load(self.directory / shard_files(shard)[0], mmap_mode="r", allow_pickle=False)
+            owners = np.repeat(np.arange(*self.range_of(shard)), self.lengths(shard))
             return np.unique(codes.astype(np.int64) * len(self.passages) + owners)
 
         sizes = np.zeros(count, np.int64)
-        for shard in range(len(tokens)):
+        for shard in range(self.shards):
             sizes += np.bincount(pairs(shard) // len(self.passages), minlength=count)
         ends = np.cumsum(sizes)
         filled, entries = ends - sizes, int(ends[-1])
         with atomic_path(self.directory / LISTS_NAME) as temporary:
             lists = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.uint32), (entries,))
-            for shard in range(len(tokens)):
+            for shard in range(self.shards):
                 found = pairs(shard)
                 owners = found // len(self.passages)
                 each = np.bincount(owners, minlength=count)

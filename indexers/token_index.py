@@ -17,44 +17,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 from numpy.typing import NDArray
 
 from indexers.exact import check_queries, check_selected, select_best
 from indexers.protocols import EncoderIdentity
 from indexers.selected import Selection
-from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_NAME, TOKENS_NAME, shard_files
+from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_NAME, shard_files
 from indexers.token_codec import TokenCodec, code_dtype
-from rag.core.arrays import Float32, Int64, UInt8
-from rag.core.errors import (
-    ArtifactError,
-    DataError,
-    IncompleteArtifactError,
-    MismatchedArtifactError,
-    RetrievalError,
-)
-from rag.core.files import read_json
+from rag.core.arrays import Float32, Int64
+from rag.core.errors import MismatchedArtifactError, RetrievalError
 from rag.core.npy import load_npy
 from rag.core.ragged import ranges
 
 NPROBE = 4
 # Passages for which the smallest number of candidates is enough; the largest multiple of that number.
 _USUAL, _WIDEST = 25_000, 8.0
-_BLOCK = 256  # centroids per block, of which only the best is compared first
 _PASSAGES_AT_ONCE = 2048  # decompressed together
-_CENTROIDS_AT_ONCE = 2048  # quantised together
 _LEAST = 1e-6  # added to the score of every passage in an open cell
-
-
-def _read_description(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
-    try:
-        info = dict(read_json(path))
-        _ = [info[key] for key in ("rows", "tokens", "bits", "centroids", "encoder", "shard_tokens")]
-    except (DataError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{path} is damaged: {error}", hint="rebuild the index") from error
-    return info
 
 
 def default_ndocs(top_k: int, passages: int) -> int:
@@ -84,7 +65,7 @@ class TokenIndex:
 
     Attributes:
         encoder: identity of the encoder that made the vectors.
-        info: the content of `tokens.json`.
+        info: what the manifest says of them.
     """
 
     def __init__(self, directory: Path, info: dict[str, Any], codec: TokenCodec) -> None:
@@ -94,22 +75,18 @@ class TokenIndex:
         self._ends = load_npy(directory / ENDS_NAME, dtype=np.int64, shape=(count,))
         self._lists = load_npy(directory / LISTS_NAME, dtype=np.uint32, shape=(info["list_entries"],))
         self._shards = [self._map(shard, tokens) for shard, tokens in enumerate(info["shard_tokens"])]
-        self._block = min(_BLOCK, count)
 
     @classmethod
-    def open(cls, directory: str | Path, info: dict[str, Any] | None = None) -> TokenIndex:
+    def open(cls, directory: str | Path, info: dict[str, Any]) -> TokenIndex:
         """Map all files and check their headers.
 
         Args:
-            info: what the manifest of an index says of them; None for a folder by itself, with `tokens.json`.
+            info: what `build_tokens` returned, and the manifest of an index says.
 
         Raises:
-            IncompleteArtifactError: the stage is not finished.
             ArtifactError: a file is missing, truncated or in another format; the message names it.
         """
         place = Path(directory)
-        if info is None:
-            info = _read_description(place / TOKENS_NAME)
         count, dim, buckets = info["centroids"], info["dim"], 2 ** (info["bits"] + 1) - 1
         centroids = load_npy(place / CENTROIDS_NAME, dtype=np.float16, shape=(count, dim)).astype(np.float32)
         learnt = load_npy(place / BUCKETS_NAME, dtype=np.float32, shape=(buckets, dim))
@@ -193,41 +170,39 @@ class TokenIndex:
             return self.exact(query, every), every
         # With a selection as many cells as hold, on average, equally many rows.
         nprobe = min(nprobe * -(-len(self) // allowed), len(self.codec.centroids))
-        similar = self.codec.centroids @ query.T  # (C, q)
-        gained, rows = self._opened(similar, nprobe, selected)
+        gained, rows = self._opened(query, nprobe, selected)
         while len(rows) < top_k and nprobe < len(self.codec.centroids):  # few vectors open few cells
             nprobe = min(2 * nprobe, len(self.codec.centroids))
-            gained, rows = self._opened(similar, nprobe, selected)
+            gained, rows = self._opened(query, nprobe, selected)
+        similar = self.codec.centroids @ query.T  # (C, q)
         for kept, score in ((ndocs, None), (ndocs // 4, self._of_centroids)):
             if len(rows) > kept:
                 worth = gained[rows] if score is None else score(similar, rows)
                 rows = np.sort(rows[np.argpartition(-worth, kept - 1)[:kept]])
         return self.exact(query, rows), rows
 
-    def _opened(self, similar: Float32, nprobe: int, selected: Selection | None) -> tuple[Float32, Int64]:
+    def _opened(self, query: Float32, nprobe: int, selected: Selection | None) -> tuple[Float32, Int64]:
         """The scores of `_in_open_cells`, and the rows in open cells that may be returned."""
-        gained = self._in_open_cells(similar, nprobe)
+        gained = self._in_open_cells(query, nprobe)
         if selected is not None:
             gained *= selected.mask
         return gained, np.flatnonzero(gained > 0.0)  # on booleans this is five times as fast
 
-    def _in_open_cells(self, similar: Float32, nprobe: int) -> Float32:
-        """(N,): how much each passage scores above one in no open cell (0 for these); `similar`: (C, q)."""
-        cells = _best_rows(similar, nprobe + 1, self._block)  # (m, q), best first
-        values = np.take_along_axis(similar, cells, axis=0)
-        floor = values[-1] - _LEAST  # upper bound of the closed cells' scores
-        if len(cells) > nprobe:
-            cells = cells[:nprobe]
+    def _in_open_cells(self, query: Float32, nprobe: int) -> Float32:
+        """(N,): how much each passage scores above one in no open cell (0 for these); `query`: (q, D)."""
+        count = min(nprobe + 1, len(self.codec.centroids))
+        values, cells = faiss.knn(query, self.codec.centroids, count, metric=faiss.METRIC_INNER_PRODUCT)
+        floor = values[:, -1] - _LEAST  # upper bound of the closed cells' scores
         gained, best = np.zeros(len(self), np.float32), np.zeros(len(self), np.float32)
-        for vector in range(similar.shape[1]):
+        for vector in range(len(query)):
             # From the worst cell to the best: the last value written stays.
-            opened = cells[::-1, vector]
+            opened, scores = cells[vector, :nprobe][::-1], values[vector, :nprobe][::-1]
             ends = self._ends[opened]
             begins = np.where(opened > 0, self._ends[opened - 1], 0)
             rows = np.concatenate(
                 [self._lists[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
             )
-            best[rows] = np.repeat(similar[opened, vector] - floor[vector], ends - begins)
+            best[rows] = np.repeat(scores - floor[vector], ends - begins)
             gained[rows] = gained[rows] + best[rows]  # a passage in several cells gets the same sum each time
         return gained
 
@@ -245,10 +220,10 @@ class TokenIndex:
         return found, np.concatenate(counts)
 
     def _of_centroids(self, similar: Float32, rows: Int64) -> Float32:
-        """255 times the MaxSim of centroids (n,), of similarities (C, q) in whole steps from 0 to 1."""
+        """MaxSim of centroids (n,), by their similarities (C, q)."""
         tokens, lengths = self._tokens(rows)
         codes = np.concatenate([shard.codes.take(places) for shard, places in tokens])
-        return _max_sim(_levels(similar), lengths, codes)
+        return _max_sim(similar, lengths, codes)
 
     def exact(self, query: Float32, rows: Int64) -> Float32:
         """MaxSim (n,) of a question's vectors (q, D) with the decompressed ones of sorted `rows`."""
@@ -262,27 +237,14 @@ class TokenIndex:
         return scores
 
 
-def _levels(similar: Float32) -> UInt8:
-    """Similarities from 0 to 1 in steps of 1/255.
-
-    A byte each: four times as many fit into the cache, and centroids are coarser than that anyway.
-    """
-    levels = np.empty(similar.shape, np.uint8)
-    for start in range(0, len(similar), _CENTROIDS_AT_ONCE):
-        some = slice(start, start + _CENTROIDS_AT_ONCE)
-        scaled = 255.0 * similar[some]
-        levels[some] = np.clip(scaled, 0.0, 255.0, out=scaled)
-    return levels
-
-
-def _max_sim(similar: NDArray[Any], lengths: Int64, codes: NDArray[Any] | None = None) -> Float32:
+def _max_sim(similar: Float32, lengths: Int64, codes: NDArray[Any] | None = None) -> Float32:
     """MaxSim scores (n,) of passages whose tokens are concatenated.
 
     The first tokens of all passages are compared, then the second ones, of fewer and fewer passages: no array
     is larger than one number per passage and vector, and it stays in the processor's cache.
 
     Args:
-        similar: similarities (T, q) of every token, or with `codes` (C, q) of every centroid; of any type.
+        similar: similarities (T, q) of every token, or with `codes` (C, q) of every centroid.
         lengths: number of tokens of each passage (n,), at least 1.
         codes: (T,) the tokens' centroids.
     """
@@ -299,25 +261,3 @@ def _max_sim(similar: NDArray[Any], lengths: Int64, codes: NDArray[Any] | None =
     scores = np.empty(len(lengths), np.float32)
     scores[order] = best.sum(1)
     return scores
-
-
-def _best_rows(values: Float32, count: int, block: int) -> Int64:
-    """Rows (m, q) of the best min(`count`, C) of (C, q) in each column, best first.
-
-    The best `count` lie in the `count` blocks whose best are best, so that few are compared. C is a multiple
-    of `block`.
-
-    Example:
-        >>> _best_rows(np.float32([[1], [4], [3], [2]]), 2, 2).ravel().tolist()
-        [1, 2]
-    """
-    total, columns = values.shape
-    count = min(count, total)
-    blocks = min(count, total // block)
-    heads = values.reshape(-1, block, columns).max(1)  # (C / block, q)
-    chosen = np.argpartition(-heads, blocks - 1, axis=0)[:blocks]
-    rows = (chosen[:, None] * block + np.arange(block)[None, :, None]).reshape(-1, columns)
-    inside = np.take_along_axis(values, rows, axis=0)
-    best = np.argpartition(-inside, count - 1, axis=0)[:count]
-    order = np.argsort(-np.take_along_axis(inside, best, axis=0), axis=0, kind="stable")
-    return np.take_along_axis(rows, np.take_along_axis(best, order, axis=0), axis=0)

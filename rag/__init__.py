@@ -12,6 +12,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rag.commands import adapt as adapt
+    from rag.commands import index as index
+    from rag.commands import mine as mine
+    from rag.commands import retrieve as retrieve
+    from rag.commands import train_rounds as train_rounds
+    from rag.commands import update as update
     from rag.core.errors import RagError as RagError
     from rag.core.types import Answer as Answer
     from rag.core.types import AnswerSet as AnswerSet
@@ -22,12 +28,6 @@ if TYPE_CHECKING:
     from rag.core.types import Question as Question
     from rag.eval.api import compare as compare
     from rag.eval.api import evaluate as evaluate
-    from rag.jobs import adapt as adapt
-    from rag.jobs import index as index
-    from rag.jobs import mine as mine
-    from rag.jobs import retrieve as retrieve
-    from rag.jobs import train_rounds as train_rounds
-    from rag.jobs import update as update
     from rag.pipeline import Pipeline as Pipeline
     from rag.recipes import train as train
 
@@ -37,7 +37,7 @@ _NAMES = {
     "rag.core.errors": ("RagError",),
     "rag.core.types": ("Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Question"),
     "rag.eval.api": ("compare", "evaluate"),
-    "rag.jobs": ("adapt", "index", "mine", "retrieve", "train_rounds", "update"),
+    "rag.commands": ("adapt", "index", "mine", "retrieve", "train_rounds", "update"),
     "rag.pipeline": ("Pipeline",),
     "rag.recipes": ("train",),
 }

@@ -21,6 +21,7 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 
 from indexers.documents import DocumentEntry
 from indexers.index import Index
+from rag.commands import index_updater
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError, ResourceError
 from rag.core.log import get_logger
 from rag.data.corpus import IdSet, fault_of
@@ -29,7 +30,6 @@ from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
 from rag.data.files.fields import METADATA_HINT, metadata_of_fields
 from rag.data.records import Document
-from rag.jobs import index_updater
 from readers.protocols import check_lengths
 from serve.engine import SEE_LOG, Engine
 from serve.errors import ApiError, invalid_request

@@ -46,9 +46,9 @@ def adapt(
     Questions are made from the index's passages by rules, and the encoder learns from all of them. A killed
     run goes on where it stopped when the same command is given again.
     """
+    from rag.commands import adapt as run
     from rag.config import parse_overrides
     from rag.core.log import setup_logging
-    from rag.jobs import adapt as run
 
     setup_logging("INFO")
     training = parse_overrides(set_ or []) | ({} if threads is None else {"threads": threads})

@@ -42,6 +42,6 @@ def demo(
         "\n3. Go on\n"
         f"   rag serve --index {out}            then open http://127.0.0.1:8000 (or: make serve)\n"
         f'   rag ask "Who …?" --index {out}\n'
-        "   rag index MY_CORPUS.jsonl --out my-index --retriever hybrid   (or TSV, Parquet, a folder …)\n"
+        "   rag index MY_CORPUS.jsonl --out my-index   (or TSV, Parquet, a folder …)\n"
         "   `rag` is in .venv/bin; activate it with: source .venv/bin/activate"
     )

@@ -114,9 +114,9 @@ def evaluate(
 
 def index_dataset(name: str, place: str, retriever: str) -> Path:
     """Index the corpus of a data set, a document a passage, as far as this is not done."""
+    from rag.commands import index
     from rag.data.files.named import corpus_of
-    from rag.jobs import index
 
-    kind = retriever.partition(":")[0]
+    kind: Any = retriever.partition(":")[0]
     kind = kind if kind in ("bm25", "dense") else "hybrid"
     return index(corpus_of(name), place, retriever=kind, split="none")

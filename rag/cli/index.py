@@ -25,6 +25,7 @@ _SETTINGS = {
         BuildSettings,
         *("retriever", "index_type", "recall_target", "token_bits", "dtype", "k1", "b"),
         panel="Index",
+        retriever="hybrid",
     ),
     **options_of(BuildSettings, "shard_rows", "threads", "seed", panel="Build"),
 }
@@ -91,7 +92,7 @@ def index(
     """Build an index from a corpus, or update one. Run the same command again to continue a build."""
     if update is not None:
         from rag.cli.update_index import run_updates
-        from rag.jobs import resolve_corpus
+        from rag.commands import resolve_corpus
 
         inputs, _ = resolve_corpus(corpus)
         defaults = {name: default for name, (_, default) in {**CORPUS, **_SETTINGS}.items()}
@@ -111,9 +112,9 @@ def index(
         return
     if out is None or watch:
         raise _missing(out, watch)
+    from rag.commands import index as build
     from rag.core.log import setup_logging
     from rag.data.records import ReadReport
-    from rag.jobs import index as build
 
     setup_logging("WARNING")
     report, before = ReadReport(), None if overwrite else _checksum(out)
@@ -135,10 +136,6 @@ def index(
         typer.echo(f'\nask it: rag ask "…" --index {place}')
         if encoder is None and many:
             typer.echo(f"unlike Wikipedia? teach the encoder: rag adapt --index {place} --out …")
-        if encoder is None and settings["retriever"] == "dense":
-            typer.echo(
-                "these are vectors alone: --retriever hybrid adds BM25, which nearly always finds more"
-            )
     else:
         typer.echo(f"stopped after {until}; the same command without --until continues")
 

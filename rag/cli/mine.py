@@ -52,8 +52,8 @@ def mine(
 
     Run the same command again to continue a killed run where it stopped.
     """
+    from rag.commands import mine as run
     from rag.core.log import setup_logging
-    from rag.jobs import mine as run
 
     setup_logging("INFO")
     report = run(

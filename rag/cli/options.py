@@ -132,9 +132,6 @@ CORPUS: Options = {  # how documents are read and cut into passages, see `rag.da
     ),
     "words": _option(int, 100, _CUT, "Words per passage, for --split words100.", min=1),
     "wrap": _option(bool, True, _CUT, "Fill the last passage with the document's first words."),
-    "passage_ids": _option(
-        choices.PassageIds, "document", _CUT, "document: doc-0, doc-1, …; integer: 1, 2, …."
-    ),
 }  # fmt: skip
 
 
@@ -156,10 +153,10 @@ def adds_options(into: str, options: Options) -> Callable[[Callable[..., None]],
     return make
 
 
-def options_of(settings: type[BaseModel], *names: str, panel: str | None = None) -> Options:
+def options_of(settings: type[BaseModel], *names: str, panel: str | None = None, **defaults: Any) -> Options:
     """Fields of a configuration as options, explained by its docstring or that of the class which it extends.
 
-    Choices and bounds are those of the fields; all else is checked by the class.
+    Choices and bounds are those of the fields, defaults too unless given; all else is checked by the class.
     """
     helps, fields = explained(settings), settings.model_fields
     return {
@@ -168,7 +165,7 @@ def options_of(settings: type[BaseModel], *names: str, panel: str | None = None)
                 fields[name].annotation,
                 option(help=helps[name], panel=panel, **bounds_of(fields[name])),
             ],
-            fields[name].default,
+            defaults.get(name, fields[name].default),
         )
         for name in names
     }

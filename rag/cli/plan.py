@@ -8,7 +8,9 @@ import typer
 from indexers.settings import BuildSettings
 from rag.cli.options import OUTPUT, adds_options, option, options_of
 
-_SETTINGS = options_of(BuildSettings, "retriever", "index_type", "token_bits", "dtype", panel="Index")
+_SETTINGS = options_of(
+    BuildSettings, "retriever", "index_type", "token_bits", "dtype", panel="Index", retriever="hybrid"
+)
 
 
 @adds_options("settings", _SETTINGS)

@@ -41,8 +41,8 @@ def retrieve(
     ] = False,
 ) -> None:
     """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension."""
+    from rag.commands import retrieve as run
     from rag.data.filters import Filter
-    from rag.jobs import retrieve as run
 
     count = run(
         index, questions, out, top_k=top_k, format=format, batch_size=batch_size, limit=limit, regex=regex,

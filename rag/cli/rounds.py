@@ -82,10 +82,10 @@ def rounds(
     Questions and answers are enough. --config and --set are those of `rag train distill` or `colbert`. A
     killed run goes on behind what is finished when the same command is given again.
     """
+    from rag.commands import train_rounds
     from rag.config import parse_overrides
     from rag.core.errors import ConfigError
     from rag.core.log import setup_logging
-    from rag.jobs import train_rounds
 
     for other, (_, options) in _METHODS.items():
         unread = {name: settings.pop(name) for name in options if other != recipe}

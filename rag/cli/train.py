@@ -64,7 +64,7 @@ _FLAGS_OF: dict[str, dict[str, tuple[str, ...]]] = {
     "emdr2": _INDEX_ENCODER,
 }
 _USES = {  # what a finished model is called, and the command that uses it; {1}: the run's index
-    "static": "encoder → {0}\nuse it: rag index … --encoder {0} --retriever hybrid",
+    "static": "encoder → {0}\nuse it: rag index … --encoder {0}",
     "colbert": "encoder → {0}\nuse it: rag index … --encoder {0} --index-type plaid",
     "reranker": "cross-encoder → {0}\nuse it: rag ask … --rerank {0}",
     "mlm": "masked language model → {0}\nuse it: rag train realm … --reader {0}",

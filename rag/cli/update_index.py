@@ -14,7 +14,7 @@ import typer
 from rag.core.errors import ConfigError, RagError, ResourceError
 
 if TYPE_CHECKING:
-    from indexers.updater import IndexUpdater
+    from rag.updates import IndexUpdater
 
 
 def run_updates(
@@ -38,8 +38,8 @@ def run_updates(
     Raises:
         ConfigError: an option that an update takes from the index, or an index that cannot be updated.
     """
+    from rag.commands import index_updater
     from rag.core.log import setup_logging
-    from rag.jobs import index_updater
 
     if also_given:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in also_given)

@@ -11,7 +11,4 @@ QUESTION_FORMATS: tuple[QuestionFormat, ...] = get_args(QuestionFormat)
 SplitMode = Literal["auto", "sections", "words100", "none"]
 SPLIT_MODES: tuple[SplitMode, ...] = get_args(SplitMode)
 
-PassageIds = Literal["document", "integer"]
-PASSAGE_IDS: tuple[PassageIds, ...] = get_args(PassageIds)
-
 FILTER_FIELDS = ("path", "document")  # what filters name without metadata: a file's path, a document's id

@@ -13,7 +13,7 @@ _READING = {
     name: name
     for name in ("id_field", "title_field", "text_field", "encoding", "max_bad_share", "strict", "metadata")
 }
-_SPLITTING = {"split": "mode", "words": "words", "wrap": "wrap", "passage_ids": "ids"}
+_SPLITTING = {"split": "mode", "words": "words", "wrap": "wrap"}
 DOCUMENT_ARGUMENTS = (*_LIMITS, *_READING, *_SPLITTING)
 
 

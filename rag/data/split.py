@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rag.core.errors import ConfigError
 from rag.core.types import Location, Passage
-from rag.data.choices import PASSAGE_IDS, SPLIT_MODES
+from rag.data.choices import SPLIT_MODES
 from rag.data.documents.sections import CountTokens, estimated_tokens, sections
 from rag.data.records import Document
 
@@ -24,8 +24,6 @@ class SplitOptions:
             "auto" is "sections" for files, else "words100".
         max_tokens: maximum length of title and text of a passage of mode "sections".
         wrap: whether the last block is filled up with the words the document begins with, as in `psgs_w100`.
-        ids: "document" gives `{document id}-{n}`, n from 0 (for mode "none" the document's id); "integer"
-            gives running numbers from 1, as in `psgs_w100`.
 
     Raises:
         ConfigError: an unknown name or a number out of range.
@@ -35,16 +33,11 @@ class SplitOptions:
     max_tokens: int = 256
     words: int = 100
     wrap: bool = True
-    ids: str = "document"
 
     def __post_init__(self) -> None:
         if self.mode not in SPLIT_MODES:
             raise ConfigError(
                 f"unknown split mode {self.mode!r}", hint=f"use one of: {', '.join(SPLIT_MODES)}"
-            )
-        if self.ids not in PASSAGE_IDS:
-            raise ConfigError(
-                f"unknown passage ids {self.ids!r}", hint=f"use one of: {', '.join(PASSAGE_IDS)}"
             )
         for name in ("max_tokens", "words"):
             if getattr(self, name) < 1:
@@ -59,7 +52,7 @@ def split_documents(
     """Cut each document; passages come in document order.
 
     Passages of sections have the path of headings as title, others the document's title. Passages of files
-    have a location. The same documents and options give the same passages, ids included.
+    have a location. Ids are `{document id}-{n}`, n from 0, or the document's id where it is not cut.
 
     Args:
         count_tokens: returns the number of tokens of a text for the encoder.
@@ -72,14 +65,9 @@ def split_documents(
         [('d-0', 'one two three'), ('d-1', 'four five one')]
     """
     options = options or SplitOptions()
-    number = 0
     for document in documents:
         for index, (title, text, location) in enumerate(_cut(document, options, count_tokens)):
-            number += 1
-            if options.ids == "integer":
-                passage_id = str(number)
-            else:
-                passage_id = document.id if options.mode == "none" else f"{document.id}-{index}"
+            passage_id = document.id if options.mode == "none" else f"{document.id}-{index}"
             yield Passage(passage_id, title, text, location, document.metadata)
 
 

@@ -1,9 +1,8 @@
 """Encode a corpus on a Ray cluster: a task per shard, which writes the shard's file on the shared disk.
 
-The shards are those of one process, with the same bytes on processors of the same kind, and so is the ledger:
-this process alone writes it, so that a build begun on a cluster may be finished on one machine, on another
-cluster, or the other way round. A task whose node dies is run again by Ray on another node. Only paths go
-into tasks, and only a line of the ledger comes back.
+The shards are those of one process, with the same bytes on processors of the same kind, so that a build
+begun on a cluster may be finished on one machine, on another cluster, or the other way round. A task whose
+node dies is run again by Ray on another node. Only paths go into tasks.
 """
 
 import os
@@ -14,13 +13,14 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from indexers.embedding_shards import HEADER_NAME, EmbeddingShards
-from indexers.embeddings import EmbeddingWriter, encode_rows, store_shard
+from indexers.embedding_shards import HEADER_NAME, EmbeddingShards, Header
+from indexers.embeddings import begin_shards, encode_rows, finish_shards, store_shard
 from indexers.passages import HASHES_NAME, PassageStore
 from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
 from rag.core.errors import MismatchedArtifactError, RagError, ResourceError
 from rag.core.log import get_logger
+from rag.core.progress import Progress
 from rag.scale.cluster import check_nodes, connected
 
 _ATTEMPTS = 8  # of a shard whose process dies
@@ -59,20 +59,23 @@ def encode_on_cluster(
         MismatchedArtifactError: a node has other packages, sees other files, or loads another encoder.
         ResourceError: the cluster has no CPU, or a shard's process died again and again.
     """
-    rows = len(passages)
-    writer = EmbeddingWriter(place, rows=rows, encoder=encoder.identity, dtype=dtype, shard_rows=shard_rows)
+    header = Header(len(passages), encoder.identity.dim, dtype, shard_rows, encoder.identity)
+    missing = begin_shards(place, header)
     check_nodes(ray, [place / HEADER_NAME, passages.directory / HASHES_NAME])
     job = (
         str(place.absolute()), str(passages.directory.absolute()), getattr(encoder, "precision", "auto"),
         tuple(encoder.identity.to_json().items()),
     )  # fmt: skip
-    return writer.completed(partial(_run, ray, job, writer, check))
+    left = sum(stop - start for _, start, stop in missing)
+    with Progress(header.rows, "passages", "encode", initial=header.rows - left) as progress:
+        _run(ray, job, missing, check, progress.update)
+    return finish_shards(place)
 
 
 def _run(
     ray: Any,
     job: tuple[Any, ...],
-    writer: EmbeddingWriter,
+    missing: list[tuple[int, int, int]],
     check: Callable[[], None],
     done: Callable[[int], None],
 ) -> None:
@@ -84,17 +87,17 @@ def _run(
     task = ray.remote(_encode_shard).options(
         num_cpus=1, num_gpus=1 if resources.get("GPU") else 0, max_retries=_ATTEMPTS
     )
-    waiting, pending = list(writer.missing())[::-1], dict[Any, int]()
+    waiting, pending = missing[::-1], dict[Any, tuple[int, int, int]]()
     try:
         while waiting or pending:
             room = _TASKS_PER_CPU * int(ray.cluster_resources().get("CPU", 1)) + 1
             while waiting and len(pending) < room:
-                shard, start, stop = waiting.pop()
-                pending[task.remote(*job, shard, start, stop)] = shard
+                rows = waiting.pop()
+                pending[task.remote(*job, *rows)] = rows
             for result in ray.wait(list(pending), timeout=_POLL_S)[0]:
-                shard = pending.pop(result)
+                shard, start, stop = pending.pop(result)
                 try:
-                    line = ray.get(result)
+                    ray.get(result)
                 except ray.exceptions.RayError as error:
                     if isinstance(cause := getattr(error, "cause", None), RagError):
                         raise cause from None
@@ -103,8 +106,7 @@ def _run(
                         hint="look at the memory of the nodes; the same command continues behind finished "
                         "shards",
                     ) from error
-                writer.record(line)
-                done(int(line["rows"]))
+                done(stop - start)
             check()
     finally:
         for result in pending:
@@ -119,10 +121,10 @@ def _encode_shard(
     shard: int,
     start: int,
     stop: int,
-) -> dict[str, Any]:
-    """Runs on a node: encode rows start … stop - 1 and write them; returns the shard's line in the ledger."""
+) -> None:
+    """Runs on a node: encode rows start … stop - 1 and write them."""
     encoder, store = _opened(passages, precision, identity)
-    return store_shard(Path(place), shard, encode_rows(store, encoder, start, stop))
+    store_shard(Path(place), shard, encode_rows(store, encoder, start, stop))
 
 
 @lru_cache(maxsize=1)  # a process of the cluster runs task after task of one job

@@ -7,15 +7,14 @@ import pytest
 
 from indexers import exact, faiss_index
 from indexers.embedding_shards import EmbeddingShards
-from indexers.embeddings import EmbeddingWriter
 from indexers.exact import FlatIndex, exact_search
 from indexers.faiss_index import _faiss_threads, build_faiss, open_dense, recall_at
 from indexers.presets import INDEX_TYPES
-from indexers.protocols import EncoderIdentity
 from indexers.selected import Selection
 from indexers.settings import VectorDtype
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
+from tests.vectors import store_vectors
 
 ROWS, DIM = 3000, 24
 
@@ -28,10 +27,7 @@ def clustered(rows: int, seed: int) -> Float32:
 
 
 def store(directory: Path, vectors: Float32, dtype: VectorDtype, shard_rows: int = 700) -> EmbeddingShards:
-    who = EncoderIdentity("toy", "aa", dim=vectors.shape[1])
-    writer = EmbeddingWriter(directory, rows=len(vectors), encoder=who, dtype=dtype, shard_rows=shard_rows)
-    list(writer.write_missing(lambda start, stop: vectors[start:stop]))
-    return EmbeddingShards.open(directory)
+    return store_vectors(directory, vectors, dtype, shard_rows)
 
 
 def brute_force(vectors: Float32, queries: Float32, top_k: int) -> tuple[Float32, np.ndarray]:

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from indexers.build import build_index
-from indexers.documents import DocumentList, cut_and_listed, record_digest
+from indexers.documents import DocumentList, Put, list_puts, record_digest
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
-from indexers.update import Change, Put, Unchanged, update_index
+from indexers.update import Change, Unchanged, update_index
 from rag.core.arrays import Float32
 from rag.data.records import Document
 from rag.data.split import SplitOptions, split_documents
@@ -92,7 +92,7 @@ def update(place: Path, sent: list[Document], gone: list[str]) -> None:
 
 def build(place: Path, documents: Iterable[Document], retriever: str) -> None:
     table = DocumentList()
-    passages = cut_and_listed(documents, cut, table, {})
+    passages = list_puts((Put(one.id, record_digest(one), cut(one)) for one in documents), table)
     build_index(passages, place, encoder=HashEncoder(), settings=settings(retriever), documents=table)
 
 

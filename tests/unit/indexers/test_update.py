@@ -1,6 +1,5 @@
 """An updated index is, row for row, the one that is built from its documents at once."""
 
-import json
 import random
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -11,13 +10,11 @@ import numpy as np
 import pytest
 
 from indexers.build import build_index
-from indexers.documents import DocumentList, cut_and_listed, record_digest
+from indexers.documents import DocumentList, Put, list_puts, record_digest
 from indexers.index import Index
-from indexers.ledger import manifest_checksum
 from indexers.selected import Selection
 from indexers.settings import BuildSettings
-from indexers.update import Change, Put, Unchanged, update_index
-from indexers.updater import _corpus_changes
+from indexers.update import Change, Unchanged, update_index
 from rag.core.errors import (
     DataError,
     IncompleteArtifactError,
@@ -25,12 +22,12 @@ from rag.core.errors import (
     ResourceError,
 )
 from rag.core.files import directory_lock
-from rag.core.manifest import write_manifest
 from rag.core.types import Passage
 from rag.data.corpus import read_documents
-from rag.data.files.sources import ReadOptions, find_sources
+from rag.data.files.sources import ReadOptions
 from rag.data.records import Document, ReadReport
 from rag.data.split import SplitOptions, split_documents
+from rag.updates import Corpus
 
 SPLIT = SplitOptions(words=6, wrap=False)
 WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
@@ -46,7 +43,7 @@ def text(draw: random.Random) -> str:
 
 def build(place: Path, documents: Iterable[Document], encoder: Any, settings: BuildSettings) -> Path:
     table = DocumentList()
-    passages = cut_and_listed(documents, cut, table, {})
+    passages = list_puts((Put(one.id, record_digest(one), cut(one)) for one in documents), table)
     return build_index(passages, place, encoder=encoder, settings=settings, documents=table)
 
 
@@ -190,7 +187,7 @@ def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) ->
 
     with pytest.raises(DataError, match="2 of the 3 documents"):
         update(lambda known: [Unchanged("d0")], max_deleted_share=0.5)
-    with pytest.raises(DataError, match="no passage would be left"):
+    with pytest.raises(DataError, match="no passages to index"):
         update(lambda known: [])
     with pytest.raises(DataError, match="comes twice"):
         update(lambda known: [Unchanged("d0"), Unchanged("d0")])
@@ -242,7 +239,7 @@ def test_a_folder_is_followed(tmp_path: Path, make_encoder: Any) -> None:
 
     def read(known: Any) -> Iterable[Change]:
         report = ReadReport()
-        yield from _corpus_changes(find_sources([folder]), ReadOptions(), cut_sections, report, known)
+        yield from Corpus([folder], "auto", ReadOptions(), cut_sections, report).changes(known)
         reports.append(report)
 
     def cut_sections(document: Document) -> list[Passage]:
@@ -271,33 +268,3 @@ def test_a_folder_is_followed(tmp_path: Path, make_encoder: Any) -> None:
     (folder / "e.md").write_bytes(b"%PDF-1.4 nothing")
     update_index(tmp_path / "i", read, never)
     assert files(tmp_path / "i") == [one for one in fresh if one.id != "e.md-0"]
-
-
-def test_an_index_of_the_first_format_opens_and_is_updated_into_this_one(
-    tmp_path: Path, make_encoder: Any
-) -> None:
-    """Its files lay beside the manifest, and what its stages were made from in `build.json`."""
-    place, documents = tmp_path / "i", documents_of("one two three", "four five six")
-    build(place, documents.values(), make_encoder(), SMALL)
-    manifest = json.loads((place / "manifest.json").read_text())
-    inputs = manifest.pop("inputs")
-    for folder in (place / manifest.pop("data")).iterdir():
-        folder.rename(place / folder.name)
-    (place / "build.json").write_text(json.dumps({name: {"inputs": one} for name, one in inputs.items()}))
-    del manifest["version"], manifest["format_version"], manifest["checksum"]
-    write_manifest(place, {**manifest, "checksum": manifest_checksum(manifest)})
-    with Index.open(place, verify="deep") as before:
-        assert len(before.passages) == 2
-        documents["d2"] = Document("d2", "t", "seven eight nine")
-        assert update_index(place, corpus_of(documents), lambda identity: make_encoder()).added == 1
-        assert before.passages[0].text == "one two three"  # a reader keeps what it has open
-        assert (place / "passages").exists()
-    update_index(place, lambda known: [Unchanged("d0"), Unchanged("d2")], never)
-    assert {path.name.partition("-")[0] for path in place.iterdir()} == {".lock", "data", "manifest.json"}
-    build(tmp_path / "fresh", [documents["d0"], documents["d2"]], make_encoder(), SMALL)
-    assert_same(place, tmp_path / "fresh", make_encoder().encode_passages([""], ["seven"]))
-    with Index.open(place) as one, Index.open(tmp_path / "fresh") as other:
-        assert one.manifest["passages"] == other.manifest["passages"]
-    write_manifest(place, {**manifest, "folders": {}, "checksum": "0"})
-    with pytest.raises(MismatchedArtifactError, match=r"in segments\n.*--overwrite"):
-        Index.open(place)

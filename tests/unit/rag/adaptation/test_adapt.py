@@ -9,10 +9,10 @@ import pytest
 from indexers.build import build_index
 from indexers.settings import BuildSettings
 from rag.adaptation import adapt as module
+from rag.commands import adapt
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage, Query
 from rag.data.examples import read_examples
-from rag.jobs import adapt
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.negatives import blocks
 from tests.commands import exit_code

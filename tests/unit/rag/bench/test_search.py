@@ -4,21 +4,16 @@ import numpy as np
 import pytest
 
 from indexers.embedding_shards import EmbeddingShards
-from indexers.embeddings import EmbeddingWriter
 from indexers.probes import PROBES_NAME, perturbed_probes
-from indexers.protocols import EncoderIdentity
 from rag.bench.report import Report
 from rag.bench.search import compare_searches
 from rag.core.errors import ConfigError
+from tests.vectors import store_vectors
 
 
 def embeddings(directory: Path, rows: int = 400, dim: int = 16) -> EmbeddingShards:
     vectors = np.random.default_rng(0).standard_normal((rows, dim)).astype(np.float32)
-    writer = EmbeddingWriter(
-        directory, rows=rows, encoder=EncoderIdentity("toy", "", dim=dim), dtype="float32", shard_rows=128
-    )
-    list(writer.write_missing(lambda start, stop: vectors[start:stop]))
-    shards = EmbeddingShards.open(directory)
+    shards = store_vectors(directory, vectors)
     np.save(directory / PROBES_NAME, perturbed_probes(shards, 20, 0))
     return shards
 

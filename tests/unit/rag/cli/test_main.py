@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from indexers.index import Index
 from rag.core.errors import RagError
 from rag.data.examples import read_examples
 from tests.commands import exit_code
@@ -222,16 +223,18 @@ def test_what_the_file_system_refuses_is_named(
     assert err.startswith("error: place: not a directory\n  → check the path")
 
 
-def test_an_index_of_vectors_alone_says_what_bm25_and_teaching_would_add(
+def test_an_index_has_vectors_and_bm25_and_says_what_teaching_would_add(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rag.cli.index._WORTH_TEACHING", 1)
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "d", "text": "The Danube rises in the Black Forest."}', "utf-8")
-    for kind in ("dense", "bm25"):
-        _, shown, _ = _run(capsys, "index", str(corpus), "--retriever", kind, "--out", str(tmp_path / kind))
-        for hint in ("--retriever hybrid adds BM25", "rag adapt --index"):
-            assert (hint in shown) is (kind == "dense")
+    parts = {"hybrid": ("dense", "bm25"), "bm25": ("bm25",)}
+    for kind, more in (("hybrid", []), ("bm25", ["--retriever", "bm25"])):
+        _, shown, _ = _run(capsys, "index", str(corpus), "--out", str(tmp_path / kind), *more)
+        assert ("rag adapt --index" in shown) is (kind == "hybrid")
+        with Index.open(tmp_path / kind) as index:
+            assert index.parts == parts[kind]
 
 
 def test_exit_codes_are_told_apart() -> None:
@@ -245,7 +248,7 @@ def test_an_interrupted_command_says_how_it_goes_on(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rag.jobs.index", interrupted)
+    monkeypatch.setattr("rag.commands.index", interrupted)
     code, _, err = _run(capsys, "index", "sample", "--out", str(tmp_path / "index"))
     assert code != 0
     assert "interrupted: the same command continues where it stopped" in err

@@ -29,8 +29,6 @@ def test_passages_carry_title_and_id() -> None:
     assert list(split_documents(documents, options)) == [
         Passage("x-0", "X", "a b"), Passage("x-1", "X", "c a"), Passage("y-0-0", "", "d")
     ]  # fmt: skip
-    integer = SplitOptions(words=2, ids="integer")
-    assert [p.id for p in split_documents(documents, integer)] == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +59,6 @@ def test_sentences(text: str) -> None:
     [
         {"mode": "paragraphs"},
         {"words": 0},
-        {"ids": "uuid"},
     ],
 )
 def test_options_are_checked(options) -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from indexers.embedding_shards import EmbeddingShards
-from indexers.embeddings import EmbeddingWriter, encode_rows
+from indexers.embeddings import encode_corpus
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from indexers.protocols import PassageEncoder, ReportingEncoder
@@ -78,22 +77,17 @@ def test_the_same_call_gives_the_same_bytes(tiny_bert):
     assert first.tobytes() == second.tobytes()
 
 
-def test_progress_is_told_within_a_shard_and_vectors_stay(tiny_bert, tmp_path):
+def test_progress_is_told_within_a_shard_and_vectors_stay(tiny_bert, tmp_path, monkeypatch):
     encoder = BiEncoder.load(tiny_bert, precision="fp32", batch_size=3)
     texts = [f"text {n} " * (n % 9) for n in range(50)]
     with PassageStoreWriter(tmp_path / "passages") as writer:
         writer.add_many(Passage(str(n), "a title", text) for n, text in enumerate(texts))
     store = PassageStore.open(tmp_path / "passages")
     told: list[int] = []
-    encoded = EmbeddingWriter(
-        tmp_path / "vectors", rows=50, encoder=encoder.identity, dtype="float32", shard_rows=30
-    )
-    reporting = encoder.reporting(told.append)
-    shards_done = encoded.write_missing(lambda start, stop: encode_rows(store, reporting, start, stop))
-    seen = [(rows, sum(told), len(told)) for rows in shards_done]
-    assert [(rows, total) for rows, total, _ in seen] == [(30, 30), (20, 50)]
-    assert seen[0][2] >= 10  # batches of the first shard
-    shards = EmbeddingShards.open(tmp_path / "vectors")
+    monkeypatch.setattr("indexers.embeddings.Progress.update", lambda self, n=1: told.append(n))
+    shards = encode_corpus(tmp_path / "vectors", store, encoder, "float32", shard_rows=30)
+    assert sum(told) == 50
+    assert len(told) >= 10 + 7  # by batches of the shards
     expected = np.concatenate(
         [encoder.encode_passages(["a title"] * len(part), part) for part in (texts[:30], texts[30:])]
     )

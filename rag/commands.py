@@ -6,40 +6,34 @@ The command line calls these functions, so that a command and its function do th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from indexers.documents import DocumentList, cut_and_listed
+from indexers.documents import DocumentList, list_puts
+from indexers.presets import IndexKind
 from indexers.settings import BuildSettings, Stage
 from rag.config import load_config
 from rag.core.arguments import checked
 from rag.core.errors import ConfigError
-from rag.core.files import check_target, sha256_file
-from rag.core.log import get_logger
-from rag.data.corpus import ReadReport, read_documents
+from rag.core.files import check_target
 from rag.data.document_options import DOCUMENT_ARGUMENTS, read_and_split
-from rag.data.documents.read import file_id
 from rag.data.documents.sections import CountTokens
-from rag.data.files.sources import DOCUMENTS, ReadOptions, find_sources
 from rag.data.filters import Filter
 from rag.data.questions import read_questions
-from rag.data.records import Document
-from rag.data.split import SplitOptions, split_documents
+from rag.data.records import Document, ReadReport
+from rag.data.split import split_documents
 from readers.protocols import check_lengths
 from retrievers.negatives.settings import MiningSettings, parse_ranks
 
 if TYPE_CHECKING:
     from indexers.protocols import EncoderIdentity
     from indexers.update import UpdateReport
-    from indexers.updater import IndexUpdater
     from rag.rounds.rounds import RoundResult
+    from rag.updates import IndexUpdater
     from retrievers.negatives.mine import MiningReport
 
 SAMPLE = "sample"
-_log = get_logger(__name__)
 
 
 @checked
@@ -47,6 +41,7 @@ def index(
     corpus: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
+    retriever: IndexKind = "hybrid",
     encoder: Any = None,
     query_encoder: str | Path | None = None,
     precision: str = "auto",
@@ -65,6 +60,7 @@ def index(
     Args:
         corpus: files, folders, patterns, "hf:owner/name", "-" for standard input, or "sample".
         out: the index directory.
+        retriever: what it can be searched by: hybrid (vectors and BM25), dense (vectors alone) or bm25.
         encoder: folder, hub name, or an object as `indexers.protocols.PassageEncoder`; None is `minilm-qa`,
             "static" the static one.
         query_encoder: question encoder, if it is another model.
@@ -75,9 +71,9 @@ def index(
         ray: address of a Ray cluster that encodes the passages.
         format: one of `CORPUS_FORMATS`, or "auto".
         report: counts what was read, bad records included.
-        **settings: fields of `BuildSettings` (retriever, index_type, …); how documents are read (id_field,
+        **settings: fields of `BuildSettings` (index_type, …); how documents are read (id_field,
             title_field, text_field, metadata, encoding, max_bad_share, strict, max_pages,
-            document_timeout) and cut (split, words, wrap, passage_ids).
+            document_timeout) and cut (split, words, wrap).
 
     Returns:
         `out`.
@@ -88,97 +84,66 @@ def index(
         MismatchedArtifactError: `out` holds a build of other inputs or settings.
 
     Example:
-        `rag.index("corpus.jsonl", "my-index", retriever="hybrid", split="none")`
+        `rag.index("corpus.jsonl", "my-index", split="none")`
     """
     from indexers.build import build_index
     from indexers.reuse import KnownVectors
     from rag.scale.encoding import encoding_at
+    from rag.updates import Corpus
     from retrievers.encoders.open import load_encoder, passage_budget
 
     place, report = Path(out), report if report is not None else ReadReport()
     reuse = [reuse] if isinstance(reuse, str | Path) else reuse
     inputs, is_sample = resolve_corpus([corpus] if isinstance(corpus, str | Path) else corpus)
     of_documents = {name: settings.pop(name) for name in DOCUMENT_ARGUMENTS if name in settings}
-    checked = load_config(BuildSettings, overrides=settings)
+    build = load_config(BuildSettings, overrides={"retriever": retriever, **settings})
     if is_sample and of_documents.get("split", "auto") == "auto":
         of_documents["split"] = "none"
     is_named = encoder is None or isinstance(encoder, str | Path)
-    budget = encoder if is_named else None  # an encoder of one's own is measured by the embedded one
-    if ray is not None and (reuse or not checked.has_dense or not is_named):
+    if ray is not None and (reuse or not build.has_dense or not is_named):
         raise ConfigError(
             "--ray encodes one vector per passage by an encoder that every node can load, and reuses none",
             hint="name a folder on a shared disk, without --reuse; BM25 and token vectors are built here",
         )
-    max_tokens, count_tokens = passage_budget(budget, max_length)
+    # an encoder of one's own is measured by the embedded one
+    max_tokens, count_tokens = passage_budget(encoder if is_named else None, max_length)
     read_options, split_options = read_and_split(of_documents, max_tokens=max_tokens)
-    read = read_documents(inputs, format=format, options=read_options, report=report)
-    loaded = None
-    if checked.has_encoder and until != "passages":
+    read = Corpus(
+        inputs, format, read_options, lambda each: list(split_documents([each], split_options, count_tokens)),
+        report,
+    )  # fmt: skip
+    loaded = known = None
+    if build.has_encoder and until != "passages":
         loaded = load_encoder(
             encoder, query_encoder=query_encoder, precision=precision, pooling=pooling, max_length=max_length
         )
-    known = None
     if reuse and until != "passages":
-        if loaded is None or not checked.has_dense:
+        if loaded is None or not build.has_dense:
             raise ConfigError("--reuse takes over one vector per passage, and this build makes none")
         if place.resolve() in [Path(path).resolve() for path in reuse]:
             raise ConfigError(f"--reuse and --out are both {out}", hint="build into a new directory")
-        known = KnownVectors(loaded, reuse, checked.stored_dtype)
-    source = _describe(inputs, format, split_options, read_options)
-    table = DocumentList() if split_options.ids == "document" else None  # else ids name no documents
-    if table is None:
-        passages = split_documents(read, split_options, count_tokens)
-    else:
-        files = source["files"] if source else ()
-        digests = {file_id(file["name"]): file["sha256"] for file in files if "sha256" in file}
-        passages = cut_and_listed(
-            read, lambda one: list(split_documents([one], split_options, count_tokens)), table, digests
-        )
+        known = KnownVectors.of_indexes(loaded, reuse, build.stored_dtype)
+    table = DocumentList()
     with encoding_at(ray) as encoding:
         if known is not None:
             encoding["encode"] = known.encode
         build_index(
-            passages, place, encoder=loaded, settings=checked, source=source, documents=table,
-            overwrite=overwrite, until=until, **encoding,
+            list_puts(read.new(), table), place, encoder=loaded, settings=build, documents=table,
+            source=read.describe(split_options), overwrite=overwrite, until=until, **encoding,
         )  # fmt: skip
     if known is not None:
         report.notes.insert(0, f"{known.reused:,} vectors taken over")
-    if report.total:
-        _log.info("%s", report.summary(listed=False))
     return place
 
 
 def resolve_corpus(corpus: Sequence[str | Path]) -> tuple[list[str], bool]:
     """The inputs, and whether they are the sample corpus, for which the word "sample" stands."""
-    inputs = [str(one) for one in corpus]
+    inputs = [str(item) for item in corpus]
     if inputs == [SAMPLE] and not Path(SAMPLE).exists():
         from rag.sample import corpus_path
 
         return [str(corpus_path())], True
     return inputs, False
-
-
-def _describe(
-    inputs: list[str], format: str, split: SplitOptions, read: ReadOptions
-) -> dict[str, Any] | None:
-    """An identifier of the passages, made without reading them; None if that is impossible (stdin)."""
-    files = []
-    for source in find_sources(inputs, format):
-        if source.path == "-":
-            return None
-        path = Path(source.path)
-        entry = {"name": source.path, "format": source.format}
-        if path.is_file():
-            entry["name"] = source.name if source.format == DOCUMENTS else path.name
-            entry["sha256"] = ""
-            with suppress(OSError):  # one may not read it: reading says so, and goes on with the others
-                entry["sha256"] = sha256_file(path)
-        files.append(entry)
-    left_out = {"strict"}  # which changes no passage
-    if all(entry["format"] != DOCUMENTS for entry in files):  # no sections, whose size an encoder decides
-        left_out.add("max_tokens")
-    kept = [{k: v for k, v in asdict(one).items() if k not in left_out} for one in (split, read)]
-    return {"files": files, "split": kept[0], "read": kept[1]}
 
 
 @checked
@@ -221,7 +186,7 @@ def update(
 
 def index_updater(index: str | Path, encoder: Any = None, precision: str = "auto") -> IndexUpdater:
     """What updates an index again and again, with its encoder or the one that is given; see `update`."""
-    from indexers.updater import IndexUpdater
+    from rag.updates import IndexUpdater
     from retrievers.encoders.open import load_like, passage_budget
 
     def budget(identity: EncoderIdentity | None) -> tuple[int, CountTokens]:
