@@ -161,7 +161,7 @@ class IndexUpdater:
                 f"{self.place} was not built from files, so it has no corpus to be updated from",
                 hint="build it with `rag index FOLDER --out DIR`; documents can also be sent to its server",
             )
-        stored = {**described["read"], "limits": Limits(**described["read"].get("limits", {}))}
+        stored = {**described["read"], "limits": _known_fields(Limits, described["read"].get("limits", {}))}
         options = replace(_known_fields(ReadOptions, stored), strict=strict, max_bad_share=max_bad_share)
         report = report if report is not None else ReadReport()
         read = Corpus(corpus, format, options, cut, report)
