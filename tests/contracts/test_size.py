@@ -13,7 +13,7 @@ CEILINGS = {
     "rag/bench": (1450, 1300),
     "rag/cli": (2140, 1300),
     "rag/core": (1550, 900),
-    "rag/data": (6850, 5000),
+    "rag/data": (6840, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2480, 1900),
     "rag/integrations": (350, 350),
@@ -24,11 +24,11 @@ CEILINGS = {
     "rag/sample": (80, 80),
     "rag/scale": (620, 450),
     "rag/training": (2070, 1400),
-    "indexers": (5532, 4400),
+    "indexers": (5000, 4400),
     "readers": (8800, 6600),
     "retrievers": (9470, 6600),
     "serve": (3200, 2600),
-    "tests": (33330, 24000),
+    "tests": (33210, 24000),
 }
 
 
