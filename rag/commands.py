@@ -29,8 +29,8 @@ from retrievers.negatives.settings import MiningSettings, parse_ranks
 if TYPE_CHECKING:
     from indexers.protocols import EncoderIdentity
     from indexers.update import UpdateReport
+    from indexers.updater import IndexUpdater
     from rag.rounds.rounds import RoundResult
-    from rag.updates import IndexUpdater
     from retrievers.negatives.mine import MiningReport
 
 SAMPLE = "sample"
@@ -88,8 +88,8 @@ def index(
     """
     from indexers.build import build_index
     from indexers.reuse import KnownVectors
+    from indexers.updater import Corpus
     from rag.scale.encoding import encoding_at
-    from rag.updates import Corpus
     from retrievers.encoders.open import load_encoder, passage_budget
 
     place, report = Path(out), report if report is not None else ReadReport()
@@ -186,7 +186,7 @@ def update(
 
 def index_updater(index: str | Path, encoder: Any = None, precision: str = "auto") -> IndexUpdater:
     """What updates an index again and again, with its encoder or the one that is given; see `update`."""
-    from rag.updates import IndexUpdater
+    from indexers.updater import IndexUpdater
     from retrievers.encoders.open import load_like, passage_budget
 
     def budget(identity: EncoderIdentity | None) -> tuple[int, CountTokens]:

@@ -14,7 +14,7 @@ import typer
 from rag.core.errors import ConfigError, RagError, ResourceError
 
 if TYPE_CHECKING:
-    from rag.updates import IndexUpdater
+    from indexers.updater import IndexUpdater
 
 
 def run_updates(
