@@ -2,7 +2,7 @@
 
 The shards are those of one process, with the same bytes on processors of the same kind, so that a build
 begun on a cluster may be finished on one machine, on another cluster, or the other way round. A task whose
-node dies is run again by Ray on another node. Only paths go into tasks.
+node dies is run again by Ray on another node.
 """
 
 import os
@@ -66,8 +66,7 @@ def encode_on_cluster(
         str(place.absolute()), str(passages.directory.absolute()), getattr(encoder, "precision", "auto"),
         tuple(encoder.identity.to_json().items()),
     )  # fmt: skip
-    left = sum(stop - start for _, start, stop in missing)
-    with Progress(header.rows, "passages", "encode", initial=header.rows - left) as progress:
+    with Progress(sum(stop - start for _, start, stop in missing), "passages", "encode") as progress:
         _run(ray, job, missing, check, progress.update)
     return finish_shards(place)
 
@@ -92,8 +91,7 @@ def _run(
         while waiting or pending:
             room = _TASKS_PER_CPU * int(ray.cluster_resources().get("CPU", 1)) + 1
             while waiting and len(pending) < room:
-                rows = waiting.pop()
-                pending[task.remote(*job, *rows)] = rows
+                pending[task.remote(*job, *waiting[-1])] = waiting.pop()
             for result in ray.wait(list(pending), timeout=_POLL_S)[0]:
                 shard, start, stop = pending.pop(result)
                 try:

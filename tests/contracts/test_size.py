@@ -24,7 +24,7 @@ CEILINGS = {
     "rag/sample": (80, 80),
     "rag/scale": (620, 450),
     "rag/training": (2070, 1400),
-    "indexers": (5000, 4400),
+    "indexers": (5220, 4400),
     "readers": (8800, 6600),
     "retrievers": (9470, 6600),
     "serve": (3200, 2600),
