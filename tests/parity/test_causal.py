@@ -11,9 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
-from rag.data.examples import Candidate, Example
 from rag.joint.losses import fused_loss, rag_loss
-from rag.rounds.signals import Judge, to_judge
 from readers.generative.causal import Causal
 from readers.generative.files import load_generator, open_network
 from readers.generative.layout import encode_rows
@@ -141,31 +139,6 @@ def test_a_folder_reads_with_evidence_and_says_what_does_not_fit(tmp_path: Path)
         load_generator(folder, passage_tokens=550)
     plain_folder = causal_folder(tmp_path / "plain", chat=False)
     assert load_generator(plain_folder)[2].settings.prompt_end == "\nAnswer:"
-
-
-def test_the_likelihood_of_a_folder_is_a_plain_forward(tmp_path: Path) -> None:
-    folder = causal_folder(tmp_path / "model")
-    model, tokenizer = tiny_causal(), causal_tokenizer()
-    head = "<|im_start|>user\n"
-
-    def mean(prompt: str, said: str, *, end: bool) -> float:
-        ids = list(tokenizer(prompt)["input_ids"])
-        found = []
-        for token in [*tokenizer(said)["input_ids"], *([tokenizer.eos_token_id] if end else [])]:
-            with torch.no_grad():
-                found.append(float(model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)[token]))
-            ids.append(token)
-        return sum(found) / len(found)
-
-    example = Example("q", QUESTION, ("57 meters",), tuple(Candidate(p, "retrieved") for p in PASSAGES))
-    ask = "Answer the question with a few words copied from the passage.\nQuestion: "
-    answered = [
-        mean(f"{head}{ask}{QUESTION}\n{p.title}: {p.text}{END}", "57 meters", end=True) for p in PASSAGES
-    ]
-    [found] = Judge.open(folder, "likelihood", precision="fp32").judge([to_judge(example)])
-    assert found == pytest.approx(answered, abs=2e-4)
-    with pytest.raises(ConfigError, match="cannot give the signal attention"):
-        Judge.open(folder, "attention")
 
 
 def test_rag_and_emdr2_over_prompts_equal_the_sums_written_out(network: Causal) -> None:

@@ -79,27 +79,6 @@ def test_wide_beams_find_the_likeliest_answers_of_all(kind: str, marginal: Any, 
             assert float(values.exp().sum()) < 1.001  # of all whole answers of at most three tokens
 
 
-@pytest.mark.parametrize("kind", ["bart", "t5"])
-def test_greedy_token_decoding_takes_the_mixtures_best_word_each_time(kind: str) -> None:
-    ours = tiny(kind)
-    found = decode(ours, read(ours), SCORES, marginal="token", answer_tokens=LONGEST, beams=1)
-    for question, [best] in enumerate(found):
-        said: list[int] = []
-        for _ in range(LONGEST + 1):
-            mixed = torch.zeros(WORDS)
-            for ids, share in zip(PASSAGES[question], SCORES[question].softmax(0), strict=True):
-                with torch.no_grad():
-                    out = ours.model(
-                        input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([[START, *said]])
-                    )
-                mixed += share * out.logits[0, -1].softmax(-1)
-            word = END if len(said) == LONGEST else int(mixed.argmax())
-            if word == END:
-                break
-            said.append(word)
-        assert best.ids == tuple(said)
-
-
 @pytest.mark.parametrize("beams", [1, 2])
 def test_an_answer_counts_under_the_passages_whose_beams_found_it(beams: int) -> None:
     ours = tiny("bart")

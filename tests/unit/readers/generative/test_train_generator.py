@@ -14,9 +14,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertModel
 from rag.cli.main import app
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
-from rag.runtime.cpu_training import MATH_ATTENTION, register_math_attention
+from rag.runtime.cpu_training import register_math_attention
 from rag.training.distributed import World
-from readers.generative.files import load_seq2seq
 from readers.generative.model import Seq2Seq
 from readers.generative.training.batches import GeneratorBatch
 from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
@@ -97,15 +96,6 @@ def test_the_folder_opens_in_transformers_and_says_the_same(run: tuple[Path, dic
     assert tokenizer.decode(said[0], skip_special_tokens=True).strip() == result.answers[0].text
 
 
-@pytest.mark.needs_bf16
-def test_bf16_starts_from_the_same_weights(run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    _, values = run
-    stages = [{"steps": 2, "batch_size": 4, "passages": 2, "passage_tokens": 24}]
-    changes = {"stages": stages, "out": tmp_path / "out", "precision": "bf16", "validation_questions": 8}
-    finished = train_generator(GeneratorTrainConfig(**{**values, **changes}))
-    assert open_reader(finished, precision="bf16") is not None
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_loss_is_transformers_own(kind: str, count: int) -> None:
@@ -129,18 +119,6 @@ def test_the_loss_is_transformers_own(kind: str, count: int) -> None:
     expected = next(p for p in ours.model.get_encoder().parameters() if p.ndim > 1).grad
     assert float(found.value.detach()) == pytest.approx(float(loss.detach()), rel=1e-4)
     assert torch.allclose(gradient, expected, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_training_attends_by_what_is_fast_on_cpus_and_computes_the_same(kind: str, tmp_path: Path) -> None:
-    folder, losses = tiny_generator(tmp_path, kind), []
-    batch = GeneratorBatch([[[2, 60, 61, 3], [2, 62, 3]], [[2, 63, 3]]], [[60, 61], [62]])
-    for device in (None, "cpu"):
-        model, tokenizer = load_seq2seq(folder, train_on=device)
-        chosen = model.config._attn_implementation == MATH_ATTENTION
-        assert chosen == (device == "cpu" and kind == "bart")
-        losses.append(float(batch_loss(Seq2Seq(model, tokenizer), batch, 99, World.single()).value.detach()))
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
 def test_processes_share_a_batch_exactly() -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,7 +35,6 @@ class Server:
         self.replies: list[tuple[int, bytes] | Callable[[dict[str, Any]], tuple[int, bytes]]] = []
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
-        self.blanks = 0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -48,12 +46,9 @@ class Server:
                 status, data = reply(body) if callable(reply) else reply
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data) + outer.blanks))
+                self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    for _ in range(outer.blanks):
-                        self.wfile.write(b"\n")
-                        time.sleep(0.1)
                     self.wfile.write(data)
 
             def log_message(self, *_: Any) -> None:
@@ -109,23 +104,6 @@ def test_failures_are_tried_again(server: Server) -> None:
     server.replies = [(503, b"{}"), chat('{"answer": "the Black Forest", "passages": [2]}')]
     assert ask(server.source, retries=1)[0].answers[0].text == "the Black Forest"
     assert len(server.asked) == 2
-
-
-def test_a_plain_reply_is_an_answer_and_i_do_not_know_is_none(server: Server) -> None:
-    server.replies = [chat("Black Forest [1].")]
-    [result] = ask(server.source)
-    assert (result.answers[0].text, result.answers[0].passage_index) == ("Black Forest", 0)
-    server.replies = [chat("I don't know.")]
-    assert ask(server.source)[0].answers == ()
-    assert len(server.asked) == 2
-
-
-def test_sentences_cite_a_passage_for_each_statement(server: Server) -> None:
-    server.replies = [chat("It rises in the Black Forest [2]. Nothing more is here [1].")]
-    [answer] = ask(server.source, style="cited")[0].answers
-    assert answer.text == "It rises in the Black Forest. Nothing more is here."
-    assert [cited.passage_index for cited in answer.citations] == [0, 1]
-    assert "in brackets" in server.asked[0]["messages"][0]["content"]
 
 
 def test_one_question_fails_alone(server: Server) -> None:
@@ -194,29 +172,16 @@ def test_a_refused_connection_says_what_to_do(server: Server) -> None:
         ask(server.source, retries=0)
 
 
-def test_the_key_comes_from_the_environment_and_stays_out_of_logs(
-    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("RAG_READER_API_KEY", "sesame-1234")
-    server.replies = [(401, b'{"error": {"message": "no"}}')]
-    caplog.set_level(logging.DEBUG)
-    with pytest.raises(ReaderError) as caught:
-        ask(server.source, retries=0)
-    assert server.keys == ["Bearer sesame-1234"]
-    assert "sesame" not in caplog.text + str(caught.value)
-
-
 @pytest.mark.parametrize(
-    "source", ["openai:", "openai:localhost#m", "openai:http://localhost/v1", "openai:http://me:pw@h/v1#m"]
+    "source",
+    [
+        *("openai:", "openai:localhost#m", "openai:http://localhost/v1", "openai:http://me:pw@h/v1#m"),
+        *("openai:http://localhost:abc/v1#m", "openai:http://[::1/v1#m"),
+    ],
 )
 def test_a_source_that_cannot_be_is_refused_before_any_question(source: str) -> None:
     with pytest.raises(ConfigError):
         open_reader(source)
-
-
-def test_unknown_settings_are_refused(server: Server) -> None:
-    with pytest.raises(ConfigError, match="did you mean 'timeout_s'"):
-        open_reader(server.source, timeout=3)
 
 
 def test_a_key_is_never_shown_and_may_end_with_a_line_break(
@@ -232,9 +197,3 @@ def test_a_key_is_never_shown_and_may_end_with_a_line_break(
     with pytest.raises(ConfigError, match="RAG_READER_API_KEY has characters") as caught:
         open_reader(server.source)
     assert "schl" not in str(caught.value)
-
-
-@pytest.mark.parametrize("address", ["http://localhost:abc/v1", "http://[::1/v1", "localhost/v1"])
-def test_an_address_that_is_none_is_told(address: str) -> None:
-    with pytest.raises(ConfigError, match="expected openai:BASE_URL#MODEL"):
-        open_reader(f"openai:{address}#m")

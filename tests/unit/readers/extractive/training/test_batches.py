@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from rag.core.errors import ConfigError, DataError
-from rag.data.examples import Example
-from rag.data.selection import hold_out
 from rag.data.text import AnswerMatcher
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig, TrainingSet
@@ -125,15 +123,6 @@ def test_stages_hold_as_many_questions_as_they_say(batches: ReaderBatches) -> No
     assert sum(counts) == round(1.5 * 48) + 48
 
 
-def test_segments_and_text_do_not_overlap_the_question(batches: ReaderBatches) -> None:
-    batch = batches[0]
-    allowed = batch.allowed.flatten(0, 1)
-    assert allowed[:, 0].all()
-    assert not (allowed[:, 1:] & (batch.token_type_ids[:, 1:] == 0)).any()
-    assert not (allowed & (batch.attention_mask == 0)).any()
-    assert int(batch.attention_mask.sum()) == batch.tokens
-
-
 def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> None:
     one = TrainingSet(questions=write(tmp_path / "hops.json", TWO_HOPS), held_out=0, where={"split": "train"})
     stage = ReaderStage(
@@ -193,28 +182,6 @@ def test_weights_mix_the_sets(tmp_path: Path) -> None:
         batches_of(config_of(tmp_path, [sets[2]]))
 
 
-def test_steps_and_epochs_count_as_elsewhere(tmp_path: Path) -> None:
-    one = TrainingSet(questions=tiny_squad(tmp_path / "s.json", 40, 0), held_out=0)
-    whole = len(batches_of(config_of(tmp_path, [one])))
-    assert len(batches_of(config_of(tmp_path, [one], epochs=3))) == pytest.approx(3 * whole, abs=2)
-    assert len(batches_of(config_of(tmp_path, [one], epochs=3, max_steps=4, accumulate=2))) == 8
-
-
-def article(example: Example) -> str:
-    return example.article
-
-
-def test_held_out_articles_are_disjoint_and_seeded(tmp_path: Path) -> None:
-    examples = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 10, 1)))
-    train, held_out = hold_out(examples, 0.3, 4, article)
-    assert {e.article for e in train}.isdisjoint({e.article for e in held_out})
-    assert len({e.article for e in held_out}) == 3
-    assert hold_out(examples, 0.3, 4, article)[1] == held_out
-    assert hold_out(examples, 0.0, 4, article) == (examples, [])
-    with pytest.raises(DataError, match="10 of 10 questions or articles"):
-        hold_out(examples, 0.99, 4, article)
-
-
 def test_questions_nothing_answers_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     gold = {"title": "t", "text": "the tower is 57 high"}
     records = [
@@ -245,12 +212,6 @@ def test_answers_that_are_too_long_do_not_count(tmp_path: Path) -> None:
     assert [said(batches[0], group) for group in range(len(batches[0].has_answer))] == [["1889"]]
     squad = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 2, 0), max_answer_words=1))
     assert all(example.answer_starts for example in squad)
-
-
-def test_targets_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    records = [{"question": "how high?", "answers": [["57"]], "ctxs": []}]
-    with pytest.raises(DataError, match="record 1"):
-        read_set(TrainingSet(questions=write(tmp_path / "q.json", records)))
 
 
 def test_places_follow_the_rule_of_matching() -> None:

@@ -1,12 +1,10 @@
 """What is learnt from is what will be read: one frame around questions and texts, whatever the tokenizer."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rag.core.types import Passage
 from rag.data.examples import Example
 from readers.extractive.inference import row_tensors
 from readers.extractive.model import SpanModel
@@ -15,7 +13,6 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import load_examples, read_set
-from readers.extractive.training.recipe import train_reader
 from tests.tiny_reader import tiny_encoder, tiny_roberta, tiny_roberta_tokenizer, tiny_squad, tiny_tokenizer
 
 FAMILIES = {"bert": (tiny_encoder, tiny_tokenizer), "roberta": (tiny_roberta, tiny_roberta_tokenizer)}
@@ -97,30 +94,3 @@ def test_answers_stand_where_the_targets_say(tmp_path: Path, family: str, max_to
         passage = int(batches.examples.passages[number])
         offsets, text = texts.spans(passage), examples[number].candidates[0].passage.text
         assert text[offsets[begin, 0] : offsets[last, 1]] == examples[number].answers[0]
-
-
-def test_a_roberta_learns_and_reads_its_answers_back(tmp_path: Path) -> None:
-    results = tmp_path / "results.json"
-    train = tiny_squad(tmp_path / "train.json", 24, 0, results)
-    stage = {"max_tokens": 144, "full_tokens": 144, "tokens_per_batch": 1024}
-    finished = train_reader(
-        ReaderTrainConfig(
-            train=(TrainingSet(questions=train, retrieved=results, held_out=0.2),), out=tmp_path / "out",
-            encoder=str(tiny_roberta(tmp_path / "encoder")), question_tokens=48, title_tokens=8,
-            stages=(ReaderStage(epochs=14, **stage), ReaderStage(epochs=4, negatives=1, **stage)),
-            learning_rate=5e-3, precision="fp32", threads=1, freeze_word_embeddings=False,
-            validation_questions=24, calibration_questions=24,
-        )
-    )  # fmt: skip
-    lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
-    losses = [record["loss"] for record in map(json.loads, lines) if "loss" in record]
-    assert losses[-1] < losses[0] / 2
-    passages = [
-        Passage("1", "River", "the river is near the city."),
-        Passage("2", "Tower", "the tower is 57 meters."),
-    ]
-    [result] = ExtractiveReader.load(finished).read(
-        ["how many meters has the tower 1 1?"], [passages], [[1.0, 1.0]]
-    )
-    answer = result.answers[0]
-    assert (answer.text, answer.passage_index, answer.start) == ("57", 1, 13)

@@ -13,16 +13,12 @@ from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArt
 from rag.core.types import Passage
 from readers.extractive.model import LogitsModel
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.config import (
     ReaderStage,
     ReaderTrainConfig,
     TrainingSet,
 )
-from readers.extractive.training.data import read_set
-from readers.extractive.training.finish import reading_scores
 from readers.extractive.training.recipe import train_reader
-from readers.protocols import ReadResult
 from tests.tiny_reader import tiny_config, tiny_encoder, tiny_squad, tiny_tokenizer
 
 
@@ -102,12 +98,6 @@ def test_a_reader_is_in_place_only_with_its_ranking_and_confidence(
     assert not (tmp_path / "out" / "reader").exists()
     train_reader(config)
     assert ExtractiveReader.load(tmp_path / "out" / "reader").calibration.questions > 24
-
-
-def test_questions_are_read_as_long_as_they_are_trained_on_by_default() -> None:
-    trained, read = ReaderTrainConfig.model_fields, ReaderSettings()
-    for name in ("question_tokens", "title_tokens"):
-        assert trained[name].default == getattr(read, name)
 
 
 @pytest.mark.parametrize(
@@ -249,12 +239,3 @@ def test_bad_models_are_named_before_a_step(run: tuple[Path, dict[str, Any]], tm
     with pytest.raises(ArtifactError, match="absent"):
         attempt(tmp_path / "absent")
     assert not (tmp_path / "out" / "checkpoints").exists()
-
-
-def test_missing_predictions_count_as_wrong(tmp_path: Path) -> None:
-    class Silent:
-        def read(self, questions: Any, passages: Any, scores: Any, n_best: int = 5) -> list[Any]:
-            return [ReadResult((), 1.0)] * len(questions)
-
-    examples = read_set(TrainingSet(questions=tiny_squad(tmp_path / "s.json", 1, 0)))
-    assert reading_scores(Silent(), examples) == {"em": 0.0, "f1": 0.0}

@@ -51,11 +51,6 @@ def test_a_window_grows_where_it_would_cut_the_answer(tmp_path: Path) -> None:
     assert right.passage.text == "the tower in the city has 5 meters"
 
 
-def test_whole_passages_stay_whole(tmp_path: Path) -> None:
-    [example] = read_set(TrainingSet(questions=write(tmp_path, asked()), held_out=0))
-    assert [candidate.passage.text for candidate in example.candidates] == [TEXT]
-
-
 def test_questions_without_answers_teach_that_nothing_is_there(tmp_path: Path) -> None:
     path = write(tmp_path, *(asked(None, id=str(n)) for n in range(4)))
     with pytest.raises(DataError, match="no question with answers"):
@@ -74,17 +69,3 @@ def test_questions_without_answers_teach_that_nothing_is_there(tmp_path: Path) -
     assert not batch.positive.any()
     size = batch.allowed.shape[-1]
     assert batch.starts[batch.acceptable].reshape(4, 2).tolist() == [[0, size]] * 4  # [CLS] of both rows
-
-
-def test_hard_negatives_of_a_file_of_dprs_are_read(tmp_path: Path) -> None:
-    right, wrong = {"title": "", "text": "it has 5 meters"}, {"title": "", "text": "the bridge is old"}
-    record = {
-        "question": "how many",
-        "answers": ["5"],
-        "positive_ctxs": [right],
-        "hard_negative_ctxs": [wrong],
-    }
-    [example] = read_set(TrainingSet(questions=write(tmp_path, record), held_out=0))
-    assert [(c.role, c.passage.text) for c in example.candidates] == [
-        ("positive", "it has 5 meters"), ("hard_negative", "the bridge is old"),
-    ]  # fmt: skip
