@@ -67,10 +67,10 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row, the number of its pair or -1, and the answers as positions in it."""
+    """One row, the question's number and the passage's place in its list, and the answers' positions."""
 
     row: Row
-    pair: int
+    pair: tuple[int, int]
     spans: Spans
     is_positive: bool
 
@@ -95,7 +95,10 @@ class ReaderBatches:
         self.examples, self.targets = examples, targets
         self.config = config
         self._seed = config.seed
-        self._question_lengths = np.minimum(examples.questions.lengths, config.question_tokens)
+        self._sets = np.array([question.set for question in examples.questions])
+        self._flat = np.concatenate([question.passages for question in examples.questions])
+        lengths = np.array([len(question.tokens) for question in examples.questions])
+        self._question_lengths = np.minimum(lengths, config.question_tokens)
         self._title_lengths = np.minimum(examples.titles.lengths, config.title_tokens)
         self._special = examples.template.frame(_NOTHING, _NOTHING).size
         for stage in config.stages:
@@ -121,7 +124,7 @@ class ReaderBatches:
         draw = generator(self._seed, 2, number)
         order = self._mixture(stage, draw)
         data = self.examples
-        first = data.passages[data.bounds[order]]
+        first = [data.questions[question].passages[0] for question in order.tolist()]
         around = self._question_lengths[order] + self._title_lengths[first] + self._special
         rows = around + data.texts.lengths[first]
         full = draw.random(len(order)) < stage.full_fraction
@@ -144,7 +147,7 @@ class ReaderBatches:
 
     def _mixture(self, stage: ReaderStage, draw: np.random.Generator) -> Int64:
         """Questions of the stage, in order: each set's own passes over its questions, shuffled together."""
-        sets = [(np.flatnonzero(self.examples.sets == n), s.weight) for n, s in enumerate(self.config.train)]
+        sets = [(np.flatnonzero(self._sets == n), s.weight) for n, s in enumerate(self.config.train)]
         if self.targets is not None:
             sets = [(self.targets.questions, 1.0)]
         parts = []
@@ -161,65 +164,63 @@ class ReaderBatches:
         draw = generator(self._seed, 3, step)
         rows: list[_Row] = []
         answered: list[bool] = []
-        for question in plan.questions:
-            pairs, has_answer = self._pairs(int(question), stage, draw)
+        for question in plan.questions.tolist():
+            chosen, has_answer = self._choose(question, stage, draw)
             answered.append(has_answer)
-            rows += [self._row(int(question), pair, plan.limit, draw) for pair in pairs]
-        return self._assemble(rows, answered, self.examples.types[plan.questions])
+            rows += [self._row(question, *one, plan.limit, draw) for one in chosen]
+        types = np.array([self.examples.questions[question].type for question in plan.questions])
+        return self._assemble(rows, answered, types)
 
-    def _pairs(
-        self, question: int, stage: ReaderStage, draw: np.random.Generator
-    ) -> tuple[list[tuple[int, int, bool]], bool]:
-        """(passage, pair or -1 if it is another question's, whether it is positive) of one group, positives
-        first unless they are left out."""
-        data = self.examples
-        begin, end = int(data.bounds[question]), int(data.bounds[question + 1])
-        middle = begin + int(data.positives[question])
-        pairs = [n for n in range(begin, end) if self.targets is None or n in self.targets.pairs]
-        positive, negative = [n for n in pairs if n < middle], [n for n in pairs if n >= middle]
-        has_answer = middle > begin and (stage.negatives == 0 or not draw.random() < stage.no_answer_fraction)
-        chosen: list[tuple[int, int, bool]] = []
+    def _choose(
+        self, number: int, stage: ReaderStage, draw: np.random.Generator
+    ) -> tuple[list[tuple[int, int]], bool]:
+        """(place in the question's list, or -1, and passage) of one group, positives first, and whether it
+        has any; they may be left out."""
+        question = self.examples.questions[number]
+        places = range(len(question.passages))
+        if self.targets is not None:
+            places = [place for place in places if (number, place) in self.targets.pairs]
+        positive = [place for place in places if place < len(question.spans)]
+        has_answer = bool(positive) and (stage.negatives == 0 or not draw.random() < stage.no_answer_fraction)
+        chosen: list[int] = []
         if has_answer:
-            first = self.config.spans == "first" and data.types[question] == SPAN
-            taken = positive[:1] if first else draw.permutation(positive)[: stage.positives].tolist()
-            chosen = [(int(data.passages[pair]), pair, True) for pair in taken]
-        wanted = 1 + stage.negatives - len(chosen)
-        known = draw.permutation(negative)[:wanted].tolist()
-        chosen += [(int(data.passages[pair]), pair, False) for pair in known]
-        mine = set(data.passages[begin:end].tolist())
-        while len(chosen) < 1 + stage.negatives:  # too few: add passages of other questions
-            other = int(data.passages[draw.integers(len(data.passages))])
-            if other not in mine or len(mine) == len(data.texts):
-                chosen.append((other, -1, False))
-        return chosen, has_answer
+            first = self.config.spans == "first" and question.type == SPAN
+            chosen = positive[:1] if first else draw.permutation(positive)[: stage.positives].tolist()
+        negative = [place for place in places if place >= len(question.spans)]
+        chosen += draw.permutation(negative)[: 1 + stage.negatives - len(chosen)].tolist()
+        group = [(int(place), question.passages[int(place)]) for place in chosen]
+        while len(group) < 1 + stage.negatives:  # too few: add passages of other questions
+            other = int(self._flat[draw.integers(len(self._flat))])
+            if other not in question.passages or len(question.passages) == len(self.examples.texts):
+                group.append((-1, other))
+        return group, has_answer
 
-    def _row(self, question: int, pair: tuple[int, int, bool], limit: int, draw: np.random.Generator) -> _Row:
-        data, (passage, number, is_positive) = self.examples, pair
-        question_ids = data.questions.tokens(question)[: self.config.question_tokens]
+    def _row(self, number: int, place: int, passage: int, limit: int, draw: np.random.Generator) -> _Row:
+        data, question = self.examples, self.examples.questions[number]
+        is_positive = 0 <= place < len(question.spans)
+        question_ids = question.tokens[: self.config.question_tokens]
         title = data.titles.tokens(passage)[: self.config.title_tokens]
         text = data.texts.tokens(passage)
         frame = data.template.frame(question_ids, title)
         head, room = len(frame.head), limit - frame.size
-        spans = np.zeros((0, 2), np.int64)
-        if is_positive:
-            spans = data.spans[data.span_bounds[number] : data.span_bounds[number + 1]]
-            spans = spans[:1] if self.config.spans == "first" else spans
+        spans = list(question.spans[place]) if is_positive else []
+        spans = spans[:1] if self.config.spans == "first" else spans
         begin = 0
         if len(text) > room:
             lowest, highest = 0, len(text) - room
-            if len(spans):  # the window keeps one answer, cut if it is longer than the window
-                first, last = (int(v) for v in spans[int(draw.integers(len(spans)))])
+            if spans:  # the window keeps one answer, cut if it is longer than the window
+                first, last = spans[int(draw.integers(len(spans)))]
                 last = min(last, first + room - 1)
-                spans = np.concatenate([spans, [(first, last)]])
+                spans.append((first, last))
                 lowest, highest = max(0, last - room + 1), min(first, highest)
             begin = int(draw.integers(lowest, highest + 1))
         window = text[begin : begin + room]
         inside = {
             (first - begin + head, last - begin + head): None
-            for first, last in spans.tolist()
+            for first, last in spans
             if begin <= first and last < begin + len(window)
         }
-        return _Row(frame.row(window, first_token=begin), number, list(inside), is_positive)
+        return _Row(frame.row(window, first_token=begin), (number, place), list(inside), is_positive)
 
     def _assemble(self, rows: Sequence[_Row], answered: Sequence[bool], types: Int64) -> ReaderBatch:
         groups, per_group = len(answered), len(rows) // len(answered)

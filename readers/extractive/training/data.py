@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from rag.core.arrays import Int64
+from rag.core.arrays import Int32
 from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
@@ -157,38 +155,43 @@ def window_bounds(text: str, words: int, spans: Sequence[tuple[int, int]]) -> It
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderExamples:
-    """Training questions as arrays: Q questions, C (question, passage) pairs, N different passages.
+class TrainingQuestion:
+    """A question and its passages, positives first.
 
     Attributes:
-        questions: Q tokenised questions.
-        titles, texts: N tokenised titles and texts.
-        sets: (Q,) set of each question.
-        types: (Q,) SPAN, YES, NO or UNLABELLED.
-        bounds: (Q + 1,); the pairs of question q are bounds[q]:bounds[q + 1], positives first.
-        positives: (Q,) number of positive pairs per question.
-        passages: (C,) passage of each pair.
-        span_bounds, spans: (C + 1,) and (S, 2): first and last token of each answer in the passage's text.
-        template: special tokens of the rows.
-        question_texts, passage_texts: Q questions; N titles and texts.
+        text, tokens: the question; (L,) int32.
+        set: number of its set.
+        type: SPAN, YES, NO or UNLABELLED.
+        passages: numbers of its passages.
+        spans: of each positive passage first and last token of the answers in its text.
     """
 
-    questions: TokenizedTexts
+    text: str
+    tokens: Int32
+    set: int
+    type: int
+    passages: tuple[int, ...]
+    spans: tuple[tuple[tuple[int, int], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderExamples:
+    """Training questions over N different passages.
+
+    Attributes:
+        titles, texts: N tokenised titles and texts.
+        passage_texts: N titles and texts.
+        template: special tokens of the rows.
+    """
+
+    questions: Sequence[TrainingQuestion]
     titles: TokenizedTexts
     texts: TokenizedTexts
-    sets: Int64
-    types: Int64
-    bounds: Int64
-    positives: Int64
-    passages: Int64
-    span_bounds: Int64
-    spans: Int64
-    template: PairTemplate
-    question_texts: Sequence[str]
     passage_texts: Sequence[tuple[str, str]]
+    template: PairTemplate
 
     def __len__(self) -> int:
-        return len(self.sets)
+        return len(self.questions)
 
 
 def load_examples(
@@ -223,49 +226,29 @@ def load_examples(
             number(candidate)
     texts = tokenize_texts(tokenizer, [text for _, text in known])
     titles = tokenize_texts(tokenizer, [title for title, _ in known])
-    kept: list[tuple[int, Example]] = []
-    bounds, span_bounds, positives = [0], [0], []
-    passages: list[int] = []
-    spans: list[tuple[int, int]] = []
-    for (place, example), (answering, others) in zip(numbered, roles, strict=True):
-        located = [(c, list(texts.located(number(c), places, _MAX_ANSWER_TOKENS))) for c, places in answering]
-        located = [pair for pair in located if pair[1] or answer_type(example) != SPAN]
-        if not located and (example.answers or not others):
-            continue
-        kept.append((place, example))
-        positives.append(len(located))
-        for candidate, places in [*located, *((c, []) for c in others)]:
-            passages.append(number(candidate))
-            spans += places
-            span_bounds.append(len(spans))
-        bounds.append(len(passages))
-    if len(kept) < len(numbered):
+    asked = tokenize_texts(tokenizer, [example.question for _, example in numbered])
+    questions: list[TrainingQuestion] = []
+    for n, ((place, example), (answering, others)) in enumerate(zip(numbered, roles, strict=True)):
+        kind = answer_type(example) if sets[place][0].labelled else UNLABELLED
+        located = [(c, tuple(texts.located(number(c), at, _MAX_ANSWER_TOKENS))) for c, at in answering]
+        located = [pair for pair in located if pair[1] or kind != SPAN]
+        if located or (others and not example.answers):
+            passages = tuple(number(c) for c in (*(c for c, _ in located), *others))
+            spans = tuple(spans for _, spans in located)
+            questions.append(
+                TrainingQuestion(example.question, asked.tokens(n), place, kind, passages, spans)
+            )
+    if len(questions) < len(numbered):
         get_logger(__name__).warning(
             "%d of %d questions left out: no passage of theirs holds an answer of at most %d tokens",
-            *(len(numbered) - len(kept), len(numbered), _MAX_ANSWER_TOKENS),
+            *(len(numbered) - len(questions), len(numbered), _MAX_ANSWER_TOKENS),
         )
-    if not kept:
+    if not questions:
         raise DataError(
             "no question has a passage that answers it",
             hint="give gold passages, or `retrieved` results that hold the answers",
         )
-    question_texts = [example.question for _, example in kept]
-    types = [answer_type(example) if sets[place][0].labelled else UNLABELLED for place, example in kept]
-    return ReaderExamples(
-        questions=tokenize_texts(tokenizer, question_texts),
-        titles=titles,
-        texts=texts,
-        sets=np.array([place for place, _ in kept], np.int64),
-        types=np.array(types, np.int64),
-        bounds=np.array(bounds, np.int64),
-        positives=np.array(positives, np.int64),
-        passages=np.array(passages, np.int64),
-        span_bounds=np.array(span_bounds, np.int64),
-        spans=np.array(spans, np.int64).reshape(-1, 2),
-        template=pair_template(tokenizer),
-        question_texts=question_texts,
-        passage_texts=list(known),
-    )
+    return ReaderExamples(questions, titles, texts, list(known), pair_template(tokenizer))
 
 
 def _roles(

@@ -76,7 +76,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     shown = draw([e for _, kept in learnt for e in kept], RANGE_QUESTIONS, config, 7)
     del learnt
     targets = ask_teacher(config, examples, run.device)
-    examples = replace(examples, question_texts=(), passage_texts=())
+    examples = replace(examples, passage_texts=())
     watched = draw([e for found in held_out.values() for e in found], config.validation_questions, config, 4)
     settings = ReaderSettings(
         max_tokens=min(384, position_limit(model.encoder.config.to_dict())),  # type: ignore[operator,union-attr]

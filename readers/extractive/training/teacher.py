@@ -38,7 +38,7 @@ from readers.extractive.layout import Row
 from readers.extractive.model import Logits
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.training.config import ReaderTrainConfig
-from readers.extractive.training.data import ReaderExamples
+from readers.extractive.training.data import ReaderExamples, TrainingQuestion
 
 _SHARD = 128  # pairs
 
@@ -72,11 +72,11 @@ class TeacherTargets:
 
     Attributes:
         questions: numbers of these questions.
-        pairs: logits by number of the (question, passage) pair.
+        pairs: logits by the question's number and the passage's place in its list.
     """
 
     questions: Int64
-    pairs: Mapping[int, PairTarget]
+    pairs: Mapping[tuple[int, int], PairTarget]
 
 
 def ask_teacher(config: ReaderTrainConfig, examples: ReaderExamples, device: str) -> TeacherTargets | None:
@@ -102,20 +102,21 @@ def ask_teacher(config: ReaderTrainConfig, examples: ReaderExamples, device: str
     hint = "restore the teacher as it was, or choose another --out"
     claim(folder / "teacher.json", {"checksums": identity}, "logits of a teacher", hint=hint)
     draw, parts = generator(config.seed, 8), []
+    sets = np.array([question.set for question in examples.questions])
     for number, one in enumerate(config.train):
-        own = draw.permutation(np.flatnonzero(examples.sets == number))
+        own = draw.permutation(np.flatnonzero(sets == number))
         parts.append(own[: round(one.weight * len(own))])
     questions = draw.permutation(np.concatenate(parts))[: config.teacher_questions]
-    owned = [(q, pair) for q in questions.tolist() for pair in _pairs(config, examples, q)]
-    passages = examples.passages[[pair for _, pair in owned]].tolist()
+    pairs = [(n, place) for n in questions.tolist() for place in _places(config, examples.questions[n])]
+    passages = [examples.questions[n].passages[place] for n, place in pairs]
     shown = [
-        (examples.question_texts[question], *examples.passage_texts[passage])
-        for (question, _), passage in zip(owned, passages, strict=True)
+        (examples.questions[n].text, *examples.passage_texts[passage])
+        for (n, _), passage in zip(pairs, passages, strict=True)
     ]
     reader: ExtractiveReader | None = None
-    targets: dict[int, PairTarget] = {}
-    with Progress(len(owned), "passages", "teacher") as progress:
-        for number, begin in enumerate(range(0, len(owned), _SHARD)):
+    targets: dict[tuple[int, int], PairTarget] = {}
+    with Progress(len(pairs), "passages", "teacher") as progress:
+        for number, begin in enumerate(range(0, len(pairs), _SHARD)):
             part = slice(begin, begin + _SHARD)
             keys = [f"{hash64(chr(0).join(texts).encode()):016x}" for texts in shown[part]]
             file = folder / f"{number:05}.arrow"
@@ -128,19 +129,18 @@ def ask_teacher(config: ReaderTrainConfig, examples: ReaderExamples, device: str
                 ]
                 with atomic_path(file) as temporary:
                     feather.write_feather(pa.Table.from_pylist(records), str(temporary))
-            for (_, pair), passage, record in zip(owned[part], passages[part], records, strict=True):
+            for pair, passage, record in zip(pairs[part], passages[part], records, strict=True):
                 targets[pair] = _on_tokens(record, examples.texts.spans(passage))
             progress.update(len(records))
     return TeacherTargets(questions, targets)
 
 
-def _pairs(config: ReaderTrainConfig, examples: ReaderExamples, question: int) -> list[int]:
-    """The pairs of a question that a batch may show: its first positives and negatives."""
-    begin, end = examples.bounds[question : question + 2].tolist()
-    middle = begin + int(examples.positives[question])
+def _places(config: ReaderTrainConfig, question: TrainingQuestion) -> list[int]:
+    """The passages of a question that a batch may show: its first positives and negatives."""
+    right = len(question.spans)
     positives = max(stage.positives for stage in config.stages)
-    negatives = max(s.negatives + (s.no_answer_fraction > 0 or middle == begin) for s in config.stages)
-    return [*range(begin, min(middle, begin + positives)), *range(middle, min(end, middle + negatives))]
+    negatives = max(stage.negatives + (stage.no_answer_fraction > 0 or not right) for stage in config.stages)
+    return [*range(min(right, positives)), *range(len(question.passages))[right : right + negatives]]
 
 
 def _read_shard(file: Path, keys: Sequence[str]) -> list[dict[str, Any]] | None:

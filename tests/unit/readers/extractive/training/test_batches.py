@@ -131,7 +131,7 @@ def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> 
     objective = {"spans": "marginal"}
     config = config_of(tmp_path, [one], stages=(stage,), answer_types=True, **objective)
     batches = batches_of(config)
-    assert sorted(batches.examples.types.tolist()) == [SPAN, YES, NO]
+    assert sorted(q.type for q in batches.examples.questions) == [SPAN, YES, NO]
     batch = batches[0]
     found = {tuple(said(batch, group)): group for group in range(3)}
     assert set(found) == {("57",), ("<yes>", "<yes>"), ("<no>", "<no>")}
@@ -143,7 +143,7 @@ def test_yes_and_no_rest_on_the_gold_passages_without_a_span(tmp_path: Path) -> 
     spans = found[("57",)]
     assert batch.positive[spans].tolist() == [True, False, False]
     plain = batches_of(config_of(tmp_path, [one], **objective))
-    assert plain.examples.types.tolist() == [SPAN]
+    assert [q.type for q in plain.examples.questions] == [SPAN]
 
 
 def test_answers_alone_suffice_and_may_be_expressions(tmp_path: Path) -> None:
@@ -177,7 +177,8 @@ def test_weights_mix_the_sets(tmp_path: Path) -> None:
     ]
     batches = batches_of(config_of(tmp_path, sets, stages=(ReaderStage(epochs=1, max_tokens=48),)))
     drawn = torch.cat([torch.from_numpy(plan.questions) for plan in batches._plans])
-    assert torch.bincount(torch.from_numpy(batches.examples.sets)[drawn]).tolist() == [10, 40]
+    sets = torch.tensor([question.set for question in batches.examples.questions])
+    assert torch.bincount(sets[drawn]).tolist() == [10, 40]
     with pytest.raises(ConfigError, match="no step"):
         batches_of(config_of(tmp_path, [sets[2]]))
 

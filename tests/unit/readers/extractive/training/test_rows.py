@@ -89,8 +89,7 @@ def test_answers_stand_where_the_targets_say(tmp_path: Path, family: str, max_to
             assert tokenizer.decode(row[start : end + 1]).replace(" ##", "").strip() in answers
             assert row[mask.sum() - 1] == closing
             assert tokenizer.decode(row[start - 1]).strip() != closing
-    first, texts = batches.examples.spans, batches.examples.texts
-    for number, (begin, last) in enumerate(first.tolist()):
-        passage = int(batches.examples.passages[number])
-        offsets, text = texts.spans(passage), examples[number].candidates[0].passage.text
-        assert text[offsets[begin, 0] : offsets[last, 1]] == examples[number].answers[0]
+    for question, example in zip(batches.examples.questions, examples, strict=True):
+        offsets, text = batches.examples.texts.spans(question.passages[0]), example.candidates[0].passage.text
+        for begin, last in question.spans[0]:
+            assert text[offsets[begin, 0] : offsets[last, 1]] == example.answers[0]
