@@ -21,13 +21,11 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 
 from rag.core.errors import ConfigError
 from rag.runtime.chat import chat_frame
-from rag.runtime.fast.packing import plan_batches
 from readers.generative.marginal_decoding import beam_search
 from readers.generative.model import Memory, Seq2Seq, cache_name, first_token
 
 _BODY = "Answer the question with a few words copied from the passage.\nQuestion: {question}\n{title}: {text}"
 PLAIN_END = "\nAnswer:"
-_MAX_ROWS = 32
 FRAME_TOKENS = 16  # room for the prompt's end
 
 
@@ -50,6 +48,7 @@ class Causal(Seq2Seq):
     """
 
     crosses = False
+    max_rows = 32
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any, prompt_end: str) -> None:
         self.model: Any = model
@@ -70,37 +69,23 @@ class Causal(Seq2Seq):
         self._placed = "position_ids" in inspect.signature(model.forward).parameters
         self.model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=self.pad)
 
-    def encode(self, rows: Sequence[Sequence[Sequence[int]]], batch_tokens: int = 8192) -> Memory:
-        """Read every prompt separately, all but its last token, and keep its keys and values.
+    def _input_row(self, ids: Sequence[int]) -> Sequence[int]:
+        """A whole prompt but for its last token, without an end that the tokenizer put behind the input."""
+        ended = bool(ids) and ids[-1] == self.end and self.tail[:1] != [self.end]
+        return [*(ids[:-1] if ended else ids), *self.tail]
 
-        Args:
-            rows: for each question the token ids of each of its passages.
-            batch_tokens: tokens that are read at a time.
-
-        Returns:
-            One row per question; a state is the keys and values of a token in all layers.
-
-        Raises:
-            ConfigError: the model does not keep them.
-        """
-        flat = [[*self._bare_row(ids), *self.tail] for passages in rows for ids in passages]
-        if not flat:
-            raise ConfigError("there is nothing to encode: no question has a passage")
-        states = [torch.empty(0)] * len(flat)
-        for part in plan_batches(list(map(len, flat)), max_rows=_MAX_ROWS, max_tokens=batch_tokens):
-            padded, mask = self.pad_rows([flat[i] for i in part])
-            cache = DynamicCache()
-            found = self.model.base_model(
-                input_ids=padded, attention_mask=mask, use_cache=True, **{self._cache_name: cache}
-            ).get(self._cache_name)
-            if not isinstance(found, DynamicCache) or not found.layers or found.layers[0].keys is None:
-                raise ConfigError(
-                    f"{type(self.model).__name__} keeps no keys and values of what it has read",
-                    hint="use a model with attention in every layer",
-                )
-            for i, packed in zip(part, _packed(found), strict=True):
-                states[i] = packed[: len(flat[i])]
-        return Memory.of(states, list(map(len, rows)))
+    def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """(R, L, 2·N·H·D) keys of all layers, then their values."""
+        given = {self._cache_name: DynamicCache()}
+        output = self.model.base_model(input_ids=ids, attention_mask=mask, use_cache=True, **given)
+        cache = output.get(self._cache_name)
+        if not isinstance(cache, DynamicCache) or not cache.layers or cache.layers[0].keys is None:
+            raise ConfigError(
+                f"{type(self.model).__name__} keeps no keys and values of what it has read",
+                hint="use a model with attention in every layer",
+            )
+        parts = [layer.keys for layer in cache.layers] + [layer.values for layer in cache.layers]
+        return torch.stack(parts).permute(1, 3, 0, 2, 4).flatten(2)
 
     def generate(self, memory: Memory, *, answer_tokens: int, beams: int = 1) -> list[list[list[int]]]:
         """Token ids of at most `beams` answers per row, best first, without the end token.
@@ -156,16 +141,6 @@ class Causal(Seq2Seq):
         for layer in range(layers):
             cache.update(split[layer], split[layers + layer], layer)
         return cache
-
-    def _bare_row(self, ids: Sequence[int]) -> Sequence[int]:
-        """A row without an end that the tokenizer put behind it."""
-        return ids[:-1] if ids and ids[-1] == self.end and self.tail[:1] != [self.end] else ids
-
-
-def _packed(cache: Any) -> Tensor:
-    """(R, S, 2·N·H·D) keys of all layers, then their values."""
-    parts = [layer.keys for layer in cache.layers] + [layer.values for layer in cache.layers]
-    return torch.stack(parts).permute(1, 3, 0, 2, 4).flatten(2)
 
 
 def causal_limit(model: Any) -> int:

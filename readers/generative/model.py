@@ -20,8 +20,6 @@ from rag.runtime.backbone import pad
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.model_files import position_limit
 
-_MAX_ROWS = 256
-
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -102,6 +100,7 @@ class Seq2Seq:
     """
 
     crosses = True  # has cross-attention
+    max_rows = 256  # passages that are encoded at a time
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any) -> None:
         self.model: Any = model
@@ -137,22 +136,32 @@ class Seq2Seq:
         return next(self.model.parameters()).device
 
     def encode(self, rows: Sequence[Sequence[Sequence[int]]], batch_tokens: int = 8192) -> Memory:
-        """Run the encoder over every passage separately and concatenate its states.
+        """Read every passage separately and concatenate the states.
 
         Args:
             rows: for each question the token ids of each of its passages.
             batch_tokens: tokens that are encoded at a time.
+
+        Returns:
+            One row per question.
         """
-        flat = [ids for passages in rows for ids in passages]
+        flat = [self._input_row(ids) for passages in rows for ids in passages]
         if not flat:
             raise ConfigError("there is nothing to encode: no question has a passage")
         states = [torch.empty(0)] * len(flat)
-        for part in plan_batches(list(map(len, flat)), max_rows=_MAX_ROWS, max_tokens=batch_tokens):
-            padded, mask = self.pad_rows([flat[i] for i in part])
-            found = self.model.get_encoder()(input_ids=padded, attention_mask=mask)[0]  # (R, L, D)
-            for i, hidden in zip(part, found, strict=True):
-                states[i] = hidden[: len(flat[i])]
+        for part in plan_batches(list(map(len, flat)), max_rows=self.max_rows, max_tokens=batch_tokens):
+            hidden = self._states(*self.pad_rows([flat[i] for i in part]))
+            for i, own in zip(part, hidden, strict=True):
+                states[i] = own[: len(flat[i])]
         return Memory.of(states, list(map(len, rows)))
+
+    def _input_row(self, ids: Sequence[int]) -> Sequence[int]:
+        return ids
+
+    def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """(R, L, D) of (R, L) token ids."""
+        hidden: Tensor = self.model.get_encoder()(input_ids=ids, attention_mask=mask)[0]
+        return hidden
 
     def pad_rows(self, rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """(R, L) ids and mask, padded on the right."""

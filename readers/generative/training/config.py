@@ -61,7 +61,7 @@ class GeneratorTrainConfig(TrainConfig):
         frozen: beginnings of parameter names (whole words between dots) that are not trained.
         batch_tokens: tokens of passages that are encoded at a time.
         checkpoint_layers: compute activations again instead of keeping them; for large models.
-        validation_questions: number of questions held out for validation and calibration.
+        validation_questions: number of questions held out for validation.
         validation_passages: passages per held-out question; None: as many as in the last stage.
     """
 

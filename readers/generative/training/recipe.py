@@ -28,10 +28,8 @@ from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.data import merged_examples
 from readers.generative.training.finish import (
-    answer_scores,
-    calibrate,
-    read_examples_with,
     reader_card,
+    reading_scores,
     save_reader,
     set_weights,
 )
@@ -103,7 +101,7 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     def evaluate() -> dict[str, float]:
         model.eval()
         reader, watched = GenerativeReader(seq2seq, settings), held_out[:_WATCHED]
-        return answer_scores(read_examples_with(reader, watched, shown), [e.answers for e in watched])
+        return reading_scores(reader, watched, shown)
 
     def export(trained: Trained) -> dict[str, float]:
         final = settings.model_copy(update={"beams": config.beams})
@@ -112,10 +110,10 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
             set_weights(seq2seq, weights, torch.float32)
             weights = merge()
         set_weights(seq2seq, weights)
-        calibration, figures = calibrate(GenerativeReader(seq2seq, final), held_out, shown)
-        manifest = GeneratorManifest(name=config.name, settings=final, calibration=calibration)
+        figures = reading_scores(GenerativeReader(seq2seq, final), held_out, shown)
+        manifest = GeneratorManifest(name=config.name, settings=final)
         save_reader(run.out / "reader", seq2seq, weights, manifest)
-        return figures
+        return {**figures, "questions": float(len(held_out))}
 
     return Method(
         model, master, batches, lambda batch: batch_loss(seq2seq, batch, config.batch_tokens, run.world),
