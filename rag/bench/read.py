@@ -124,7 +124,7 @@ def _haystack(source: str | None, folder: Path, top_k: int) -> _Read:
     """Haystack's component on an fp32 copy of the reader's weights, without its telemetry."""
     from readers.extractive.files import load_parts
     from readers.extractive.model import SpanModel
-    from readers.extractive.training.export import export_trained
+    from readers.extractive.training.finish import export_trained
 
     os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")
     document = require("haystack", extra="peers").Document

@@ -47,7 +47,7 @@ from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import tokenize_texts
-from readers.extractive.training.export import export_int8
+from readers.extractive.training.finish import export_int8
 from readers.extractive.training.losses import marginal_loss
 from readers.extractive.training.start import start_model
 from readers.manifest import Calibration

@@ -20,7 +20,7 @@ from readers.extractive.inference import row_tensors
 from readers.extractive.layout import Row
 from readers.extractive.model import SpanModel
 from readers.extractive.tokens import continuations
-from readers.extractive.training.export import export_trained
+from readers.extractive.training.finish import export_trained
 from readers.extractive.training.start import start_model
 
 

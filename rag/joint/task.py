@@ -19,10 +19,9 @@ from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
 from rag.training.figures import distinct_share, score_entropy
 from rag.training.fit import Loss
-from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
-from readers.generative.settings import GeneratorSettings
+from readers.generative.settings import GeneratorSettings, encode_rows
 from readers.generative.training.finish import answer_scores
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher

@@ -30,10 +30,10 @@ from rag.runtime.model_files import model_folder, read_config, weights_sha256
 from readers.extractive.files import SHIPPED_READER
 from readers.extractive.likelihood import span_log_likelihood
 from readers.generative.attention import passage_attention
-from readers.generative.layout import encode_rows
 from readers.generative.marginal import passage_log_likelihood
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.reader import GenerativeReader
+from readers.generative.settings import encode_rows
 from readers.open import open_reader, reader_kind
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.data import answer_matcher

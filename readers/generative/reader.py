@@ -16,11 +16,10 @@ from rag.data.text import normalize_answer
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.confidence import confidences
 from readers.generative.files import load_generator, open_network
-from readers.generative.layout import encode_rows
 from readers.generative.marginal import answer_log_likelihood, read_apart
 from readers.generative.marginal_decoding import decode
 from readers.generative.model import Memory, Seq2Seq
-from readers.generative.settings import GeneratorSettings
+from readers.generative.settings import GeneratorSettings, encode_rows
 from readers.manifest import Calibration
 from readers.protocols import PassageLists, ReadAnswer, ReadResult, ScoreLists, check_request
 from readers.ranking import Ranked

@@ -1,5 +1,6 @@
-"""The description of a generative reader's folder, `reader.json`."""
+"""A generative reader's settings, which stand in its folder's `reader.json`, and the rows that they make."""
 
+from collections.abc import Sequence
 from string import Formatter
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rag.config import Config
 from readers.manifest import Manifest
+from readers.protocols import PassageLists
 
 Marginal = Literal["sequence", "token"]
 FID_TEMPLATE = "question: {question} title: {title} context: {text}"
@@ -85,3 +87,33 @@ class GeneratorManifest(Manifest):
     kind: Literal["generative"] = "generative"
     settings: GeneratorSettings = GeneratorSettings()
     retriever: dict[str, Any] | None = None
+
+
+def encode_rows(
+    tokenizer: Any, settings: GeneratorSettings, questions: Sequence[str], passages: PassageLists
+) -> list[list[list[int]]]:
+    """Token ids of every passage of every question; rows over `passage_tokens` are cut at their end.
+
+    Special tokens that the template contains (such as "[SEP]") become these tokens; the tokenizer adds its
+    usual special tokens around rows.
+    """
+    shortened = [_cut(tokenizer, question, settings.question_tokens) for question in questions]
+    texts = [
+        settings.template.format(question=question, title=passage.title, text=passage.text)
+        for question, found in zip(shortened, passages, strict=True)
+        for passage in found
+    ]
+    if not texts:
+        return [[] for _ in questions]
+    flat = iter(
+        tokenizer(texts, truncation=True, max_length=settings.passage_tokens, verbose=False)["input_ids"]
+    )
+    return [[list(next(flat)) for _ in found] for found in passages]
+
+
+def _cut(tokenizer: Any, question: str, tokens: int) -> str:
+    """The question, or as much of its beginning as `tokens` tokens hold."""
+    if len(question) <= tokens:
+        return question
+    ids = tokenizer(question, add_special_tokens=False, verbose=False)["input_ids"]
+    return question if len(ids) <= tokens else str(tokenizer.decode(ids[:tokens]))

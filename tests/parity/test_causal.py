@@ -14,10 +14,9 @@ from rag.core.types import Passage
 from rag.joint.losses import fused_loss, rag_loss
 from readers.generative.causal import Causal
 from readers.generative.files import load_generator, open_network
-from readers.generative.layout import encode_rows
 from readers.generative.marginal import passage_log_likelihood
 from readers.generative.reader import GenerativeReader
-from readers.generative.settings import GeneratorSettings, Marginal
+from readers.generative.settings import GeneratorSettings, Marginal, encode_rows
 from tests.tiny_causal import causal_folder, causal_tokenizer, tiny_causal
 
 END = "<|im_end|>\n<|im_start|>assistant\n"

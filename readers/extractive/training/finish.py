@@ -1,30 +1,38 @@
-"""After the last step: export, choose the ranking and calibrate on held-out questions, score, describe."""
+"""After the last step: fp32 weights for further training, int8 ones to ship; ranking, confidence, figures."""
 
-from __future__ import annotations
-
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 
-from rag.core.files import replaced_folder
+from rag.core.files import atomic_path, atomic_write_json, read_json, replaced_folder, sha256_file
 from rag.data.examples import Example
 from rag.data.text import f1
+from rag.runtime.fast.int8_bert import RangeRecorder
+from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
 from rag.runtime.seeds import generator
 from rag.training.card import Card
+from readers.extractive.fast import FastSpanModel
+from readers.extractive.files import WORD_EMBEDDINGS, load_parts
 from readers.extractive.model import SpanModel
+from readers.extractive.quantized import row_scale, save_int8
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.training.calibrate import tune
 from readers.extractive.training.config import ReaderTrainConfig
 from readers.extractive.training.data import is_right, read_set
-from readers.extractive.training.export import add_ranges, export_int8, export_trained
-from readers.manifest import load_manifest
+from readers.manifest import Calibration, load_manifest
 from readers.protocols import Reader
 
+WEIGHTS_FILE, RANGES_FILE = "weights.int8.safetensors", "ranges.safetensors"
+_PASSAGES = 2  # per question, to measure activation ranges on
+_KEPT = ("position_embeddings", "token_type_embeddings", "qa_outputs", "passage_head", "skim_head")
 _CHUNK = 256
 _RETRIEVED = 5  # retrieved passages that are read for a question without gold ones
 RANGE_QUESTIONS = 200  # on whose passages the ranges of activations are measured
@@ -115,3 +123,112 @@ def reading_scores(reader: Reader, examples: Sequence[Example]) -> dict[str, flo
             scores.append((right, overlap))
     em, overlap = 100.0 * np.array(scores).reshape(-1, 2).sum(axis=0) / max(1, len(examples))
     return {"em": round(float(em), 2), "f1": round(float(overlap), 2)}
+
+
+def export_trained(
+    folder: Path, model: SpanModel, weights: Mapping[str, torch.Tensor], tokenizer: Any
+) -> None:
+    """Write fp32 weights under Hugging Face's names: `AutoModelForQuestionAnswering` loads the folder.
+
+    Args:
+        weights: fp32 tensors by the model's names.
+    """
+    encoder: Any = model.encoder
+    prefix = encoder.base_model_prefix
+    folder.mkdir(parents=True, exist_ok=True)
+    renamed = {
+        (f"{prefix}.{name.removeprefix('encoder.')}" if name.startswith("encoder.") else name): tensor
+        for name, tensor in weights.items()
+    }
+    with atomic_path(folder / "model.safetensors") as temporary:
+        floats = {k: v.float().contiguous() for k, v in renamed.items() if v.is_floating_point()}
+        save_file(floats, temporary, metadata={"format": "pt"})
+    _describe(folder, model, tokenizer)
+
+
+def export_int8(
+    folder: Path,
+    model: SpanModel,
+    weights: Mapping[str, torch.Tensor],
+    tokenizer: Any,
+    *,
+    name: str,
+    settings: ReaderSettings,
+    calibration: Calibration = Calibration(),  # noqa: B008
+    retriever: dict[str, Any] | None = None,
+) -> ReaderManifest:
+    """Write the reader that ships: int8 weights, tokenizer, configuration, `reader.json` last.
+
+    Word embeddings that are still those of the embedded encoder are left out: half of the file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / WEIGHTS_FILE
+    keep = [key for key in weights if any(part in key for part in _KEPT)]
+    left_out = WORD_EMBEDDINGS if _has_embedded_words(weights) else None
+    save_int8({name: weights[name] for name in weights if name != left_out}, path, keep=keep)
+    _describe(folder, model, tokenizer)
+    manifest = ReaderManifest(
+        name=name,
+        weights_file=WEIGHTS_FILE,
+        weights_sha256=sha256_file(path),
+        word_embeddings="all-MiniLM-L6-v2" if left_out else None,
+        settings=settings,
+        calibration=calibration,
+        retriever=retriever,
+    )
+    manifest.save(folder)
+    return manifest
+
+
+def _has_embedded_words(weights: Mapping[str, torch.Tensor]) -> bool:
+    """Whether the word embeddings are the embedded encoder's, up to the rounding of int8."""
+    own = weights.get(WORD_EMBEDDINGS)
+    if own is None or own.shape != (embedded := embedded_word_embeddings()).shape:
+        return False
+    step = row_scale(embedded)[:, None]
+    return bool(((own.cpu().float() - embedded).abs() <= 0.6 * step).all())
+
+
+def _describe(folder: Path, model: SpanModel, tokenizer: Any) -> None:
+    encoder: Any = model.encoder
+    config = json.loads(encoder.config.to_json_string(use_diff=True))
+    config["architectures"] = [encoder.__class__.__name__.removesuffix("Model") + "ForQuestionAnswering"]
+    for key in ("_name_or_path", "dtype"):
+        config.pop(key, None)
+    atomic_write_json(folder / "config.json", config)
+    save_tokenizer(tokenizer, folder)
+    path = folder / "tokenizer_config.json"
+    described = read_json(path)
+    for key in ("is_local", "local_files_only"):  # how the tokenizer was opened here
+        described.pop(key, None)
+    atomic_write_json(path, described)
+
+
+def add_ranges(folder: Path, examples: Sequence[Example]) -> ReaderManifest:
+    """Measure the ranges of a finished reader's activations and store them beside its weights.
+
+    Args:
+        examples: read with their first passages; a few hundred are enough, none of them from a test set.
+
+    Returns:
+        The content of its `reader.json`, with no ranges for a network that int8 inference does not cover.
+    """
+    parts, manifest = load_parts(folder), load_manifest(ReaderManifest, folder)
+    if not FastSpanModel.supports(parts.model):
+        return manifest
+    encoder: Any = parts.model.encoder
+    recorder = RangeRecorder(encoder.state_dict(), encoder.config)
+    model = FastSpanModel(parts.model, "fp32")
+    model.encoder = recorder
+    reader = ExtractiveReader(model, parts.tokenizer, parts.settings, name=parts.name)
+    passages = [example.passages[:_PASSAGES] for example in examples]
+    reader.score([example.question for example in examples], passages)
+    reader.close()
+    path = folder / RANGES_FILE
+    with atomic_path(path) as temporary:
+        save_file({name: tensor.clone() for name, tensor in recorder.ranges.items()}, temporary)
+        temporary.chmod(0o644)
+    changes = {"ranges_file": RANGES_FILE, "ranges_sha256": sha256_file(path)}
+    manifest = manifest.model_copy(update=changes)
+    manifest.save(folder)
+    return manifest

@@ -7,9 +7,8 @@ import numpy as np
 
 from rag.data.examples import Example
 from rag.runtime.seeds import generator
-from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
-from readers.generative.settings import GeneratorSettings
+from readers.generative.settings import GeneratorSettings, encode_rows
 from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
 
 

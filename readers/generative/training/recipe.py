@@ -20,10 +20,9 @@ from rag.training.run import Method, Run, Trained, train
 from readers.extractive.files import load_span_model
 from readers.generative.causal import Causal, causal_layout
 from readers.generative.files import check_rows, load_seq2seq
-from readers.generative.layout import encode_rows
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
-from readers.generative.settings import FID_TEMPLATE, GeneratorManifest, GeneratorSettings
+from readers.generative.settings import FID_TEMPLATE, GeneratorManifest, GeneratorSettings, encode_rows
 from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.data import merged_examples

@@ -8,7 +8,7 @@ import pytest
 from rag.core.errors import ArtifactError
 from readers.extractive.model import SpanModel
 from readers.extractive.settings import ReaderSettings
-from readers.extractive.training.export import export_int8
+from readers.extractive.training.finish import export_int8
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.manifest import Calibration
 from readers.open import open_reader

@@ -26,7 +26,7 @@ from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.tokens import tokenize_texts
 from readers.extractive.training.config import TrainingSet
 from readers.extractive.training.data import read_set
-from readers.extractive.training.export import add_ranges, export_int8, export_trained
+from readers.extractive.training.finish import add_ranges, export_int8, export_trained
 from readers.manifest import Calibration, load_manifest
 from readers.protocols import ReadAnswer
 from readers.ranking import distinct, retrieval_prior
@@ -162,7 +162,7 @@ def test_word_embeddings_that_are_installed_are_not_stored_again(
     model = SpanModel.from_encoder(encoder_folder, seed=1)
     weights = dict(model.state_dict())
     words = weights[WORD_EMBEDDINGS].clone()
-    for module in ("readers.extractive.files", "readers.extractive.training.export"):
+    for module in ("readers.extractive.files", "readers.extractive.training.finish"):
         monkeypatch.setattr(f"{module}.embedded_word_embeddings", words.clone)
 
     def exported(name: str, changed: torch.Tensor) -> tuple[torch.Tensor, ReaderManifest]:

@@ -10,9 +10,8 @@ from safetensors.torch import load_file, save_file
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.types import Hit, Passage
 from readers.answers import read_answers
-from readers.generative.layout import encode_rows
 from readers.generative.reader import GenerativeReader
-from readers.generative.settings import GeneratorManifest, GeneratorSettings
+from readers.generative.settings import GeneratorManifest, GeneratorSettings, encode_rows
 from readers.manifest import Calibration
 from readers.open import open_reader, reader_kind
 from readers.spans import find_span
