@@ -4,7 +4,7 @@ Hypotheses that reach the maximum length are ended there. Scores are not divided
 for the likeliest answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -14,8 +14,6 @@ from torch import Tensor
 from readers.generative.marginal import answer_log_likelihood, posterior
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import Marginal
-
-_ROWS_AT_ONCE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +54,18 @@ def decode(
     priors = [mine.float().log_softmax(0).to(seq2seq.device) for mine in scores]
     ends = torch.tensor([0, *counts]).cumsum(0).tolist()
     rows = [list(range(begin, end)) for begin, end in pairwise(ends)]
+    limits = {"answer_tokens": answer_tokens, "beams": beams}
     if marginal == "token":
-        found = beam_search(seq2seq, apart, rows, priors, answer_tokens=answer_tokens, beams=beams)
-        hypotheses_of = [[beam] for beam in found]
+        beams_of = beam_search(seq2seq, apart, rows, priors, **limits)
+        results = [_scored(seq2seq, apart, *of) for of in zip(rows, priors, beams_of, strict=True)]
     else:
-        one = priors[0].new_zeros(1)
-        each = [[row] for mine in rows for row in mine]
-        beam = beam_search(seq2seq, apart, each, [one] * len(each), answer_tokens=answer_tokens, beams=beams)
-        hypotheses_of = [[beam[row] for row in mine] for mine in rows]
-    results = []
-    for mine, prior, beams_of in zip(rows, priors, hypotheses_of, strict=True):
-        if marginal == "sequence":
-            hypotheses = _of_own_beams(beams_of, prior)
-        else:
-            answers = list(dict.fromkeys(ids for beam in beams_of for ids in beam))
-            hypotheses = _scored(seq2seq, apart, mine, prior, answers)
-        results.append(sorted(hypotheses, key=lambda h: (-h.score, h.ids)))
-    return results
+        every = [[row] for row in range(ends[-1])]
+        alone = beam_search(seq2seq, apart, every, [priors[0].new_zeros(1)] * len(every), **limits)
+        results = [
+            _of_own_beams([alone[row] for row in mine], prior)
+            for mine, prior in zip(rows, priors, strict=True)
+        ]
+    return [sorted(mine, key=lambda h: (-h.score, h.ids)) for mine in results]
 
 
 @dataclass(slots=True)
@@ -180,22 +173,16 @@ def _of_own_beams(beams: Sequence[dict[tuple[int, ...], float]], prior: Tensor) 
 
 
 def _scored(
-    seq2seq: Seq2Seq,
-    apart: Memory,
-    rows: Sequence[int],
-    prior: Tensor,
-    answers: Sequence[tuple[int, ...]],
+    seq2seq: Seq2Seq, apart: Memory, rows: Sequence[int], prior: Tensor, answers: Iterable[tuple[int, ...]]
 ) -> list[Hypothesis]:
     """Each answer of "token" under every passage, for the passages' shares in it."""
-    labels = seq2seq.targets(answers)  # (H, T)
-    pairs = [(number, row) for number in range(len(answers)) for row in rows]
-    parts = []
-    for begin in range(0, len(pairs), _ROWS_AT_ONCE):
-        part = pairs[begin : begin + _ROWS_AT_ONCE]
-        targets = labels[[number for number, _ in part]]
-        parts.append(seq2seq.token_log_probs(apart.rows([row for _, row in part]), targets))
-    logp = torch.cat(parts).view(len(answers), len(rows), -1)  # (H, K, T)
-    prior = prior.to(logp)[None].expand(len(answers), -1)
+    found = list(answers)
+    labels = seq2seq.targets(found)  # (H, T)
+    pairs = [(number, row) for number in range(len(found)) for row in rows]
+    memory = apart.rows([row for _, row in pairs])
+    logp = seq2seq.token_log_probs(memory, labels[[number for number, _ in pairs]])
+    logp = logp.view(len(found), len(rows), -1)  # (H, K, T)
+    prior = prior.to(logp)[None].expand(len(found), -1)
     values = answer_log_likelihood("token", prior, logp).tolist()
     weights = posterior("token", prior, logp, labels >= 0).tolist()
-    return [Hypothesis(ids, v, tuple(w)) for ids, v, w in zip(answers, values, weights, strict=True)]
+    return [Hypothesis(ids, v, tuple(w)) for ids, v, w in zip(found, values, weights, strict=True)]
