@@ -25,10 +25,10 @@ CEILINGS = {
     "rag/scale": (620, 450),
     "rag/training": (2070, 1400),
     "indexers": (5220, 4400),
-    "readers": (8800, 6600),
+    "readers": (8680, 6600),
     "retrievers": (9470, 6600),
     "serve": (3200, 2600),
-    "tests": (33210, 24000),
+    "tests": (32930, 24000),
 }
 
 

@@ -177,8 +177,8 @@ def test_weights_mix_the_sets(tmp_path: Path) -> None:
     ]
     batches = batches_of(config_of(tmp_path, sets, stages=(ReaderStage(epochs=1, max_tokens=48),)))
     drawn = torch.cat([torch.from_numpy(plan.questions) for plan in batches._plans])
-    sets = torch.tensor([question.set for question in batches.examples.questions])
-    assert torch.bincount(sets[drawn]).tolist() == [10, 40]
+    of_sets = torch.tensor([question.set for question in batches.examples.questions])
+    assert torch.bincount(of_sets[drawn]).tolist() == [10, 40]
     with pytest.raises(ConfigError, match="no step"):
         batches_of(config_of(tmp_path, [sets[2]]))
 
