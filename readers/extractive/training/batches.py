@@ -177,7 +177,7 @@ class ReaderBatches:
         """(place in the question's list, or -1, and passage) of one group, positives first, and whether it
         has any; they may be left out."""
         question = self.examples.questions[number]
-        places = range(len(question.passages))
+        places: Sequence[int] = range(len(question.passages))
         if self.targets is not None:
             places = [place for place in places if (number, place) in self.targets.pairs]
         positive = [place for place in places if place < len(question.spans)]
