@@ -13,8 +13,8 @@ class OpenSettings(BaseModel):
     """What opens a pipeline, declared once for `Pipeline.open`, the commands and the server.
 
     `retriever`, `index_encoder` and `reader` also take objects: a `retrievers.protocols.Retriever`, a
-    `TextEncoder` (or a SentenceTransformer, or a model of transformers and its tokenizer as a tuple) and a
-    `readers.protocols.Reader` (or such a tuple). The encoder must have the weights that the index names.
+    `TextEncoder` with an identity and a `readers.protocols.Reader`. The encoder must have the weights that
+    the index names.
 
     Raises:
         ConfigError: there is no such retriever, fusion or re-ranker.

@@ -100,7 +100,7 @@ def create_app(
     for part in _ROUTERS:
         app.include_router(part)
     app.router.routes.extend(_page_routes(settings))
-    add_error_handlers(app)
+    add_error_handlers(app, engine.metrics.refused)
     return app
 
 

@@ -8,6 +8,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -240,7 +241,8 @@ async def _change(
                     if time.monotonic() > deadline:
                         raise
                 await asyncio.sleep(_RETRY_S)
-            await engine.refresh(name)
+            with suppress(ApiError):  # the version in use stays, and the log has the reason
+                await engine.replace(name, anew=False)
             return changed
     except RagError as error:
         raise _refusal(error) from None

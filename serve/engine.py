@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -26,7 +25,7 @@ from rag.core.progress import StageTimer
 from rag.data.filters import Filter, FilterError
 from serve.batching import BatcherClosed, ItemFailed, MicroBatcher, QueueFull
 from serve.conversions import Conversions
-from serve.errors import ApiError, invalid_request, shutting_down
+from serve.errors import ApiError, invalid_request, refused, shutting_down
 from serve.holder import OpenPipeline, PipelineHolder, open_newer
 from serve.metrics import ServerMetrics
 from serve.schemas import hit_json, passage_json
@@ -154,54 +153,46 @@ class Engine:
             raise ApiError(404, "index_not_found", f"there is no index {requested[:100]!r}", hint=hint)
         return requested or self.default
 
-    async def reload(self, name: str) -> dict[str, Any]:
-        """Open this index again in the background, then replace the one in use.
+    async def replace(self, name: str, *, anew: bool) -> dict[str, Any]:
+        """Open the version of an index that is on disk now, and switch to it.
 
         Running requests finish on the old index, which is closed after the last of them; until then both are
         in memory.
 
+        Args:
+            anew: also open its models anew, and the same version again; else those in use are kept if they
+                belong to the index.
+
         Raises:
-            ApiError: 500; the index could not be opened, and the old one stays.
+            ApiError: 500; the index could not be opened, and the one in use stays.
         """
         async with self._reload_locks[name]:
-            return await self._replace(name, partial(self._open, self.settings.only(name)))
-
-    async def reload_all(self) -> None:
-        """Reload every index; what fails is in the log."""
-        for name in self.holders:
-            with suppress(ApiError):
-                await self.reload(name)
-
-    async def refresh(self, name: str) -> None:
-        """Switch to the version of an index that is on disk now, with the loaded models if they fit.
-
-        On failure the version in use stays, and the log has the reason.
-        """
-        async with self._reload_locks[name]:
-            with suppress(ApiError):
-                await self._replace(name, partial(self._open_newer, name))
-
-    def _open_newer(self, name: str) -> Pipeline | None:
-        try:
-            return open_newer(self.require_ready(name))
-        except MismatchedArtifactError:  # it has another encoder now
-            return self._open(self.settings.only(name))
-
-    async def _replace(self, name: str, open: Callable[[], Pipeline | None]) -> dict[str, Any]:
-        self.require_ready(name)
-        try:
-            opened = await self.in_background(open)
-        except Exception:
-            log.exception("an index could not be opened; the one in use stays", extra=self._fields(name))
-            message, hint = "the index could not be opened; the one in use stays", SEE_LOG
-            raise ApiError(500, "reload_failed", message, hint=hint) from None
-        previous = None if opened is None else await self._install(name, opened)
-        current = self.require_ready(name)
+            self.require_ready(name)
+            try:
+                opened = await self.in_background(self._opened, name, anew)
+            except Exception:
+                log.exception("an index could not be opened; the one in use stays", extra=self._fields(name))
+                message = "the index could not be opened; the one in use stays"
+                raise ApiError(500, "reload_failed", message, hint=SEE_LOG) from None
+            previous = None if opened is None else await self._install(name, opened)
+            current = self.require_ready(name)
         return {
             "index_version": current.index_version,
             "previous_index_version": previous,
             "n_passages": current.n_passages,
         }
+
+    async def replace_all(self) -> None:
+        """Open every index anew; what fails is in the log."""
+        for name in self.holders:
+            with suppress(ApiError):
+                await self.replace(name, anew=True)
+
+    def _opened(self, name: str, anew: bool) -> Pipeline | None:
+        if not anew:
+            with suppress(MismatchedArtifactError):  # it has another encoder now
+                return open_newer(self.require_ready(name))
+        return self._open(self.settings.only(name))
 
     def is_reloading(self, name: str) -> bool:
         """Whether this index is being opened again."""
@@ -219,7 +210,8 @@ class Engine:
                     continue
                 if self.state == "ready":
                     tried[name] = version
-                    await self.refresh(name)
+                    with suppress(ApiError):
+                        await self.replace(name, anew=False)
 
     async def _install(self, name: str, pipeline: Pipeline) -> str | None:
         previous = await self.in_background(self.holders[name].swap, pipeline)
@@ -259,11 +251,9 @@ class Engine:
         if self.state == "stopping":
             raise shutting_down()
         if self.state == "failed":
-            raise self.refusal(
-                503, "load_failed", "the index could not be opened", 30, "see the server's log"
-            )
+            raise refused(503, "load_failed", "the index could not be opened", 30, "see the server's log")
         if pipeline is None or self.state == "loading":
-            raise self.refusal(503, "not_ready", "the index is still being loaded", 2)
+            raise refused(503, "not_ready", "the index is still being loaded", 2)
         return pipeline
 
     async def run(self, request: Request, job: Job, texts: list[str]) -> list[dict[str, Any]]:
@@ -291,7 +281,7 @@ class Engine:
             questions = math.ceil(questions / self.batcher.max_size)
         if self._rates is not None and (wait_s := self._rates.charge(key, questions)):
             message = f"this API key may ask {self.settings.questions_per_minute} questions per minute"
-            raise self.refusal(429, "rate_limited", message, wait_s)
+            raise refused(429, "rate_limited", message, wait_s)
         self.metrics.key_questions.labels(key).inc(questions)
 
     async def while_connected(
@@ -309,7 +299,6 @@ class Engine:
                 return working.result()
             if gone.done():
                 raise ApiError(499, "client_closed_request", "the client left before the answer")
-            self.metrics.rejected.labels("timeout").inc()
             hint = "try again, ask fewer questions at once, or lower top_k"
             raise ApiError(504, "timeout", f"no answer within {limit_s:g} s", hint=hint)
         finally:
@@ -328,11 +317,10 @@ class Engine:
                     results.append({**result, "timings_ms": waited | result["timings_ms"]})
         except QueueFull as full:
             message = "too many questions are waiting"
-            raise self.refusal(503, "overloaded", message, full.retry_after_s) from None
+            raise refused(503, "overloaded", message, full.retry_after_s) from None
         except ItemFailed as failed:
             raise self._failed(failed, job, texts, start + failed.number, request_id) from None
         except BatcherClosed:
-            self.metrics.rejected.labels("shutting_down").inc()
             raise shutting_down() from None
         return results
 
@@ -388,22 +376,11 @@ class Engine:
             hint = "an encoder with one vector per text makes them; a reader's own one, of questions alone"
             return invalid_request(f"this index makes no vectors of input_type {job.side!r}", hint)
         status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
-        if isinstance(cause, RetrievalError):
-            self.metrics.rejected.labels(code).inc()
         fields = {"request_id": request_id, "code": code, "question_number": number}
         log.error("a question could not be answered", exc_info=cause, extra=fields)
         which = f"questions.{number} ({texts[number][:100]!r}): " if len(texts) > 1 else ""
         hint = "try again in a moment; the server's log has the reason under this request id"
         return ApiError(status, code, which + message, hint=hint)
-
-    def refusal(
-        self, status: int, code: str, message: str, retry_after_s: float,
-        hint: str = "try again after the time in Retry-After",
-    ) -> ApiError:  # fmt: skip
-        """The error for a request that is refused to protect the server; it is counted."""
-        self.metrics.rejected.labels(code).inc()
-        seconds = min(60, max(1, math.ceil(retry_after_s)))
-        return ApiError(status, code, message, hint=hint, headers={"Retry-After": str(seconds)})
 
 
 async def _disconnected(request: Request) -> None:

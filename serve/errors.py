@@ -3,7 +3,8 @@
 The last two are for OpenAI's clients, which expect them.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -38,6 +39,15 @@ def invalid_request(message: str, hint: str = "") -> ApiError:
     return ApiError(422, "invalid_request", message, hint=hint)
 
 
+def refused(
+    status: int, code: str, message: str, retry_after_s: float,
+    hint: str = "try again after the time in Retry-After",
+) -> ApiError:  # fmt: skip
+    """The error for a request that is refused to protect the server."""
+    seconds = min(60, max(1, math.ceil(retry_after_s)))
+    return ApiError(status, code, message, hint=hint, headers={"Retry-After": str(seconds)})
+
+
 def shutting_down() -> ApiError:
     """The error for requests that the server will not answer before it stops."""
     headers = {"Retry-After": "5", "Connection": "close"}
@@ -58,8 +68,12 @@ def error_response(error: ApiError, scope: Scope) -> JSONResponse:
     return JSONResponse({"error": body}, status_code=error.status, headers=error.headers)
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Answer errors of the framework (validation, unknown paths and methods) in this shape."""
+def add_error_handlers(app: FastAPI, count: Callable[[str], object]) -> None:
+    """Answer errors of the framework (validation, unknown paths and methods) in this shape.
+
+    Args:
+        count: called with the code of each request that is refused, or that failed in time or in search.
+    """
 
     async def on_error(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
@@ -67,6 +81,8 @@ def add_error_handlers(app: FastAPI) -> None:
         elif isinstance(error, RequestValidationError):
             error = _from_validation(request, error)
         assert isinstance(error, ApiError)
+        if error.status in (429, 502, 503, 504) or error.code == "retrieval_failed":
+            count(error.code)
         return error_response(error, request.scope)
 
     for kind in (ApiError, HTTPException, RequestValidationError):

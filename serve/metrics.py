@@ -59,6 +59,10 @@ class ServerMetrics:
             if stage != "total":
                 self.stage_seconds.labels(stage).observe(value_ms / 1000.0)
 
+    def refused(self, code: str) -> None:
+        """Record a request that was refused or failed, by the code of its error."""
+        self.rejected.labels(code).inc()
+
     def request_finished(self, method: str, route: str, status: int, duration_s: float) -> None:
         """Record one request."""
         self.requests.labels(method, route, str(status)).inc()

@@ -133,7 +133,7 @@ class Gate:
                 return
             body = await self._read(scope["path"] == "/v1/documents", headers, receive)
         except ApiError as error:
-            self.metrics.rejected.labels(error.code).inc()
+            self.metrics.refused(error.code)
             await error_response(error, scope)(scope, receive, send)
             return
         if body is None:

@@ -157,7 +157,7 @@ async def reload(engine: AppEngine, body: ReloadRequest | None = None) -> Respon
     name = engine.index_name(body.index if body else None)
     if engine.is_reloading(name):
         raise ApiError(409, "reload_in_progress", "a reload is under way already", hint="wait for its end")
-    return JSONResponse(await engine.reload(name))
+    return JSONResponse(await engine.replace(name, anew=True))
 
 
 @router.head("/healthz", include_in_schema=False)

@@ -100,7 +100,7 @@ def _serve(
 
     app = create_app(settings, open_pipeline=open_pipeline, on_load_error=stop_on, folder=folder)
     server = _Server(_config(settings, app))
-    server.reload_all = app.state.engine.reload_all
+    server.reload_all = app.state.engine.replace_all
     server.run([listener])
     for error in failures:
         if isinstance(error, RagError):

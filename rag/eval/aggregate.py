@@ -48,8 +48,8 @@ class FigureTable:
     def column(self, name: str) -> Float64:
         """One figure of all questions, (n,); NaN where undefined."""
         values = np.full(len(self.ids), np.nan)
-        known = self._columns.get(name, ())
-        values[: len(known)] = known
+        column = self._columns.get(name, ())
+        values[: len(column)] = column
         return values
 
     def matrix(self, names: Iterable[str]) -> Float64:

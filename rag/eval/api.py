@@ -95,34 +95,27 @@ def evaluate(
     settings = load_config(EvaluationSettings, overrides=options)
     if isinstance(questions, str | Path):
         source = QuestionSource.of_file(questions, split=split, format=format)
-        asked: Iterable[Question] = read_questions(questions, format, split)
+        stream: Iterable[Question] = read_questions(questions, format, split)
     else:
-        asked = questions_from(questions)
-        source = QuestionSource.of_questions(asked, split=split)
-    system, passages = _open_system(index, opening, reads=reads and run is None, is_gold=settings.gold)
-    lookup = None if passages is None else passages.find
+        stream = listed = questions_from(questions)
+        source = QuestionSource.of_questions(listed, split=split)
     if run is not None:
-        rankings = read_results(run, lookup)
-        system, depth = system_of_results(Path(run).name, rankings), max(map(len, rankings.values()))
+        passages = None if index is None else _index_of(index).passages
+        system, depth, has_texts = _open_results(run, passages)
         settings = settings.replaced(ks=tuple(k for k in settings.ks if k <= depth) or (depth,))
-        if lookup is None and ".json" not in Path(run).suffixes:  # ids alone are judged: no text is there
-            asked = (replace(question, answers=()) for question in asked)
-    elif system is None:
-        raise ConfigError(
-            "no index was given",
-            hint="give one, or results to be scored as run, or a reader and gold=True to read gold passages",
-        )
-    elif settings.gold:
-        system = over_gold(system, lookup)
+        if not has_texts:  # ids alone can be judged
+            stream = (replace(question, answers=()) for question in stream)
+    else:
+        system, passages = _open_system(index, opening, settings, reads=reads)
     finder = FactFinder(read=settings.read) if settings.profile == "hotpot" and system.read else None
     resolver = None if passages is None else GoldResolver(passages)
     unread: Counter[str] = Counter()
-    asked = _checked_questions(asked, settings, unread)
+    stream = _checked_questions(stream, settings, unread)
     holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-") if out is None else None
     place = Path(holder.name if holder is not None else str(out))
     runner.evaluate(
         system,
-        asked if resolver is None else map(resolver, asked),
+        stream if resolver is None else map(resolver, stream),
         place,
         settings,
         source=source,
@@ -141,18 +134,36 @@ def evaluate(
     return replace(evaluation, notes=tuple(notes), holder=holder)
 
 
+def _open_results(run: str | Path, passages: PassageStore | None) -> tuple[System, int, bool]:
+    """Search results as a system, the most passages of a question, and whether their texts are there."""
+    rankings = read_results(run, None if passages is None else passages.find)
+    has_texts = passages is not None or ".json" in Path(run).suffixes
+    return system_of_results(Path(run).name, rankings), max(map(len, rankings.values())), has_texts
+
+
+def _index_of(index: Any) -> Index:
+    if isinstance(index, str | Path):
+        return Index.open(index)
+    return index.index if isinstance(index, Pipeline) else index
+
+
 def _open_system(
-    index: Any, opening: dict[str, Any], *, reads: bool, is_gold: bool
-) -> tuple[System | None, PassageStore | None]:
+    index: Any, opening: dict[str, Any], settings: EvaluationSettings, *, reads: bool
+) -> tuple[System, PassageStore | None]:
     """What is evaluated, and the passages of its index."""
     if isinstance(index, str | Path | Index):
         index = Pipeline.open(index, reads=reads, **opening)
     if index is not None:
-        return system_of(index), index.index.passages if isinstance(index, Pipeline) else None
-    if not is_gold or not reads:
-        return None, None
-    reading = {name: value for name in ("precision", "effort") if (value := opening.get(name))}
-    return gold_reader(open_reader(opening.get("reader"), **reading)), None
+        system, passages = system_of(index), index.index.passages if isinstance(index, Pipeline) else None
+        lookup = None if passages is None else passages.find
+        return over_gold(system, lookup) if settings.gold else system, passages
+    if settings.gold and reads:
+        reading = {name: value for name in ("precision", "effort") if (value := opening.get(name))}
+        return gold_reader(open_reader(opening.get("reader"), **reading)), None
+    raise ConfigError(
+        "no index was given",
+        hint="give one, or results to be scored as run, or a reader and gold=True to read gold passages",
+    )
 
 
 def _notes(evaluation: Evaluation, unread: Counter[str]) -> list[str]:

@@ -12,7 +12,7 @@ from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.eval.aggregate import FigureTable
 from rag.eval.labels import main_figures
 from rag.eval.results import Evaluation
-from rag.eval.settings import EvaluationSettings, cut_off, depth_of
+from rag.eval.settings import EvaluationSettings, cut_off
 from rag.metrics.significance import PairedTest, compare_paired, holm
 
 _UNCUT = ("mrr", "RR", "AP")  # figures that look at all that was retrieved
@@ -122,9 +122,7 @@ def _chosen(evaluations: Sequence[Evaluation], figures: Sequence[str] | None) ->
 def _depth(evaluation: Evaluation) -> int:
     """Number of passages retrieved per question."""
     settings = evaluation.metrics.get("settings", {})
-    usual = EvaluationSettings()
-    ks, read = settings.get("ks", usual.ks), settings.get("read", 0)
-    return depth_of(ks, read, settings.get("measures", usual.measures))
+    return max(*settings.get("ks", EvaluationSettings().ks), settings.get("read", 0))
 
 
 def _check_same(evaluations: Sequence[Evaluation]) -> None:

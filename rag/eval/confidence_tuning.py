@@ -80,7 +80,7 @@ def tune_confidence(
             "this reader's confidence was never fitted",
             hint="train it with held-out or `calibrate` questions",
         )
-    questions = [one for one in questions if one.answers or one.meta.get("verdict") != "wrong"]
+    questions = [each for each in questions if each.answers or each.meta.get("verdict") != "wrong"]
     if len(questions) < _LEAST:
         raise DataError(
             f"{len(questions)} questions, expected at least {_LEAST}",

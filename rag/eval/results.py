@@ -101,8 +101,7 @@ def load_evaluations(places: Sequence[str | Path]) -> list[Evaluation]:
 
 
 def short_names(places: Sequence[str | Path]) -> list[str]:
-    """Short distinct names for directories: the last part of each path, or, where two of these are equal,
-    what follows the part that all paths share.
+    """Distinct names for directories: what follows the part that all paths share.
 
     Raises:
         ConfigError: a directory is given twice.
@@ -112,12 +111,8 @@ def short_names(places: Sequence[str | Path]) -> list[str]:
         (['bm25', 'dense'], ['bm25/dev', 'dense/dev'])
     """
     paths = [Path(place).resolve() for place in places]
-    if len(set(paths)) < len(paths):
-        twice = next(path for path in paths if paths.count(path) > 1)
-        raise ConfigError(f"{twice} is given twice", hint="name each result folder once")
-    names = [path.name for path in paths]
-    if len(set(names)) < len(names):
-        shared = Path(os.path.commonpath(paths))
-        shared = shared.parent if shared in paths else shared
-        names = [path.relative_to(shared).as_posix() for path in paths]
-    return names
+    if twice := [path for path in paths if paths.count(path) > 1]:
+        raise ConfigError(f"{twice[0]} is given twice", hint="name each result folder once")
+    shared = Path(os.path.commonpath(paths))
+    shared = shared.parent if shared in paths else shared
+    return [path.relative_to(shared).as_posix() for path in paths]

@@ -98,7 +98,7 @@ def evaluate(
         if settings.sample is not None:
             stream = iter(draw_sample(stream, settings.sample, settings.seed))
         totals = [n for n in (source.total, settings.limit, settings.sample) if n is not None]
-        asked = _ask_all(system, stream, place, settings, min(totals, default=None), facts)
+        asking_s = _ask_all(system, stream, place, settings, min(totals, default=None), facts)
         os.replace(place / _PART_NAME, place / RECORDS_NAME)
         fsync_path(place)
         files = write_predictions(place / RECORDS_NAME, place, settings.profile)
@@ -110,7 +110,7 @@ def evaluate(
             "command": command,
             "versions": _versions(),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "wall_s": {"asking": round(asked, 3), "all": round(time.monotonic() - started, 3)},
+            "wall_s": {"asking": round(asking_s, 3), "all": round(time.monotonic() - started, 3)},
         }
         atomic_write_json(place / METRICS_NAME, metrics)
         (place / _STATE_NAME).unlink(missing_ok=True)
@@ -272,5 +272,5 @@ def _distinct(questions: Iterable[Question], settings: EvaluationSettings) -> It
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
-    return found | {name: known for name in _PACKAGES if (known := installed_version(name)) is not None}
+    versions = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
+    return versions | {name: here for name in _PACKAGES if (here := installed_version(name)) is not None}

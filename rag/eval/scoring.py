@@ -199,8 +199,7 @@ def _trec_measures(
             rankings[outcome.question.id] = [(name, 0.0) for name in names]
             grades = outcome.question.gold_grades
             qrels[outcome.question.id] = {key: grades.get(key, 1) for key in keys}
-    measures = settings.computed_measures
-    return trec_measures(rankings, qrels, measures) if qrels and measures else {}
+    return trec_measures(rankings, qrels, settings.measures) if qrels else {}
 
 
 def _coverage(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[str, float]:

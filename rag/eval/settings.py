@@ -29,7 +29,6 @@ class EvaluationSettings(Config):
     Attributes:
         profile: answer normalisation and matching rules for EM and F1.
         ks: cut-offs k of top-k accuracy and the other retrieval figures.
-        measures: measures in ir_measures' syntax, for questions whose gold passages are known.
         read: number of passages per question that the reader reads.
         batch_size: questions per batch; 1 measures the latency of single questions.
         shard_size: number of questions after which results are saved; an interrupted run loses at most these.
@@ -44,7 +43,6 @@ class EvaluationSettings(Config):
 
     profile: Profile = "squad"
     ks: Annotated[tuple[int, ...], AfterValidator(_check_cut_offs)] = (1, 5, 20, 100)
-    measures: tuple[str, ...] = DEFAULT_MEASURES
     read: int = Field(default=20, ge=1, le=MAX_TOP_K)
     batch_size: int = Field(default=16, ge=1)
     shard_size: int = Field(default=64, ge=1)
@@ -68,21 +66,13 @@ class EvaluationSettings(Config):
 
     @property
     def retrieve_top_k(self) -> int:
-        """Number of passages to retrieve: enough for `ks`, for the reader, and for measures that are not the
-        usual ones.
-        """
-        return depth_of(self.ks, self.read, self.measures)
+        """Number of passages to retrieve: enough for `ks` and for the reader."""
+        return max(*self.ks, self.read)
 
     @property
-    def computed_measures(self) -> tuple[str, ...]:
-        """The measures for which enough passages are retrieved: recall at 100 needs a hundred."""
-        return tuple(name for name in self.measures if cut_off(name) <= self.retrieve_top_k)
-
-
-def depth_of(ks: Sequence[int], read: int, measures: Sequence[str]) -> int:
-    """Number of passages that are retrieved for such settings."""
-    cut_offs = () if tuple(measures) == DEFAULT_MEASURES else map(cut_off, measures)
-    return max(*ks, read, *cut_offs)
+    def measures(self) -> tuple[str, ...]:
+        """trec_eval's measures for which enough passages are retrieved: recall at 100 needs a hundred."""
+        return tuple(name for name in DEFAULT_MEASURES if cut_off(name) <= self.retrieve_top_k)
 
 
 def cut_off(figure: str) -> int:

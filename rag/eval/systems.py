@@ -12,7 +12,7 @@ from rag.eval.gold import PassageLookup, gold_passages
 from readers.answers import read_answers
 from readers.protocols import Reader
 
-Found = tuple[Sequence[RankedPassages], Sequence[Paths]]
+SearchResults = tuple[Sequence[RankedPassages], Sequence[Paths]]
 
 
 class AnswersQuestions(Protocol):
@@ -26,7 +26,7 @@ class AnswersQuestions(Protocol):
     def identity(self) -> Mapping[str, Any]:
         """Retriever, reader, models with their hashes, index version."""
 
-    def retrieve_paths(self, questions: Sequence[str], top_k: int) -> Found:
+    def retrieve_paths(self, questions: Sequence[str], top_k: int) -> SearchResults:
         """The best passages of each question, best first, and its paths, if the system finds such."""
 
     def read(
@@ -50,7 +50,7 @@ class System:
     """
 
     identity: Mapping[str, Any]
-    search: Callable[[Sequence[Question], int], Found]
+    search: Callable[[Sequence[Question], int], SearchResults]
     read: Callable[..., list[AnswerSet]] | None = None
     reader: Reader | None = None
 
@@ -58,7 +58,7 @@ class System:
 def system_of(pipeline: AnswersQuestions) -> System:
     """The system of an open pipeline, or of an object with the same methods."""
 
-    def search(questions: Sequence[Question], top_k: int) -> Found:
+    def search(questions: Sequence[Question], top_k: int) -> SearchResults:
         return pipeline.retrieve_paths([question.text for question in questions], top_k)
 
     read = None if pipeline.reader is None else pipeline.read
@@ -84,7 +84,7 @@ def over_gold(system: System, lookup: PassageLookup | None) -> System:
         lookup: passage id → passage, for the texts of gold ids.
     """
 
-    def search(questions: Sequence[Question], top_k: int) -> Found:
+    def search(questions: Sequence[Question], top_k: int) -> SearchResults:
         return [_gold(question, lookup) for question in questions], [()] * len(questions)
 
     return replace(system, search=search)
@@ -122,9 +122,9 @@ def read_results(path: str | Path, lookup: PassageLookup | None = None) -> dict[
 def system_of_results(name: str, rankings: Mapping[str, RankedPassages]) -> System:
     """The system of search results; a question that they lack has an empty ranking."""
 
-    def search(questions: Sequence[Question], top_k: int) -> Found:
-        found = [rankings.get(each.id, rankings.get(each.text, ()))[:top_k] for each in questions]
-        return found, [()] * len(questions)
+    def search(questions: Sequence[Question], top_k: int) -> SearchResults:
+        hits = [rankings.get(each.id, rankings.get(each.text, ()))[:top_k] for each in questions]
+        return hits, [()] * len(questions)
 
     return System({"retriever": name, "reader": None, "index_version": ""}, search)
 

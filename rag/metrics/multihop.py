@@ -36,10 +36,10 @@ def multihop_scores(retrieved: Sequence[str], gold: Collection[str], ks: Iterabl
         raise DataError("a question has no gold passages, so coverage is undefined")
     scores: dict[str, float] = {}
     for k in check_ks(ks):
-        found = len(needed.intersection(retrieved[:k]))
-        scores[f"passage_em@{k}"] = float(found == len(needed))
-        scores[f"passage_any@{k}"] = float(found > 0)
-        scores[f"passage_recall@{k}"] = found / len(needed)
+        present = len(needed.intersection(retrieved[:k]))
+        scores[f"passage_em@{k}"] = float(present == len(needed))
+        scores[f"passage_any@{k}"] = float(present > 0)
+        scores[f"passage_recall@{k}"] = present / len(needed)
     return scores
 
 
@@ -75,10 +75,10 @@ def path_scores(paths: Sequence[Sequence[str]], gold: Sequence[str], ks: Iterabl
     rank = first_true([set(path) == set(hops) for path in paths])
     scores: dict[str, float] = {}
     for k in check_ks(ks):
-        held = {key for path in paths[:k] for key in path}
+        passages = {key for path in paths[:k] for key in path}
         scores[f"path_em@{k}"] = float(rank is not None and rank <= k)
-        scores[f"path_cover@{k}"] = float(held.issuperset(hops))
-        scores |= {f"hop{hop}_recall@{k}": float(key in held) for hop, key in enumerate(hops, start=1)}
+        scores[f"path_cover@{k}"] = float(passages.issuperset(hops))
+        scores |= {f"hop{hop}_recall@{k}": float(key in passages) for hop, key in enumerate(hops, start=1)}
     return scores
 
 
@@ -105,13 +105,13 @@ def score_hotpot(
     """
     values = {f"{part}{name}": 0.0 for part in ("", "sp_", "joint_") for name in _PARTS}
     if answer is not None:
-        found = overlap(answer, gold, "hotpot")
+        words = overlap(answer, gold, "hotpot")
         exact = float(exact_match(answer, [gold], "hotpot"))
-        values |= dict(zip(_PARTS, (exact, found.f1, found.precision, found.recall), strict=True))
+        values |= dict(zip(_PARTS, (exact, words.f1, words.precision, words.recall), strict=True))
     if facts is not None:
-        same, found = supporting_fact_overlap(map(_fact, facts), gold_facts)
-        values |= {"sp_em": float(same), "sp_f1": found.f1}
-        values |= {"sp_prec": found.precision, "sp_recall": found.recall}
+        same, pairs = supporting_fact_overlap(map(_fact, facts), gold_facts)
+        values |= {"sp_em": float(same), "sp_f1": pairs.f1}
+        values |= {"sp_prec": pairs.precision, "sp_recall": pairs.recall}
     if answer is not None and facts is not None:
         precision, recall = values["prec"] * values["sp_prec"], values["recall"] * values["sp_recall"]
         both = precision + recall

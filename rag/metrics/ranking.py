@@ -48,10 +48,10 @@ def rank_figures(
         >>> figures["top1"].tolist(), figures["top5"].tolist(), figures["mrr"].tolist()
         ([1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 0.25, 0.0])
     """
-    found = np.array([math.inf if rank is None else rank for rank in ranks], dtype=np.float64)
+    rank_of = np.array([math.inf if rank is None else rank for rank in ranks], dtype=np.float64)
     if depth is not None:
-        found = np.where(found <= depth, found, math.inf)
-    return {**{f"top{k}": (found <= k).astype(np.float64) for k in check_ks(ks)}, "mrr": 1.0 / found}
+        rank_of = np.where(rank_of <= depth, rank_of, math.inf)
+    return {**{f"top{k}": (rank_of <= k).astype(np.float64) for k in check_ks(ks)}, "mrr": 1.0 / rank_of}
 
 
 def average_rank(
@@ -127,8 +127,8 @@ def trec_measures(
             run[question] = scores
     if run:
         names = {measure: name for name, measure in parsed.items()}
-        kept = {question: dict(judged[question]) for question in run}
-        for metric in ir.iter_calc(list(parsed.values()), kept, run):
+        judgements = {question: dict(judged[question]) for question in run}
+        for metric in ir.iter_calc(list(parsed.values()), judgements, run):
             values[names[metric.measure]][metric.query_id] = float(metric.value)
     return values
 

@@ -157,19 +157,6 @@ async def test_a_full_queue_refuses_all_or_nothing():
     await made.close(1)
 
 
-async def test_several_workers_run_as_many_batches_and_free_ones_take_what_comes():
-    gate = threading.Event()
-    worker = Worker(gate=gate)
-    made = batcher(worker, size=1, workers=3)
-    tasks = [asyncio.create_task(values(made, number)) for number in range(5)]
-    await until(lambda: len(worker.batches) == 3)
-    assert made.depth == 2
-    closing = asyncio.create_task(made.close(10))
-    gate.set()
-    assert await asyncio.gather(*tasks) == [[0], [2], [4], [6], [8]]
-    assert await closing is True
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_close_gives_up_after_its_time(workers):
     gate = threading.Event()

@@ -97,6 +97,7 @@ async def test_reads_do_not_wait_for_conversions(tmp_path: Path) -> None:
         started = time.monotonic()
         reply = await client.get("/v1/passages/danube-1", headers={"X-API-Key": "two"})
         assert (reply.status_code, time.monotonic() - started < 1.0) == (200, True)
+        await until(lambda: sum(upload.done() for upload in uploads) == 2)
         refused = [upload.result() for upload in uploads if upload.done()]
         for upload in uploads:
             upload.cancel()

@@ -326,6 +326,11 @@ class TestSettings:
             ({"fusion": "best"}, "minmax:0.7,0.3"),
             ({"index": ("a", "news=b")}, "'a' needs a name beside others; write NAME=DIR"),
             ({"index": ("news=a", "news=b")}, "news is the name of two"),
+            ({"questions_per_minute": 5}, "there are none; set api_keys too"),
+            ({"feedback_file": "/none/f.jsonl"}, "there is no folder for it"),
+            ({"files": "/none"}, "there is no such folder"),
+            ({"index": "wiki=a", "files": "news=/"}, "the indexes are wiki"),
+            ({"conversions": 5}, "less than or equal to 4"),
         ],
     )
     def test_mistakes_are_named(self, values, words):

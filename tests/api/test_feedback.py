@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from rag.core.errors import ConfigError
 from rag.data.questions import read_questions
 from serve import routes
-from serve.errors import ApiError
-from serve.settings import load_settings
 from tests.api.fakes import running
 
 QUESTION = "Where does the Danube rise?"
@@ -73,11 +70,3 @@ def test_a_cut_line_costs_no_other_and_writers_take_turns(tmp_path: Path) -> Non
         list(pool.map(lambda _: routes.append_record(path, record, 1 << 24), range(24)))
     lines = path.read_text().splitlines()
     assert [json.loads(line) for line in (lines[0], *lines[2:])] == [record] * 25
-
-
-def test_a_file_that_cannot_be_written_is_an_error_of_the_server(tmp_path: Path) -> None:
-    with pytest.raises(ApiError, match="could not be written") as failed:
-        routes.append_record(tmp_path, {}, 1 << 20)
-    assert failed.value.status == 500
-    with pytest.raises(ConfigError, match="there is no folder for it"):
-        load_settings(feedback_file=tmp_path / "missing" / "f.jsonl")

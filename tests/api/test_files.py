@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import rag
-from rag.core.errors import ConfigError, MissingDependencyError
+from rag.core.errors import MissingDependencyError
 from rag.data.documents import pdf
 from rag.pipeline import Pipeline
 from serve.app import create_app
-from serve.settings import ServeSettings, hash_api_key, load_settings
+from serve.settings import ServeSettings, hash_api_key
 from tests import document_makers as make
 from tests.api.fakes import running, settings
 from tests.pipeline_parts import LastWordsReader
@@ -145,13 +145,3 @@ async def test_it_is_off_unless_there_is_a_folder():
     async with running() as client:
         reply = await client.get("/v1/files/notes.md")
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "files_disabled")
-
-
-def test_folders_belong_to_indexes(tmp_path):
-    both = load_settings(index="wiki=a,news=b", files=f"news={tmp_path}")
-    assert (both.folder_of_files("wiki"), both.folder_of_files("news")) == (None, tmp_path)
-    assert load_settings(index="wiki=a,news=b", files=str(tmp_path)).folder_of_files("wiki") == tmp_path
-    with pytest.raises(ConfigError, match="there is no such folder"):
-        load_settings(files=str(tmp_path / "x"))
-    with pytest.raises(ConfigError, match="the indexes are wiki"):
-        load_settings(index="wiki=a", files=f"news={tmp_path}")

@@ -85,7 +85,7 @@ async def test_an_unknown_name_is_answered_with_the_names_there_are(client):
     unknown = await client.post("/v1/chat/completions", json={"model": "nope", "messages": [
         {"role": "user", "content": QUESTION}]})  # fmt: skip
     assert unknown.status_code == 404
-    assert "the models here are wiki, news" in unknown.json()["error"]["message"]
+    assert unknown.json()["error"]["hint"] == "the models here are wiki, news"
 
 
 async def test_each_index_is_a_model(client):

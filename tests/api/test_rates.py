@@ -2,9 +2,8 @@
 
 import pytest
 
-from rag.core.errors import ConfigError
 from serve.engine import KeyRates
-from serve.settings import hash_api_key, load_settings
+from serve.settings import hash_api_key
 from tests.api.fakes import running
 from tests.api.test_errors import check
 
@@ -44,8 +43,3 @@ def test_the_allowance_grows_evenly_and_a_long_list_delays_the_next_request():
     assert rates.charge("a") == 1.0
     now_s[0] += 3600.0
     assert [rates.charge("a") for _ in range(61)] == [0.0] * 60 + [1.0]
-
-
-def test_a_limit_needs_keys():
-    with pytest.raises(ConfigError, match="there are none; set api_keys too"):
-        load_settings(questions_per_minute=5)

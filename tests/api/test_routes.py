@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from rag.core.types import AnswerSet
 from rag.data.filters import Filter
 from serve.schemas import AskRequest, RetrieveRequest
-from tests.api.fakes import BEARING, PASSAGES, FakePipeline, running
+from tests.api.fakes import FakePipeline, running
 
 pytestmark = pytest.mark.anyio
 QUESTION = "Where does the Danube rise?"
@@ -38,22 +38,6 @@ async def test_one_question_has_exactly_the_public_shape():
     ANSWERS.validate_json(json.dumps(body), strict=True)
 
 
-async def test_other_kinds_of_answers_have_their_own_fields():
-    async def ask(question: str):
-        reply = await client.post("/v1/ask", json={"question": question})
-        ANSWERS.validate_json(reply.content, strict=True)
-        return reply.json()
-
-    async with running() as client:
-        path = (await ask("Where rises what is longer than the Rhine?"))["answers"][0]["path"]
-        assert [step["passage_id"] for step in path] == ["rhine-1", "danube-1"]
-        assert path[0]["supporting"] == [[0, path[0]["text"].index(". ") + 1]]
-        own_words = (await ask("Does the Danube cross borders?"))["answers"][0]
-        assert (own_words["text"], own_words["evidence"]["passage_id"]) == ("yes, ten", "danube-1")
-        assert (own_words["evidence"]["start"], own_words["evidence"]["end"]) == (None, None)
-        assert (await ask(BEARING))["kind"] == "passage"
-
-
 async def test_several_questions_are_answered_in_order():
     questions = ["Who invented the telephone?", QUESTION, QUESTION]
     service = FakePipeline()
@@ -67,21 +51,6 @@ async def test_several_questions_are_answered_in_order():
     assert service.batches[0] == questions
 
 
-async def test_requests_override_the_defaults():
-    service = FakePipeline()
-    async with running(service) as client:
-        await client.post("/v1/ask", json={"question": "a"})
-        await client.post("/v1/ask", json={"question": "a", "top_k": 3, "n_best": 4})
-    assert service.parameters == [(20, 5), (3, 4)]
-
-
-async def test_offsets_count_code_points():
-    async with running() as client:
-        body = (await client.post("/v1/ask", json={"question": "Which word follows the letters?"})).json()
-    evidence = body["answers"][0]["evidence"]
-    assert evidence["text"][evidence["start"] : evidence["end"]] == "mañana"
-
-
 async def test_retrieve():
     async with running() as client:
         one = (await client.post("/v1/retrieve", json={"question": "the Danube", "top_k": 2})).json()
@@ -92,13 +61,6 @@ async def test_retrieve():
     assert len(one["hits"]) == 2
     assert [len(result["hits"]) for result in many["results"]] == [4, 4]
     assert one["hits"][0]["score"] >= one["hits"][1]["score"]
-
-
-@pytest.mark.parametrize("passage", PASSAGES, ids=lambda passage: passage.id)
-async def test_passage_by_id(passage):
-    async with running() as client:
-        body = (await client.get(f"/v1/passages/{passage.id}")).json()
-    assert body == {"passage_id": passage.id, "title": passage.title, "text": passage.text}
 
 
 async def test_a_passage_with_its_neighbours():
@@ -240,23 +202,6 @@ async def test_the_page_and_its_files_are_served_with_security_headers():
             {"name": "openqa-rag", "n_passages": 4, "files": False, "folders": ["guide/", "guide/setup/"]}
         ],
     }  # fmt: skip
-
-
-async def test_the_api_is_described_on_a_page_of_local_files():
-    async with running() as client:
-        page = await client.get("/docs")
-        assert (
-            page.headers["content-security-policy"]
-            == (await client.get("/")).headers["content-security-policy"]
-        )
-        named = re.findall(r'(?:src|href)="([^"]+)"', page.text)
-        for path in named:
-            assert not re.match(r"/|\w+:", path), path  # on this server, and below any path
-            assert (await client.get(f"/{path}")).status_code == 200, path
-        bundle = (await client.get("/static/swagger-ui-bundle.js")).text
-        settings_of_page = (await client.get("/static/docs.js")).text
-    assert re.search(r'PACKAGE_VERSION:"5\.', bundle)  # reads OpenAPI 3.1
-    assert "validatorUrl: null" in settings_of_page  # else it would send the description elsewhere
 
 
 async def test_a_notice_about_the_question_is_part_of_every_kind_of_answer():

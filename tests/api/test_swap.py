@@ -7,9 +7,8 @@ import weakref
 
 import pytest
 
-from rag.core.errors import ArtifactError, ResourceError
+from rag.core.errors import ArtifactError
 from serve.app import create_app
-from serve.holder import PipelineHolder
 from serve.settings import ServeSettings, hash_api_key
 from tests.api.fakes import FakePipeline, running, settings, until
 
@@ -35,23 +34,6 @@ class Opener:
 
 def application(opener: Opener):
     return create_app(settings(api_keys=(hash_api_key("admin"),)), open_pipeline=opener)
-
-
-def test_a_replaced_service_is_closed_after_its_last_lease():
-    old, new = FakePipeline("old"), FakePipeline("new")
-    holder = PipelineHolder()
-    holder.swap(old)
-    with holder.lease() as first, holder.lease():
-        assert holder.swap(new) == "old"
-        assert first is old
-        with holder.lease() as second:
-            assert second is new
-        assert old.n_closed == 0
-    assert (old.n_closed, new.n_closed) == (1, 0)
-    assert holder.swap(None) == "new"
-    assert new.n_closed == 1
-    with pytest.raises(ResourceError, match="no index is loaded"), holder.lease():
-        pass
 
 
 async def test_reload_under_load_loses_nothing_and_uses_no_closed_index():

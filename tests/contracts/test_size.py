@@ -15,7 +15,7 @@ CEILINGS = {
     "rag/core": (1550, 900),
     "rag/data": (6840, 5000),
     "rag/docs": (80, 80),
-    "rag/eval": (2480, 1900),
+    "rag/eval": (2450, 1900),
     "rag/integrations": (350, 350),
     "rag/joint": (2600, 2100),
     "rag/metrics": (750, 600),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (8680, 6600),
     "retrievers": (9470, 6600),
     "serve": (3200, 2600),
-    "tests": (32930, 24000),
+    "tests": (32680, 24000),
 }
 
 

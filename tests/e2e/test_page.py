@@ -70,19 +70,6 @@ def test_a_path_is_shown_hop_by_hop_with_its_sentences_lit(page):
     page.shoot("path-light")
 
 
-def test_what_is_typed_while_the_page_starts_stays(page, driver):
-    late = "const f = fetch; fetch = (p, ...a) => new Promise(r => setTimeout(() => r(f(p, ...a)), 800));"
-    added = driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": late})
-    try:
-        page.open()
-        page.script("document.getElementById('question').value = 'Where does'")
-        assert page.all("#examples button") == []  # the server's settings are not there yet
-        page.until(lambda: page.all("#examples button"))
-        assert page.script("return document.getElementById('question').value") == "Where does"
-    finally:
-        driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
-
-
 def test_highlights_are_right_beyond_the_basic_plane(page):
     page.ask("Which word follows the letters?")
     assert page.texts("mark") == ["mañana", "𝄞 the clef"]

@@ -14,6 +14,8 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from itertools import islice
 from pathlib import PurePath
 from typing import Any
 
@@ -24,6 +26,7 @@ from rag.data.documents.kinds import kind_by_name, kind_of
 from rag.data.documents.limits import MAX_BYTES, Limits
 from rag.data.files.rows import open_binary, strip_compression
 
+_PIECE = 1 << 20
 _MAX_FRAMES = 20_000  # of converters that walk a tree: pages of a few thousand nested elements exist
 
 
@@ -143,7 +146,8 @@ def _reply(path: str, limits: Limits, encoding: str) -> dict[str, Any]:
 def _convert_file(path: str, limits: Limits, encoding: str) -> Converted:
     plain_name = strip_compression(path)
     with open(path, "rb") if plain_name == path else open_binary(path) as stream:
-        data = stream.read(MAX_BYTES + 1)
+        pieces = iter(partial(stream.read, _PIECE), b"")  # one read of all would first take the limit
+        data = b"".join(islice(pieces, MAX_BYTES // _PIECE + 2))
     if len(data) > MAX_BYTES:
         raise Unreadable("too large", "split it", f"more than {MAX_BYTES:,} bytes")
     return convert(data, PurePath(plain_name).name, limits, encoding)

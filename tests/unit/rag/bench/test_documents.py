@@ -55,12 +55,6 @@ def test_counts_hold_what_the_readme_says():
     assert len({source["publisher"] for source in SOURCES}) == 44
 
 
-def test_the_reader_of_question_sets_takes_them():
-    questions = list(read_questions(QUESTIONS))
-    assert [question.answers for question in questions] == [tuple(row["answers"]) for row in ROWS]
-    assert sum(question.is_impossible for question in questions) == 44
-
-
 def test_sources_name_one_file_each():
     assert len({source["path"] for source in SOURCES}) == len(SOURCES) == 71
     for source in SOURCES:
@@ -110,13 +104,3 @@ def test_what_does_not_fit_is_named_and_the_rest_is_fetched(
     with pytest.raises(DataError, match=rf"1 of 2 documents .* \(text/odd.txt\).*{message}"):
         fetch.fetch(tmp_path / "out", sources)
     assert [path.name for path in (tmp_path / "out").rglob("*.txt")] == ["faq.txt"]
-
-
-def test_a_version_that_debian_has_no_longer_is_replaced_by_todays(
-    tmp_path: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setitem(fetch._DOWNLOADS, "deb", ("false",))
-    monkeypatch.setitem(fetch._DOWNLOADS, "deb of today", fetch._DOWNLOADS["wheel"])
-    (row,) = json.loads(sources.read_text())
-    sources.write_text(json.dumps([row | {"registry": "deb"}]))
-    assert fetch.fetch(tmp_path / "out", sources) == 1

@@ -12,7 +12,6 @@ from rag.cli.main import app
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import GoldPassage, Hit, Passage, Question
 from rag.data.examples import read_examples
-from rag.data.questions import read_questions
 from rag.eval.api import REPORT_NAME
 from readers.protocols import ReadResult
 
@@ -111,16 +110,6 @@ def test_fusions_are_evaluated_and_compared_by_one_command(tmp_path: Path) -> No
     assert "rrf60-1,1" in shown.stdout.splitlines()[-2]
 
 
-def test_questions_that_nothing_is_known_of_are_told(
-    index: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    bare = [Question("a", "Where does the Danube rise?"), Question("b", "Where does the Rhine end?")]
-    with caplog.at_level("WARNING"):
-        found = rag.evaluate(index=index, questions=bare, out=tmp_path / "bare", reader=False)
-    assert "the first 2 questions have neither answers nor gold passages" in caplog.text
-    assert "no figures: none of 2 questions has answers" in str(found)
-
-
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
     """A BEIR folder of documents that are longer than a passage."""
@@ -171,16 +160,6 @@ def test_a_set_that_cannot_be_judged_is_told_always(
         done = CliRunner().invoke(app, command)
         assert "no figures: none of 2 questions has answers" in done.output, done.output
         assert ("not read: gold (1 questions)" in done.output) == (number == 0)
-
-
-@pytest.mark.parametrize("cell", ["danube", "danube;rhine", "danube|rhine", "\"['danube', 'rhine']\""])
-def test_gold_ids_in_a_table_are_read(index: Path, tmp_path: Path, cell: str) -> None:
-    path = tmp_path / "q.csv"
-    path.write_text(f"question,gold_passage_ids\nWhere does the Danube rise?,{cell}\n")
-    [question] = read_questions(path)
-    assert question.gold_passage_ids == (("danube", "rhine") if "rhine" in cell else ("danube",))
-    found = rag.evaluate(index=index, questions=path, reader=False)
-    assert found.figures["RR"].value == 1.0
 
 
 def test_questions_that_could_not_be_read_are_told(

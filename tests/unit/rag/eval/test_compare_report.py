@@ -10,7 +10,7 @@ import pytest
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Passage, Question
 from rag.eval.compare import compare_evaluations
-from rag.eval.labels import describe, with_interval
+from rag.eval.labels import with_interval
 from rag.eval.report import find_answers, marked, render_report, worst_records, write_report
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations, short_names
 from rag.eval.settings import EvaluationSettings
@@ -203,11 +203,6 @@ def test_without_matplotlib_the_page_has_tables_alone(
     text = render_report(pair)
     assert "<svg" not in text
     assert "Exact match" in text
-
-
-def test_every_standard_figure_has_a_plain_name(pair: list[Evaluation]) -> None:
-    assert all(describe(name)[0] != name for name in pair[1].metrics["figures"])
-    assert with_interval({"value": None, "low": None, "high": None}) == "–"
 
 
 def test_passages_with_odd_characters_do_not_break_the_page(tmp_path: Path, system: Any) -> None:

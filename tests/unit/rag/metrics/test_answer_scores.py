@@ -3,7 +3,6 @@ re-implementations."""
 
 import re
 import string
-import time
 import unicodedata
 from collections import Counter
 from typing import Any
@@ -19,32 +18,9 @@ from rag.metrics.kilt import evidence_sets, r_precision, recall_at_k, score_answ
 from rag.metrics.multihop import score_hotpot
 
 WORDS = st.sampled_from(
-    [
-        "the",
-        "a",
-        "an",
-        "The",
-        "yes",
-        "no",
-        "noanswer",
-        "U.S.",
-        "US",
-        "new-york",
-        "New",
-        "York",
-        "10,000",
-        "10000",
-        "é",
-        "é",
-        "café",
-        "“x”",
-        "-",
-        ",",
-        ".",
-        " ",
-        "",
-    ]
-)
+    ["the", "a", "an", "The", "yes", "no", "noanswer", "U.S.", "US", "new-york", "New", "York",
+     "10,000", "10000", "é", "é", "café", "“x”", "-", ",", ".", " ", ""]
+)  # fmt: skip
 TEXT = st.lists(WORDS, max_size=5).map(" ".join)
 
 
@@ -105,21 +81,6 @@ def test_bad_input_is_refused() -> None:
         em_and_f1("x", ["x"], "squad3")
 
 
-def test_many_predictions_take_seconds() -> None:
-    rng = np.random.default_rng(0)
-    words = [f"word{i}" for i in range(3000)]
-
-    def phrase() -> str:
-        return " ".join(words[i] for i in rng.integers(0, 3000, 3))
-
-    pool = [phrase() for _ in range(12_000)]
-    rows = rng.integers(0, len(pool), (25_000, 3)).tolist()
-    started = time.process_time()
-    for prediction, one, other in rows:
-        em_and_f1(pool[prediction], [pool[one], pool[other]], "nq_open")
-    assert time.process_time() - started < 5.0
-
-
 Golds = dict[str, tuple[str, tuple[tuple[str, int], ...]]]
 GOLDS: Golds = {"1": ("New York", (("A", 0), ("B", 1))), "2": ("yes", (("C", 0),)), "3": ("no", (("D", 0),))}
 
@@ -128,26 +89,6 @@ def hotpot_means(answers: Any, facts: Any, golds: Golds) -> dict[str, float]:
     """Over all questions, as the official script prints them."""
     rows = [score_hotpot(answers.get(key), facts.get(key), *gold) for key, gold in golds.items()]
     return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
-
-
-def test_hotpot_missing_parts_count_as_zero_over_all_questions() -> None:
-    total = hotpot_means(
-        {"1": "New York City", "2": "yes"}, {"1": [["A", 0], ["A", 0], ["B", 2]], "3": [["D", 0]]}, GOLDS
-    )
-    assert total["em"] == pytest.approx(1 / 3)
-    assert total["f1"] == pytest.approx((0.8 + 1) / 3)
-    assert total["sp_em"] == pytest.approx(1 / 3)
-    assert total["sp_f1"] == pytest.approx((0.5 + 1) / 3)
-    precision, recall = (2 / 3) * 0.5, 0.5
-    assert total["joint_f1"] == pytest.approx(2 * precision * recall / (precision + recall) / 3)
-    assert total["joint_em"] == 0.0
-
-
-@pytest.mark.parametrize(("a", "b"), [("yes", "no"), ("yes it is", "yes"), ("no", "noanswer")])
-def test_hotpot_yes_no_rule(a: str, b: str) -> None:
-    scores = score_hotpot(a, [], b)
-    assert [scores[name] for name in ("f1", "prec", "recall")] == [0.0, 0.0, 0.0]
-    assert (scores["sp_em"], scores["sp_f1"]) == (1.0, 0.0)  # both fact sets are empty
 
 
 FACTS = st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 2)).map(list), max_size=4)
