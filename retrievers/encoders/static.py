@@ -17,7 +17,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -211,32 +211,21 @@ def shipped_folder() -> Path:
     return _SHIPPED
 
 
-def write_static(
-    folder: Path,
-    vectors: Float32,
-    tokenizer: Path,
-    *,
-    stored: Literal["float32", "float16", "int8"] = "float32",
-) -> Path:
+def write_static(folder: Path, vectors: Float32, tokenizer: Path) -> None:
     """Write an encoder of unit vectors as a folder that sentence-transformers and model2vec open too.
 
-    Previous content of `folder` is replaced. The same vectors give the same bytes.
+    Previous content of `folder` is replaced. The same vectors give the same bytes: rows of int8, each with a
+    scale, which model2vec calls a weight.
 
     Args:
         vectors: (V, D) token vectors, weights included.
-        tokenizer: content of its tokenizer.json.
-        stored: type of the numbers on disk. Each row of int8 has a scale, which model2vec calls a weight.
-
-    Returns:
-        `folder`.
+        tokenizer: its tokenizer.json.
     """
     from safetensors.numpy import save_file
 
-    scales = np.maximum(np.abs(vectors).max(axis=1), 1e-12) / 127 if stored == "int8" else None  # (V,)
-    rows = vectors if scales is None else np.rint(vectors / scales[:, None])
-    tensors = {"embeddings": np.ascontiguousarray(rows, stored)}
-    if scales is not None:
-        tensors["weights"] = scales.astype(np.float32)
+    scales = np.maximum(np.abs(vectors).max(axis=1), 1e-12) / 127  # (V,)
+    rows = np.rint(vectors / scales[:, None])
+    tensors = {"embeddings": rows.astype(np.int8), "weights": scales.astype(np.float32)}
     modules = [("", "StaticEmbedding"), ("1_Normalize", "Normalize")]
     written = {
         "config.json": {"model_type": "model2vec", "normalize": True, "max_length": MAX_LENGTH},
@@ -251,7 +240,6 @@ def write_static(
         shutil.copyfile(tokenizer, temporary / "tokenizer.json")
         for name, value in written.items():
             (temporary / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    return folder
 
 
 def is_static(folder: Path) -> bool:

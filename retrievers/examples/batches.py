@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,9 +17,6 @@ from rag.core.types import Passage, Query
 from rag.runtime.seeds import generator
 from rag.training.distributed import check_share
 from retrievers.examples.data import CandidateLists, ExampleTable
-
-BatchTargets = Callable[[Int64, Sequence[Passage]], Float32]
-"""Numbers (B,) of examples, and P passages → their targets (B, P)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +161,6 @@ class RetrieverBatches:
         hard_negatives: number of negatives per question, drawn without replacement.
         mask_false_negatives: see `RetrieverBatch.ignored`; if off, nothing is ignored, and a passage that
             several questions bring is encoded several times.
-        targets: makes `RetrieverBatch.targets`; without it batches have none.
 
     Raises:
         ConfigError: a batch would hold a single passage.
@@ -183,10 +179,9 @@ class RetrieverBatches:
         *,
         hard_negatives: int = 1,
         mask_false_negatives: bool = True,
-        targets: BatchTargets | None = None,
     ) -> None:
         self.data, self.examples, self.batch_size = data, examples, examples.batch_size
-        self.hard_negatives, self._targets = hard_negatives, targets
+        self.hard_negatives = hard_negatives
         self.mask_false_negatives = mask_false_negatives
         self._mined: tuple[Int32, PassageStore] | None = None
         has_hard = hard_negatives > 0 and data.has_negatives
@@ -239,8 +234,7 @@ class RetrieverBatches:
                 "negative",
                 hint="raise batch_size, mine negatives with `rag mine`, or set mask_false_negatives=false",
             )
-        targets = None if self._targets is None else self._targets(numbers, passages)
-        return RetrieverBatch(lists.queries, passages, positives, ignored, drawn, numbers, targets=targets)
+        return RetrieverBatch(lists.queries, passages, positives, ignored, drawn, numbers)
 
     def _positives(self, step: int, lists: CandidateLists) -> Int64:
         """(B,) place of a positive of each example: of several any, drawn anew at each visit."""

@@ -40,12 +40,10 @@ from rag.core.progress import Progress
 from rag.data.examples import Candidate, Example
 from rag.training.refresh import Refreshed
 from retrievers.encoders.bi_encoder import BiEncoder
-from retrievers.encoders.static import StaticEncoder
 from retrievers.examples.batches import RetrieverBatches
 from retrievers.examples.data import answer_matcher, split_examples
 from retrievers.negatives.select import NegativeFilter
 from retrievers.protocols import TextEncoder
-from retrievers.training.static_config import StaticTrainConfig
 from retrievers.training.validation import TOP_KS, CorpusSearch, right_rows
 
 _QUESTIONS_AT_ONCE = 2048
@@ -83,8 +81,7 @@ def negatives_refresher(
 ) -> "NegativesRefresher":
     """The refresher of a run that has divided its examples."""
     split, index = split_examples(config, config.out / "data"), Index.open(config.index)
-    is_static = isinstance(config, StaticTrainConfig)
-    load: Any = StaticEncoder.load if is_static else partial(BiEncoder.load, device=device)
+    load = partial(BiEncoder.load, device=device)
     return NegativesRefresher(
         config, index.passages, split.training, split.held_out, load=load, encode=encode
     )

@@ -1,19 +1,52 @@
 """The token vectors that a static encoder starts from: those of a teacher, fitted to its passage vectors."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from indexers.index import Index
 from indexers.protocols import PassageEncoder
-from rag.core.arrays import Float32, Float64
+from rag.core.arrays import Float32, Float64, Int32, Int64
 from rag.core.progress import Progress
+from rag.core.types import Passage, Query
+from rag.runtime.model_files import folder_tokenizer
+from rag.runtime.seeds import generator
+from retrievers.encoders.layout import PassageLayout
+from retrievers.encoders.static import LAYOUT
+from retrievers.encoders.word_cache import WordCache
 
-_AT_ONCE = 2048  # tokens that the teacher encodes between two steps of the progress
+FITTED_PASSAGES = 200_000  # of the index, drawn at random
+_QUESTION_TOKENS, _PASSAGE_TOKENS = 64, 256  # that are read in training
+_AT_ONCE = 2048  # tokens that the teacher encodes between two steps of the progress; passages read at once
+_STEPS = 20  # of `fit_tokens`
 _SMOOTHING = 1e-3  # a of `frequency_weights`
 _RIDGE = 1e-3  # λ of `fit_tokens`
+
+
+class StaticTokenizer:
+    """Questions and passages to token ids, laid out as the finished encoder reads them."""
+
+    def __init__(self, folder: Path) -> None:
+        file = folder / "tokenizer.json"
+        self.tokenizer = folder_tokenizer(folder)
+        self.file, self.size = file, self.tokenizer.get_vocab_size()
+        self._layout = PassageLayout(LAYOUT)
+        self._questions = WordCache(self.tokenizer, _QUESTION_TOKENS)
+        self._passages = WordCache(self.tokenizer, _PASSAGE_TOKENS)
+
+    def queries(self, queries: Sequence[Query]) -> list[Int32]:
+        """Token ids of questions, in order."""
+        return _rows(*self._questions([query.question for query in queries]))
+
+    def passages(self, passages: Sequence[Passage]) -> list[Int32]:
+        """Token ids of passages, in order."""
+        titles, texts = [p.title for p in passages], [p.text for p in passages]
+        return _rows(*self._passages(self._layout.render(titles, texts)[0]))
 
 
 def principal_axes(vectors: Float32, dim: int) -> Float32:
@@ -31,7 +64,7 @@ def token_texts(tokenizer: Any) -> list[str]:
     return [text.strip().removeprefix("##") for text in texts]
 
 
-def frequency_weights(counts: NDArray[np.int64], smooth: float) -> Float32:
+def frequency_weights(counts: Int64, smooth: float) -> Float32:
     """Weights a / (a + p(t)) of tokens (V,) that occur `counts` times.
 
     Source:
@@ -75,13 +108,13 @@ def fit_tokens(
 
     found = start.copy()
     rest = np.asarray(turned @ (targets - bags @ found), np.float32)  # of XᵀT + λW₀ − (XᵀX + λ)W
-    along, length = rest.copy(), _squares(rest)
+    along, length = rest.copy(), _squares(rest, 0)
     for _ in range(steps):
         image = times(along)
         step = length / np.maximum(np.einsum("vd,vd->d", along, image, dtype=np.float64), 1e-30)
         found += step.astype(np.float32) * along
         rest -= step.astype(np.float32) * image
-        new = _squares(rest)
+        new = _squares(rest, 0)
         along = rest + (new / np.maximum(length, 1e-30)).astype(np.float32) * along
         length = new
         done(1)
@@ -89,34 +122,28 @@ def fit_tokens(
 
 
 def distilled_tokens(
-    teacher: PassageEncoder,
-    tokenizer: Any,
-    bags: csr_matrix,
-    targets: Float32,
-    counts: NDArray[np.int64],
-    *,
-    dim: int,
-    steps: int,
+    teacher: PassageEncoder, index: Index, tokens: StaticTokenizer, *, dim: int, seed: int
 ) -> Float32:
-    """Token vectors (V, dim): the teacher's of each token alone, weighted by frequency, then fitted.
+    """Token vectors (V, dim): the teacher's of each token alone, weighted by frequency, then fitted to its
+    vectors of passages that are drawn from the index.
 
     They are scaled so that the mean squared length over the tokens of the passages is 1: cosines do not
     depend on the scale, but this way one learning rate suits all teachers.
 
     Args:
-        teacher: the encoder that made `targets`.
-        bags: (n, V) shares of the tokens of n passages.
-        targets: (n, D) the teacher's vectors of these passages.
-        counts: (V,) how often each token occurs in them.
-        dim: number of dimensions to keep, at most D.
-        steps: of `fit_tokens`; without steps nothing is fitted.
+        teacher: the encoder of `index`.
+        dim: number of dimensions to keep, at most the teacher's.
 
     Source:
         Tulkens and van Dongen 2024, "Model2Vec: Fast State-of-the-Art Static Embeddings": vectors of single
         tokens, principal components, weights by frequency.
     """
+    count = min(FITTED_PASSAGES, len(index.passages))
+    rows = np.sort(generator(seed, 41).choice(len(index.passages), count, replace=False))
+    bags, counts = _bags(index, rows, tokens)
+    targets = index.require_dense().embeddings.rows(rows)
     axes = principal_axes(targets, dim)
-    texts = token_texts(tokenizer)
+    texts = token_texts(tokens.tokenizer)
     alone = np.empty((len(texts), axes.shape[1]), np.float32)  # (V, dim)
     with Progress(len(texts), "tokens", "encode tokens") as progress:
         for first in range(0, len(texts), _AT_ONCE):
@@ -128,22 +155,29 @@ def distilled_tokens(
     wanted = targets @ axes
     means = np.asarray(bags @ start, np.float32)
     start *= np.float32((means * wanted).sum() / max(float((means**2).sum()), 1e-30))  # the targets' length
-    with Progress(steps, "steps", "fit tokens") as progress:
-        fitted = fit_tokens(bags, wanted, start, _RIDGE, steps=steps, done=progress.update)
-    return to_one_scale(fitted, counts)
-
-
-def to_one_scale(vectors: Float32, counts: NDArray[np.int64]) -> Float32:
-    """Token vectors (V, D) scaled so that their mean squared length over `counts` (V,) tokens is 1."""
+    with Progress(_STEPS, "steps", "fit tokens") as progress:
+        fitted = fit_tokens(bags, wanted, start, _RIDGE, steps=_STEPS, done=progress.update)
     shares = counts / max(1, counts.sum())
-    return vectors / np.float32(np.sqrt(max(float(shares @ _lengths(vectors)), 1e-30)))
+    return fitted / np.float32(np.sqrt(max(float(shares @ _squares(fitted, 1)), 1e-30)))
 
 
-def _squares(values: Float32) -> Float64:
-    total: Float64 = np.einsum("vd,vd->d", values, values, dtype=np.float64)
+def _bags(index: Index, rows: Int64, tokens: StaticTokenizer) -> tuple[csr_matrix, Int64]:
+    """(n, V) share of each token in each passage, and how often each occurs in all (V,)."""
+    parts: list[Int32] = []
+    for first in range(0, len(rows), _AT_ONCE):
+        parts += tokens.passages(index.passages.get_many(rows[first : first + _AT_ONCE]))
+    lengths = np.fromiter(map(len, parts), np.int64, len(rows))
+    flat = np.concatenate(parts)
+    shares = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
+    bounds = np.append(0, np.cumsum(lengths))
+    bags = csr_matrix((shares, flat, bounds), shape=(len(rows), tokens.size))
+    return bags, np.bincount(flat, minlength=tokens.size)
+
+
+def _squares(values: Float32, axis: int) -> Float64:
+    total: Float64 = np.square(values, dtype=np.float64).sum(axis)
     return total
 
 
-def _lengths(vectors: Float32) -> Float64:
-    squared: Float64 = np.einsum("vd,vd->v", vectors, vectors, dtype=np.float64)
-    return squared
+def _rows(values: Int32, bounds: Any) -> list[Int32]:
+    return np.split(values, bounds[1:-1])
