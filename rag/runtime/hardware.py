@@ -17,18 +17,6 @@ TESTED_TORCH = "2.13."  # the version whose kernels `rag.runtime.fast` is tested
 _KERNEL_CACHES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
 _CACHED_KERNELS = 64
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameters of mallopt, as <malloc.h> numbers them
-# oneDNN's names of instruction sets, each including those before it, with the processor flags of each
-_ONEDNN_ISAS = (
-    *("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"),
-    *("AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512", "AVX512_CORE_AMX"),
-)
-_ISA_OF_FLAG = {
-    "avx_vnni": "AVX2_VNNI",
-    "avx512f": "AVX512_CORE",
-    "avx512_vnni": "AVX512_CORE_VNNI",
-    "avx512_bf16": "AVX512_CORE_BF16",
-    "amx_bf16": "AVX512_CORE_AMX",
-}
 
 
 def available_cores() -> int:
@@ -49,33 +37,18 @@ def _cpu_facts() -> str:
 
 @lru_cache(maxsize=1)
 def _cpu_flags() -> frozenset[str]:
+    """The processor's flags, as far as torch and oneDNN use them: users may limit both to older ones."""
+    names = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+    limit = next(filter(None, map(os.environ.get, names)), "ALL").upper()
     for line in _cpu_facts().splitlines():
         if line.startswith(("flags", "Features")):
-            limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
-            found = frozenset(line.partition(":")[2].split())
-            return _usable(found, limit, torch.backends.cpu.get_cpu_capability())
+            flags = frozenset(line.partition(":")[2].split())
+            if limit not in ("ALL", "DEFAULT"):
+                return flags & {"avx2"}  # what is computed with these alone is right with all others too
+            if torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "AVX2"):
+                return frozenset(flag for flag in flags if not flag.startswith(("avx512", "amx")))
+            return flags
     return frozenset()
-
-
-def _usable(flags: frozenset[str], onednn_limit: str, torch_capability: str) -> frozenset[str]:
-    """The processor flags that remain when the libraries are limited to older instructions.
-
-    Args:
-        onednn_limit: value of ONEDNN_MAX_CPU_ISA, "" if it is not set.
-        torch_capability: instruction set of torch's own kernels, which ATEN_CPU_CAPABILITY limits.
-
-    Example:
-        >>> sorted(_usable(frozenset({"avx2", "avx_vnni", "avx512_vnni"}), "avx2_vnni", "AVX512"))
-        ['avx2', 'avx_vnni']
-        >>> sorted(_usable(frozenset({"avx2", "avx_vnni", "avx512_vnni"}), "", "AVX2"))
-        ['avx2', 'avx_vnni']
-    """
-    if onednn_limit.upper() in _ONEDNN_ISAS:
-        beyond = _ONEDNN_ISAS[_ONEDNN_ISAS.index(onednn_limit.upper()) + 1 :]
-        flags -= {flag for flag, isa in _ISA_OF_FLAG.items() if isa in beyond}
-    if torch_capability in ("DEFAULT", "AVX2"):
-        flags = frozenset(flag for flag in flags if not flag.startswith(("avx512", "amx")))
-    return flags
 
 
 def has_bf16(device: str = "cpu") -> bool:
@@ -102,7 +75,7 @@ def has_fast_bf16(device: str = "cpu") -> bool:
 
 
 def has_fast_int8(device: str = "cpu") -> bool:
-    """Whether int8 linear layers (`rag.runtime.fast.int8_bert`) are the fastest there are on `device`.
+    """Whether int8 linear layers (`rag.runtime.fast.linear`) are the fastest there are on `device`.
 
     With VNNI instructions int8 products run twice as fast as bf16 and four times as fast as fp32, with AVX2
     alone twice as fast as fp32. With amx_bf16, bf16 products are so fast that quantising may cost more than
@@ -122,7 +95,7 @@ def has_vnni() -> bool:
     """Whether oneDNN adds products of bytes in 32 bits on this CPU.
 
     Without VNNI instructions it adds pairs of products in 16 bits, which overflow unless the weights are
-    chosen for it, see `rag.runtime.fast.int8_bert`. Processors with AVX-512 do not use avx_vnni for it.
+    chosen for it, see `rag.runtime.fast.linear`. Processors with AVX-512 do not use avx_vnni for it.
     """
     flags = _cpu_flags()
     return "avx512_vnni" in flags or ("avx_vnni" in flags and "avx512f" not in flags)

@@ -1,7 +1,6 @@
 """A span model for inference on CPUs: packed tokens, fused kernels, whole batches per core."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import groupby
 from typing import Any, TypeGuard
 
 import torch
@@ -10,7 +9,6 @@ from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.backbone import has_segments
 from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.fast.fast_bert import FastBert
-from rag.runtime.fast.int8_bert import Int8Bert
 from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import has_fast_bf16, has_fast_int8, has_int8
 from readers.extractive.model import Heads, Item, Logits, LogitsModel, Result, Skim, SpanModel, SpanWeights
@@ -70,10 +68,7 @@ class FastSpanModel(LogitsModel):
     ) -> Logits:
         """Logits, 0 at padding; rows must be padded on the right."""
         mask = attention_mask.bool()
-        groups = tuple((len(list(run)), length) for length, run in groupby(mask.sum(1).tolist()))
-        positions = torch.arange(mask.shape[1]).expand_as(mask)[mask]
-        types = token_types[mask] if self._segmented else None
-        packed = PackedTokens(input_ids[mask], positions, types, groups)
+        packed = PackedTokens.of(input_ids, mask, token_types if self._segmented else None)
         hidden = self.encoder.embed(packed)  # (T, H)
         if skim is None or self._skim_head is None:
             hidden = self.encoder.layers(hidden, packed, 0, self.encoder.depth)
@@ -133,7 +128,7 @@ def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, torch.Te
             "precision is int8, and this CPU has neither AVX2 nor VNNI instructions",
             hint="use auto, which is the fastest that works here",
         )
-    return Int8Bert(state, config, ranges, attention=floating)
+    return FastBert(state, config, precision=floating, ranges=ranges)
 
 
 def _refuse_misfits(state: Mapping[str, torch.Tensor], config: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from rag.core.arrays import Bool, Float32, Int64
 from rag.runtime.backbone import pad
-from rag.runtime.fast.packing import plan_even_batches
+from rag.runtime.fast.packing import plan_batches
 from readers.extractive.layout import PairTemplate, Row, RowLayout
 from readers.extractive.model import Logits, LogitsModel, Skim
 
@@ -119,12 +119,11 @@ def map_rows(
             skim = Skim(inside, torch.from_numpy(floors[part]))
         use(part, ids, text, model.logits(ids.to(device), mask.to(device), types.to(device), skim))
 
-    plan = plan_even_batches(
-        [len(row.ids) for row in rows],
-        max_rows=_MAX_ROWS,
-        max_tokens=model.batch_tokens,
-        workers=model.workers,
-    )
+    # of nearly equal size, a multiple of the workers in number: these then end at nearly the same time
+    lengths = [len(row.ids) for row in rows]
+    count = max(1, model.workers * -(-sum(lengths) // (model.workers * model.batch_tokens)))
+    even = sum(lengths) // count + max(lengths, default=0) // 2
+    plan = plan_batches(lengths, max_rows=_MAX_ROWS, max_tokens=even)
     for _ in model.map(run, plan):
         pass
 

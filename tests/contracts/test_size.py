@@ -20,15 +20,15 @@ CEILINGS = {
     "rag/joint": (2600, 2100),
     "rag/metrics": (750, 600),
     "rag/rounds": (840, 450),
-    "rag/runtime": (1892, 1100),
+    "rag/runtime": (1750, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (620, 450),
     "rag/training": (2070, 1400),
     "indexers": (5220, 4400),
-    "readers": (8680, 6600),
-    "retrievers": (9470, 6600),
+    "readers": (8670, 6600),
+    "retrievers": (9210, 6600),
     "serve": (3200, 2600),
-    "tests": (32680, 24000),
+    "tests": (32490, 24000),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
@@ -14,26 +14,21 @@ Result = TypeVar("Result")
 
 
 class CorePool:
-    """Runs torch work on `workers` threads, each of which computes single-threaded.
+    """Runs torch work on as many threads as torch uses, each of which computes single-threaded.
 
     Splitting every operation over all cores makes them wait for each other some hundred times per batch;
     giving each core whole batches does not, and its data stay in the core's cache.
 
     The threads start at the first `map`, and again at the next one after `close`.
 
-    Args:
-        workers: number of threads; default: torch's intra-op thread count when they start.
-
     Example:
-        >>> with CorePool(2) as pool:
-        ...     list(pool.map(lambda n: n * n, [1, 2, 3]))
+        >>> list(CorePool().map(lambda n: n * n, [1, 2, 3]))
         [1, 4, 9]
     """
 
-    def __init__(self, workers: int | None = None) -> None:
-        self._wanted = self._count = workers or 0
+    def __init__(self) -> None:
+        self._count, self._lock = 0, threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
 
     @property
     def workers(self) -> int:
@@ -43,14 +38,7 @@ class CorePool:
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Results in the order of `items`; the first exception stops the rest and is raised here."""
-        pool = self._open()
-        futures: list[Future[Result]] = [pool.submit(function, item) for item in items]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            for future in futures:
-                future.cancel()
+        return self._open().map(function, items)
 
     def close(self) -> None:
         """Wait for running work and stop the threads."""
@@ -62,23 +50,15 @@ class CorePool:
     def _open(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._pool is None:
-                callers_threads = torch.get_num_threads()
-                self._count = self._wanted or callers_threads
+                self._count = torch.get_num_threads()
                 ready = threading.Barrier(self._count + 1)
                 self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="core")
                 for _ in range(self._count):
                     self._pool.submit(_begin, ready)
                 ready.wait()
                 # torch keeps the count per thread, but the start value of new threads is global: restore it.
-                torch.set_num_threads(callers_threads)
+                torch.set_num_threads(self._count)
             return self._pool
-
-    def __enter__(self) -> CorePool:
-        self._open()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _begin(ready: threading.Barrier) -> None:

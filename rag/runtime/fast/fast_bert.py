@@ -8,14 +8,16 @@ Equal results to transformers' `BertModel` in evaluation mode, with less work:
 * weights are reordered once for oneDNN, and bias and GELU are fused into the product, where that is faster;
 * attention works on a few rows at a time, so that its scores stay in the cache of one core (PyTorch's does
   that too, and is faster in fp32 without AVX-512);
-* products run in bf16 if requested, while the residual stream and LayerNorm stay in fp32.
+* products run in bf16 or int8 if requested, while the residual stream and LayerNorm stay in fp32.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,83 +25,28 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rag.core.errors import ConfigError
-from rag.runtime.fast.packing import PackedTokens, pack
+from rag.runtime.fast.linear import CalibratedLinear, Linear, RowLinear
+from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import bound_kernel_caches, has_tested_torch, prefers_mkl, resolve_precision
 
 _FAMILIES = frozenset({"bert", "dpr", "roberta", "xlm-roberta", "camembert"})
-FUSED_ACTIVATIONS = {
-    "gelu": ("gelu", "none"),
-    "gelu_new": ("gelu", "tanh"),
-    "gelu_pytorch_tanh": ("gelu", "tanh"),
-    "relu": ("relu", ""),
-}
+# the least value of each activation that is covered
+_LEAST = {"gelu": -0.17, "gelu_new": -0.1701, "gelu_pytorch_tanh": -0.1701, "relu": 0.0}
+_BLOCK_TOKENS = 512  # tokens whose (tokens, 4H) intermediates stay in the cache of one core
 _SCORE_BYTES_IN_CACHE = 1 << 20
 _SAFE_EXPONENT = 60.0  # e^±60 times a row of 10⁴ tokens is far inside the range of bf16 and fp32
 
 
-class _Linear:
-    """x Wᵀ + b with an optional activation; weights (N, K).
-
-    They are reordered for oneDNN, which fuses the activation into the product. In fp32 without AVX-512 MKL's
-    product is a tenth faster, and GELU by itself costs a fifth of what it costs fused.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, activation: str = "") -> None:
-        self.activation, self.algorithm = FUSED_ACTIVATIONS[activation] if activation else ("none", "")
-        self.bias = bias.detach().to(dtype).clone()
-        mkl = self.algorithm != "tanh" and prefers_mkl(dtype)
-        self.packed = torch.backends.mkldnn.is_available() and not mkl
-        weight = weight.detach().to(dtype)
-        if self.packed:
-            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.clone())
-        else:
-            self.weight = weight.t().clone(memory_format=torch.contiguous_format)  # (K, N)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.packed:
-            result: Tensor = torch.ops.mkldnn._linear_pointwise(
-                x, self.weight, self.bias, self.activation, [], self.algorithm
-            )
-            return result
-        return activate_(torch.addmm(self.bias, x, self.weight), self.activation, self.algorithm)
-
-
-def fuses_activation(activation: str, algorithm: str) -> bool:
-    """Whether oneDNN's products should compute this activation; see `activate_`."""
-    return not (activation == "gelu" and algorithm == "none" and prefers_mkl(torch.float32))
-
-
-def activate_(y: Tensor, activation: str, algorithm: str) -> Tensor:
-    """Apply "gelu" (with the algorithm "none" or "tanh"), "relu" or "none" to `y` in place."""
-    if activation == "gelu":
-        result: Tensor = torch.ops.aten.gelu_(y, approximate=algorithm)
-        return result
-    return y.relu_() if activation == "relu" else y
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """LayerNorm in fp32."""
-
-    weight: Tensor
-    bias: Tensor
-    eps: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(…, H) float32 from (…, H) float32."""
-        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
+@dataclass(slots=True)
+class _Layer:
     """The parts of one transformer layer; its linear parts may compute in any arithmetic."""
 
     qkv: Any
     attention_out: Any
-    attention_norm: Norm
+    attention_norm: Any
     up: Any
     down: Any
-    norm: Norm
+    norm: Any
 
 
 class FastBert:
@@ -108,21 +55,35 @@ class FastBert:
     Args:
         state: weights under the names of transformers' `BertModel` (`embeddings.…`, `encoder.layer.0.…`).
         precision: "fp32", "bf16", or "auto" for the faster one on this machine.
+        ranges: what `RangeRecorder` measured on text: linear layers compute in int8, attention in
+            `precision`. Integer products are exact, so a token's numbers do not depend on the other tokens of
+            the batch.
+
+    Attributes:
+        precision: "fp32", "bf16" or "int8".
 
     Raises:
-        ConfigError: the architecture is not covered, see `supports`; or bf16 where the CPU has none.
+        ConfigError: the architecture is not covered, see `supports`; or bf16 where the CPU has none; or the
+            ranges belong to another model.
 
     Example:
         >>> from transformers import BertConfig, BertModel
-        >>> from rag.runtime.fast.packing import pack
+        >>> from rag.runtime.backbone import pad
         >>> config = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
         ...                     intermediate_size=16)
         >>> model = FastBert.from_model(BertModel(config, add_pooling_layer=False).eval())
-        >>> model.forward(pack([[1, 2, 3], [4, 5]])).shape
+        >>> model.forward(PackedTokens.of(*pad([[1, 2, 3], [4, 5]], 0))).shape
         torch.Size([5, 8])
     """
 
-    def __init__(self, state: Mapping[str, Tensor], config: Any, *, precision: str = "fp32") -> None:
+    def __init__(
+        self,
+        state: Mapping[str, Tensor],
+        config: Any,
+        *,
+        precision: str = "fp32",
+        ranges: Mapping[str, Tensor] | None = None,
+    ) -> None:
         if not self.supports(config):
             raise ConfigError(
                 f"the fast encoder covers {', '.join(sorted(_FAMILIES))} with absolute positions, "
@@ -131,6 +92,9 @@ class FastBert:
             )
         self.config, self.dtype = config, resolve_precision(precision)
         self.precision = "bf16" if self.dtype == torch.bfloat16 else "fp32"
+        if ranges is not None:
+            _check_ranges(ranges, config)
+            self.precision = "int8"
         self._torch_attention = prefers_mkl(self.dtype)
         bound_kernel_caches()
         self.hidden_size: int = config.hidden_size
@@ -143,18 +107,21 @@ class FastBert:
             self._position = state["embeddings.position_embeddings.weight"].detach().float().clone()
             self._segment = state["embeddings.token_type_embeddings.weight"].detach().float().clone()
             self._position_and_first_segment = self._position + self._segment[0]
-            self._embedding_norm = self._norm(state, "embeddings.LayerNorm", config.layer_norm_eps)
-            self._layers = [self._layer(state, number, config) for number in range(config.num_hidden_layers)]
+            self._embedding_norm = _norm(state, "embeddings.LayerNorm", config)
+            self._layers = [
+                self._layer(state, number, config, ranges) for number in range(config.num_hidden_layers)
+            ]
 
     @staticmethod
     def supports(config: Any) -> bool:
         """Whether this class covers the architecture of `config`, and is tested with this torch."""
         return (
             getattr(config, "model_type", "") in _FAMILIES
-            and getattr(config, "hidden_act", "") in FUSED_ACTIVATIONS
+            and getattr(config, "hidden_act", "") in _LEAST
             and (getattr(config, "position_embedding_type", None) or "absolute") == "absolute"
             and not getattr(config, "is_decoder", False)
             and not getattr(config, "add_cross_attention", False)
+            and torch.backends.mkldnn.is_available()
             and has_tested_torch()
         )
 
@@ -163,41 +130,34 @@ class FastBert:
         """Convert a transformers `BertModel` or `RobertaModel`, which is no longer needed afterwards."""
         return cls(model.state_dict(), model.config, precision=precision)
 
-    def _norm(self, state: Mapping[str, Tensor], name: str, eps: float) -> Norm:
-        return Norm(
-            state[f"{name}.weight"].detach().float().clone(),
-            state[f"{name}.bias"].detach().float().clone(),
-            eps,
-        )
-
-    def _parts(self, state: Mapping[str, Tensor], number: int) -> dict[str, tuple[Tensor, Tensor]]:
-        """(weight, bias) of a layer's linear parts, fp32; query, key, value as one, 1/√d folded into the
-        query.
-        """
+    def _layer(
+        self, state: Mapping[str, Tensor], number: int, config: Any, ranges: Mapping[str, Tensor] | None
+    ) -> _Layer:
+        prefix, dtype = f"encoder.layer.{number}", self.dtype
         scale = 1.0 / math.sqrt(self.head_size)
 
         def both(name: str) -> tuple[Tensor, Tensor]:
-            prefix = f"encoder.layer.{number}.{name}"
-            return state[f"{prefix}.weight"].detach().float(), state[f"{prefix}.bias"].detach().float()
+            stem = f"{prefix}.{name}"
+            return state[f"{stem}.weight"].detach().float(), state[f"{stem}.bias"].detach().float()
 
         (wq, bq), (wk, bk), (wv, bv) = (both(f"attention.self.{part}") for part in ("query", "key", "value"))
-        return {
-            "qkv": (torch.cat([wq * scale, wk, wv]), torch.cat([bq * scale, bk, bv])),
-            "attention_out": both("attention.output.dense"),
-            "up": both("intermediate.dense"),
-            "down": both("output.dense"),
+        qkv = torch.cat([wq * scale, wk, wv]), torch.cat([bq * scale, bk, bv])
+        out, up, down = map(both, ("attention.output.dense", "intermediate.dense", "output.dense"))
+        norms = {
+            "attention_norm": _norm(state, f"{prefix}.attention.output.LayerNorm", config),
+            "norm": _norm(state, f"{prefix}.output.LayerNorm", config),
         }
-
-    def _layer(self, state: Mapping[str, Tensor], number: int, config: Any) -> Layer:
-        """The parts of one layer that `_project` and `_complete` need."""
-        prefix, parts = f"encoder.layer.{number}", self._parts(state, number)
-        return Layer(
-            qkv=_Linear(*parts["qkv"], self.dtype),
-            attention_out=_Linear(*parts["attention_out"], self.dtype),
-            attention_norm=self._norm(state, f"{prefix}.attention.output.LayerNorm", config.layer_norm_eps),
-            up=_Linear(*parts["up"], self.dtype, config.hidden_act),
-            down=_Linear(*parts["down"], self.dtype),
-            norm=self._norm(state, f"{prefix}.output.LayerNorm", config.layer_norm_eps),
+        if ranges is None:
+            return _Layer(
+                qkv=Linear(*qkv, dtype), attention_out=Linear(*out, dtype),
+                up=Linear(*up, dtype, config.hidden_act), down=Linear(*down, dtype), **norms,
+            )  # fmt: skip
+        return _Layer(
+            qkv=CalibratedLinear(*qkv, *ranges[f"{number}.attention"], dtype=dtype),
+            attention_out=RowLinear(*out),
+            up=CalibratedLinear(*up, *ranges[f"{number}.feed"], activation=config.hidden_act),
+            down=RowLinear(*down, least=_LEAST[config.hidden_act]),
+            **norms,
         )
 
     @torch.inference_mode()
@@ -213,47 +173,28 @@ class FastBert:
         Args:
             mask: (n, L), 1 on tokens; `types` and `seen` as in `PackedTokens`, of the same shape.
         """
-        real = mask.bool()
-        packed = pack([row[own].tolist() for row, own in zip(ids, real, strict=True)])
-        packed = replace(
-            packed,
-            segment_ids=None if types is None or not types.any() else types[real],
-            seen=None if seen is None else seen[real].bool(),
-        )
         hidden = torch.zeros(*ids.shape, self.hidden_size)
-        hidden[real] = self.forward(packed)
+        hidden[mask.bool()] = self.forward(PackedTokens.of(ids, mask, types, seen))
         return hidden
 
     @torch.inference_mode()
     def layers(self, x: Tensor, tokens: PackedTokens, first: int, stop: int) -> Tensor:
-        """Layers `first` to `stop` (exclusive) over (T, H) hidden states.
+        """Layers `first` to `stop` (exclusive) over (T, H) float32 hidden states, which may be overwritten.
 
         A caller that stops midway may drop sequences (`PackedTokens.keep`) before it continues.
         """
-        for number in range(first, stop):
-            layer = self._layers[number]
-            qkv = self._project(layer, number, x)  # (T, 3H)
-            x = self._complete(layer, number, x, self._attend(qkv, tokens))
+        for layer in self._layers[first:stop]:
+            context = self._attend(layer.qkv(x), tokens)
+            x = layer.attention_norm(layer.attention_out.add_to(x, context))
+            for block in x.split(_BLOCK_TOKENS):
+                layer.down.add_to(block, layer.up(block))
+            x = layer.norm(x)
         return x
 
     @property
     def depth(self) -> int:
         """Number of layers."""
         return len(self._layers)
-
-    def _project(self, layer: Layer, number: int, x: Tensor) -> Tensor:
-        """Scaled queries, keys and values: (T, 3H) in `self.dtype` from (T, H) float32."""
-        qkv: Tensor = layer.qkv(x.to(self.dtype))
-        return qkv
-
-    def _complete(self, layer: Layer, number: int, x: Tensor, context: Tensor) -> Tensor:
-        """The rest of a layer after attention. x (T, H) float32, context (T, H) → (T, H) float32."""
-        x = layer.attention_norm(x + layer.attention_out(context))
-        return self._feed_forward(layer, number, x)
-
-    def _feed_forward(self, layer: Layer, number: int, x: Tensor) -> Tensor:
-        result: Tensor = layer.norm(x + layer.down(layer.up(x.to(self.dtype))))
-        return result
 
     @torch.inference_mode()
     def embed(self, tokens: PackedTokens) -> Tensor:
@@ -263,7 +204,8 @@ class FastBert:
             x = self._word[tokens.token_ids] + self._position_and_first_segment[positions]
         else:
             x = self._word[tokens.token_ids] + self._position[positions] + self._segment[tokens.segment_ids]
-        return self._embedding_norm(x)
+        result: Tensor = self._embedding_norm(x)
+        return result
 
     def _attend(self, qkv: Tensor, tokens: PackedTokens) -> Tensor:
         """Self-attention inside each sequence. qkv (T, 3H) → (T, H)."""
@@ -290,6 +232,48 @@ class FastBert:
                 context[start:stop].view(n, length, heads, size).copy_(mixed.transpose(1, 2))
                 start = stop
         return context
+
+
+class RangeRecorder(FastBert):
+    """A `FastBert` in fp32 that records the least and greatest value of every channel that int8 quantises.
+
+    Attributes:
+        ranges: "0.attention", "0.feed", "1.attention", … → (2, H) float32, least and greatest so far.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], config: Any) -> None:
+        super().__init__(state, config)
+        self.ranges: dict[str, Tensor] = {}
+        self._lock = threading.Lock()
+        for number, layer in enumerate(self._layers):
+            layer.qkv = partial(self._note, f"{number}.attention", layer.qkv)
+            layer.up = partial(self._note, f"{number}.feed", layer.up)
+
+    def _note(self, name: str, linear: Linear, x: Tensor) -> Tensor:
+        low, high = x.amin(0), x.amax(0)
+        with self._lock:
+            before = self.ranges.get(name, torch.stack([low, high]))
+            self.ranges[name] = torch.stack([low.minimum(before[0]), high.maximum(before[1])])
+        return linear(x)
+
+
+def _norm(state: Mapping[str, Tensor], name: str, config: Any) -> Any:
+    """LayerNorm in fp32."""
+    weight, bias = (state[f"{name}.{part}"].detach().float().clone() for part in ("weight", "bias"))
+    return partial(
+        functional.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias,
+        eps=config.layer_norm_eps,
+    )  # fmt: skip
+
+
+def _check_ranges(ranges: Mapping[str, Tensor], config: Any) -> None:
+    expected = {f"{n}.{part}" for n in range(config.num_hidden_layers) for part in ("attention", "feed")}
+    if ranges.keys() != expected or any(r.shape != (2, config.hidden_size) for r in ranges.values()):
+        raise ConfigError(
+            f"ranges of {len(ranges)} inputs are not those of a model of {config.num_hidden_layers} "
+            f"layers with {config.hidden_size} channels",
+            hint="measure them with this model",
+        )
 
 
 def _softmax_product(q: Tensor, k: Tensor, v: Tensor, unseen: Tensor | None = None) -> Tensor:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
-from typing import Any
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -29,6 +28,30 @@ class PackedTokens:
     groups: tuple[tuple[int, int], ...]
     seen: torch.Tensor | None = None
 
+    @classmethod
+    def of(
+        cls,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        types: torch.Tensor | None = None,
+        seen: torch.Tensor | None = None,
+    ) -> PackedTokens:
+        """The tokens of (n, L) ids, padded on the right, where the mask is 1; `types` and `seen` (n, L) too.
+
+        Sort them by length before: neighbours of equal length are computed together.
+
+        Example:
+            >>> ids, mask = torch.tensor([[5, 6], [7, 8], [9, 0]]), torch.tensor([[1, 1], [1, 1], [1, 0]])
+            >>> packed = PackedTokens.of(ids, mask)
+            >>> packed.groups, packed.positions.tolist(), packed.starts().tolist()
+            (((2, 2), (1, 1)), [0, 1, 0, 1, 0], [0, 2, 4])
+        """
+        real = mask.bool()
+        groups = tuple((len(list(run)), length) for length, run in groupby(real.sum(1).tolist()))
+        positions = torch.arange(ids.shape[1]).expand_as(ids)[real]
+        segments = None if types is None or not types.any() else types[real]
+        return cls(ids[real], positions, segments, groups, None if seen is None else seen[real].bool())
+
     @property
     def lengths(self) -> list[int]:
         """Number of tokens of each sequence, in order."""
@@ -43,7 +66,8 @@ class PackedTokens:
         """The sequences for which `rows` (B,) bool is true, and a mask (T,) bool of their tokens.
 
         Example:
-            >>> kept, mine = pack([[5, 6], [7, 8], [9]]).keep(torch.tensor([True, False, True]))
+            >>> ids, mask = torch.tensor([[5, 6], [7, 8], [9, 0]]), torch.tensor([[1, 1], [1, 1], [1, 0]])
+            >>> kept, mine = PackedTokens.of(ids, mask).keep(torch.tensor([True, False, True]))
             >>> kept.token_ids.tolist(), kept.groups, mine.tolist()
             ([5, 6, 9], ((1, 2), (1, 1)), [True, True, False, False, True])
         """
@@ -52,22 +76,6 @@ class PackedTokens:
         groups = tuple((len(list(run)), length) for length, run in groupby(left))
         types = None if self.segment_ids is None else self.segment_ids[mine]
         return PackedTokens(self.token_ids[mine], self.positions[mine], types, groups), mine
-
-
-def pack(sequences: Sequence[Any]) -> PackedTokens:
-    """Concatenate `sequences`. Sort them by length before: neighbours of equal length are computed together.
-
-    Example:
-        >>> packed = pack([[5, 6], [7, 8], [9]])
-        >>> packed.groups, packed.positions.tolist(), packed.starts().tolist()
-        (((2, 2), (1, 1)), [0, 1, 0, 1, 0], [0, 2, 4])
-    """
-    lengths = [len(sequence) for sequence in sequences]
-    total = sum(lengths)
-    flat = np.fromiter(chain.from_iterable(sequences), dtype=np.int64, count=total)
-    groups = tuple((len(list(run)), length) for length, run in groupby(lengths))
-    positions = np.concatenate([np.tile(np.arange(length), rows) for rows, length in groups])
-    return PackedTokens(torch.from_numpy(flat), torch.from_numpy(positions), None, groups)
 
 
 def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> list[list[int]]:
@@ -94,39 +102,4 @@ def plan_batches(lengths: Sequence[int], *, max_rows: int, max_tokens: int) -> l
         tokens += lengths[row]
     if current:
         batches.append(current)
-    return batches
-
-
-def plan_even_batches(
-    lengths: Sequence[int], *, max_rows: int, max_tokens: int, workers: int
-) -> list[list[int]]:
-    """Split rows into batches of similar length and nearly equal size, a multiple of `workers` in number.
-
-    Workers that take the next batch when they finish one then end at nearly the same time; full batches would
-    leave some of them without work while the others finish.
-
-    Args:
-        max_tokens: target size of a batch; sizes differ from the mean by less than the longest row.
-
-    Example:
-        >>> plan_even_batches([3, 9, 3, 5], max_rows=8, max_tokens=16, workers=2)
-        [[1], [3, 0, 2]]
-        >>> plan_batches([3, 9, 3, 5], max_rows=8, max_tokens=16)
-        [[1, 3], [0, 2]]
-    """
-    total = sum(lengths)
-    if total == 0:
-        return plan_batches(lengths, max_rows=max_rows, max_tokens=max_tokens)
-    count = workers * -(-total // (workers * max_tokens))
-    order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
-    batches: list[list[int]] = [[]]
-    place, before = 0, 0
-    for row in order:
-        # the batch in which its middle falls
-        part = min(count - 1, (2 * before + lengths[row]) * count // (2 * total))
-        if batches[-1] and (part != place or len(batches[-1]) >= max_rows):
-            batches.append([])
-        place = part
-        batches[-1].append(row)
-        before += lengths[row]
     return batches

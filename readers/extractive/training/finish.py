@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from rag.core.files import atomic_path, atomic_write_json, read_json, replaced_folder, sha256_file
 from rag.data.examples import Example
 from rag.data.text import f1
-from rag.runtime.fast.int8_bert import RangeRecorder
+from rag.runtime.fast.fast_bert import RangeRecorder
 from rag.runtime.model_files import embedded_word_embeddings, save_tokenizer
 from rag.runtime.seeds import generator
 from rag.training.card import Card

@@ -6,24 +6,30 @@ import torch
 from rag.runtime.fast.core_pool import CorePool
 
 
-def test_results_keep_their_order_and_workers_compute_with_one_thread():
+@pytest.fixture
+def pool():
     before = torch.get_num_threads()
-    with CorePool(3) as pool:
-        found = list(pool.map(lambda n: (n, torch.get_num_threads()), range(20)))
-    assert found == [(n, 1) for n in range(20)]
-    assert torch.get_num_threads() == before
-
-
-def test_threads_started_later_are_not_slowed_down():
     torch.set_num_threads(2)
+    made = CorePool()
+    yield made
+    made.close()
+    torch.set_num_threads(before)
+
+
+def test_results_keep_their_order_and_workers_compute_with_one_thread(pool):
+    assert list(pool.map(lambda n: (n, torch.get_num_threads()), range(20))) == [(n, 1) for n in range(20)]
+    assert (pool.workers, torch.get_num_threads()) == (2, 2)
+
+
+def test_threads_started_later_are_not_slowed_down(pool):
     seen = []
-    with CorePool(2):
-        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
-        thread.start()
-        thread.join()
+    pool.map(id, [])
+    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
     assert seen == [2]
 
 
-def test_an_error_reaches_the_caller():
-    with CorePool(2) as pool, pytest.raises(ZeroDivisionError):
+def test_an_error_reaches_the_caller(pool):
+    with pytest.raises(ZeroDivisionError):
         list(pool.map(lambda n: 1 / n, [1, 0, 2]))

@@ -1,6 +1,5 @@
 """The fast encoder against transformers' own classes."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +7,10 @@ import torch
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from rag.core.errors import ConfigError
-from rag.runtime.fast import fast_bert
-from rag.runtime.fast.fast_bert import FastBert
-from rag.runtime.fast.packing import pack
+from rag.runtime.backbone import pad
+from rag.runtime.fast import fast_bert, linear
+from rag.runtime.fast.fast_bert import FastBert, RangeRecorder
+from rag.runtime.fast.packing import PackedTokens
 
 SIZES = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -18,32 +18,41 @@ SIZES = {
 }  # fmt: skip
 SEQUENCES = [[5, 6, 7, 8, 9, 10, 11], [12, 13, 14, 15, 16, 17, 18], [19, 20, 21], [22]]
 SEGMENTS = [[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1], [0, 1, 1], [0]]
+NAMES = ["0.attention", "0.feed", "1.attention", "1.feed"]
 
 
-def reference(model, sequences, segments=None):
+def reference(network, sequences, segments=None):
     rows = []
     for number, sequence in enumerate(sequences):
         types = None if segments is None else torch.tensor([segments[number]])
         with torch.no_grad():
-            rows.append(model(input_ids=torch.tensor([sequence]), token_type_ids=types).last_hidden_state[0])
+            rows.append(
+                network(input_ids=torch.tensor([sequence]), token_type_ids=types).last_hidden_state[0]
+            )
     return torch.cat(rows)
+
+
+def pack(sequences, types=None):
+    return PackedTokens.of(*pad(sequences, 0), None if types is None else pad(types, 0)[0])
+
+
+def model(seed=0, **changes):
+    torch.manual_seed(seed)
+    return BertModel(BertConfig(**SIZES, **changes), add_pooling_layer=False).eval()
 
 
 @pytest.fixture(scope="module")
 def bert():
-    torch.manual_seed(0)
-    return BertModel(BertConfig(**SIZES), add_pooling_layer=False).eval()
+    return model()
 
 
 @pytest.mark.parametrize("mkl", [False, True])
 @pytest.mark.parametrize("segments", [None, SEGMENTS])
 def test_fp32_equals_transformers(bert, segments, mkl, monkeypatch):
-    monkeypatch.setattr(fast_bert, "prefers_mkl", lambda dtype: mkl)
+    for module in (fast_bert, linear):
+        monkeypatch.setattr(module, "prefers_mkl", lambda dtype: mkl)
     fast = FastBert.from_model(bert)
-    tokens = pack(SEQUENCES)
-    if segments is not None:
-        tokens = replace(tokens, segment_ids=torch.tensor([kind for row in segments for kind in row]))
-    hidden = fast.forward(tokens)
+    hidden = fast.forward(pack(SEQUENCES, segments))
     torch.testing.assert_close(hidden, reference(bert, SEQUENCES, segments), atol=1e-5, rtol=1e-5)
 
 
@@ -58,31 +67,30 @@ def test_bf16_is_close(bert):
 @pytest.mark.parametrize("mkl", [False, True])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
 def test_activations(activation, mkl, monkeypatch):
-    monkeypatch.setattr(fast_bert, "prefers_mkl", lambda dtype: mkl)
-    torch.manual_seed(1)
-    model = BertModel(BertConfig(**SIZES, hidden_act=activation), add_pooling_layer=False).eval()
-    hidden = FastBert.from_model(model).forward(pack(SEQUENCES))
-    torch.testing.assert_close(hidden, reference(model, SEQUENCES), atol=1e-5, rtol=1e-5)
+    for module in (fast_bert, linear):
+        monkeypatch.setattr(module, "prefers_mkl", lambda dtype: mkl)
+    plain = model(1, hidden_act=activation)
+    hidden = FastBert.from_model(plain).forward(pack(SEQUENCES))
+    torch.testing.assert_close(hidden, reference(plain, SEQUENCES), atol=1e-5, rtol=1e-5)
 
 
 def test_roberta_positions():
     torch.manual_seed(2)
     config = RobertaConfig(**SIZES, pad_token_id=1, type_vocab_size=1)
-    model = RobertaModel(config, add_pooling_layer=False).eval()
-    hidden = FastBert.from_model(model).forward(pack(SEQUENCES))
-    torch.testing.assert_close(hidden, reference(model, SEQUENCES), atol=1e-5, rtol=1e-5)
+    roberta = RobertaModel(config, add_pooling_layer=False).eval()
+    hidden = FastBert.from_model(roberta).forward(pack(SEQUENCES))
+    torch.testing.assert_close(hidden, reference(roberta, SEQUENCES), atol=1e-5, rtol=1e-5)
 
 
-def test_large_logits_take_the_stable_path(bert):
-    torch.manual_seed(3)
-    model = BertModel(BertConfig(**SIZES), add_pooling_layer=False).eval()
+def test_large_logits_take_the_stable_path():
+    large = model(3)
     with torch.no_grad():
-        for layer in model.encoder.layer:
+        for layer in large.encoder.layer:
             layer.attention.self.query.weight.mul_(40)
             layer.attention.self.key.weight.mul_(40)
-    hidden = FastBert.from_model(model).forward(pack(SEQUENCES))
+    hidden = FastBert.from_model(large).forward(pack(SEQUENCES))
     assert torch.isfinite(hidden).all()
-    torch.testing.assert_close(hidden, reference(model, SEQUENCES), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(hidden, reference(large, SEQUENCES), atol=1e-3, rtol=1e-3)
 
 
 def test_rows_do_not_depend_on_the_cache_limit(bert, monkeypatch):
@@ -90,12 +98,6 @@ def test_rows_do_not_depend_on_the_cache_limit(bert, monkeypatch):
     expected = fast.forward(pack([SEQUENCES[0]] * 9))
     monkeypatch.setattr(fast_bert, "_SCORE_BYTES_IN_CACHE", 1)
     torch.testing.assert_close(fast.forward(pack([SEQUENCES[0]] * 9)), expected)
-
-
-def test_plain_linear_layers_where_onednn_is_missing(bert, monkeypatch):
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    hidden = FastBert.from_model(bert).forward(pack(SEQUENCES))
-    torch.testing.assert_close(hidden, reference(bert, SEQUENCES), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -117,3 +119,39 @@ def test_what_is_not_covered_is_refused(changes):
 def test_unknown_precision(bert):
     with pytest.raises(ConfigError, match="int4"):
         FastBert.from_model(bert, precision="int4")
+
+
+def measured(network):
+    recorder = RangeRecorder(network.state_dict(), network.config)
+    return recorder, recorder.forward(pack(SEQUENCES))
+
+
+def test_recording_changes_nothing_and_notes_every_input(bert):
+    recorder, hidden = measured(bert)
+    assert torch.equal(hidden, FastBert.from_model(bert).forward(pack(SEQUENCES)))
+    assert sorted(recorder.ranges) == NAMES
+    low, high = recorder.ranges["0.attention"]
+    assert (low < high).all()
+    recorder.forward(pack([[30, 31]]))
+    wider = recorder.ranges["0.attention"]
+    assert (wider[0] <= low).all()
+    assert (wider[1] >= high).all()
+
+
+@pytest.mark.needs_int8
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+def test_int8_is_close_to_fp32_whatever_the_blocks(activation, monkeypatch):
+    network = model(hidden_act=activation)
+    recorder, expected = measured(network)
+    int8 = FastBert(network.state_dict(), network.config, ranges=recorder.ranges)
+    hidden = int8.forward(pack(SEQUENCES))
+    assert (int8.precision, hidden.dtype) == ("int8", torch.float32)
+    assert torch.nn.functional.cosine_similarity(hidden, expected, dim=1).min() > 0.997
+    monkeypatch.setattr(fast_bert, "_BLOCK_TOKENS", 4)
+    assert torch.equal(int8.forward(pack(SEQUENCES)), hidden)
+
+
+@pytest.mark.parametrize(("names", "width"), [(["0.attention"], 32), (NAMES, 8)])
+def test_ranges_of_another_model_are_refused(bert, names, width):
+    with pytest.raises(ConfigError, match="2 layers with 32 channels"):
+        FastBert(bert.state_dict(), bert.config, ranges=dict.fromkeys(names, torch.zeros(2, width)))
