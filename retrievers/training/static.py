@@ -122,7 +122,8 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, dim)))
 
     # data
-    corpus, questions, held_out = index.passages, None, ()
+    corpus, questions = index.passages, None
+    held_out: Sequence[Example] = ()
     if config.corpus:
         corpus, _ = open_corpus(config.corpus, folder, known=input_checksums(run.out))
     if config.train_files:
