@@ -1,6 +1,5 @@
 """Import RAG checkpoints of transformers (`facebook/rag-*`): a reader's folder with a question encoder."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,6 @@ from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from retrievers.bound import QUESTION_ENCODER, binding
 
 _PARTS = ("question_encoder", "generator")
-
-
-def is_rag(source: str | Path) -> bool:
-    """Whether a folder or a Hugging Face name (owner/model) holds a RAG checkpoint; a file does not."""
-    place = Path(source)
-    if place.is_file() or not (place.is_dir() or re.fullmatch(r"\w[\w.-]*/[\w.-]+", str(source))):
-        return False  # the hub is not asked for the mistyped name of a file
-    try:
-        return bool(AutoConfig.from_pretrained(source).model_type == "rag")
-    except (OSError, ValueError, KeyError):
-        return False
 
 
 def import_rag(source: str | Path, out: Path, index: str | Path | None = None) -> Path:

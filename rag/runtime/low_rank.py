@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DIFFERENCE_FILE = "difference.safetensors"
-_LEFT, _RIGHT, _WHOLE = ".left", ".right", ".whole"
-_BASE, _SHA256 = "base", "base_sha256"
-_WEIGHTS = shutil.ignore_patterns("*.safetensors")
 
 
 def is_difference(folder: Path) -> bool:
@@ -43,9 +40,9 @@ def stated_base(folder: Path) -> tuple[str, str]:
             stated = tensors.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
-    if not stated.get(_BASE) or not stated.get(_SHA256):
+    if not stated.get("base") or not stated.get("base_sha256"):
         raise ArtifactError(f"{file} does not state the model that it is a difference from")
-    return stated[_BASE], stated[_SHA256]
+    return stated["base"], stated["base_sha256"]
 
 
 def add_difference(base: Mapping[str, Tensor], difference: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -64,63 +61,13 @@ def add_difference(base: Mapping[str, Tensor], difference: Mapping[str, Tensor])
         plain, _, side = name.rpartition(".")
         if plain not in state:
             raise ArtifactError(f"the difference names {plain!r}, which its base has not")
-        if f".{side}" == _RIGHT:
+        if side == "right":
             continue
         change = tensor.float()
-        if f".{side}" == _LEFT:
-            change = change @ difference[plain + _RIGHT].float()
+        if side == "left":
+            change = change @ difference[f"{plain}.right"].float()
         state[plain] = (state[plain].float() + change).to(state[plain].dtype)
     return state
-
-
-def low_rank_difference(
-    base: Mapping[str, Tensor], changed: Mapping[str, Tensor], rank: int
-) -> dict[str, Tensor]:
-    """What `add_difference` needs to get from `base` to `changed`, in float16.
-
-    Tensors that did not change are left out.
-
-    Source: Eckart and Young 1936: the first singular vectors are the best approximation of their rank.
-    """
-    import torch
-
-    stored: dict[str, Tensor] = {}
-    for name, before in base.items():
-        change = changed[name].float() - before.float()
-        if not change.any():
-            continue
-        if change.ndim != 2 or min(change.shape) <= rank:
-            stored[name + _WHOLE] = change.half()
-            continue
-        left, values, right = torch.linalg.svd(change, full_matrices=False)
-        root = values[:rank].sqrt()
-        stored[name + _LEFT] = (left[:, :rank] * root).half().contiguous()
-        stored[name + _RIGHT] = (root[:, None] * right[:rank]).half().contiguous()
-    return stored
-
-
-def write_difference(folder: Path, out: Path, *, rank: int = 64, base: str = "all-MiniLM-L6-v2") -> Path:
-    """Write an encoder as a folder with its difference from `base`.
-
-    Args:
-        folder: the encoder, with its tokenizer and settings, which are copied.
-        out: must not exist, or be empty.
-        rank: columns of the thin matrices.
-        base: name of the model that its training started from.
-
-    Raises:
-        ArtifactError: they are not networks of the same shape.
-    """
-    from rag.runtime.model_files import backbone_state, model_folder, weight_files, weights_sha256
-
-    start = model_folder(base)
-    before, after = backbone_state(start), backbone_state(folder)
-    wanted = {name: tensor for name, tensor in before.items() if name in after}
-    if not wanted or any(after[name].shape != tensor.shape for name, tensor in wanted.items()):
-        raise ArtifactError(f"{folder} was not trained from {base}: its weights have other names or shapes")
-    stated = {_BASE: base, _SHA256: weights_sha256(weight_files(start))}
-    _write(folder, out, DIFFERENCE_FILE, low_rank_difference(wanted, after, rank), stated)
-    return out
 
 
 def write_whole(folder: Path, out: Path) -> Path:
@@ -129,18 +76,14 @@ def write_whole(folder: Path, out: Path) -> Path:
     Args:
         out: must not exist, or be empty.
     """
-    from rag.runtime.model_files import backbone_state
-
-    _write(folder, out, "model.safetensors", backbone_state(folder), {"format": "pt"})
-    return out
-
-
-def _write(folder: Path, out: Path, name: str, tensors: dict[str, Tensor], stated: dict[str, str]) -> None:
-    """The folder's other files with these weights, as a whole or not at all."""
     from safetensors.torch import save_file
 
+    from rag.runtime.model_files import backbone_state
+
     check_target(out, folder=True, is_new=True)
+    tensors = {name: tensor.contiguous() for name, tensor in backbone_state(folder).items()}
     with replaced_folder(out) as temporary:
-        shutil.copytree(folder, temporary, ignore=_WEIGHTS, dirs_exist_ok=True)
-        save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, temporary / name, stated)
-        (temporary / name).chmod(0o644)
+        shutil.copytree(folder, temporary, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+        save_file(tensors, temporary / "model.safetensors", {"format": "pt"})
+        (temporary / "model.safetensors").chmod(0o644)
+    return out

@@ -217,8 +217,15 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
     if is_difference(folder):
         return add_difference(backbone_state(files[0].parent), read_tensors(files[-1]))
     state = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
-    prefix = _prefix(state)
-    return {plain_name(name, prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    bare: dict[str, Tensor] = {}
+    embedded = [p for p in _BASE_PREFIXES if any(name.startswith(f"{p}embeddings.") for name in state)]
+    prefix, old = next(iter(embedded), ""), (("gamma", "weight"), ("beta", "bias"))
+    for name in [name for name in state if name.startswith(prefix)]:
+        plain = name.removeprefix(prefix)
+        for before, now in old:
+            plain = plain.replace(f"LayerNorm.{before}", f"LayerNorm.{now}")
+        bare[plain] = state[name]
+    return bare
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
@@ -304,14 +311,3 @@ def save_tokenizer(tokenizer: Any, folder: Path) -> None:
         backend.no_truncation()
         backend.no_padding()
     tokenizer.save_pretrained(folder)
-
-
-def plain_name(name: str, prefix: str) -> str:
-    """A weight's name without prefix, and with LayerNorm's old gamma and beta as weight and bias."""
-    bare = name.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
-    return bare.replace("LayerNorm.beta", "LayerNorm.bias")
-
-
-def _prefix(names: Iterable[str]) -> str:
-    known = list(names)
-    return next((p for p in _BASE_PREFIXES if any(n.startswith(p + "embeddings.") for n in known)), "")

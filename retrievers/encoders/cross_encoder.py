@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +29,109 @@ _SENTENCE_TRANSFORMERS = "config_sentence_transformers.json"
 _HEADS = ("classifier", "pre_classifier", "score", "head")  # parameters that an encoder lacks
 
 
-@dataclass(frozen=True, slots=True)
-class PairModel:
-    """A sequence-classification network and how it reads pairs.
+class CrossEncoder:
+    """Scores how relevant passages are to questions, to re-rank them. Made by `load`.
 
     Attributes:
+        name: folder or hub name it came from.
         network: transformers model with one output, or two, of which the second is for "relevant".
+        tokenizer: of its folder.
         max_length: tokens after which a pair is cut, the longer text first.
         layout: layout of a passage, which is the second segment.
         prompt: put before every question.
     """
 
-    network: Any
-    tokenizer: Any
-    max_length: int
-    layout: PassageLayout
-    prompt: str = ""
+    def __init__(
+        self, name: str, network: Any, tokenizer: Any, max_length: int, layout: PassageLayout, prompt: str
+    ) -> None:
+        self.name, self.network, self.tokenizer = name, network, tokenizer
+        self.max_length, self.layout, self.prompt = max_length, layout, prompt
+
+    @classmethod
+    def load(
+        cls,
+        name_or_path: str | Path | None,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        max_length: int = 512,
+        layout: str | None = None,
+        train: bool = False,
+        dropout: float | None = None,
+        seed: int = 0,
+    ) -> CrossEncoder:
+        """Load a sequence-classification model, or make one of an encoder, to be trained.
+
+        Args:
+            name_or_path: folder or Hugging Face name, such as cross-encoder/ms-marco-MiniLM-L6-v2; None is
+                the embedded encoder.
+            device: "auto", "cpu" or "cuda"; a network to be trained is returned on the CPU.
+            precision: "auto", "fp32" or "bf16", for scoring.
+            layout: layout of a passage; None is the folder's, or else "{title} {text}".
+            train: load it to be trained, in fp32; an encoder gets a head of one output, drawn from `seed`.
+            dropout: replaces the configuration's dropout probabilities, if given.
+
+        Raises:
+            ArtifactError: no such model, it has no safetensors weights, it has more than two outputs, or, not
+                to be trained, it is no cross-encoder.
+            ConfigError: a setting is not valid.
+        """
+        from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+        folder, where = model_folder(name_or_path), resolve_device(device)
+        stated = read_config(folder)
+        layout = str(layout or stated.get(_LAYOUT_KEY) or _LAYOUT)
+        if layout == PAIR:
+            raise ConfigError(
+                "a cross-encoder reads the question as first segment: the passage must be one text",
+                hint=f"give a template such as {_LAYOUT}",
+            )
+        weight_files(folder)
+        architecture = (stated.get("architectures") or [""])[0]
+        wrong = f"{folder} is not a cross-encoder that can be loaded"
+        expected = "expected a sequence-classification model of transformers, or an encoder to train"
+        with loading(wrong, hint=expected):
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            classifies = "SequenceClassification" in architecture
+            if (classifies or not train) and not (classifies and config.num_labels in (1, 2)):
+                raise ArtifactError(
+                    f"{folder} is a {architecture or 'model without architecture'} with {config.num_labels} "
+                    "outputs, expected a SequenceClassification model with 1 or 2",
+                    hint="give a cross-encoder, for example cross-encoder/ms-marco-MiniLM-L6-v2, or train "
+                    "one: rag train reranker",
+                )
+            if not classifies:
+                config.num_labels = 1
+            set_dropout(config, dropout)
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)  # for a new head
+                network, report = AutoModelForSequenceClassification.from_pretrained(
+                    folder, config=config, use_safetensors=True, trust_remote_code=False,
+                    dtype=torch.float32, output_loading_info=True,
+                    attn_implementation=attention_for(config, where) if train else None,
+                )  # fmt: skip
+        missing = report["missing_keys"]
+        refuse_missing(folder, [name for name in missing if classifies or not name.startswith(_HEADS)])
+        setattr(network.config, _LAYOUT_KEY, layout)  # saved with the network
+        limit, prompt = min(max_length, position_limit(stated)), ""
+        if train:
+            if where == "cpu":
+                use_fast_dropout(network)
+            network.train()
+        else:
+            if (folder / _SENTENCE_TRANSFORMERS).is_file():  # the length is the tokenizer's
+                own = read_json(folder / _SENTENCE_TRANSFORMERS)
+                if own.get("model_type") == "CrossEncoder":
+                    limit = min(limit, tokenizer.model_max_length)
+                    prompt = (own.get("prompts") or {}).get(own.get("default_prompt_name")) or ""
+            dtype, base = resolve_precision(precision, where), network.base_model
+            if where == "cpu" and config.model_type in _FAST and FastBert.supports(base.config):
+                packed = _PackedBase(base, "bf16" if dtype == torch.bfloat16 else "fp32")
+                setattr(network, network.base_model_prefix, packed)
+                dtype = torch.float32  # of the head
+            network.to(where, dtype).eval()
+        return cls(str(name_or_path), network, tokenizer, limit, PassageLayout(layout), prompt)
 
     def logits(self, questions: Sequence[str], passages: Sequence[Passage]) -> tuple[torch.Tensor, int]:
         """Log-odds (n,) float32 that passage i is relevant to question i, n > 0; and the tokens read."""
@@ -65,77 +151,20 @@ class PairModel:
             read += rows
         return torch.cat(parts)[torch.tensor(read).argsort().to(parts[0].device)], sum(lengths)
 
+    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
+        """Log-odds (n,) float32 that passage i is relevant to question i; probabilities near 1 would not
+        tell passages apart.
 
-def load_pair_model(
-    name_or_path: str | Path | None,
-    *,
-    max_length: int = 512,
-    layout: str | None = None,
-    train_on: str | None = None,
-    dropout: float | None = None,
-    seed: int = 0,
-) -> PairModel:
-    """Load a cross-encoder in fp32, or make one of an encoder, to be trained.
-
-    Args:
-        name_or_path: folder or Hugging Face name; None is the embedded encoder.
-        layout: layout of a passage; None is the folder's, or else "{title} {text}".
-        train_on: device that it is trained on; an encoder gets a new head of one output, drawn from `seed`.
-        dropout: replaces the configuration's dropout probabilities, if given.
-
-    Raises:
-        ArtifactError: no such model, it has no safetensors weights, it has more than two outputs, or, not to
-            be trained, it is no cross-encoder.
-        ConfigError: the layout is not valid for a cross-encoder.
-    """
-    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
-
-    folder = model_folder(name_or_path)
-    stated = read_config(folder)
-    layout = str(layout or stated.get(_LAYOUT_KEY) or _LAYOUT)
-    if layout == PAIR:
-        raise ConfigError(
-            "a cross-encoder reads the question as first segment: the passage must be one text",
-            hint=f"give a template such as {_LAYOUT}",
-        )
-    weight_files(folder)
-    architecture = (stated.get("architectures") or [""])[0]
-    wrong = f"{folder} is not a cross-encoder that can be loaded"
-    expected = "expected a sequence-classification model of transformers, or an encoder to train"
-    with loading(wrong, hint=expected):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        classifies = "SequenceClassification" in architecture
-        if (train_on is None or classifies) and not (classifies and config.num_labels in (1, 2)):
-            raise ArtifactError(
-                f"{folder} is a {architecture or 'model without architecture'} with {config.num_labels} "
-                "outputs, expected a SequenceClassification model with 1 or 2",
-                hint="give a cross-encoder, for example cross-encoder/ms-marco-MiniLM-L6-v2, or train one: "
-                "rag train reranker",
-            )
-        if not classifies:
-            config.num_labels = 1
-        set_dropout(config, dropout)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # for a new head
-            network, found = AutoModelForSequenceClassification.from_pretrained(
-                folder, config=config, use_safetensors=True, trust_remote_code=False, dtype=torch.float32,
-                attn_implementation=None if train_on is None else attention_for(config, train_on),
-                output_loading_info=True,
-            )  # fmt: skip
-    refuse_missing(
-        folder, [name for name in found["missing_keys"] if classifies or not name.startswith(_HEADS)]
-    )
-    if train_on == "cpu":
-        use_fast_dropout(network)
-    setattr(network.config, _LAYOUT_KEY, layout)  # saved with the network
-    limit, prompt = min(max_length, position_limit(stated)), ""
-    if train_on is None and (folder / _SENTENCE_TRANSFORMERS).is_file():  # the length is the tokenizer's
-        own = read_json(folder / _SENTENCE_TRANSFORMERS)
-        if own.get("model_type") == "CrossEncoder":
-            limit = min(limit, tokenizer.model_max_length)
-            prompt = (own.get("prompts") or {}).get(own.get("default_prompt_name")) or ""
-    return PairModel(network.train(train_on is not None), tokenizer, limit, PassageLayout(layout), prompt)
+        Raises:
+            DataError: questions and passages differ in number.
+        """
+        if len(questions) != len(passages):
+            raise DataError(f"{len(questions)} questions for {len(passages)} passages, expected pairs")
+        if not questions:
+            return np.zeros(0, np.float32)
+        with torch.inference_mode():
+            logits, _ = self.logits(questions, passages)
+        return np.asarray(logits.cpu().numpy(), np.float32)
 
 
 def _log_odds(logits: torch.Tensor) -> torch.Tensor:
@@ -160,54 +189,3 @@ class _PackedBase(torch.nn.Module):
 
         hidden = self._fast.padded(input_ids, attention_mask, token_type_ids)
         return BaseModelOutputWithPooling(hidden, None if self.pooler is None else self.pooler(hidden))
-
-
-class CrossEncoder:
-    """Scores how relevant passages are to questions, to re-rank them.
-
-    Made by `load`. A model with one output gives its sigmoid, a model with two the probability of the second.
-
-    Attributes:
-        name: folder or hub name it came from.
-        device: "cpu" or "cuda".
-    """
-
-    def __init__(self, model: PairModel, *, name: str, device: str, dtype: torch.dtype) -> None:
-        self.name, self.device, self._model = name, device, model
-        base = model.network.base_model
-        if device == "cpu" and model.network.config.model_type in _FAST and FastBert.supports(base.config):
-            packed = _PackedBase(base, "bf16" if dtype == torch.bfloat16 else "fp32")
-            setattr(model.network, model.network.base_model_prefix, packed)
-            dtype = torch.float32  # of the head
-        model.network.to(device, dtype).eval()
-
-    @classmethod
-    def load(cls, name_or_path: str | Path, *, device: str = "auto", precision: str = "auto") -> CrossEncoder:
-        """Load a sequence-classification model; see `load_pair_model`.
-
-        Args:
-            name_or_path: folder or Hugging Face name, for example cross-encoder/ms-marco-MiniLM-L6-v2.
-            device: "auto", "cpu" or "cuda".
-            precision: "auto", "fp32" or "bf16".
-
-        Raises:
-            ArtifactError: no such model, it has no safetensors weights, or it has more than two outputs.
-            ConfigError: a setting is not valid.
-        """
-        model, where = load_pair_model(name_or_path), resolve_device(device)
-        return cls(model, name=str(name_or_path), device=where, dtype=resolve_precision(precision, where))
-
-    def score(self, questions: Sequence[str], passages: Sequence[Passage]) -> Float32:
-        """Log-odds (n,) float32 that passage i is relevant to question i; probabilities near 1 would not
-        tell passages apart.
-
-        Raises:
-            DataError: questions and passages differ in number.
-        """
-        if len(questions) != len(passages):
-            raise DataError(f"{len(questions)} questions for {len(passages)} passages, expected pairs")
-        if not questions:
-            return np.zeros(0, np.float32)
-        with torch.inference_mode():
-            logits, _ = self._model.logits(questions, passages)
-        return np.asarray(logits.cpu().numpy(), np.float32)

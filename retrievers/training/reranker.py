@@ -27,7 +27,7 @@ from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, train
-from retrievers.encoders.cross_encoder import PairModel, load_pair_model
+from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import split_examples
 from retrievers.training.config import ExamplesConfig
@@ -108,10 +108,9 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
 
 def _method(config: RerankerTrainConfig, run: Run) -> Method:
     # model
-    model = load_pair_model(
-        config.question_encoder, max_length=config.passage_tokens,
-        layout=config.layout, dropout=config.dropout,
-        train_on=run.device, seed=config.seed,
+    model = CrossEncoder.load(
+        config.question_encoder, device=run.device, max_length=config.passage_tokens, layout=config.layout,
+        train=True, dropout=config.dropout, seed=config.seed,
     )  # fmt: skip
     network = _named_parts(model.network.to(run.device))
     master = run.master(network)
@@ -178,20 +177,20 @@ def _cut(example: Example, depth: int) -> Example | None:
     return Example.labelled(example.id, example.question, (), example.positives, listed)
 
 
-def _step(model: PairModel, batch: Sequence[Group], world: World) -> Loss:
+def _step(model: CrossEncoder, batch: Sequence[Group], world: World) -> Loss:
     own = batch[world.share(len(batch))]
     scores, tokens = _scores(model, own)
     value = list_loss(scores, [len(passages) for _, passages in own]) / len(batch)
     return Loss(value, len(own), tokens)
 
 
-def _scores(model: PairModel, groups: Sequence[Group]) -> tuple[torch.Tensor, int]:
+def _scores(model: CrossEncoder, groups: Sequence[Group]) -> tuple[torch.Tensor, int]:
     questions = [question for question, passages in groups for _ in passages]
     return model.logits(questions, [passage for _, passages in groups for passage in passages])
 
 
 @torch.no_grad()
-def _measure(model: PairModel, held_out: Sequence[Example]) -> Mapping[str, float]:
+def _measure(model: CrossEncoder, held_out: Sequence[Example]) -> Mapping[str, float]:
     """{"nll", "list_mrr", "list_top1"}, the last two in percent: the best positive among its list."""
     model.network.eval()
     loss, ranks = 0.0, []
@@ -210,7 +209,7 @@ def _measure(model: PairModel, held_out: Sequence[Example]) -> Mapping[str, floa
 
 
 def _export(
-    folder: Path, model: PairModel, parts: torch.nn.ModuleDict, weights: Mapping[str, torch.Tensor]
+    folder: Path, model: CrossEncoder, parts: torch.nn.ModuleDict, weights: Mapping[str, torch.Tensor]
 ) -> None:
     parts.float().load_state_dict(dict(weights), strict=False)
     with replaced_folder(folder) as temporary:

@@ -16,8 +16,7 @@ from indexers.settings import BuildSettings
 from rag.cli.main import app
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Passage
-from rag.joint import rag_import
-from rag.joint.rag_import import import_rag, is_rag
+from rag.joint.rag_import import import_rag
 from rag.pipeline import Pipeline
 from readers.open import open_reader
 from retrievers.encoders.bi_encoder import BiEncoder
@@ -89,18 +88,10 @@ def test_a_checkpoint_answers_with_its_own_question_encoder(
     assert np.isfinite(expected).all()
 
 
-@pytest.mark.parametrize("name", ["mistyped", "./mistyped.cp", "/folder", "a/b/c.cp"])
-def test_the_hub_is_asked_for_names_of_its_form_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rag_import, "AutoConfig", None)
-    assert not is_rag(name)
-
-
 def test_what_is_no_checkpoint_or_does_not_fit_is_refused(
     made: tuple[Path, Path, Any], tmp_path: Path
 ) -> None:
     source, index, _ = made
-    assert is_rag(source)
-    assert not is_rag(index.parent / "passages")
     with pytest.raises(ArtifactError, match="no RAG checkpoint"):
         import_rag(index.parent / "passages", tmp_path / "a")
     wider = DPRConfig(vocab_size=len(tiny_tokenizer()), **{**SHAPE, "hidden_size": 48})

@@ -12,7 +12,7 @@ from transformers import (
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
 from retrievers.encoders import cross_encoder
-from retrievers.encoders.cross_encoder import CrossEncoder, load_pair_model
+from retrievers.encoders.cross_encoder import CrossEncoder
 
 PASSAGES = [Passage(str(n), "Danube" if n % 2 else "", "the river rises " * (n + 1)) for n in range(7)]
 
@@ -72,14 +72,16 @@ def test_a_pair_is_read_alike_whatever_else_is_asked(folder):
 def test_scores_of_roberta_are_transformers(tiny, tmp_path):
     torch.manual_seed(0)
     config = XLMRobertaConfig(**{**tiny.config(), "num_labels": 1, "type_vocab_size": 2})
-    XLMRobertaForSequenceClassification(config).save_pretrained(tmp_path)
+    plain = XLMRobertaForSequenceClassification(config).eval()
+    plain.save_pretrained(tmp_path)
     tiny.tokenizer(tmp_path)
     questions = [f"who wrote {n}" for n in range(7)]
-    found = CrossEncoder.load(tmp_path, precision="fp32")
-    with torch.no_grad():
-        wanted, _ = load_pair_model(tmp_path).logits(questions, PASSAGES)
-    assert wanted.std() > 0.01
-    np.testing.assert_allclose(found.score(questions, PASSAGES), wanted, atol=1e-4)
+    encoder = CrossEncoder.load(tmp_path, precision="fp32")
+    scores = encoder.score(questions, PASSAGES)
+    encoder.network = plain
+    expected = encoder.score(questions, PASSAGES)
+    assert expected.std() > 0.01
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
 def test_length_and_prompt_of_sentence_transformers_are_read(folder, tmp_path):
@@ -93,7 +95,7 @@ def test_length_and_prompt_of_sentence_transformers_are_read(folder, tmp_path):
     texts = [f"{p.title} {p.text}" if p.title else p.text for p in PASSAGES]
     expected = peer.predict([("wrote", text) for text in texts], activation_fn=torch.nn.Identity())
     np.testing.assert_allclose(ours.score(["wrote"] * 7, PASSAGES), expected, atol=1e-4)
-    assert load_pair_model(tmp_path, train_on="cpu").prompt == ""  # what is trained is saved without it
+    assert CrossEncoder.load(tmp_path, train=True).prompt == ""  # what is trained is saved without it
 
 
 def test_other_models_are_refused(tiny, tiny_bert, tmp_path):
@@ -104,4 +106,4 @@ def test_other_models_are_refused(tiny, tiny_bert, tmp_path):
     with pytest.raises(ArtifactError, match="with 5 outputs"):
         CrossEncoder.load(folder_with(tiny, tmp_path, 5))
     with pytest.raises(ConfigError, match="must be one text"):
-        load_pair_model(tiny_bert, layout="pair")
+        CrossEncoder.load(tiny_bert, layout="pair")

@@ -15,7 +15,7 @@ from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from rag.training.distributed import World
 from rag.training.run_log import read_metrics
-from retrievers.encoders.cross_encoder import CrossEncoder, load_pair_model
+from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.training.reranker import RerankerTrainConfig, _step, list_loss, train_reranker
 
 
@@ -45,7 +45,7 @@ def test_the_loss_and_its_gradient_equal_brute_force() -> None:
 
 
 def test_processes_share_a_batch(tiny_bert: Path) -> None:
-    model = load_pair_model(tiny_bert, train_on="cpu", dropout=0.0, max_length=32)
+    model = CrossEncoder.load(tiny_bert, train=True, dropout=0.0, max_length=32)
     passages = [Passage(str(n), "", "the river " + "ab"[n % 2] * (n + 1)) for n in range(7)]
     batch = [("who a", passages[:3]), ("who b", passages[3:5]), ("who a b", passages[5:])]
 
@@ -98,7 +98,7 @@ def test_what_was_learnt_ranks_and_is_a_cross_encoder(tmp_path: Path, tiny_bert:
     judge = CrossEncoder.load(folder, precision="fp32")
     pairs = ["who wrote a"] * 2, [Passage("1", "", "the river b"), Passage("2", "", "the river z")]
     odds = judge.score(*pairs)
-    again = load_pair_model(folder, train_on="cpu")  # goes on from what it has, with its own head
+    again = CrossEncoder.load(folder, train=True)  # goes on from what it has, with its own head
     with torch.no_grad():
         np.testing.assert_allclose(again.logits(*pairs)[0], odds, atol=1e-4)
     written = (folder / "tokenizer.json").read_bytes()
@@ -118,8 +118,8 @@ def test_the_preset_raises_the_head_of_any_base(tiny: Any, tmp_path: Path, base:
             "learning_rate": 1e-12, "weight_decay": 0.0, "max_steps": 2, "precision": "fp32", "threads": 1,
         },
     )  # fmt: skip
-    before = load_pair_model(start, train_on="cpu", seed=chosen.seed).network.state_dict()
-    after = load_pair_model(train_reranker(chosen), train_on="cpu").network.state_dict()
+    before = CrossEncoder.load(start, train=True, seed=chosen.seed).network.state_dict()
+    after = CrossEncoder.load(train_reranker(chosen), train=True).network.state_dict()
     moved = {name for name, tensor in before.items() if (after[name] - tensor).abs().max() > 1e-5}
     assert {name for name in before if name.startswith(("classifier", "head", "score"))} <= moved
     assert {name for name in moved if "layers." in name or "layer." in name or "embed" in name} == set()
@@ -148,9 +148,9 @@ def test_what_cannot_work_is_refused(
 def test_what_it_was_trained_to_read_is_what_it_reads(tmp_path: Path, tiny_bert: Path) -> None:
     train = kinds_file(tmp_path / "kinds.json", 16)
     folder = train_reranker(config(tmp_path / "run", train, tiny_bert, layout="{text} {title}", max_steps=1))
-    assert load_pair_model(folder).layout.layout == "{text} {title}"
-    assert load_pair_model(folder, layout="{text}").layout.layout == "{text}"
+    assert CrossEncoder.load(folder).layout.layout == "{text} {title}"
+    assert CrossEncoder.load(folder, layout="{text}").layout.layout == "{text}"
     pairs = ["who wrote"], [Passage("1", "the danube", "the river b")]
-    scores = [float(load_pair_model(folder, layout=layout).logits(*pairs)[0].detach())
+    scores = [float(CrossEncoder.load(folder, layout=layout, precision="fp32").logits(*pairs)[0].detach())
               for layout in (None, "{text} {title}", "{title} {text}")]  # fmt: skip
     assert scores[0] == scores[1] != scores[2]
