@@ -162,7 +162,7 @@ def save(index: Index, opened: OpenSettings, place: Path, *, overwrite: bool) ->
 
 def _with_absolute_paths(rerank: str) -> str:
     """A re-ranker whose folder and index of token vectors are named by absolute paths."""
-    parts = re.split(r"(,|^\w+:|tokens=)", rerank)
+    parts = re.split(r"(,|tokens=)", rerank)
     return "".join(str(Path(part).resolve()) if part and Path(part).is_dir() else part for part in parts)
 
 
@@ -217,15 +217,15 @@ def _check_scores(reader: str, known: Mapping[str, Any], searched: str, index: I
             )
 
 
-def _relevance_of(reader: Any, precision: str, folder: str) -> ReaderRelevance:
-    """An extractive reader as a scorer of passages: that of the folder, or else `reader`."""
+def _relevance_of(reader: Any, precision: str) -> ReaderRelevance:
+    """An extractive reader as a scorer of passages."""
     from readers.extractive.likelihood import ReaderRelevance
     from readers.extractive.reader import ExtractiveReader
 
-    opened = _open_reader(folder or reader, precision, None)
+    opened = _open_reader(reader, precision, None)
     if not isinstance(opened, ExtractiveReader):
-        what = f"{folder or 'the reader'} is a {type(opened).__name__}, which cannot re-rank passages"
-        raise ConfigError(what, hint="name an extractive one after reader:")
+        what = f"the reader is a {type(opened).__name__}, which cannot re-rank passages"
+        raise ConfigError(what, hint="answer with an extractive one, or give a re-ranker's folder")
     return ReaderRelevance(opened)
 
 

@@ -30,7 +30,6 @@ from retrievers.protocols import PairScorer, Passages, PathRetriever, Retriever
 DEFAULT_FUSION = Fusion("weighted", (1.0, 0.5), normalize="std")
 _log = get_logger(__name__)
 _READER = "reader"
-_KINDS = ("colbert", "cross-encoder", _READER)
 _PASSAGES_AT_ONCE = 3200  # passages whose token vectors are in memory together
 
 
@@ -132,39 +131,31 @@ class RerankOptions(Config):
         return value
 
 
-def parse_rerank(text: str) -> tuple[str, str, RerankOptions]:
-    """Parse a re-ranker: `FOLDER`, perhaps after one of the kinds and a colon, then options.
+def parse_rerank(text: str) -> tuple[str, RerankOptions]:
+    """Parse a re-ranker: `FOLDER`, or `reader`, the extractive reader that answers, then options.
 
     Returns:
-        Its kind ("" if the folder's files decide), its folder or hub name ("" for `reader` alone, the
-        extractive reader that answers), its options.
+        Its folder or hub name ("reader" for the reader), and its options.
 
     Raises:
         ConfigError: there is no folder, or no such option.
 
     Example:
-        >>> kind, folder, options = parse_rerank("colbert:models/colbert,depth=50,fusion=std:1,0.5")
-        >>> kind, folder, options.depth, options.fusion
-        ('colbert', 'models/colbert', 50, 'std:1,0.5')
-        >>> parse_rerank("cross-encoder/ms-marco-MiniLM-L6-v2")[:2]
-        ('', 'cross-encoder/ms-marco-MiniLM-L6-v2')
-        >>> parse_rerank("reader,depth=20")[:2]
-        ('reader', '')
+        >>> folder, options = parse_rerank("models/colbert,depth=50,fusion=std:1,0.5")
+        >>> folder, options.depth, options.fusion
+        ('models/colbert', 50, 'std:1,0.5')
+        >>> parse_rerank("reader,depth=20")[0]
+        'reader'
     """
-    named, _, given = text.partition(",")
-    kind, colon, name = named.partition(":")
-    if named == _READER and not Path(named).exists():
-        kind, name = _READER, ""
-    elif not colon or kind not in _KINDS:
-        kind, name = "", named
-    if kind != _READER and (not name.strip() or (name in _KINDS and not Path(name).exists())):
-        raise ConfigError(f"rerank is {text!r}", hint=f"give a folder, perhaps after {':, '.join(_KINDS)}:")
-    parts = [part for part in re.split(r",(?=[^,]*=)", given) if part]  # the value of fusion contains commas
+    name, _, stated = text.partition(",")
+    if not name.strip() or re.match("(colbert|cross-encoder|reader):", name):
+        raise ConfigError(f"rerank is {text!r}", hint="give a folder alone: its files say what it is")
+    parts = [part for part in re.split(r",(?=[^,]*=)", stated) if part]  # the value of fusion contains commas
     try:
         options = load_config(RerankOptions, overrides=parse_overrides(parts))
     except ConfigError as error:
         raise ConfigError(f"rerank {text!r}: {error}") from error
-    return kind, name, options
+    return name, options
 
 
 def reranked(
@@ -174,21 +165,21 @@ def reranked(
     *,
     precision: str = "auto",
     device: str = "auto",
-    reader: Callable[[str], PairScorer] | None = None,
+    reader: Callable[[], PairScorer] | None = None,
 ) -> RerankingRetriever:
     """Add re-ranking to a retriever.
 
     Args:
         first: any retriever over `index` but a multi-hop one.
         spec: the re-ranker, see `parse_rerank`.
-        reader: opens the reader of a folder as a scorer; "" is the reader that answers.
+        reader: opens the reader that answers as a scorer.
 
     Raises:
         ConfigError: `spec` cannot be understood, or the first stage finds paths.
-        ArtifactError: there is no such model, or it is of another kind.
+        ArtifactError: there is no such model.
         MismatchedArtifactError: the index given as `tokens` was made by another model or from other passages.
     """
-    kind, name, options = parse_rerank(spec)
+    name, options = parse_rerank(spec)
     if isinstance(first, PathRetriever):
         raise ConfigError(
             "multi-hop paths cannot be re-ranked: passages of later hops do not match the question alone",
@@ -197,15 +188,15 @@ def reranked(
     stored = index.tokens if options.tokens is None else _token_vectors(options.tokens, index)
     scorer: PairScorer | LateInteraction
     identity: dict[str, Any] = {}
-    if kind == _READER:
+    if name == _READER and not Path(name).exists():
         if reader is None:
             raise ConfigError(
                 "there is no reader to re-rank with", hint="search with `rag.pipeline.Pipeline`"
             )
-        scorer = reader(name)
-        identity = {"kind": kind, "name": scorer.name}
+        scorer = reader()
+        identity = {"kind": _READER, "name": scorer.name}
     else:
-        scorer, identity = _open_scorer(kind, name, stored, precision, device)
+        scorer, identity = _open_scorer(name, stored, precision, device)
     if options.tokens is not None and "token_bits" not in identity:
         why = (
             scorer.differences
@@ -223,24 +214,24 @@ def reranked(
 
 
 def _open_scorer(
-    kind: str, name: str, stored: TokenIndex | None, precision: str, device: str
+    name: str, stored: TokenIndex | None, precision: str, device: str
 ) -> tuple[PairScorer | LateInteraction, dict[str, Any]]:
-    """The model of a folder, and its description; the folder's files decide what it is if `kind` is empty."""
+    """The model of a folder, and its description; the folder's files decide what it is."""
     folder = model_folder(name)
-    if not kind:
-        config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-        is_cross = "SequenceClassification" in (config.get("architectures") or [""])[0]
-        kind = "cross-encoder" if is_cross else "colbert"
-    identity: dict[str, Any] = {"kind": kind, "name": name}
-    if kind == "colbert":
-        late = LateInteraction(name, precision=precision, device=device, stored=stored)
-        identity["weights_sha256"] = late.encoder.identity.weights_sha256  # the backbone's and the head's
-        identity |= {} if late.stored is None else {"token_bits": late.stored.info["bits"]}
-        return late, identity
-    identity["weights_sha256"] = weights_sha256(weight_files(folder))
-    from retrievers.encoders.cross_encoder import CrossEncoder
+    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    if "SequenceClassification" in (config.get("architectures") or [""])[0]:
+        from retrievers.encoders.cross_encoder import CrossEncoder
 
-    return CrossEncoder.load(name, precision=precision, device=device), identity
+        identity = {
+            "kind": "cross-encoder",
+            "name": name,
+            "weights_sha256": weights_sha256(weight_files(folder)),
+        }
+        return CrossEncoder.load(name, precision=precision, device=device), identity
+    late = LateInteraction(name, precision=precision, device=device, stored=stored)
+    weights = late.encoder.identity.weights_sha256  # the backbone's and the head's
+    bits = {} if late.stored is None else {"token_bits": late.stored.info["bits"]}
+    return late, {"kind": "colbert", "name": name, "weights_sha256": weights, **bits}
 
 
 def _token_vectors(place: Path, searched: Index) -> TokenIndex:
@@ -270,8 +261,6 @@ class RerankingRetriever:
         and Beyond", section 3.2.2.
     """
 
-    names = ("re-ranker", "first stage")
-
     def __init__(
         self, first: Retriever, passages: Passages, scorer: PairScorer | LateInteraction, *, depth: int = 100,
         fusion: Fusion | None = None, identity: dict[str, Any] | None = None,
@@ -299,20 +288,6 @@ class RerankingRetriever:
                 _with_first_stage([*best, *_behind(best, hits, self.depth)][:top_k], hits)
                 for best, hits in zip(fused, found, strict=True)
             ]
-
-    def lists(
-        self,
-        questions: Sequence[str],
-        top_k: int,
-        *,
-        timer: StageTimer | None = None,
-        selected: Selection | None = None,
-    ) -> list[list[list[Hit]]]:
-        """The hits that are scored, in the re-ranker's order and with its scores, and as they were found."""
-        depth = max(1, min(self.depth, len(self.passages)))
-        judged = self.first.search(questions, depth, timer=timer, selected=selected)
-        with stage(timer, "rerank"):
-            return [self._rescored(questions, judged), judged]
 
     def _rescored(self, questions: Sequence[str], lists: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
         """The hits of each question by the scorer's scores, best first."""

@@ -85,6 +85,11 @@ def load_backbone(
     """
     raw = read_config(folder)
     stated, named = raw["model_type"], (raw.get("architectures") or [""])[0]
+    if stated == "longformer":
+        raise ConfigError(
+            f"{folder} is a Longformer, whose global attention is not computed here",
+            hint="take an encoder that attends to all tokens, such as ModernBERT",
+        )
     weight_files(folder)  # refuses pickled weights with a hint, before transformers looks for them
     config = load_config(folder)
     from transformers import AutoModel, AutoModelForTextEncoding, BertModel
@@ -181,38 +186,15 @@ def has_segments(config: Any) -> bool:
     return int(getattr(config, "type_vocab_size", 0) or 0) > 1
 
 
-def run_backbone(
-    model: Any,
-    ids: Tensor,
-    mask: Tensor,
-    types: Tensor | None = None,
-    *,
-    question: bool = False,
-    **wanted: Any,
-) -> Any:
+def run_backbone(model: Any, ids: Tensor, mask: Tensor, types: Tensor | None = None, **options: Any) -> Any:
     """Output of the model for padded token ids; its first part are the last hidden states (n, L, H).
 
     Args:
         ids, mask: (n, L) int64; the mask is 1 on tokens, 0 on padding.
         types: (n, L) int64 segments; left out where the model has none.
-        question: whether the text begins with a question that all tokens should attend to.
-
-    Note:
-        Longformer's tokens see their neighbours only; those of global attention see all and are seen by all:
-        the first token, which classification heads and retrievers read, or the whole question.
-
-    Source: Beltagy et al. 2020, "Longformer: The Long-Document Transformer", section 3.1.
     """
-    inputs = {"input_ids": ids, "attention_mask": mask}
-    if types is not None and has_segments(model.config):
-        inputs["token_type_ids"] = types
-    if model.config.model_type == "longformer":
-        seen = torch.zeros_like(ids)
-        seen[:, 0] = 1
-        if question:
-            seen = ((ids == model.config.sep_token_id).cumsum(1) == 0).long() | seen
-        inputs["global_attention_mask"] = seen
-    return model(**inputs, **wanted)
+    segments = {} if types is None or not has_segments(model.config) else {"token_type_ids": types}
+    return model(input_ids=ids, attention_mask=mask, **segments, **options)
 
 
 def token_vectors(model: Any, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:

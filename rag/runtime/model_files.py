@@ -35,7 +35,7 @@ _WANTED = (
     "*.metadata",  # metadata file of an original ColBERT checkpoint
 )
 _BASE_PREFIXES = ("ctx_encoder.bert_model.", "question_encoder.bert_model.", "bert.", "roberta.", "model.")
-_POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
+_POSITIONS_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 TOWER_SEPARATOR = " + "  # between the names of a passage and a question tower
 TOWER_NAMES = (("passage_encoder", "query_encoder"), ("ctx_encoder", "question_encoder"))
 

@@ -175,7 +175,7 @@ class SpanModel(LogitsModel):
         """Logits of R rows of L tokens."""
         early = self.skim_head is not None and self.training
         inputs = (input_ids, attention_mask, token_types)
-        output = run_backbone(self.encoder, *inputs, question=True, output_hidden_states=early)
+        output = run_backbone(self.encoder, *inputs, output_hidden_states=early)
         hidden = output[0].float()  # (R, L, D)
         skim = None
         if self.skim_head is not None and early:

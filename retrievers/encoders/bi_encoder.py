@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from rag.runtime.model_files import (
     weight_files,
     weights_sha256,
 )
-from retrievers.encoders.layout import PAIR, PassageLayout
+from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.encoders.tower import TowerModel
@@ -47,15 +46,14 @@ class BiEncoder:
 
     Made by `load`. Implements `indexers.protocols.PassageEncoder`.
 
-    Texts are tokenised in a background thread while the model works on the window before, sorted by length
-    within windows of 8,192 and cut into batches by token count; each core computes whole batches. Vectors
-    come back in the order of the texts. The same call gives the same bytes, however many cores there are.
+    Texts are sorted by length within windows of 8,192 and cut into batches by token count; each core computes
+    whole batches. Vectors come back in the order of the texts. The same call gives the same bytes, however
+    many cores there are.
 
     Attributes:
         identity: everything that decides which vector a text gets.
         precision: "fp32" or "bf16" for passages, with "auto" resolved.
         query_precision: "fp32" or "bf16" for questions.
-        device: "cpu" or "cuda".
     """
 
     def __init__(
@@ -70,7 +68,6 @@ class BiEncoder:
         self._passage, self._query = passage, query
         self.identity = identity
         self.precision, self.query_precision = passage.precision, query.precision
-        self.device = passage.device
         self.batch_size = batch_size
         self._layout = layout
         self._pool = CorePool()
@@ -122,7 +119,10 @@ class BiEncoder:
             (1, 384)
         """
         where = resolve_device(device)
-        how, how_queries = _precisions(precision, where)
+        how = "bf16" if resolve_precision(precision, where) == torch.bfloat16 else "fp32"
+        # questions are short, and rounding both sides moves twice as many passages over the edge of the best
+        # ten as rounding one
+        how_queries = "fp32" if precision == "auto" else how
         if normalize not in ("auto", True, False):
             raise ConfigError(f"normalize is {normalize!r}, expected True, False or 'auto'")
         changes: dict[str, Any] = {
@@ -263,15 +263,10 @@ class BiEncoder:
     def _encode(
         self, side: _Side, tokenize: Callable[[int, int], list[list[int]]], n: int, *, question: bool = False
     ) -> Vectors:
-        parts: list[Vectors] = []
-        spans = [(start, min(start + WINDOW_ROWS, n)) for start in range(0, n, WINDOW_ROWS)]
-        with ThreadPoolExecutor(1, thread_name_prefix="tokenize") as background:
-            coming = [background.submit(tokenize, *spans[0])] if spans else []
-            for number in range(len(spans)):
-                sequences = coming.pop().result()
-                if number + 1 < len(spans):
-                    coming.append(background.submit(tokenize, *spans[number + 1]))
-                parts.append(self._encode_window(side, sequences, question))
+        parts = [
+            self._encode_window(side, tokenize(start, min(start + WINDOW_ROWS, n)), question)
+            for start in range(0, n, WINDOW_ROWS)
+        ]
         return Vectors.joined(parts) if parts else Vectors(torch.empty(0, self.dim))
 
     def _encode_window(self, side: _Side, sequences: list[list[int]], question: bool) -> Vectors:
@@ -321,25 +316,8 @@ class _Side:
 
 def _name(name_or_path: str | Path | None, query_encoder: str | Path | None) -> str:
     """A name that loads it from any working directory: "passage tower + question tower"."""
-    names = [name_or_path] if query_encoder is None else [name_or_path, query_encoder]
-    return TOWER_SEPARATOR.join(
-        EMBEDDED_ENCODER_NAMES[0]
-        if name is None
-        else str(Path(name).resolve())
-        if Path(name).is_dir()
-        else str(name)
-        for name in names
-    )
-
-
-def _precisions(precision: str, device: str) -> tuple[str, str]:
-    """For passages and for questions.
-
-    Where "auto" takes bf16 for passages it still takes fp32 for questions: they are short, and rounding both
-    sides moves twice as many passages over the edge of the best ten as rounding one.
-    """
-    name = "bf16" if resolve_precision(precision, device) == torch.bfloat16 else "fp32"
-    return name, "fp32" if precision == "auto" else name
+    names = [name_or_path or EMBEDDED_ENCODER_NAMES[0]] + ([] if query_encoder is None else [query_encoder])
+    return TOWER_SEPARATOR.join(str(Path(n).resolve() if Path(n).is_dir() else n) for n in names)
 
 
 def _files(settings: EncoderSettings) -> list[Path]:
@@ -354,9 +332,4 @@ def _check_towers(passage: _Side, query: _Side) -> None:
             f"the vectors of {a.weights_dir} have {passage.dim} dimensions, normalised: {a.normalize}; "
             f"those of {b.weights_dir} have {query.dim}, normalised: {b.normalize}",
             hint="give the two towers of one model",
-        )
-    if a.kind == "dpr" and a.layout != PAIR:
-        log.warning(
-            "%s is a DPR model, trained on (title, text) pairs, but layout is %r; expected %r",
-            *(a.weights_dir, a.layout, PAIR),
         )

@@ -36,7 +36,7 @@ from rag.runtime.model_files import (
     weight_files,
     weights_sha256,
 )
-from retrievers.encoders.layout import PassageLayout, passage_prompt, render_queries
+from retrievers.encoders.layout import PAIR, PassageLayout, passage_prompt, render_queries
 from retrievers.encoders.word_cache import WordCache
 
 POOLING = "static"
@@ -59,17 +59,14 @@ class StaticEncoder:
     Attributes:
         identity: everything that decides which vector a text gets.
         vectors: (V, D) one per token.
-        precision, query_precision: "fp32".
-        device: "cpu".
     """
-
-    precision = query_precision = "fp32"
-    device = "cpu"
 
     def __init__(self, vectors: Float32, tokenizer: Any, identity: EncoderIdentity) -> None:
         self.identity = identity
         self.vectors, self._tokenizer = vectors, tokenizer
         self._tokens = WordCache(tokenizer, identity.max_length)
+        if identity.layout == PAIR:
+            raise ConfigError("a static encoder reads no pairs", hint=f"give a layout such as {LAYOUT}")
         self._layout = PassageLayout(identity.layout)
         self._done: Callable[[int], None] = lambda count: None
 
@@ -150,10 +147,7 @@ class StaticEncoder:
 
     def passage_tokens(self, titles: Sequence[str], texts: Sequence[str]) -> tuple[Int32, Int64]:
         """Token ids (T,) of n passages end to end, and where each begins and ends (n + 1,)."""
-        first, second = self._layout.render(titles, texts, prefix=self.identity.passage_prefix)
-        if second is not None:
-            first = [f"{one} {other}".strip() for one, other in zip(first, second, strict=True)]
-        return self.tokens(first)
+        return self.tokens(self._layout.render(titles, texts, prefix=self.identity.passage_prefix)[0])
 
     def tokens(self, texts: Sequence[str]) -> tuple[Int32, Int64]:
         """Token ids (T,) of n texts end to end, without prefixes, and where each begins and ends (n + 1,)."""

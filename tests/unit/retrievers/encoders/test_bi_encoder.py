@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from indexers.embeddings import encode_corpus
-from indexers.passage_writer import PassageStoreWriter
-from indexers.passages import PassageStore
-from indexers.protocols import PassageEncoder, ReportingEncoder
+from indexers.protocols import ReportingEncoder
 from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage, Query
 from rag.runtime import hardware
@@ -35,12 +32,6 @@ def encoder(tiny_bert):
     return BiEncoder.load(tiny_bert, precision="fp32")
 
 
-def test_it_is_a_passage_encoder(encoder):
-    assert isinstance(encoder, PassageEncoder)
-    assert isinstance(encoder, ReportingEncoder)
-    assert encoder.dim == encoder.identity.dim == 32
-
-
 def test_order_and_odd_texts(encoder):
     together = encoder.encode_passages(TITLES, TEXTS)
     alone = np.concatenate([encoder.encode_passages([a], [b]) for a, b in zip(TITLES, TEXTS, strict=True)])
@@ -50,12 +41,9 @@ def test_order_and_odd_texts(encoder):
     np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
-def test_nothing_to_encode(encoder):
-    assert encoder.encode_passages([], []).shape == (0, 32)
-    assert encoder.encode_questions([]).shape == (0, 32)
-
-
-def test_titles_must_match(encoder):
+def test_nothing_to_encode_and_titles_that_do_not_match(encoder):
+    assert isinstance(encoder, ReportingEncoder)
+    assert encoder.encode_passages([], []).shape == encoder.encode_questions([]).shape == (0, encoder.dim)
     with pytest.raises(DataError, match="1 titles for 2 texts"):
         encoder.encode_passages(["a"], ["b", "c"])
 
@@ -77,21 +65,13 @@ def test_the_same_call_gives_the_same_bytes(tiny_bert):
     assert first.tobytes() == second.tobytes()
 
 
-def test_progress_is_told_within_a_shard_and_vectors_stay(tiny_bert, tmp_path, monkeypatch):
-    encoder = BiEncoder.load(tiny_bert, precision="fp32", batch_size=3)
-    texts = [f"text {n} " * (n % 9) for n in range(50)]
-    with PassageStoreWriter(tmp_path / "passages") as writer:
-        writer.add_many(Passage(str(n), "a title", text) for n, text in enumerate(texts))
-    store = PassageStore.open(tmp_path / "passages")
-    told: list[int] = []
-    monkeypatch.setattr("indexers.embeddings.Progress.update", lambda self, n=1: told.append(n))
-    shards = encode_corpus(tmp_path / "vectors", store, encoder, "float32", shard_rows=30)
-    assert sum(told) == 50
-    assert len(told) >= 10 + 7  # by batches of the shards
-    expected = np.concatenate(
-        [encoder.encode_passages(["a title"] * len(part), part) for part in (texts[:30], texts[30:])]
+def test_progress_is_told_batch_by_batch(tiny_bert, encoder):
+    texts, told = [f"text {n} " * (n % 9) for n in range(50)], []
+    small = BiEncoder.load(tiny_bert, precision="fp32", batch_size=3).reporting(told.append)
+    np.testing.assert_allclose(
+        small.encode_passages(texts, texts), encoder.encode_passages(texts, texts), atol=1e-5
     )
-    assert shards.rows(np.arange(50)).tobytes() == expected.tobytes()
+    assert (sum(told), max(told)) == (50, 3)
 
 
 def test_settings_reach_the_vectors_and_the_identity(tiny_bert, encoder):
@@ -124,18 +104,19 @@ def test_guesses_are_said_once_and_not_when_settled(tiny_bert, caplog):
         assert not caplog.records
 
 
-def test_passages_over_the_length_are_said_once(tiny, tiny_bert, tmp_path, caplog):
+def test_what_is_cut_is_said_once(tiny, tiny_bert, tmp_path, caplog):
     tiny.late_interaction(tmp_path / "tokens")
-    for folder in (tiny_bert, tmp_path / "tokens"):
+    for folder, limit in ((tiny_bert, 8), (tmp_path / "tokens", 32)):
         encoder = BiEncoder.load(folder, precision="fp32", max_length=8)
         caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            encoder.passage_tokens(["", ""], ["danube", "text text"])
-            encoder._queries([Query("the " * 90)])
-            assert "passages are longer than" not in caplog.text
-            for _ in range(2):
-                encoder.passage_tokens(["river", "", ""], ["the " * 7, "text", "the " * 40])
+        encoder.passage_tokens(["", ""], ["danube", "text text"])
+        encoder.question_tokens(["the river"])
+        assert "longer than" not in caplog.text
+        for _ in range(2):
+            encoder.passage_tokens(["river", "", ""], ["the " * 7, "text", "the " * 40])
+            encoder.question_tokens(["the river " * 40, "the river"])
         assert caplog.text.count("2 of 3 passages are longer than the 8 tokens") == 1
+        assert caplog.text.count(f"1 of 2 questions are longer than the {limit} tokens") == 1
 
 
 @pytest.mark.parametrize(
@@ -240,7 +221,8 @@ def test_questions_are_read_with_a_straight_apostrophe_in_training_and_search(ti
     tokens = RetrieverTokenizer(read_settings(tiny_bert), read_settings(tiny_bert))
     assert tokens.queries([Query(curly)]) == tokens.queries([Query(straight)])
     assert (encoder.encode_questions([curly]) == encoder.encode_questions([straight])).all()
-    assert tokens.passages([""], [curly]) != tokens.passages([""], [straight])  # passages stay as they are
+    passages = [tokens.passages([Passage("", "", text)]) for text in (curly, straight)]
+    assert passages[0] != passages[1]  # they stay as they are
 
 
 def test_a_question_with_passages_is_read_in_search_as_in_training(encoder, tiny_bert):
@@ -254,14 +236,3 @@ def test_a_question_with_passages_is_read_in_search_as_in_training(encoder, tiny
     np.testing.assert_array_equal(
         encoder.encode_queries(queries[1:]), encoder.encode_questions(["who’s there"])
     )
-
-
-def test_questions_that_are_cut_are_counted_once(tiny, tmp_path, caplog):
-    tiny.late_interaction(tmp_path / "model")
-    encoder = BiEncoder.load(tmp_path / "model")
-    with caplog.at_level(logging.WARNING):
-        encoder.question_tokens(["the river"])
-        assert "longer than" not in caplog.text
-        for _ in range(2):
-            encoder.question_tokens(["the river " * 40, "the river"])
-    assert caplog.text.count("1 of 2 questions are longer than the 32 tokens") == 1
