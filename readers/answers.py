@@ -1,13 +1,11 @@
 """Read what was retrieved: answers with evidence, by any reader."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rag.core.types import Answer, AnswerSet, Evidence, Paths, RankedPassages
-from rag.data.sentences import Spans
 from readers.paths import hop_scores
-from readers.protocols import Citation, ReadAnswer, Reader, ReadResult, readable
-
-_NO_ANSWER = ReadResult((), 1.0)
+from readers.protocols import Reader, readable
 
 
 def counts_scores(reader: object) -> bool:
@@ -43,7 +41,7 @@ def read_answers(
         index_version: version of the index they came from.
     """
     of_paths = [any(len(path) > 1 for path in own) for own in paths]
-    read: dict[int, ReadResult] = {}
+    read: dict[int, AnswerSet] = {}
     for several in (False, True):
         numbers = [n for n, found in enumerate(retrieved) if found and of_paths[n] == several]
         if not numbers:
@@ -59,39 +57,20 @@ def read_answers(
         read.update(zip(numbers, results, strict=True))
     answers = []
     for n, question in enumerate(questions):
-        result = read.get(n, _NO_ANSWER)
-        given = tuple(_with_evidence(answer, retrieved[n]) for answer in result.answers)
-        answers.append(
-            AnswerSet(
-                question,
-                given,
-                result.no_answer_confidence,
-                index_version,
-                {},
-                result.reading,
-                result.failure,
-            )
-        )
+        result = read.get(n) or AnswerSet(question, (), 1.0)
+        own = tuple(_as_retrieved(answer, retrieved[n]) for answer in result.answers)
+        answers.append(replace(result, answers=own, index_version=index_version))
     return answers
 
 
-def _with_evidence(read: ReadAnswer, found: RankedPassages) -> Answer:
-    def evidence(place: Citation | ReadAnswer, supporting: Spans = ()) -> Evidence:
-        hit, passage = found[place.passage_index]
-        named = (passage.id, passage.title, passage.text, place.start, place.end)
-        return Evidence(*named, hit.score, tuple(supporting), hit.first_stage, passage.location)
+def _as_retrieved(answer: Answer, retrieved: RankedPassages) -> Answer:
+    """The answer with the search's scores and whole passages in its evidence, not those it was read with."""
+    pairs = {passage.id: (hit, passage) for hit, passage in retrieved}
 
-    weights = {}
-    if read.weights:
-        weights = {passage.id: w for (_, passage), w in zip(found, read.weights, strict=True)}
-    is_more = {cited.passage_index for cited in read.citations} - {read.passage_index}
-    return Answer(
-        read.text,
-        read.score,
-        read.confidence,
-        evidence(read, read.supporting),
-        weights=weights,
-        citations=tuple(map(evidence, read.citations)) if is_more else (),
-        is_supported=read.is_supported,
-        note=read.note,
-    )
+    def whole(evidence: Evidence) -> Evidence:
+        hit, passage = pairs[evidence.passage_id]
+        return replace(evidence, text=passage.text, score=hit.score, first_stage=hit.first_stage)
+
+    is_more = any(cited.passage_id != answer.evidence.passage_id for cited in answer.citations)
+    citations = tuple(map(whole, answer.citations)) if is_more else ()
+    return replace(answer, evidence=whole(answer.evidence), citations=citations)

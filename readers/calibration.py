@@ -58,21 +58,18 @@ def fit_calibration(
     )
 
 
-def fit_chance(signs: Float64, happened: Bool, weights: Float64) -> tuple[float, ...]:
-    r"""Bias a and slopes b of p = σ(a + b·s) that make the observed outcomes most likely.
-
-    Unlike the one temperature for all candidates, this fits the probability of a single event, such as that
-    the first answer is right.
+def fit_chance(features: Float64, happened: Bool, weights: Float64) -> tuple[float, ...]:
+    r"""Logistic regression: bias a and slopes b of p = σ(a + b·s) that make the outcomes most likely.
 
     Args:
-        signs: (Q, n) s, such as `readers.confidence.confidence_features`.
+        features: (Q, n) s.
         happened: (Q,) such as whether the first answer is right.
         weights: (Q,) of the questions.
 
     Source:
         Platt 1999, "Probabilistic Outputs for Support Vector Machines", with several scores.
     """
-    inputs = torch.from_numpy(np.column_stack([np.ones(len(signs)), signs]))  # (Q, n + 1)
+    inputs = torch.from_numpy(np.column_stack([np.ones(len(features)), features]))  # (Q, n + 1)
     share, wanted = torch.from_numpy(weights / weights.sum()), torch.from_numpy(happened.astype(np.float64))
 
     def loss(parameters: torch.Tensor) -> torch.Tensor:

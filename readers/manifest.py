@@ -1,10 +1,10 @@
 """The fields of `reader.json` that all kinds of readers share."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from rag.config import Config, load_config
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
@@ -13,8 +13,14 @@ from rag.core.files import atomic_write_json, read_json, sha256_file
 READER_FILE = "reader.json"
 _UNCHECKED = (READER_FILE, "README.md")
 FORMAT_VERSION = 1
+_RETIRED = frozenset({"first", "none", "empty"})
 
 SettingsT = TypeVar("SettingsT", bound=Config)
+
+
+def without(retired: Collection[str], values: Any) -> Any:
+    """The fields of an older file without those that have no meaning any more."""
+    return {k: v for k, v in values.items() if k not in retired} if isinstance(values, dict) else values
 
 
 class Calibration(Config):
@@ -22,25 +28,19 @@ class Calibration(Config):
 
     temperature: float = Field(default=1.0, gt=0)
     null_bias: float = 0.0
-    first: tuple[float, ...] | None = Field(
-        default=None,
-        min_length=2,
-        max_length=18,
-        description="bias and slopes of `confidence_features`: how likely the first answer is",
+    right: tuple[float, float, float, float, float] | None = Field(
+        default=None, description="bias and slopes of `RIGHT_FEATURES`: how likely the first answer is right"
     )
-    none: tuple[float, ...] | None = Field(
-        default=None,
-        min_length=2,
-        max_length=9,
-        description="likewise: how likely there is no answer, if the first one is wrong",
-    )
-    empty: tuple[float, ...] | None = Field(
-        default=None,
-        min_length=2,
-        max_length=18,
-        description="likewise: how likely the passages hold no answer; used in place of `none`",
+    absent: tuple[float, float, float] | None = Field(
+        default=None, description="of `ABSENT_FEATURES`: how likely the passages hold no answer"
     )
     questions: int = Field(default=0, ge=0, description="held-out questions it was fitted on; 0 = not fitted")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_retired(cls, values: Any) -> Any:
+        """Without the fits of older readers, whose features are gone: temperature and null bias remain."""
+        return without(_RETIRED, values)
 
 
 class Manifest(Config):

@@ -11,10 +11,8 @@ from itertools import pairwise
 
 from rag.core.types import Answer, AnswerSet, Evidence, Paths, RankedPassages
 from rag.data.sentences import Spans, sentence_spans
-from readers.facts import FactPassage, choose_facts, find_signs, is_named
-from readers.protocols import ReadResult
+from readers.facts import FactPassage, choose_facts, is_named
 
-_NO_ANSWER = ReadResult((), 1.0)
 # In units of ln(1 + rank of the path). Chosen, with `ReaderSettings.path_weight`, on 291 questions of
 # HotpotQA that no reader had learnt from.
 _LEADS_ON, _NAMED = 0.6, 0.5
@@ -57,9 +55,7 @@ def _steps(own: Evidence, path: RankedPassages, marked: Sequence[Spans]) -> tupl
     return tuple(
         replace(own, score=hit.score, supporting=own.supporting or lit)
         if passage.id == own.passage_id
-        else Evidence(
-            passage.id, passage.title, passage.text, None, None, hit.score, lit, location=passage.location
-        )
+        else Evidence.of(passage, hit.score, supporting=lit)
         for (hit, passage), lit in zip(path, marked, strict=True)
     )
 
@@ -110,7 +106,7 @@ def _supporting(question: str, answer: Answer, path: RankedPassages) -> list[tup
             inputs[place] = replace(inputs[place], confidence=answer.confidence, answer_sentence=holds)
     chosen: list[set[int]] = [set() for _ in path]
     for first, two in enumerate(pairwise(inputs)):
-        for place, sentence in choose_facts(find_signs(question, two)):
+        for place, sentence in choose_facts(question, two):
             chosen[first + place].add(sentence)
     return [
         tuple(own[number] for number in sorted(numbers)) for own, numbers in zip(spans, chosen, strict=True)

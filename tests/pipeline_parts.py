@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from rag.core.types import Passage
-from readers.protocols import ReadAnswer, ReadResult
+from rag.core.types import Answer, AnswerSet, Evidence, Passage
 
 
 class Store(list[Passage]):
@@ -25,15 +24,14 @@ class LastWordsReader:
         passages: Sequence[Sequence[Passage]],
         scores: Sequence[Sequence[float]],
         n_best: int = 5,
-    ) -> list[ReadResult]:
+    ) -> list[AnswerSet]:
         results = []
-        for given in passages:
+        for question, given in zip(questions, passages, strict=True):
             spans = []
             for place, passage in enumerate(given[:n_best]):
                 start = len(passage.text) - len(" ".join(passage.text.split()[-2:]))
                 end = len(passage.text) - 1
-                spans.append(
-                    ReadAnswer(passage.text[start:end], 5.0 - place, 0.9 - place / 2, place, start, end)
-                )
-            results.append(ReadResult(tuple(spans), 0.05 if spans else 1.0))
+                evidence = Evidence.of(passage, 0.0, (start, end))
+                spans.append(Answer(passage.text[start:end], 5.0 - place, 0.9 - place / 2, evidence))
+            results.append(AnswerSet(question, tuple(spans), 0.05 if spans else 1.0))
         return results

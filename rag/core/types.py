@@ -258,6 +258,13 @@ class Evidence:
             place = self.location.at(first if self.start is None else self.start)
             object.__setattr__(self, "location", place)
 
+    @classmethod
+    def of(cls, passage: Passage, score: float, span: tuple[int, int] | None = None, **more: Any) -> Evidence:
+        """A passage as evidence, with its score, and `start` and `end` of the answer in it."""
+        start, end = span or (None, None)
+        named = (passage.id, passage.title, passage.text, start, end, score)
+        return cls(*named, location=passage.location, **more)
+
     def __repr__(self) -> str:
         return f"Evidence({self.passage_id!r}, {self.title!r}, {shortened(self.text)})"
 
@@ -327,14 +334,13 @@ Certainty = Literal["sure", "uncertain", "perhaps", "none"]
 def certainty(first: float, none: float) -> Certainty:
     """How an answer is presented, by its confidence and the confidence of "no answer".
 
-    It is "none" (present "no answer") only if "no answer" has twice the answer's confidence; if both are
-    close, the answer is shown with "perhaps".
+    It is "none" (present "no answer") if that is likelier than not.
 
     Example:
         >>> certainty(0.9, 0.05), certainty(0.5, 0.1), certainty(0.3, 0.4), certainty(0.1, 0.6)
         ('sure', 'uncertain', 'perhaps', 'none')
     """
-    if none > 2 * first or first <= 0:
+    if none > 0.5 or first <= 0:
         return "none"
     return "perhaps" if first < max(none, 0.4) else "uncertain" if first < 0.7 else "sure"
 
@@ -358,8 +364,8 @@ class AnswerSet:
     question: str
     answers: tuple[Answer, ...]
     no_answer_confidence: float
-    index_version: str
-    timings_ms: Mapping[str, float]
+    index_version: str = ""
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
     reading: Mapping[str, int] = field(default_factory=dict)
     failure: str = ""
     notice: str = ""
@@ -374,8 +380,8 @@ class AnswerSet:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the best answer is more likely than "no answer"."""
-        return bool(self.answers) and self.answers[0].confidence >= self.no_answer_confidence
+        """Whether there is an answer, and "no answer" is not likelier than not."""
+        return bool(self.answers) and self.no_answer_confidence <= 0.5
 
     def to_json(self) -> dict[str, Any]:
         """The public JSON shape of the command line and the server."""

@@ -16,7 +16,6 @@ from rag.eval.settings import EvaluationSettings
 from rag.eval.systems import AnswersQuestions
 from rag.metrics.calibration import measure_calibration
 from readers.calibration import fit_shift
-from readers.confidence import chance_of_none
 from readers.manifest import Calibration
 
 _FOLDS = 5
@@ -32,8 +31,8 @@ class ConfidenceFigures:
 
     Attributes:
         ece: expected calibration error of the first answer's confidence.
-        hidden: share of the right first answers that are less likely than "no answer".
-        refused: share of the questions without an answer for which "no answer" is likelier than any.
+        hidden: share of the right first answers over which "no answer" is presented.
+        refused: share of the questions without an answer for which "no answer" is presented.
     """
 
     ece: float
@@ -75,7 +74,7 @@ def tune_confidence(
         ConfigError: the reader's confidence was never fitted.
         DataError: there are fewer than 10 questions.
     """
-    if old.first is None:
+    if old.right is None:
         raise ConfigError(
             "this reader's confidence was never fitted",
             hint="train it with held-out or `calibrate` questions",
@@ -86,19 +85,17 @@ def tune_confidence(
             f"{len(questions)} questions, expected at least {_LEAST}",
             hint="about 50 give a useful fit, a fifth of them without an answer in the corpus",
         )
-    name = "none" if old.empty is None else "empty"  # "none" is fitted where the first answer is wrong
     logits, truth = _ask(system, questions, settings)
     fold = np.arange(len(questions)) % _FOLDS
     crossed = np.zeros(logits.shape)
     for held_out in range(_FOLDS):
-        learnt = _fit(logits[fold != held_out], truth[fold != held_out], name)
-        crossed[fold == held_out] = _confidences(logits[fold == held_out], learnt, name)
-    (a, b), (c, d) = _fit(logits, truth, name)
-    fitted = {"first": _shifted(old.first, a, b)}
-    if (slopes := getattr(old, name)) is not None:
-        fitted[name] = _shifted(slopes, c, d)
-    tuned = old.model_copy(update={**fitted, "questions": len(questions)})
-    before = _confidences(logits, _AS_IT_IS, name)
+        learnt = _fit(logits[fold != held_out], truth[fold != held_out])
+        crossed[fold == held_out] = _confidences(logits[fold == held_out], learnt)
+    (a, b), (c, d) = _fit(logits, truth)
+    absent = None if old.absent is None else _shifted(old.absent, c, d)
+    fitted = {"right": _shifted(old.right, a, b), "absent": absent, "questions": len(questions)}
+    tuned = old.model_copy(update=fitted)
+    before = _confidences(logits, _AS_IT_IS)
     return ConfidenceTuning(
         tuned, len(questions), int(truth[:, 1].sum()), _figures(before, truth), _figures(crossed, truth)
     )
@@ -130,19 +127,17 @@ def _is_right(answers: AnswerSet, question: Question) -> bool:
 
 
 def _logits(answers: AnswerSet) -> tuple[float, float]:
-    """Logits of the first answer's confidence, and of "no answer" if the first answer is wrong."""
+    """Logits of the first answer's confidence, and of "no answer"."""
     if not answers.answers:
         return _NEVER
-    first = answers.answers[0].confidence
-    nothing = answers.no_answer_confidence / max(1.0 - first, 1e-9)
     return tuple(
-        np.clip(np.log(p / max(1.0 - p, 1e-9)) if p > 0 else _NEVER[0], *_NEVER) for p in (first, nothing)
+        np.clip(np.log(p / max(1.0 - p, 1e-9)) if p > 0 else _NEVER[0], *_NEVER)
+        for p in (answers.answers[0].confidence, answers.no_answer_confidence)
     )
 
 
-def _fit(logits: Float64, truth: Bool, name: str) -> Fit:
-    judged = ~truth[:, 0] if name == "none" else np.ones(len(truth), bool)
-    none = fit_shift(logits[judged, 1], truth[judged, 1]) if truth[:, 1].any() else (0.0, 1.0)
+def _fit(logits: Float64, truth: Bool) -> Fit:
+    none = fit_shift(logits[:, 1], truth[:, 1]) if truth[:, 1].any() else (0.0, 1.0)
     return fit_shift(logits[:, 0], truth[:, 0]), none
 
 
@@ -151,17 +146,16 @@ def _shifted(fitted: Sequence[float], shift: float, slope: float) -> tuple[float
     return tuple(round(value, 4) for value in (bias + shift, *slopes))
 
 
-def _confidences(logits: Float64, fit: Fit, name: str) -> Float64:
+def _confidences(logits: Float64, fit: Fit) -> Float64:
     """(Q, 2): of the first answer and of none."""
-    first, none = (1.0 / (1.0 + np.exp(-(a + b * z))) for (a, b), z in zip(fit, logits.T, strict=True))
-    nothing = (1.0 - first) * none if name == "none" else chance_of_none(first, none)
-    return np.column_stack([first, nothing])
+    shift, slope = np.array(fit).T
+    return np.asarray(1.0 / (1.0 + np.exp(-(shift + slope * logits))), np.float64)
 
 
 def _figures(confidences: Float64, truth: Bool) -> ConfidenceFigures:
     (first, none), (right, empty) = confidences.T, truth.T
     measured = measure_calibration(first, right)
-    silent = none > first
+    silent = none > 0.5
     return ConfidenceFigures(
         0.0 if measured is None else measured.ece,
         float(silent[right].mean()) if right.any() else 0.0,

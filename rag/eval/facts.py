@@ -9,7 +9,7 @@ from collections import Counter
 from rag.core.types import AnswerSet, Passage, Paths, Question, RankedPassages
 from rag.data.sentences import Spans, align_sentences, sentence_spans
 from rag.metrics.multihop import Fact
-from readers.facts import FactPassage, FactSettings, FactSigns, choose_facts, find_signs
+from readers.facts import FactPassage, choose_facts
 
 
 class FactFinder:
@@ -23,8 +23,7 @@ class FactFinder:
         boundaries: number of chosen passages by source of their boundaries.
     """
 
-    def __init__(self, settings: FactSettings | None = None, *, read: int = 20) -> None:
-        self.settings = settings or FactSettings()
+    def __init__(self, *, read: int = 20) -> None:
         self.boundaries: Counter[str] = Counter()
         self._read = read
 
@@ -32,15 +31,6 @@ class FactFinder:
         self, question: Question, answers: AnswerSet, retrieved: RankedPassages, paths: Paths = ()
     ) -> list[Fact]:
         """Supporting (title, sentence number) pairs."""
-        signs, sources = self.signs(question, answers, retrieved, paths)
-        facts = choose_facts(signs, self.settings)
-        self.boundaries.update(sources[number] for number in dict.fromkeys(n for n, _ in facts))
-        return [(signs.titles[number], sentence) for number, sentence in facts]
-
-    def signs(
-        self, question: Question, answers: AnswerSet, retrieved: RankedPassages, paths: Paths = ()
-    ) -> tuple[FactSigns, list[str]]:
-        """Features of the candidate sentences, and the source of each passage's boundaries."""
         confidence: Counter[str] = Counter()
         for answer in answers.answers:
             confidence[answer.evidence.passage_id] += answer.confidence  # type: ignore[assignment]
@@ -56,7 +46,9 @@ class FactFinder:
             sources.append(source)
         number = {passage.id: n for n, (_, passage) in enumerate(retrieved[: self._read])}
         chains = [[number[p.id] for _, p in path if p.id in number] for path in paths]
-        return find_signs(question.text, passages, chains), sources
+        facts = choose_facts(question.text, passages, chains)
+        self.boundaries.update(sources[number] for number in dict.fromkeys(n for n, _ in facts))
+        return [(passages[number].title, sentence) for number, sentence in facts]
 
     def _spans(self, question: Question, passage: Passage) -> tuple[Spans, str]:
         for shown in (*question.gold, *question.context):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rag.core.arrays import Float32
-from rag.core.types import Passage
+from rag.core.types import AnswerSet, Passage
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.confidence import likelihoods
 from readers.extractive.fast import FastSpanModel
@@ -21,9 +21,8 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.tokens import check_offsets, continuations, tokenize_texts
 from readers.extractive.waves import read_waves
 from readers.manifest import Calibration, with_overrides
-from readers.protocols import PassageLists, ReadResult, ScoreLists, check_request
+from readers.protocols import PassageLists, ScoreLists, check_request
 from readers.ranking import Pair, PassageRows
-from readers.steps import with_steps
 
 
 class ExtractiveReader:
@@ -109,7 +108,7 @@ class ExtractiveReader:
         n_best: int = 5,
         *,
         from_paths: bool = False,
-    ) -> list[ReadResult]:
+    ) -> list[AnswerSet]:
         """Answer each question from its passages; see `Reader.read`. All questions share the forward passes.
 
         Args:
@@ -126,13 +125,12 @@ class ExtractiveReader:
         readings = read_waves(
             rows, scores, settings, self.calibration, self.score_rows, depth=self.model.depth
         )
-        results = []
-        for reading, own in zip(readings, passages, strict=True):
-            ranked, is_step = reading.ranked, reading.form == "step"
-            n_read = len(ranked.answers) if is_step else n_best  # spans of one sentence become one
-            result = ranked.result(*likelihoods(ranked, self.calibration), n_read, reading.cost)
-            results.append(with_steps(result, own, n_best) if is_step else result)
-        return results
+        return [
+            read.ranked.result(
+                question, own, given, likelihoods(read.ranked, self.calibration), n_best, read.cost
+            )
+            for read, question, own, given in zip(readings, questions, passages, scores, strict=True)
+        ]
 
     def score(self, questions: Sequence[str], passages: PassageLists) -> tuple[PassageRows, RowScores]:
         """Run the network over all windows of all passages; `rank_all` makes answers of the result.

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rag.config import Config
-from readers.manifest import Manifest
+from readers.manifest import Manifest, without
 
-_RETIRED = frozenset({"paths", "efforts", "yes_no"})
+_RETIRED = frozenset({"paths", "efforts", "yes_no", "form_weight", "merge", "null"})
 EffortName = Literal["full", "normal", "low"]
 
 
@@ -64,13 +64,8 @@ class ReaderSettings(Config):
             `readers.paths.hop_scores`, is more reliable.
         score_weight: w' in score = span score + w' · retrieval score, for readers that were trained together
             with their retriever.
-        form_weight: penalty on the score of an answer without the form that the question asks for: a number,
-            a person, an option, see `readers.answer_forms`.
         table_weight: what an answer in a table's cell gains if its row fits the question, as much if its
             column does, and as much again if both do, see `readers.table_match`.
-        merge: the score of an answer that occurs in several passages: the best one ("max") or the "sum".
-        null: how the passages' "no answer here" scores become one: their "max", "mean" or "min", or that of
-            the passage with the best answer ("best").
         select: choose the passage by its selection logit and then a span in it (DPR), instead of the best
             span of all passages.
         answer_types: whether "yes" and "no" can be answers, for networks with these outputs.
@@ -95,10 +90,7 @@ class ReaderSettings(Config):
     retrieval_weight: float = Field(default=0.0, ge=0)
     path_weight: float = Field(default=6.0, ge=0)
     score_weight: float = Field(default=0.0, ge=0)
-    form_weight: float = Field(default=0.0, ge=0)
     table_weight: float = Field(default=0.0, ge=0)
-    merge: Literal["max", "sum"] = "max"
-    null: Literal["max", "mean", "min", "best"] = "max"
     select: bool = False
     answer_types: bool = False
     skim_layer: int = Field(default=0, ge=0)
@@ -108,13 +100,9 @@ class ReaderSettings(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_retired(cls, given: Any) -> Any:
+    def _drop_retired(cls, values: Any) -> Any:
         """Without settings of older readers that have no meaning any more."""
-        return (
-            {name: it for name, it in given.items() if name not in _RETIRED}
-            if isinstance(given, dict)
-            else given
-        )
+        return without(_RETIRED, values)
 
     @model_validator(mode="after")
     def _cross_check(self) -> ReaderSettings:

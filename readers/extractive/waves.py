@@ -28,13 +28,11 @@ class Reading:
     """What was read for one question, and what came of it.
 
     Attributes:
-        form: of the answer that the question asks for.
         ranked: its answers.
         cost: "passages" that were read, how many of these were "dropped" early, "token_layers", and the
             passages that were left unread because of the effort's limit, if any ("over_limit").
     """
 
-    form: str
     ranked: Ranked
     cost: dict[str, int]
 
@@ -101,7 +99,7 @@ def read_waves(
     for question in np.nonzero(is_limited)[0].tolist():
         offered = len(np.unique(ranks[(owner == question) & (ranks < ends[-1])]))
         costs[question]["over_limit"] = offered - costs[question]["passages"]
-    return [Reading(*of) for of in zip((r.form for r in rankers), ranked, costs, strict=True)]
+    return [Reading(*of) for of in zip(ranked, costs, strict=True)]
 
 
 def _fits(part: Int64, owner: Int64, ranks: Int64, cost: Int64, left: Int64) -> Bool:

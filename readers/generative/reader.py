@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from rag.core.types import Passage
+from rag.core.arrays import Float64
+from rag.core.types import AnswerSet, Passage
 from rag.data.text import normalize_answer
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.confidence import confidences
@@ -21,8 +22,8 @@ from readers.generative.marginal_decoding import decode
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import GeneratorSettings, encode_rows
 from readers.manifest import Calibration
-from readers.protocols import PassageLists, ReadAnswer, ReadResult, ScoreLists, check_request
-from readers.ranking import Ranked
+from readers.protocols import PassageLists, ScoreLists, check_request
+from readers.ranking import Ranked, Span
 from readers.spans import find_span
 
 _DECODED_TOKENS = 65_536  # tokens of passages in one batch of the decoder
@@ -79,13 +80,16 @@ class GenerativeReader:
 
     def read(
         self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
-    ) -> list[ReadResult]:
+    ) -> list[AnswerSet]:
         """Answer each question from its passages; see `Reader.read`.
 
         There are at most `settings.beams` answers.
         """
-        found = self.generate(questions, passages, scores, n_best)
-        return [self._result(question, n_best) for question in found]
+        ranked = self.generate(questions, passages, scores, n_best)
+        return [
+            each.result(question, own, given, self._likelihoods(each), n_best)
+            for each, question, own, given in zip(ranked, questions, passages, scores, strict=True)
+        ]
 
     def generate(
         self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
@@ -157,9 +161,7 @@ class GenerativeReader:
             for given, places in zip(scores, chosen, strict=True)
         ]
 
-    def _fused(
-        self, memory: Memory, passages: PassageLists
-    ) -> Iterator[tuple[list[ReadAnswer], float | None]]:
+    def _fused(self, memory: Memory, passages: PassageLists) -> Iterator[tuple[list[Span], float | None]]:
         answers = self._answers(memory)
         scores = iter(self._scored(memory, answers))
         for mine, texts in zip(passages, answers, strict=True):
@@ -168,7 +170,7 @@ class GenerativeReader:
 
     def _marginal(
         self, memory: Memory, passages: PassageLists, priors: Sequence[torch.Tensor]
-    ) -> Iterator[tuple[list[ReadAnswer], float | None]]:
+    ) -> Iterator[tuple[list[Span], float | None]]:
         settings = self.settings
         marginal = settings.marginal
         assert marginal is not None
@@ -213,10 +215,10 @@ class GenerativeReader:
             found += self.seq2seq.token_log_probs(shown, labels).sum(1).tolist()
         return found
 
-    def _result(self, ranked: Ranked, n_best: int) -> ReadResult:
+    def _likelihoods(self, ranked: Ranked) -> tuple[Float64, float]:
         if ranked.answers and ranked.null is None and not self.calibration.questions:
-            return ranked.result(np.exp(np.minimum(ranked.scores, 0.0)), 0.0, n_best)
-        return ranked.result(*confidences(ranked.scores, ranked.null, self.calibration), n_best)
+            return np.exp(np.minimum(ranked.scores, 0.0)), 0.0
+        return confidences(ranked.scores, ranked.null, self.calibration)
 
 
 def _best(passages: Sequence[Passage], scores: Sequence[float], settings: GeneratorSettings) -> list[int]:
@@ -267,17 +269,17 @@ def find_support(
     return order[0], None, None
 
 
-def _supported(text: str, score: float, passages: Sequence[Passage], order: Sequence[int]) -> ReadAnswer:
+def _supported(text: str, score: float, passages: Sequence[Passage], order: Sequence[int]) -> Span:
     """A candidate with its passage, whose spelling counts where the answer stands there."""
     number, start, end = find_support(text, passages, order)
     if start is not None:
         text = passages[number].text[start:end]
-    return ReadAnswer(text, score, 0.0, number, start, end)
+    return Span(text, score, number, start, end)
 
 
-def _distinct(candidates: Sequence[ReadAnswer]) -> list[ReadAnswer]:
+def _distinct(candidates: Sequence[Span]) -> list[Span]:
     """Best first, one of each normalised text."""
-    kept: dict[str, ReadAnswer] = {}
+    kept: dict[str, Span] = {}
     for candidate in sorted(candidates, key=lambda c: -c.score):
         kept.setdefault(normalize_answer(candidate.text) or candidate.text, candidate)
     return list(kept.values())

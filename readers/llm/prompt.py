@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rag.core.types import Passage
+from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.core.unicode import as_unicode
-from readers.protocols import Citation, ReadAnswer, ReadResult
 from readers.spans import find_span, share_of_words
 
 Style = Literal["short", "cited"]
@@ -179,7 +178,9 @@ def _short_reply(answer: object, passages: object) -> Reply:
     return Reply(((_without_stop(words), tuple(dict.fromkeys(numbers))),))
 
 
-def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage]) -> ReadResult:
+def to_result(
+    question: str, reply: Reply, completion: Completion, read: Sequence[tuple[Passage, float]]
+) -> AnswerSet:
     """The reply as an answer with evidence and all its citations.
 
     A statement is supported if the passages that it cites contain it literally or half of its words; "yes"
@@ -190,10 +191,14 @@ def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage])
 
     The confidence is the model's probability of the reply (`exp` of the summed log-probabilities) if the
     model returns it, otherwise 0.5. Neither is calibrated.
+
+    Args:
+        read: the passages as they were numbered, with their scores.
     """
+    passages = [passage for passage, _ in read]
     probability = math.exp(min(0.0, sum(p for _, p in completion.tokens))) if completion.tokens else 0.5
     if not reply.statements:
-        return ReadResult((), probability if completion.tokens else 1.0)
+        return AnswerSet(question, (), probability if completion.tokens else 1.0)
     answer, notes = reply.answer, []
     is_quotable = answer.lower().rstrip(".") not in ("yes", "no")
     spans = [find_span(answer, passage.text) if is_quotable else None for passage in passages]
@@ -209,7 +214,7 @@ def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage])
             shares.index(best) if best >= _SUPPORTED_SHARE and share_of_words(answer, []) == 0 else None
         )
     if evidence is None:
-        return ReadResult((), 1.0)
+        return AnswerSet(question, (), 1.0)
     if wrong := [str(number) for number in reply.passages if not 1 <= number <= len(passages)]:
         notes.append(f"it cites passage {', '.join(wrong)}, but was shown {len(passages)}")
     if evidence not in cited:
@@ -220,19 +225,18 @@ def to_result(reply: Reply, completion: Completion, passages: Sequence[Passage])
         which = ": " + " ".join(text for text, _ in unsupported) if len(reply.statements) > 1 else " it"
         notes.append(f"the passages that it cites do not say{which}")
     probability *= _DOUBT if unsupported else 1.0
-    start, end = spans[evidence] or (None, None)
-    stated = ReadAnswer(
-        answer if start is None else passages[evidence].text[start:end],
+    span = spans[evidence]
+    places = [Evidence.of(passage, score, own) for (passage, score), own in zip(read, spans, strict=True)]
+    stated = Answer(
+        answer if span is None else passages[evidence].text[slice(*span)],
         probability,
         probability,
-        evidence,
-        start,
-        end,
-        citations=tuple(Citation(place, *(spans[place] or (None, None))) for place in cited),
+        places[evidence],
+        citations=tuple(places[place] for place in cited),
         is_supported=not unsupported,
         note="; ".join(notes),
     )
-    return ReadResult((stated,), 1.0 - probability if unsupported else 0.0)
+    return AnswerSet(question, (stated,), 1.0 - probability if unsupported else 0.0)
 
 
 def _is_supported(

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Protocol
 
 from pydantic import Field
@@ -10,9 +9,9 @@ from pydantic import Field
 from rag.config import Config
 from rag.core.errors import ReaderError
 from rag.core.log import get_logger
-from rag.core.types import Passage
+from rag.core.types import AnswerSet, Passage
 from readers.llm.prompt import Completion, MalformedReply, Style, parse_reply, prompt_messages, to_result
-from readers.protocols import PassageLists, ReadAnswer, ReadResult, ScoreLists, check_request
+from readers.protocols import PassageLists, ScoreLists, check_request
 
 log = get_logger(__name__)
 _SHOWN_FAILURES = 3
@@ -71,7 +70,7 @@ class LanguageModelReader:
 
     def read(
         self, questions: Sequence[str], passages: PassageLists, scores: ScoreLists, n_best: int = 5
-    ) -> list[ReadResult]:
+    ) -> list[AnswerSet]:
         """Answer each question from its own passages; see `readers.protocols.Reader`.
 
         A question without passages is not sent to the model and has no answer. A question without a reply, or
@@ -89,24 +88,24 @@ class LanguageModelReader:
         for error in errors[:_SHOWN_FAILURES]:
             log.warning("a question could not be read: %s", error.message)
         return [
-            ReadResult((), 1.0, failure=result.message) if isinstance(result, ReaderError) else result
-            for result in results
+            AnswerSet(question, (), 1.0, failure=each.message) if isinstance(each, ReaderError) else each
+            for question, each in zip(questions, results, strict=True)
         ]
 
     def _read_or_fail(
         self, question: str, passages: Sequence[Passage], scores: Sequence[float]
-    ) -> ReadResult | ReaderError:
+    ) -> AnswerSet | ReaderError:
         try:
             return self._read(question, passages, scores)
         except ReaderError as error:
             return error
 
-    def _read(self, question: str, passages: Sequence[Passage], scores: Sequence[float]) -> ReadResult:
+    def _read(self, question: str, passages: Sequence[Passage], scores: Sequence[float]) -> AnswerSet:
         settings, order = self.settings, sorted(range(len(scores)), key=lambda place: -scores[place])
         if settings.effort != "full":
             order = order[: settings.passages if settings.effort == "normal" else int(settings.effort)]
         if not order:
-            return ReadResult((), 1.0)
+            return AnswerSet(question, (), 1.0)
         messages = prompt_messages(question, [passages[place] for place in order], settings.style)
         while len(order) > 1 and not self.completer.fits(messages, settings.answer_tokens):
             order.pop()
@@ -119,11 +118,5 @@ class LanguageModelReader:
                 f"{self.name}: malformed reply: {error}",
                 hint="use a model that follows instructions, or raise answer_tokens if the reply is cut",
             ) from error
-        result = to_result(reply, completion, [passages[place] for place in order])
-        return replace(result, answers=tuple(_reindexed(answer, order) for answer in result.answers))
-
-
-def _reindexed(answer: ReadAnswer, order: Sequence[int]) -> ReadAnswer:
-    """Replace indices of passages in the prompt by those of the caller's list."""
-    citations = [replace(cited, passage_index=order[cited.passage_index]) for cited in answer.citations]
-    return replace(answer, passage_index=order[answer.passage_index], citations=tuple(citations))
+        read = [(passages[place], scores[place]) for place in order]
+        return to_result(question, reply, completion, read)

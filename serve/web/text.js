@@ -32,9 +32,8 @@ export function asPath(text) {
   return text.split("/").map(encodeURIComponent).join("/");
 }
 
-// Where "no answer" is up to twice as likely as the answer, the answer is shown with "Perhaps".
 export function isAnswered(result) {
-  return result.answers.length > 0 && 2 * result.answers[0].confidence >= result.no_answer_confidence;
+  return result.answers.length > 0 && result.no_answer_confidence <= 0.5;
 }
 
 export function isDoubtful(result) {

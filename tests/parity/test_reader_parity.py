@@ -148,7 +148,7 @@ def test_dpr_reader_chooses_as_its_own_decoding_does(tmp_path: Path) -> None:
         _, i, j = max(pairs)
         spans.append(passage.text[text["offset_mapping"][i][0] : text["offset_mapping"][j][1]])
     best = int(np.argmax(selected))
-    assert result.answers[0].passage_index == best
+    assert result.answers[0].evidence.passage_id == PASSAGES[best].id
     assert result.answers[0].text == spans[best]
     assert result.answers[0].score == pytest.approx(selected[best], abs=1e-4)
     assert result.no_answer_confidence == 0.0

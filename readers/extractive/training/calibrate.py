@@ -1,8 +1,7 @@
-"""Choose ranking settings, temperature and null bias on held-out questions with retrieved passages."""
+"""Choose ranking settings and fit confidences on held-out questions with retrieved passages."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
@@ -15,7 +14,7 @@ from rag.core.log import get_logger
 from rag.data.examples import Example
 from rag.metrics.calibration import measure_calibration
 from readers.calibration import fit_calibration, fit_chance
-from readers.confidence import NO_ANSWER_FEATURES, confidence_features, confidences, likelihoods
+from readers.confidence import ABSENT_FEATURES, RIGHT_FEATURES, likelihoods
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.data import SPAN, answer_type, is_right
@@ -24,9 +23,9 @@ from readers.manifest import Calibration
 from readers.ranking import PassageRows, Ranked, rank_all
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
-_RULE_WEIGHTS = (0.0, 1.0, 2.0, 3.0)
-_DEPTHS = (2, 5, 10)  # passages read: confidences must also hold for partial readings
-_EMPTY = 0.2  # share of a set's weight that questions without an answer in their passages get
+_TABLE_WEIGHTS = (0.0, 1.0, 2.0, 3.0)
+_DEPTHS = (2, 5)  # passages read: confidences must also hold for partial readings
+_EMPTY = 0.2  # share of a set's weight that cases without an answer in their passages get
 _PRESENTED = 0.33  # the same share, when fitting whether to present "no answer"; see the note on readers
 _EMPTIED, _OF = (0, 5), 8  # of 8 questions these two, one per half, are also read without right passages
 _CHUNK = 64
@@ -50,30 +49,32 @@ class Case:
     Attributes:
         number: number of the question; a question's cases are fitted or measured together.
         label: name of its question set.
-        weight: weight in the fit.
-        answerable: False for cases from which the passages with an answer were removed.
-        holds: whether any of the passages, read or not, contains an answer.
+        emptied: whether the passages with an answer were taken away.
+        holds: whether a passage that was read holds an answer.
         whole: whether all passages were read, not only the best few.
     """
 
-    found: Ranked
+    ranked: Ranked
     example: Example
     number: int
     label: str = ""
-    weight: float = 1.0
-    answerable: bool = True
+    emptied: bool = False
     holds: bool = True
     whole: bool = True
 
+    @property
+    def right(self) -> list[bool]:
+        """Which of the answers are right."""
+        return [not self.emptied and is_right(answer.text, self.example) for answer in self.ranked.answers]
+
 
 def tune(reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> Tuned:
-    """Choose retrieval weight, merging and the weights of rules by exact match, then the null rule and
-    calibration by likelihood.
+    """Choose the weights of a passage's rank and of tables by exact match, then fit confidences.
 
     The network reads each question once, with all its passages. Its scores also serve as cases in which only
     the best few passages are read. Every fourth question gives one more case without the passages that hold
-    an answer, so that "no answer" is fitted too; cases without an answer have a fifth of the weight in every
-    set. All sets have the same total weight, however many questions they have.
+    an answer, so that "no answer" is fitted too. All sets have the same total weight, however many questions
+    they have.
 
     Args:
         reader: gives the network and the settings to start from.
@@ -83,20 +84,10 @@ def tune(reader: ExtractiveReader, sets: Mapping[str, Sequence[Example]]) -> Tun
         DataError: there are fewer than two questions.
     """
     reading = _Reading(reader, sets)
-    merged = [{"merge": merge, "retrieval_weight": w} for merge in ("max", "sum") for w in _WEIGHTS]
-    best = reading.most_right(reader.settings, merged)
-    for name in ("form_weight", "table_weight"):
-        best = reading.most_right(best, [{name: weight} for weight in _RULE_WEIGHTS])
-
-    outcomes: list[tuple[ReaderSettings, float, Calibration, dict[str, float]]] = []
-    for null in ("max", "mean", "min", "best"):
-        settings = best.model_copy(update={"null": null})
-        cases = with_empty_share(reading.cases(settings))
-        outcomes.append((settings, *fit_and_measure(cases, settings.candidates)))
-        log.info("null %s: %s", null, outcomes[-1][3])
-    settings, _, calibration, figures = min(outcomes, key=lambda outcome: outcome[1])
-
-    return Tuned(settings, calibration, {**reading.exact_match(settings), **figures})
+    best = reading.most_right(reader.settings, [{"retrieval_weight": weight} for weight in _WEIGHTS])
+    best = reading.most_right(best, [{"table_weight": weight} for weight in _TABLE_WEIGHTS])
+    calibration, figures = fit_and_measure(reading.cases(best))
+    return Tuned(best, calibration, {**reading.exact_match(best), **figures})
 
 
 class _Reading:
@@ -112,25 +103,26 @@ class _Reading:
         ]
 
     def ranked(
-        self, settings: ReaderSettings, *, without_answers: bool = False, depth: int | None = None
-    ) -> list[Ranked]:
-        """The answers to all questions, from all passages, or from those without an answer, or the best."""
-        found: list[Ranked] = []
-        for chunk, scored in zip(self.chunks, self.scored, strict=True):
-            retrieval = [e.scores for e in chunk]
-            rows, scores = scored
-            used = np.ones(len(rows.rows), bool)
-            if without_answers:
-                used &= ~_holds_answer(rows, chunk)
+        self, settings: ReaderSettings, *, emptied: bool = False, depth: int | None = None
+    ) -> list[tuple[Ranked, bool]]:
+        """The answers to all questions, and whether what was read holds one: from all passages, or from those
+        without an answer, or from the best."""
+        ranked: list[tuple[Ranked, bool]] = []
+        for chunk, (rows, scores) in zip(self.chunks, self.scored, strict=True):
+            retrieval = [example.scores for example in chunk]
+            holds = _holds_answer(rows, chunk)
+            used = ~holds if emptied else np.ones(len(rows.rows), bool)
             if depth is not None:
                 used &= retrieval_ranks(rows, retrieval) < depth
-            found += rank_all(rows, scores, retrieval, settings, used)
-        return found
+            owner, _ = rows.owners()
+            answered = np.bincount(owner, holds & used, len(chunk)) > 0
+            ranked += zip(rank_all(rows, scores, retrieval, settings, used), answered.tolist(), strict=True)
+        return ranked
 
     def right(self, settings: ReaderSettings) -> Float64:
         """(Q,) 1 where the first answer is right, else 0."""
         pairs = zip(self.ranked(settings), self.examples, strict=True)
-        return np.array([bool(r.answers) and is_right(r.answers[0].text, e) for r, e in pairs], float)
+        return np.array([bool(r.answers) and is_right(r.answers[0].text, e) for (r, _), e in pairs], float)
 
     def most_right(self, settings: ReaderSettings, changes: Sequence[Mapping[str, Any]]) -> ReaderSettings:
         """The settings with that change which gives most right first answers."""
@@ -143,15 +135,12 @@ class _Reading:
     def cases(self, settings: ReaderSettings) -> list[Case]:
         """Each question read whole, without the passages that hold an answer (some), and at each depth."""
         cases = []
-        for answerable, depth in ((True, None), (False, None), *((True, depth) for depth in _DEPTHS)):
-            for number, found in enumerate(
-                self.ranked(settings, without_answers=not answerable, depth=depth)
-            ):
-                if found.answers and (answerable or number % _OF in _EMPTIED):
-                    example = self.examples[number]
-                    holds = answerable and any(c.has_answer for c in example.candidates)
-                    given = (example, number, self.labels[number], self.weights[number])
-                    cases.append(Case(found, *given, answerable, holds, depth is None))
+        for emptied, depth in ((False, None), (True, None), *((False, depth) for depth in _DEPTHS)):
+            ranked = self.ranked(settings, emptied=emptied, depth=depth)
+            for number, (each, holds) in enumerate(ranked):
+                if each.answers and (not emptied or number % _OF in _EMPTIED):
+                    example, label = self.examples[number], self.labels[number]
+                    cases.append(Case(each, example, number, label, emptied, holds, depth is None))
         return cases
 
     def exact_match(self, settings: ReaderSettings) -> dict[str, float]:
@@ -164,87 +153,73 @@ class _Reading:
         return figures
 
 
-def with_empty_share(cases: Sequence[Case], empty: float = _EMPTY) -> list[Case]:
-    """Weigh the cases so that in every set those without an answer have the share `empty` of the weight.
+def weigh(cases: Sequence[Case], empty: float) -> Float64:
+    """Weights (Q,) under which all sets count alike, and cases without an answer have the share `empty`.
 
     How often a corpus holds no answer depends on the user's corpus and must not be learnt from the sets, in
     which the retrieved passages of 1 to 60 % of the questions hold none. A set in which all cases have an
-    answer, or none has, keeps its weights.
+    answer, or none has, keeps its weight.
     """
-    totals: dict[tuple[str, bool], float] = defaultdict(float)
-    for case in cases:
-        totals[case.label, case.holds] += case.weight
-    weighted = []
-    for case in cases:
-        here, other = totals[case.label, case.holds], totals[case.label, not case.holds]
-        share = (1 - empty if case.holds else empty) if other else 1.0
-        weighted.append(replace(case, weight=case.weight * share * (here + other) / here))
-    return weighted
+    kinds = [(case.label, case.holds) for case in cases]
+    counts = {kind: kinds.count(kind) for kind in set(kinds)}
+    shares = {True: 1.0 - empty, False: empty}
+    return np.array(
+        [
+            (shares[holds] if (label, not holds) in counts else 1.0) / counts[label, holds]
+            for label, holds in kinds
+        ]
+    )
 
 
-def fit_and_measure(cases: Sequence[Case], candidates: int) -> tuple[float, Calibration, dict[str, float]]:
-    """Negative log-likelihood, calibration and figures of one null rule.
+def fit_and_measure(cases: Sequence[Case]) -> tuple[Calibration, dict[str, float]]:
+    """The calibration fitted on all cases, and figures.
 
-    The calibration is fitted on all cases, the figures are measured on each half of the questions with a fit
-    on the other half: on the very questions it was fitted on, a confidence looks better than it is. Figures
-    named "unseen" are measured on each set with a fit on the other sets.
-
-    Args:
-        cases: the cases of all sets.
-        candidates: largest number of answers per question.
+    The figures are measured on each half of the questions with a fit on the other half: on the very questions
+    it was fitted on, a confidence looks better than it is. Figures named "unseen" are measured on each set
+    with a fit on the other sets.
 
     Raises:
         DataError: there are fewer than two questions.
     """
-    correct = np.zeros((len(cases), candidates), bool)
-    for row, case in zip(correct, cases, strict=True):
-        if case.answerable:
-            found = case.found.answers
-            row[: len(found)] = [is_right(answer.text, case.example) for answer in found]
-    number = np.array([case.number for case in cases])
-    weight = np.array([case.weight for case in cases])
-    whole = np.array([case.whole for case in cases])
-    answerable = whole & np.array([case.answerable for case in cases])
-    calibration = _fit(cases, correct)
-    loss = -np.log(_chances(cases, correct, calibration)[:, 2])
-    crossed = _crossed(cases, correct, number % 2)  # a question's cases stay together
+    right = np.array([case.right[0] for case in cases])
+    shown = np.array([case.whole and not case.emptied for case in cases])
+    removed = np.array([case.whole and case.emptied for case in cases])
+    number, labels = (np.array([getattr(case, name) for case in cases]) for name in ("number", "label"))
+
+    def measure(chances: Float64, name: str = "") -> dict[str, float]:
+        silent = chances[:, 1] > 0.5
+        return {
+            f"no_answer_recall{name}": _percent(silent[removed]),
+            f"no_answer_false_alarms{name}": _percent(silent[shown & right]),
+        }
+
+    crossed = _crossed(cases, number % 2)  # a question's cases stay together
     if crossed is None:
         raise too_few()
-    top, none, right = crossed.T
-    silent, removed = none > top, whole & ~answerable
-    figures = {
-        "nll": round(float(-np.log(right[whole]).mean()), 4),
-        "ece": _error(top[answerable], correct[answerable, 0]),
-        "no_answer_recall": _percent(silent[removed]),
-        "no_answer_false_alarms": _percent(silent[answerable & correct[:, 0]]),
-        "questions": float(answerable.sum()),
-        "without_answer": float(removed.sum()),
-    }
-    labels = np.array([case.label for case in cases])
-    unseen = _crossed(cases, correct, labels)
+    figures = {"ece": _error(crossed[shown, 0], right[shown]), **measure(crossed)}
+    figures |= {"questions": float(shown.sum()), "without_answer": float(removed.sum())}
+    unseen = _crossed(cases, labels)
     if unseen is not None:
-        own = {label: answerable & (labels == label) for label in dict.fromkeys(labels.tolist())}
-        figures |= {f"ece {label}": _error(top[mine], correct[mine, 0]) for label, mine in own.items()}
-        top, none, _ = unseen.T
-        errors = {f"ece unseen {label}": _error(top[mine], correct[mine, 0]) for label, mine in own.items()}
-        figures |= errors | {
-            "ece unseen": round(float(np.mean(list(errors.values()))), 4),
-            "no_answer_recall unseen": _percent((none > top)[removed]),
-            "no_answer_false_alarms unseen": _percent((none > top)[answerable & correct[:, 0]]),
-        }
-    return float((weight * loss)[whole].sum() / weight[whole].sum()), calibration, figures
+        own = {label: shown & (labels == label) for label in dict.fromkeys(labels.tolist())}
+        figures |= {f"ece {label}": _error(crossed[mine, 0], right[mine]) for label, mine in own.items()}
+        errors = {f"ece unseen {label}": _error(unseen[mine, 0], right[mine]) for label, mine in own.items()}
+        figures |= {**errors, "ece unseen": round(float(np.mean(list(errors.values()))), 4)}
+        figures |= measure(unseen, " unseen")
+    return fit(cases), figures
 
 
-def _crossed(cases: Sequence[Case], correct: Bool, parts: npt.NDArray[Any]) -> Float64 | None:
-    """The chances of the cases of each part, fitted on the others, (Q, 3); None if there is a single part."""
-    chances = np.zeros((len(cases), 3))
-    values = np.unique(parts)
+def _crossed(cases: Sequence[Case], groups: npt.NDArray[Any]) -> Float64 | None:
+    """Probabilities of each case's first answer and of none, fitted on the cases of the other groups, (Q, 2);
+    None if there is a single group."""
+    chances, values = np.zeros((len(cases), 2)), np.unique(groups)
+    if len(values) < 2:
+        return None
     for value in values:
-        here, there = parts == value, parts != value
-        if there.any():
-            fitted = _fit(list(compress(cases, there)), correct[there])
-            chances[here] = _chances(list(compress(cases, here)), correct[here], fitted)
-    return chances if len(values) > 1 else None
+        calibration = fit(list(compress(cases, groups != value)))
+        for place in np.nonzero(groups == value)[0].tolist():
+            probabilities, none = likelihoods(cases[place].ranked, calibration)
+            chances[place] = probabilities[0], none
+    return chances
 
 
 def too_few() -> DataError:
@@ -256,39 +231,33 @@ def too_few() -> DataError:
     )
 
 
-def _fit(cases: Sequence[Case], correct: Bool) -> Calibration:
-    """Temperature and bias on all that was read whole; the chances of the first answer and of none on what a
-    user would meet, whole or less."""
-    scores = np.full(correct.shape, -np.inf)
-    for row, case in zip(scores, cases, strict=True):
-        row[: len(case.found.answers)] = case.found.scores
-    nulls = np.array([-1e4 if case.found.null is None else case.found.null for case in cases])
-    weight = np.array([case.weight for case in cases])
-    whole = np.array([case.whole for case in cases])
-    fits, without_null = whole, nulls <= -1e4
-    if without_null.all():  # without "no answer", only questions with a right answer can be fitted
-        fits = whole & correct.any(axis=1)
-        if not fits.any():
+def fit(cases: Sequence[Case]) -> Calibration:
+    """Temperature and null bias of all candidates on what was read whole; then, for readers that say "no
+    answer", two logistic regressions on all cases: that the first answer is right, and that there is none."""
+    whole = [case for case in cases if case.whole]
+    has_null = all(case.ranked.null is not None for case in cases)
+    if not has_null:  # without "no answer", only questions with a right answer can be fitted
+        whole = [case for case in whole if any(case.right)]
+        if not whole:
             return Calibration()
-    fitted = fit_calibration(scores[fits], correct[fits], nulls[fits], weight[fits])
-    answerable = np.array([case.answerable for case in cases])
-    if without_null.any() or not answerable.any():
+    scores = np.full((len(whole), max(len(case.ranked.answers) for case in whole)), -np.inf)
+    correct = np.zeros(scores.shape, bool)
+    for row, case in enumerate(whole):
+        scores[row, : len(case.right)], correct[row, : len(case.right)] = case.ranked.scores, case.right
+    nulls = np.array([-1e4 if case.ranked.null is None else case.ranked.null for case in whole])
+    fitted = fit_calibration(scores, correct, nulls, weigh(whole, _EMPTY))
+    if not has_null:
         return fitted
-    signs = np.array(
-        [confidence_features(c.found, *confidences(c.found.scores, c.found.null, fitted)) for c in cases]
-    )
-    first = fit_chance(signs[answerable], correct[answerable, 0], weight[answerable])
-    # "yes" and "no" stand in no passage
+    features = np.array([case.ranked.features for case in cases])
+    right, holds = np.array([case.right[0] for case in cases]), np.array([case.holds for case in cases])
+    fits: dict[str, Any] = {"right": fit_chance(features[:, RIGHT_FEATURES], right, weigh(cases, _EMPTY))}
+    # "Yes" and "no" stand in no passage. With one class alone the fit would say "always" or "never"; the null
+    # bias then decides instead.
     spans = np.array([answer_type(case.example) == SPAN for case in cases])
-    empty = np.array([not case.holds for case in cases])
-    # With one class alone the fit would say "always" or "never"; the null bias then decides instead.
-    if not empty[spans].any() or empty[spans].all():
-        return fitted.model_copy(update={"first": first})
-    shares = np.array([case.weight for case in with_empty_share(cases, _PRESENTED)])
-    bias, *slopes = fit_chance(signs[spans][:, NO_ANSWER_FEATURES], empty[spans], shares[spans])
-    spread = np.zeros(signs.shape[1])
-    spread[list(NO_ANSWER_FEATURES)] = slopes
-    return fitted.model_copy(update={"first": first, "empty": (bias, *spread.tolist())})
+    if holds[spans].any() and not holds[spans].all():
+        weights = weigh(list(compress(cases, spans)), _PRESENTED)
+        fits["absent"] = fit_chance(features[spans][:, ABSENT_FEATURES], ~holds[spans], weights)
+    return fitted.model_copy(update=fits)
 
 
 def _percent(of: Bool) -> float:
@@ -298,16 +267,6 @@ def _percent(of: Bool) -> float:
 def _error(confidence: Float64, correct: Bool) -> float:
     measured = measure_calibration(confidence, correct)
     return round(measured.ece, 4) if measured is not None else 0.0
-
-
-def _chances(cases: Sequence[Case], correct: Bool, calibration: Calibration) -> Float64:
-    """Probability of each case's first answer, of "no answer", and of what is right, (Q, 3)."""
-    rows = []
-    for case, hit in zip(cases, correct, strict=True):
-        chances, none = likelihoods(case.found, calibration)
-        right = float((chances * hit[: len(chances)]).sum()) if hit.any() else none
-        rows.append((chances[0], none, max(right, 1e-12)))
-    return np.array(rows)
 
 
 def _holds_answer(rows: PassageRows, part: Sequence[Example]) -> Bool:

@@ -17,7 +17,7 @@ from indexers.passages import PassageStore
 from indexers.selected import Selection
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import Hit, Location, Passage, Question
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Location, Passage, Question
 from rag.data.corpus import read_documents
 from rag.data.files.sources import ReadOptions
 from rag.data.filters import Filter, FilterError
@@ -25,7 +25,6 @@ from rag.data.records import Document
 from rag.data.split import SplitOptions, split_documents
 from rag.eval.runs import write_results
 from rag.pipeline import Pipeline
-from readers.protocols import ReadAnswer, ReadResult
 from retrievers.dense import DenseRetriever
 from retrievers.hybrid import HybridRetriever
 from retrievers.multihop import MultiHopRetriever
@@ -47,8 +46,9 @@ class QuestionEncoder(WordEncoder):
 class FirstCharacter:
     """Answers with the first character of the first passage."""
 
-    def read(self, questions: Any, passages: Any, scores: Any, n_best: int = 5) -> list[ReadResult]:
-        return [ReadResult((ReadAnswer(own[0].text[0], 1.0, 0.9, 0, 0, 1),), 0.1) for own in passages]
+    def read(self, questions: Any, passages: Any, scores: Any, n_best: int = 5) -> list[AnswerSet]:
+        first = [Answer(own[0].text[0], 1.0, 0.9, Evidence.of(own[0], 0.0, (0, 1))) for own in passages]
+        return [AnswerSet(text, (answer,), 0.1) for text, answer in zip(questions, first, strict=True)]
 
 
 def corpus() -> list[Passage]:

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from rag.cli.show import format_answer_set
-from rag.core.types import Passage
+from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.pipeline import Pipeline
-from readers.protocols import ReadAnswer, ReadResult
 from tests.commands import exit_code
 
 PASSAGES = [
@@ -23,10 +22,11 @@ class Berlin:
 
     def read(self, questions, passages, scores, n_best=5):
         found = []
-        for own in passages:
-            at = next(n for n, passage in enumerate(own) if "Berlin" in passage.text)
-            start = own[at].text.index("Berlin")
-            found.append(ReadResult((ReadAnswer("Berlin", 1.0, 0.9, at, start, start + 6),), 0.1))
+        for question, own in zip(questions, passages, strict=True):
+            passage = next(passage for passage in own if "Berlin" in passage.text)
+            start = passage.text.index("Berlin")
+            answer = Answer("Berlin", 1.0, 0.9, Evidence.of(passage, 0.0, (start, start + 6)))
+            found.append(AnswerSet(question, (answer,), 0.1))
         return found
 
 

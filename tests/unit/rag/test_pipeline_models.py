@@ -142,14 +142,15 @@ class _CountingReader:
     def __init__(self) -> None:
         self.running, self.most = 0, 0
 
-    def read(self, questions: Sequence[str], *_: Any) -> list[Any]:
-        from readers.protocols import ReadAnswer, ReadResult
-
+    def read(self, questions: Sequence[str], passages: Any, *_: Any) -> list[Any]:
         self.running += 1
         self.most = max(self.most, self.running)
         time.sleep(0.01)
         self.running -= 1
-        return [ReadResult((ReadAnswer(text[:3], 1.0, 0.9, 0, 0, 3),), 0.1) for text in questions]
+        return [
+            AnswerSet(text, (Answer(text[:3], 1.0, 0.9, Evidence.of(own[0], 0.0, (0, 3))),), 0.1)
+            for text, own in zip(questions, passages, strict=True)
+        ]
 
 
 def test_eight_threads_get_the_answers_of_one() -> None:

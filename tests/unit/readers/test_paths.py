@@ -10,14 +10,13 @@ import torch
 from transformers import BertModel
 
 from rag.cli.show import format_answer_set
-from rag.core.types import AnswerSet, FirstStage, Hit, Passage
+from rag.core.types import Answer, AnswerSet, Evidence, FirstStage, Hit, Passage
 from readers.answers import read_answers, search_scores
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import Calibration
 from readers.paths import with_paths
-from readers.protocols import Citation, ReadAnswer, ReadResult
 from tests.tiny_reader import tiny_config, tiny_tokenizer
 
 DANUBE = Passage("d", "Danube", "The Danube is long. It rises in Germany.")
@@ -41,13 +40,14 @@ class Scripted:
         n_best: int = 5,
         *,
         from_paths: bool = False,
-    ) -> list[ReadResult]:
+    ) -> list[AnswerSet]:
         self.calls.append(([passage.id for passage in passages[0]], scores, from_paths))
         results = []
-        for found in passages:
-            places = [(n, p.text.index(self.answer)) for n, p in enumerate(found) if self.answer in p.text]
-            answers = [ReadAnswer(self.answer, 1.0, 0.9, n, at, at + len(self.answer)) for n, at in places]
-            results.append(ReadResult(tuple(answers), 0.1))
+        for question, own in zip(questions, passages, strict=True):
+            places = [(p, p.text.index(self.answer)) for p in own if self.answer in p.text]
+            evidence = [Evidence.of(p, 0.0, (at, at + len(self.answer))) for p, at in places]
+            answers = tuple(Answer(self.answer, 1.0, 0.9, place) for place in evidence)
+            results.append(AnswerSet(question, answers, 0.1))
         return results
 
 
@@ -80,9 +80,9 @@ def test_the_order_of_paths_has_a_weight_of_its_own() -> None:
     model = SpanModel(BertModel(tiny_config(), add_pooling_layer=False), torch.nn.Linear(32, 2)).eval()
     settings = ReaderSettings(max_tokens=128, question_tokens=16, path_weight=1000.0)
     reader = ExtractiveReader(model, tiny_tokenizer(), settings)
-    for scores, first in (([0.0, -1.0], 0), ([-1.0, 0.0], 1)):
+    for scores, first in (([0.0, -1.0], ULM), ([-1.0, 0.0], GERMANY)):
         [found] = reader.read(["where?"], [[ULM, GERMANY]], [scores], from_paths=True)
-        assert found.answers[0].passage_index == first
+        assert found.answers[0].evidence.passage_id == first.id
     best = {reader.read(["where?"], [[ULM, GERMANY]], [s])[0].answers[0].text for s in ([0, -1], [-1, 0])}
     assert len(best) == 1  # without, this reader does not look at the order
 
@@ -109,10 +109,11 @@ def test_paths_are_read_by_an_effort_of_their_own() -> None:
 
 def test_citations_notes_and_failures_reach_the_answer() -> None:
     class Cites:
-        def read(self, questions: Any, *_: Any, **__: Any) -> list[ReadResult]:
-            cited = (Citation(1), Citation(0, 4, 10))
-            answer = ReadAnswer("Danube", 1.0, 0.1, 1, citations=cited, is_supported=False, note="beware")
-            return [ReadResult((answer,), 0.9), ReadResult((), 1.0, failure="HTTP 500")][: len(questions)]
+        def read(self, questions: Any, *_: Any, **__: Any) -> list[AnswerSet]:
+            own = Evidence.of(GERMANY, 0.0)
+            cited = (own, Evidence.of(DANUBE, 0.0, (4, 10)))
+            answer = Answer("Danube", 1.0, 0.1, own, citations=cited, is_supported=False, note="beware")
+            return [AnswerSet("p", (answer,), 0.9), AnswerSet("q", (), 1.0, failure="HTTP 500")]
 
     found = [steps(DANUBE, GERMANY)] * 2
     cites, fails = read_answers(Cites(), ["p", "q"], found, [(), ()], 5, "v")

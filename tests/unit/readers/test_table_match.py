@@ -4,11 +4,9 @@ import pytest
 
 from rag.core.types import Passage
 from rag.data.table_text import table_rows
-from readers.answer_forms import content_words
 from readers.extractive.reader import ExtractiveReader
 from readers.manifest import with_overrides
-from readers.ranking import rank_all
-from readers.table_match import TableMatch
+from readers.table_match import TableMatch, content_words
 
 NAMED = "Team: Ajax; Points: 61; Coach: Ten Hag\nTeam: PSV; Points: 58; Coach: Schmidt"
 BARS = "Team | Points | Coach\nAjax | 61 | Ten Hag\nPSV | 58 | Schmidt"
@@ -73,14 +71,11 @@ def test_the_first_answer_keeps_its_own_score(reader: ExtractiveReader) -> None:
     [plain] = reader.read([question], passages, [[1.0, 1.0]], n_best=200)
     [found] = weighted.read([question], passages, [[1.0, 1.0]], n_best=200)
     first = found.answers[0]
-    assert (first.text, first.passage_index) == ("51", 1)
+    assert (first.text, first.evidence.passage_id) == ("51", "t")
     assert plain.answers[0].text != "51"
-    assert first.score == plain.answers[0].score  # what it gained does not count
-    [ranked] = rank_all(*weighted.score([question], passages), [[1.0, 1.0]], weighted.settings)
-    assert ranked.cell == pytest.approx(3.0 - 1.3)  # a sign of being right
-    [ranked] = rank_all(*weighted.score([question], [[prose]]), [[1.0]], weighted.settings)
-    assert ranked.cell == 0.0
-    of_prose = [{a.text: a.score for a in r.answers if a.passage_index == 0} for r in (plain, found)]
+    own = next(answer.score for answer in plain.answers if answer.text == "51")
+    assert first.score == pytest.approx(own)  # what it gained does not count
+    of_prose = [{a.text: a.score for a in r.answers if a.evidence.passage_id == "p"} for r in (plain, found)]
     for text, score in of_prose[1].items():
         assert score == pytest.approx(of_prose[0][text] - 50.0 * 3, abs=1e-3)
     [without] = weighted.read([question], [[prose]], [[1.0]])
@@ -97,43 +92,12 @@ def test_further_spans_count_in_cells_alone(reader: ExtractiveReader) -> None:
             reader.model, reader.tokenizer, with_overrides(reader.settings, {**few, **changes})
         )
         [found] = changed.read(["how many meters is the bridge?"], [passages], [[1.0] * len(passages)], 200)
-        return {(answer.text, answer.passage_index) for answer in found.answers}
+        return {(answer.text, answer.evidence.passage_id) for answer in found.answers}
 
     plain = answers([prose, table])
     assert len(plain) == 2
     assert answers([prose, table], table_spans=60) == plain  # without a weight nothing is asked of tables
     more = answers([prose, table], table_spans=60, table_weight=1.0) - plain
-    assert {("51", 1), ("324", 1)} <= more | plain
-    assert {place for _, place in more} == {1}
+    assert {("51", "t"), ("324", "t")} <= more | plain
+    assert {place for _, place in more} == {"t"}
     assert answers([prose], table_spans=60, table_weight=1.0) == answers([prose])
-
-
-@pytest.mark.parametrize("text", [NAMED, BARS, MARKED, LABELLED])
-def test_the_only_cell_that_fits_wholly_is_found(text: str) -> None:
-    def found(question: str, *texts: str) -> str | None:
-        only = TableMatch(content_words(question), texts).only_cell()
-        return only[1].value if only else None
-
-    asked = "How many points does PSV have?"
-    assert found(asked, "Prose.", text) == "58"
-    assert found(asked, text, text) is None  # two do
-    assert found("How many points does Feyenoord have?", text) is None  # several do: no row is named
-    assert found("How many more points does PSV have?", text) is None
-    assert found("What does a score file do?", "Score: =1000") is None
-    assert found("What is the score?", "Score: =1000") == "=1000"
-    assert found("How many points does the PSV of Schmidt have?", text) == "58"
-
-
-def test_the_only_cell_is_the_answer_even_if_no_span_is_in_it(reader: ExtractiveReader) -> None:
-    passage = Passage("t", "", NAMED)
-    changed = with_overrides(reader.settings, {"spans_per_window": 1, "table_weight": 3.0})
-    weighted = ExtractiveReader(reader.model, reader.tokenizer, changed)
-    question = "How many points has PSV?"
-    [plain] = reader.read([question], [[passage]], [[1.0]])
-    [found] = weighted.read([question], [[passage]], [[1.0]])
-    first = found.answers[0]
-    assert plain.answers[0].text != "58"
-    assert (first.text, passage.text[first.start : first.end]) == ("58", "58")
-    assert first.score == pytest.approx(plain.answers[0].score)
-    [asks_name] = weighted.read(["Who are the points of PSV?"], [[passage]], [[1.0]])
-    assert asks_name.answers[0].text != "58"  # no person

@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 import rag
 from rag.cli.main import app
 from rag.core.errors import ConfigError, DataError
-from rag.core.types import GoldPassage, Hit, Passage, Question
+from rag.core.types import AnswerSet, GoldPassage, Hit, Passage, Question
 from rag.data.examples import read_examples
 from rag.eval.api import REPORT_NAME
-from readers.protocols import ReadResult
 
 TEXTS = {
     "Danube": "The Danube rises in the Black Forest and ends in the Black Sea.",
@@ -168,8 +167,8 @@ def test_questions_that_could_not_be_read_are_told(
     class Fails:
         name = "fails"
 
-        def read(self, questions: list[str], *_: object, **__: object) -> list[ReadResult]:
-            return [ReadResult((), 1.0, failure="HTTP 500" if "Rhine" in q else "") for q in questions]
+        def read(self, questions: list[str], *_: object, **__: object) -> list[AnswerSet]:
+            return [AnswerSet(q, (), 1.0, failure="HTTP 500" if "Rhine" in q else "") for q in questions]
 
     monkeypatch.setattr("readers.open.open_reader", lambda *_, **__: Fails())
     for _ in range(2):  # once more from the results that are there

@@ -23,10 +23,9 @@ from rag.eval.settings import EvaluationSettings
 from readers.confidence import likelihoods
 from readers.extractive.files import SHIPPED_READER, check_calibrated, load_parts, save_calibrated
 from readers.manifest import Calibration
-from readers.protocols import ReadAnswer
-from readers.ranking import Ranked
+from readers.ranking import Ranked, Span
 
-OLD = Calibration(first=(0.0, 1.0, 0.5), none=(0.2, -0.3), temperature=2.0)
+OLD = Calibration(right=(0.0, 1.0, 0.5, 0.0, 0.0), absent=(0.2, -0.3, 0.0), temperature=2.0)
 SETTINGS = EvaluationSettings()
 
 
@@ -58,7 +57,7 @@ class Corpus:
             text = "yellow" if self.right[k] else "blue"
             evidence = Evidence("p", "", "yellow and blue", 0, 4, 1.0)
             answer = Answer(text, 1.0, float(self.shown[k]), evidence)
-            found.append(AnswerSet(str(k), (answer,), 0.5 * (1 - float(self.shown[k])), "v", {}))
+            found.append(AnswerSet(str(k), (answer,), 1 - float(self.shown[k]), "v", {}))
         return found
 
 
@@ -69,21 +68,22 @@ def test_a_confidence_that_is_too_modest_is_put_right() -> None:
     assert tuning.after.ece < 0.6 * tuning.before.ece
     assert tuning.after.hidden < tuning.before.hidden
     right = Corpus(400, shift=0.0)
-    assert tune_confidence(right, right.questions, OLD, SETTINGS).calibration.first == pytest.approx(
-        OLD.first, abs=0.35
+    assert tune_confidence(right, right.questions, OLD, SETTINGS).calibration.right == pytest.approx(
+        OLD.right, abs=0.35
     )
 
 
 def test_the_fitted_calibration_shifts_the_readers_own_confidence() -> None:
     corpus = Corpus(60, shift=2.0)
     new = tune_confidence(corpus, corpus.questions, OLD, SETTINGS).calibration
-    assert new.first is not None
-    slope = new.first[1] / 1.0
-    found = Ranked([ReadAnswer("x", 1.0, 0.0, 0, 0, 1), ReadAnswer("y", 0.0, 0.0, 0, 2, 3)], 0.5)
-    (before, *_), _ = likelihoods(found, OLD)
-    (after, *_), _ = likelihoods(found, new)
+    assert new.right is not None
+    answers = [Span("x", 1.0, 0, 0, 1), Span("y", 0.0, 0, 2, 3)]
+    ranked = Ranked(answers, 0.5, np.array([1.0, 0.5, 0.0, 0.7, 0.2]))
+    (before, *_), _ = likelihoods(ranked, OLD)
+    (after, *_), _ = likelihoods(ranked, new)
+    slope = new.right[1] / OLD.right[1]
     assert np.log(after / (1 - after)) == pytest.approx(
-        slope * np.log(before / (1 - before)) + new.first[0], abs=1e-3
+        slope * np.log(before / (1 - before)) + new.right[0], abs=1e-3
     )
 
 
@@ -92,15 +92,15 @@ def test_no_answer_is_not_fitted_to_questions_that_all_have_one() -> None:
     corpus.empty[:] = False
     questions = [Question(one.id, one.text, ("yellow",)) for one in corpus.questions]
     tuning = tune_confidence(corpus, questions, OLD, SETTINGS)
-    assert (tuning.unanswerable, tuning.calibration.none) == (0, OLD.none)
-    assert tuning.calibration.first != OLD.first
+    assert (tuning.unanswerable, tuning.calibration.absent) == (0, OLD.absent)
+    assert tuning.calibration.right != OLD.right
 
 
 def test_the_reader_is_written_with_its_new_confidence(tmp_path: Path) -> None:
     out = tmp_path / "tuned"
     for bias in (1.0, 2.0):  # the second takes the place of the first
-        save_calibrated(None, out, Calibration(first=(bias, 1.0)))
-    assert load_parts(out).calibration.first == (2.0, 1.0)
+        save_calibrated(None, out, Calibration(right=(bias, 1.0, 0.0, 0.0, 0.0)))
+    assert load_parts(out).calibration.right == (2.0, 1.0, 0.0, 0.0, 0.0)
     assert sorted(path.name for path in out.iterdir()) == sorted(p.name for p in SHIPPED_READER.iterdir())
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").touch()

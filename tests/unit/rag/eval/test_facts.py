@@ -15,7 +15,6 @@ from rag.eval.report import render_report
 from rag.eval.results import load_evaluation
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from readers.facts import FactSettings
 from tests.unit.rag.eval.conftest import evaluate
 
 # The boundary after "no. 5" is one that a rule would not find, and sentence 1 is blank.
@@ -95,16 +94,6 @@ def test_boundaries_come_from_the_question_set_then_from_a_rule(retrieved: Any) 
 def test_only_passages_that_were_read_count(retrieved: Any) -> None:
     finder = FactFinder(read=1)
     assert {title for title, _ in finder(QUESTION, answers(retrieved), retrieved)} == {"Silent Harbour"}
-
-
-def test_a_path_that_was_found_counts(retrieved: Any) -> None:
-    other = (Hit(9, "o", 0.0), Passage("o", "Other", "Ada Moss."))
-    finder = FactFinder(FactSettings(path=50.0))
-    found = [*retrieved, other]
-    assert {title for title, _ in finder(QUESTION, answers(retrieved), found, [[retrieved[1], other]])} == {
-        "Ada Moss", "Other",
-    }  # fmt: skip
-    assert "Other" not in {title for title, _ in finder(QUESTION, answers(retrieved), found)}
 
 
 def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, retrieved: Any) -> None:

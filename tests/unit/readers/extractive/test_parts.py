@@ -28,15 +28,12 @@ from readers.extractive.training.config import TrainingSet
 from readers.extractive.training.data import read_set
 from readers.extractive.training.finish import add_ranges, export_int8, export_trained
 from readers.manifest import Calibration, load_manifest
-from readers.protocols import ReadAnswer
-from readers.ranking import distinct, retrieval_prior
+from readers.ranking import Span, distinct, retrieval_prior
 from tests.tiny_reader import tiny_squad, tiny_tokenizer
 
 
-def pick(*found: tuple[int, int, int, str, float], merge: str = "max") -> list[ReadAnswer]:
-    candidates = [ReadAnswer(text, score, 0.0, *place) for *place, text, score in found]
-    settings = ReaderSettings(merge=merge)  # type: ignore[arg-type]
-    return distinct(candidates, settings)
+def pick(*spans: tuple[int, int, int, str, float]) -> list[Span]:
+    return distinct([Span(text, score, *place) for *place, text, score in spans], ReaderSettings())
 
 
 def test_equal_texts_and_overlaps_are_dropped() -> None:
@@ -44,13 +41,6 @@ def test_equal_texts_and_overlaps_are_dropped() -> None:
         (0, 0, 5, "Paris", 5.0), (1, 3, 9, "paris.", 4.0), (0, 2, 9, "ris is", 3.0), (0, 9, 12, "Rom", 1.0)
     )
     assert [c.text for c in kept] == ["Paris", "Rom"]
-
-
-def test_sum_adds_once_per_passage() -> None:
-    paris = [(passage, at, at + 5, "Paris", 1.9) for passage, at in ((1, 0), (2, 0), (2, 9))]
-    kept = pick((0, 0, 4, "Rome", 2.0), *paris, merge="sum")
-    assert [c.text for c in kept] == ["Paris", "Rome"]
-    assert kept[0].score == pytest.approx(1.9 + np.log(2))
 
 
 def test_answers_of_punctuation_stay_distinct() -> None:
@@ -151,6 +141,11 @@ def test_export_loads_back_and_refuses_other_versions(tmp_path: Path, encoder_fo
     assert torch.allclose(wanted[0], found[0], atol=0.05)
 
     data = json.loads((tmp_path / "reader.json").read_text())
+    older = {"settings": {**data["settings"], "merge": "sum", "null": "best", "form_weight": 2.0}}
+    older["calibration"] = {**data["calibration"], "first": [0.1] * 18, "empty": None, "none": [0.5, 1.0]}
+    (tmp_path / "reader.json").write_text(json.dumps({**data, **older}))
+    manifest = load_manifest(ReaderManifest, tmp_path)
+    assert (manifest.settings, manifest.calibration) == (settings, calibration)
     (tmp_path / "reader.json").write_text(json.dumps({**data, "format_version": 99}))
     with pytest.raises(ArtifactError, match="99"):
         load_manifest(ReaderManifest, tmp_path)

@@ -56,7 +56,7 @@ def test_waves_that_nothing_ends_read_everything_and_answer_as_full_effort(netwo
     waves = reader(network, waves=(1, 2, 6), enough=(1, 1)).read(QUESTIONS, RETRIEVED, SCORES)
     for one, other in zip(full, waves, strict=True):
         assert [a.text for a in one.answers] == [a.text for a in other.answers]
-        assert [a.passage_index for a in one.answers] == [a.passage_index for a in other.answers]
+        assert [a.evidence for a in one.answers] == [a.evidence for a in other.answers]
         assert [a.confidence for a in one.answers] == pytest.approx([a.confidence for a in other.answers])
         assert one.no_answer_confidence == pytest.approx(other.no_answer_confidence)
         assert one.reading == other.reading
@@ -79,7 +79,7 @@ def test_passages_that_no_wave_reaches_are_not_prepared(
     one, other = some.read(QUESTIONS, RETRIEVED, SCORES)
     assert prepared == [["6", "7", "8", "3", "4", "5"]]
     assert one.reading["passages"] == other.reading["passages"] == 3
-    assert {answer.passage_index for answer in one.answers} <= {6, 7, 8}  # places in the list that was given
+    assert {answer.evidence.passage_id for answer in one.answers} <= {"6", "7", "8"}
     [alone] = reader(network).read(QUESTIONS[:1], [PASSAGES[6:]], [SCORES[0][6:]])
     assert [a.text for a in one.answers] == [a.text for a in alone.answers]
     assert [a.confidence for a in one.answers] == pytest.approx([a.confidence for a in alone.answers])
@@ -88,8 +88,8 @@ def test_passages_that_no_wave_reaches_are_not_prepared(
 def test_a_likely_answer_ends_the_reading(network: FastSpanModel) -> None:
     results = reader(network, waves=(2, 7), enough=(0,)).read(QUESTIONS, RETRIEVED, SCORES)
     assert [result.reading["passages"] for result in results] == [2, 2]
-    assert {answer.passage_index for answer in results[0].answers} <= {7, 8}
-    assert {answer.passage_index for answer in results[1].answers} <= {1, 2}
+    assert {answer.evidence.passage_id for answer in results[0].answers} <= {"7", "8"}
+    assert {answer.evidence.passage_id for answer in results[1].answers} <= {"4", "5"}
     likely = [result.answers[0].confidence for result in results]
     between = reader(network, waves=(2, 7), enough=((likely[0] + likely[1]) / 2,))
     read = [result.reading["passages"] for result in between.read(QUESTIONS, RETRIEVED, SCORES)]
@@ -109,8 +109,8 @@ def test_what_the_early_head_thinks_little_of_is_dropped(network: FastSpanModel)
         "dropped": 9 - sum(kept),
         "token_layers": int((lengths * np.where(kept, 2, 1)).sum()),
     }
-    left = [8 - place for place in np.nonzero(kept)[0]]
-    assert {answer.passage_index for answer in result.answers} <= set(left)
+    left = {str(8 - place) for place in np.nonzero(kept)[0]}
+    assert {answer.evidence.passage_id for answer in result.answers} <= left
 
 
 def test_the_limit_ends_the_reading_and_is_reported(network: FastSpanModel) -> None:

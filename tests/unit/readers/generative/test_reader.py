@@ -40,13 +40,13 @@ def test_answers_come_with_a_passage_and_a_span_only_where_they_stand(folder: Pa
         assert result.answers
         assert [a.score for a in result.answers] == sorted((a.score for a in result.answers), reverse=True)
         for answer in result.answers:
-            passage = passages[answer.passage_index]
-            assert passage.id != "3"
+            evidence = answer.evidence
+            assert evidence.passage_id != "3"
             assert 0.0 <= answer.confidence <= 1.0
-            if answer.start is None:
+            if evidence.start is None:
                 assert not any(find_span(answer.text, p.text) for p in passages)
             else:
-                assert passage.text[answer.start : answer.end] == answer.text
+                assert evidence.text[evidence.start : evidence.end] == answer.text
     shown = read_answers(reader, ["q"], [[(Hit(0, p.id, 1.0), p) for p in PASSAGES]], [()], 5, "v")[0]
     assert shown.to_json()["answers"][0]["evidence"]["passage_id"] in ("1", "2")
 
@@ -93,7 +93,7 @@ def test_only_the_best_ranked_passages_are_read(folder: Path) -> None:
     reader = GenerativeReader.load(folder, precision="fp32", max_passages=1)
     [limited] = reader.read(["where?"], [PASSAGES], [SCORES])
     [alone] = reader.read(["where?"], [PASSAGES[1:2]], [[3.0]])
-    assert limited.answers[0].passage_index == 1
+    assert limited.answers[0].evidence.passage_id == "2"
     assert limited.answers[0].score == pytest.approx(alone.answers[0].score, rel=1e-4)
 
 

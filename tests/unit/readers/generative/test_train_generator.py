@@ -75,7 +75,8 @@ def test_it_learns_to_read_and_to_say_nothing(run: tuple[Path, dict[str, Any]]) 
     texts = ["is in near of", "was 7 built has", "meters the year of"]
     passages = [Passage(str(number), "", text) for number, text in enumerate(texts)]
     told, untold = reader.read(["how many b c"] * 2, [passages, passages[::2]], [[1, 2, 3], [1, 2]])
-    assert (told.answers[0].text, told.answers[0].passage_index, told.answers[0].start) == ("7", 1, 4)
+    evidence = told.answers[0].evidence
+    assert (told.answers[0].text, evidence.passage_id, evidence.start) == ("7", "1", 4)
     assert told.answers[0].confidence > told.no_answer_confidence
     assert untold.no_answer_confidence > told.no_answer_confidence
     tokenizer = json.loads((folder / "out" / "reader" / "tokenizer.json").read_text())

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from rag.core.types import Passage
+from rag.core.types import AnswerSet, Passage
 from readers.llm.prompt import Completion, MalformedReply, Reply, parse_reply, prompt_messages, to_result
 
 PASSAGES = [
@@ -54,13 +54,17 @@ def test_what_a_passage_says_is_no_passage_and_no_question(text: str, place: str
     assert prompt_messages(QUESTION, [hostile], "short")[0] != system  # another mark each time
 
 
+def answered(reply: Reply, passages: list[Passage], completion: Completion | None = None) -> AnswerSet:
+    return to_result(QUESTION, reply, completion or Completion(""), [(each, 1.0) for each in passages])
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_model_that_obeys_a_passage_is_not_believed(text: str) -> None:
     reply = parse_reply('{"answer": "Paris", "passages": [1, 3]}')
-    [answer] = to_result(reply, Completion(""), [Passage("h", "", text), PASSAGES[1]]).answers
+    [answer] = answered(reply, [Passage("h", "", text), PASSAGES[1]]).answers
     assert not answer.is_supported
     assert "it cites passage 3, but was shown 2" in answer.note
-    assert [cited.passage_index for cited in answer.citations] == [0]
+    assert [cited.passage_id for cited in answer.citations] == ["h"]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +110,9 @@ def short(answer: str, *passages: int) -> Reply:
 
 def test_the_span_is_looked_for_in_the_named_passage_and_quoted_as_it_stands() -> None:
     completion = Completion("", (("a", math.log(0.5)), ("b", math.log(0.5))))
-    [answer] = to_result(short("black forest", 2), completion, PASSAGES).answers
-    assert (answer.passage_index, answer.text, answer.confidence) == (1, "Black  Forest", pytest.approx(0.25))
-    assert PASSAGES[1].text[answer.start : answer.end] == answer.text
+    [answer] = answered(short("black forest", 2), PASSAGES, completion).answers
+    assert (answer.text, answer.confidence) == ("Black  Forest", pytest.approx(0.25))
+    assert PASSAGES[1].text[answer.evidence.start : answer.evidence.end] == answer.text
 
 
 @pytest.mark.parametrize(
@@ -134,21 +138,21 @@ def test_the_span_is_looked_for_in_the_named_passage_and_quoted_as_it_stands() -
 def test_every_statement_is_checked_against_what_it_cites(
     reply: Reply, evidence: int | None, is_supported: bool, note: str
 ) -> None:
-    result = to_result(reply, Completion(""), PASSAGES)
+    result = answered(reply, PASSAGES)
     if evidence is None:
         assert (result.answers, result.no_answer_confidence) == ((), 1.0)
         return
     [answer] = result.answers
-    assert (answer.passage_index, answer.is_supported, answer.note) == (evidence, is_supported, note)
+    assert answer.evidence.passage_id == PASSAGES[evidence].id
+    assert (answer.is_supported, answer.note) == (is_supported, note)
     assert (result.no_answer_confidence > answer.confidence) == (not is_supported)
 
 
 def test_every_citation_is_kept_with_its_place() -> None:
     passages = [*PASSAGES, Passage("p3", "", "Springs of the black forest feed the Danube.")]
-    [answer] = to_result(short("Black Forest", 1, 3, 2), Completion(""), passages).answers
-    assert answer.passage_index == 2
+    [answer] = answered(short("Black Forest", 1, 3, 2), passages).answers
+    assert answer.evidence.passage_id == "p3"
     quoted = [
-        None if cited.start is None else passages[cited.passage_index].text[cited.start : cited.end]
-        for cited in answer.citations
+        None if cited.start is None else cited.text[cited.start : cited.end] for cited in answer.citations
     ]
     assert quoted == [None, "black forest", "Black  Forest"]

@@ -76,7 +76,7 @@ def test_the_finished_reader_is_whole(run: tuple[Path, dict[str, Any]]) -> None:
         Passage("2", "Tower", "the tower is 57 high."),
     ]
     [result] = reader.read(["how many meters has the tower 1 1?"], [passages], [[1.0, 1.0]])
-    assert (result.answers[0].text, result.answers[0].passage_index) == ("57", 1)
+    assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
     [nothing] = reader.read(["how many meters has the tower 1 1?"], [passages[:1]], [[1.0]])
     assert nothing.no_answer_confidence > result.no_answer_confidence
 
@@ -129,7 +129,7 @@ def test_every_objective_learns_from_answers_alone(
         Passage("2", "Tower", "the tower is 57 high."),
     ]
     [result] = reader.read(["how many meters has the tower 1 1?"], [passages], [[1.0, 1.0]])
-    assert (result.answers[0].text, result.answers[0].passage_index) == ("57", 1)
+    assert (result.answers[0].text, result.answers[0].evidence.passage_id) == ("57", "2")
 
 
 def test_a_reader_learns_to_say_yes_and_no_and_another_goes_on_from_it(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_reader_learns_to_say_yes_and_no_and_another_goes_on_from_it(tmp_path:
     both = [Passage("1", "City", "A city of the year."), Passage("2", "Tower", "The tower 7 is built.")]
     [result] = reader.read(["is the tower near?"], [both], [[1.0, 1.0]])
     first = result.answers[0]
-    assert (first.text, first.passage_index, first.start, first.end) == ("no", 1, None, None)
+    assert (first.text, first.evidence.passage_id, first.evidence.start) == ("no", "2", None)
 
     further = ReaderTrainConfig(
         **{**values, "out": tmp_path / "more", "encoder": str(finished), "learning_rate": 1e-9,

@@ -1,8 +1,8 @@
-"""Answers consist of whole tokens of one unit of the text, and have the form that is asked for."""
+"""Answers consist of whole tokens of one unit of the text."""
 
 import pytest
 
-from readers.answer_forms import answer_bounds, expected_form, has_form, whole_tokens
+from readers.borders import answer_bounds, whole_tokens
 
 CUT = [
     ("Use --no-cache-dir, please", "cache", "--no-cache-dir"),
@@ -56,15 +56,7 @@ MARKED = [  # what a span model marked, between brackets, and the answer
     ("ID: 4; Measure: [seawall, demo\nID: 5; Measure: sandbags]", "seawall, demo"),
     ("ID: 4; Measure: [seawall; Colour: 0.7] red", "seawall"),
     ("listening to feedback [from the\nusers] of the site", "from the\nusers"),
-    ("Confirmation [No: BOA201] on top", "BOA201"),
     ("played by [Star Wars: Episode IV] in 1977", "Star Wars: Episode IV"),
-    ("Set [MAX_CONTENT_LENGTH config key] to", "MAX_CONTENT_LENGTH"),
-    ("in the [/var/tmp directory] of", "/var/tmp"),
-    ("raises a [RequestEntityTooLarge exception] if", "RequestEntityTooLarge"),
-    ("give the [option --sort] twice", "--sort"),
-    ("is [-9999 by default] here", "-9999"),
-    ("the [Manhattan project] began", "Manhattan project"),
-    ("[the tar command] packs", "the tar command"),
     ("[3.2 seconds] later", "3.2 seconds"),
 ]
 
@@ -74,32 +66,3 @@ def test_borders_of_answers(marked: str, answer: str) -> None:
     text = marked.replace("[", "").replace("]", "")
     start, end = answer_bounds(text, marked.index("["), marked.index("]") - 1)
     assert text[start:end].strip() == answer
-
-
-FORMS = [
-    (
-        "How many people sit on the committee?",
-        "number",
-        ["8", "eight", "up to 8 members"],
-        ["the committee", "DD"],
-    ),
-    ("What is the latitude of Tete?", "number", ["-16.17"], ["DD"]),
-    ("Who wrote it in the first place?", "person", ["Brian S. Dean"], ["the author", "su - root"]),
-    ("Which switch keeps daily archives?", "option", ["--keep-daily", "-d"], ["archives", "2015-11"]),
-    (
-        "Which environment variable holds it?",
-        "name",
-        ["RESTIC_PASSWORD", "$HOME_DIR"],
-        ["libsecret", "desktop"],
-    ),
-    ("Which file are logins taken from?", "path", ["~/.netrc", "/etc/passwd"], ["bash", "the login shell"]),
-    ("Where do I write to leave?", "address", ["a-request@b.com"], ["Sunday"]),
-    ("Why did it stop?", "", ["rain", "7"], []),
-]
-
-
-@pytest.mark.parametrize(("question", "form", "right", "wrong"), FORMS)
-def test_forms(question: str, form: str, right: list[str], wrong: list[str]) -> None:
-    assert expected_form(question) == form
-    assert all(has_form(answer, form) for answer in right)
-    assert not any(has_form(answer, form) for answer in wrong)
