@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import numpy as np
-import torch
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 from rag.core.arrays import Bool, Float64
 from rag.core.errors import DataError
@@ -38,21 +39,15 @@ def fit_calibration(
         raise DataError("no held-out question to calibrate on")
     if np.isnan(scores).any() or not np.isfinite(nulls).all():
         raise DataError("a held-out score is not a number")
-    everything = torch.from_numpy(np.concatenate([scores, nulls[:, None]], axis=1))  # (Q, N + 1)
-    right = torch.from_numpy(np.concatenate([correct, ~correct.any(axis=1, keepdims=True)], axis=1))
-    share = torch.ones(len(scores), dtype=torch.float64) if weights is None else torch.from_numpy(weights)
-    share = share / share.sum()
-    absent = torch.isinf(everything)
-    known = everything.masked_fill(absent, 0.0)  # −inf would make gradients NaN
-    unit = torch.zeros(everything.shape[1], dtype=torch.float64)
-    unit[-1] = 1.0
+    everything = np.column_stack([scores, nulls])  # (Q, N + 1)
+    right = np.column_stack([correct, ~correct.any(axis=1)])
+    unit = np.eye(everything.shape[1])[-1]
 
-    def loss(parameters: torch.Tensor) -> torch.Tensor:
-        logits = known / parameters[0].exp() + parameters[1] * unit
-        logp = logits.masked_fill(absent, float("-inf")).log_softmax(-1)
-        return -(share * logp.masked_fill(~right, float("-inf")).logsumexp(-1)).sum()
+    def losses(parameters: Float64) -> Float64:
+        logits = everything / np.exp(parameters[0]) + parameters[1] * unit
+        return np.asarray(logsumexp(logits, axis=1) - logsumexp(np.where(right, logits, -np.inf), axis=1))
 
-    log_temperature, bias = _least(loss, 2)
+    log_temperature, bias = _least(losses, 2, np.ones(len(scores)) if weights is None else weights)
     return Calibration(
         temperature=round(float(np.exp(log_temperature)), 4), null_bias=round(bias, 4), questions=len(scores)
     )
@@ -69,16 +64,9 @@ def fit_chance(features: Float64, happened: Bool, weights: Float64) -> tuple[flo
     Source:
         Platt 1999, "Probabilistic Outputs for Support Vector Machines", with several scores.
     """
-    inputs = torch.from_numpy(np.column_stack([np.ones(len(features)), features]))  # (Q, n + 1)
-    share, wanted = torch.from_numpy(weights / weights.sum()), torch.from_numpy(happened.astype(np.float64))
-
-    def loss(parameters: torch.Tensor) -> torch.Tensor:
-        losses = torch.nn.functional.binary_cross_entropy_with_logits(
-            inputs @ parameters, wanted, reduction="none"
-        )
-        return (share * losses).sum()
-
-    return tuple(round(value, 4) for value in _least(loss, inputs.shape[1]))
+    inputs = np.column_stack([np.ones(len(features)), features])  # (Q, n + 1)
+    fitted = _least(lambda parameters: _surprise(inputs @ parameters, happened), inputs.shape[1], weights)
+    return tuple(round(value, 4) for value in fitted)
 
 
 def fit_shift(logits: Float64, happened: Bool) -> tuple[float, float]:
@@ -90,31 +78,23 @@ def fit_shift(logits: Float64, happened: Bool) -> tuple[float, float]:
         logits: (Q,) z.
         happened: (Q,).
     """
-    z, wanted = torch.from_numpy(logits), torch.from_numpy(happened.astype(np.float64))
-    count = max(1, len(logits))
 
-    def loss(parameters: torch.Tensor) -> torch.Tensor:
-        prior = (parameters[0].square() + (parameters[1] / 0.3).square()) / 2
-        losses = torch.nn.functional.binary_cross_entropy_with_logits(
-            parameters[0] + (1.0 + parameters[1]) * z, wanted, reduction="sum"
-        )
-        return (losses + prior) / count
+    def losses(parameters: Float64) -> Float64:
+        shift, slope = parameters
+        prior = (shift**2 + (slope / 0.3) ** 2) / 2 / max(1, len(logits))
+        return _surprise(shift + (1.0 + slope) * logits, happened) + prior
 
-    shift, slope = _least(loss, 2)
+    shift, slope = _least(losses, 2, np.ones(len(logits)))
     return shift, max(0.0, 1.0 + slope)
 
 
-def _least(loss: Callable[[torch.Tensor], torch.Tensor], count: int) -> list[float]:
-    """The `count` parameters where a loss is least, pulled a little towards 0."""
-    parameters = torch.zeros(count, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([parameters], max_iter=200, line_search_fn="strong_wolfe")
+def _surprise(logits: Float64, happened: Bool) -> Float64:
+    """−ln σ(z) where it happened, else −ln(1 − σ(z))."""
+    return np.logaddexp(0.0, np.where(happened, -logits, logits))
 
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        value = loss(parameters) + _PULL * parameters.square().sum()
-        value.backward()
-        return value
 
-    optimizer.step(closure)
-    found: list[float] = parameters.detach().tolist()
-    return found
+def _least(losses: Callable[[Float64], Float64], count: int, weights: Float64) -> list[float]:
+    """The `count` parameters where the weighted mean of losses is least, pulled a little towards 0."""
+    share = weights / weights.sum()
+    best = minimize(lambda x: float(share @ losses(x) + _PULL * (x @ x)), np.zeros(count), method="BFGS")
+    return [float(value) for value in best.x]
