@@ -22,8 +22,8 @@ _MOST_STEPS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What one search found: passages, best first, and the paths of a multi-hop retriever."""
+class SearchResult:
+    """Passages of one search, best first, and the paths of a multi-hop retriever."""
 
     query: str
     passages: RankedPassages
@@ -40,7 +40,7 @@ class State:
 
     question: str
     context: str = ""
-    searches: tuple[Found, ...] = ()
+    searches: tuple[SearchResult, ...] = ()
     answers: tuple[AnswerSet, ...] = ()
 
     @property
@@ -60,7 +60,7 @@ class Search:
 class Read:
     """Read the passages of each search for an answer to its query."""
 
-    searches: tuple[Found, ...]
+    searches: tuple[SearchResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,14 @@ def run(
         steps = {n: policy.step(state) for n, state in enumerate(states) if n not in finished}
         finished |= {n: step.answers for n, step in steps.items() if isinstance(step, Finish)}
         queries = [(n, query) for n, s in steps.items() if isinstance(s, Search) for query in s.queries]
-        readings = [(n, found) for n, s in steps.items() if isinstance(s, Read) for found in s.searches]
+        readings = [(n, result) for n, s in steps.items() if isinstance(s, Read) for result in s.searches]
         if queries:
-            found = zip(queries, *search([query for _, query in queries]), strict=True)
-            for (n, query), passages, paths in found:
-                more = Found(query, passages, paths)
+            results = zip(queries, *search([query for _, query in queries]), strict=True)
+            for (n, query), passages, paths in results:
+                more = SearchResult(query, passages, paths)
                 states[n] = replace(states[n], searches=(*states[n].searches, more))
         if readings:
-            parts = [(found.query, found.passages, found.paths) for _, found in readings]
+            parts = [(result.query, result.passages, result.paths) for _, result in readings]
             answers = read(*map(list, zip(*parts, strict=True)))
             for (n, _), answer in zip(readings, answers, strict=True):
                 states[n] = replace(states[n], answers=(*states[n].answers, answer))
@@ -165,15 +165,15 @@ class SearchAgain:
             return Search((state.query,))
         if state.answers:
             return Finish(state.answers[-1])
-        everything = merged([found.passages for found in state.searches])
+        everything = merged([search.passages for search in state.searches])
         if len(state.searches) <= self._most:
             shown = [passage for _, passage in everything[: self._shown]]
             task, passages = fence_passages(state.query, shown)
             messages = [{"role": "system", "content": task + _TASK}, {"role": "user", "content": passages}]
             request = _NEXT_SEARCH.search(self._model.complete(messages, 64).text)
-            if request and request[1] not in [found.query for found in state.searches]:
+            if request and request[1] not in [search.query for search in state.searches]:
                 return Search((request[1],))
-        return Read((Found(state.question, everything),))
+        return Read((SearchResult(state.question, everything),))
 
 
 def merged(lists: Sequence[RankedPassages]) -> RankedPassages:

@@ -7,7 +7,7 @@ import pytest
 import rag
 from rag.core.errors import ConfigError
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Paths, RankedPassages
-from rag.policies import Finish, Found, Read, Search, SearchAgain, SearchOnce, State, merged, run
+from rag.policies import Finish, Read, Search, SearchAgain, SearchOnce, SearchResult, State, merged, run
 from readers.llm.prompt import Completion
 
 TEXTS = {
@@ -110,7 +110,7 @@ class LooksTwice:
 
     def step(self, state: State) -> Search | Read | Finish:
         if len(state.searches) > len(state.answers):
-            return Read((Found(state.question, state.searches[-1].passages),))
+            return Read((SearchResult(state.question, state.searches[-1].passages),))
         if state.answers and (state.answers[-1].answers or len(state.searches) > 1):
             return Finish(state.answers[-1])
         texts = [passage.text for found in state.searches for _, passage in found.passages]

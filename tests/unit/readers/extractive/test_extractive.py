@@ -167,8 +167,8 @@ def test_answers_never_begin_or_end_inside_a_word(reader: ExtractiveReader) -> N
     [result] = reader.read(["where?"], [[passage]], [[1.0]], n_best=20)
     text = passage.text
     for answer in result.answers:
-        assert answer.start == 0 or not (text[answer.start - 1].isalnum() and text[answer.start].isalnum())
-        assert answer.end == len(text) or not (text[answer.end - 1].isalnum() and text[answer.end].isalnum())
+        for place in (answer.evidence.start, answer.evidence.end):
+            assert place in (0, len(text)) or not (text[place - 1].isalnum() and text[place].isalnum())
 
 
 def test_bf16_agrees_with_fp32(reader: ExtractiveReader) -> None:
