@@ -10,14 +10,12 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rag.core.errors import ConfigError, DataError
 from rag.core.types import Answer, Passage
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import with_overrides
-from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS, Reader
 from readers.ranking import rank_all
 from tests.tiny_reader import SPECIAL, WORDS, tiny_tokenizer
 
@@ -29,10 +27,6 @@ ACCENTS = Passage("4", "Ünïcode", "Die Straße — naïve café, 5 × 7 cm. Ω
 
 def shown(answer: Answer) -> str:
     return answer.evidence.text[answer.evidence.start : answer.evidence.end]
-
-
-def test_follows_the_protocol(reader: ExtractiveReader) -> None:
-    assert isinstance(reader, Reader)
 
 
 def test_answers_are_exact_slices_of_the_original_text(reader: ExtractiveReader) -> None:
@@ -127,24 +121,9 @@ def test_nothing_to_read_means_no_answer(reader: ExtractiveReader) -> None:
     assert reader.read([], [], []) == []
 
 
-def test_over_long_questions_are_cut_and_absurd_ones_refused(reader: ExtractiveReader) -> None:
+def test_over_long_questions_are_cut(reader: ExtractiveReader) -> None:
     [result] = reader.read(["how many meters " * 30], [[SHORT]], [[1.0]])
     assert result.answers
-    with pytest.raises(DataError, match=str(MAX_QUESTION_CHARS)):
-        reader.read(["x" * (MAX_QUESTION_CHARS + 1)], [[SHORT]], [[1.0]])
-    with pytest.raises(DataError, match="passage 'big'"):
-        reader.read(["where?"], [[Passage("big", "", "x" * (MAX_PASSAGE_CHARS + 1))]], [[1.0]])
-    with pytest.raises(DataError, match="blank"):
-        reader.read(["  "], [[SHORT]], [[1.0]])
-
-
-def test_lists_that_do_not_match_are_refused(reader: ExtractiveReader) -> None:
-    with pytest.raises(ConfigError, match="2 questions"):
-        reader.read(["a", "b"], [[SHORT]], [[1.0]])
-    with pytest.raises(ConfigError, match="1 passages but 2 scores"):
-        reader.read(["a"], [[SHORT]], [[1.0, 2.0]])
-    with pytest.raises(ConfigError, match="n_best"):
-        reader.read(["a"], [[SHORT]], [[1.0]], n_best=0)
 
 
 def test_the_null_score_is_that_of_the_best_answers_passage(reader: ExtractiveReader) -> None:
@@ -177,13 +156,6 @@ def test_bf16_agrees_with_fp32(reader: ExtractiveReader) -> None:
     _, rounded = reader.score(["how many meters?"], [[SHORT, OTHER]])
     reader.model.to_compute(torch.float32)
     assert abs(scored.spans[:, 0] - rounded.spans[:, 0]).max() < 0.1
-
-
-def test_unknown_settings_are_refused(reader: ExtractiveReader) -> None:
-    with pytest.raises(ConfigError, match="colour"):
-        with_overrides(reader.settings, {"colour": 1})
-    with pytest.raises(ConfigError, match="leaves"):
-        with_overrides(reader.settings, {"max_tokens": 40})
 
 
 def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:

@@ -6,14 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rag.core.errors import ConfigError
 from rag.core.types import Hit, Passage
 from readers.answers import read_answers
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import SIX_LAYERS, Effort, ReaderSettings
-from readers.manifest import with_overrides
 from readers.ranking import PassageRows
 from tests.tiny_reader import tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
@@ -152,12 +150,6 @@ def test_nothing_to_read(network: FastSpanModel) -> None:
     assert empty.answers == blank.answers == ()
     assert empty.reading == {"passages": 0, "dropped": 0, "token_layers": 0}
     assert one.read([], [], []) == []
-
-
-def test_efforts_are_checked() -> None:
-    with pytest.raises(ConfigError, match="effort"):
-        with_overrides(ReaderSettings(), {"effort": "least"})
-    assert ReaderSettings(efforts={"low": {"waves": [3, 4]}}) == ReaderSettings()  # type: ignore[call-arg]  # of older readers
 
 
 def test_an_answer_says_what_was_read(network: FastSpanModel) -> None:

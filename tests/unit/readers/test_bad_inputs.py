@@ -1,0 +1,64 @@
+"""What readers refuse: the error's class, and what it names."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import BertForQuestionAnswering
+
+from rag.core.errors import ArtifactError, ConfigError, DataError, MismatchedArtifactError, RagError
+from rag.core.types import Passage
+from readers.calibration import fit_calibration
+from readers.manifest import with_overrides
+from readers.open import open_reader
+from readers.protocols import MAX_PASSAGE_CHARS, MAX_QUESTION_CHARS
+from tests.tiny_reader import tiny_config, tiny_encoder, tiny_tokenizer
+
+SHORT, BIG = Passage("1", "", "A tower."), Passage("big", "", "x" * (MAX_PASSAGE_CHARS + 1))
+
+
+def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None:
+    """Open a folder with this reader.json, or a checkpoint with so many tokens, so large a file of weights."""
+    if text:
+        (folder / "reader.json").write_text(text)
+    if tokens or size:
+        sizes = {"vocab_size": tokens} if tokens else {}
+        BertForQuestionAnswering(tiny_config(**sizes)).save_pretrained(folder)
+        tiny_tokenizer().save_pretrained(folder)
+    if size:
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:size])
+    open_reader(folder)
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "act"),
+    [
+        (DataError, str(MAX_QUESTION_CHARS), lambda r, _: r.read(["x" * 9999], [[SHORT]], [[1.0]])),
+        (DataError, "passage 'big'", lambda r, _: r.read(["where?"], [[BIG]], [[1.0]])),
+        (DataError, "blank", lambda r, _: r.read(["  "], [[SHORT]], [[1.0]])),
+        (ConfigError, "2 questions", lambda r, _: r.read(["a", "b"], [[SHORT]], [[1.0]])),
+        (ConfigError, "1 passages but 2 scores", lambda r, _: r.read(["a"], [[SHORT]], [[1.0, 2.0]])),
+        (ConfigError, "n_best", lambda r, _: r.read(["a"], [[SHORT]], [[1.0]], n_best=0)),
+        (ConfigError, "colour", lambda r, _: with_overrides(r.settings, {"colour": 1})),
+        (ConfigError, "leaves", lambda r, _: with_overrides(r.settings, {"max_tokens": 40})),
+        (ConfigError, "effort", lambda r, _: with_overrides(r.settings, {"effort": "least"})),
+        (DataError, "no held-out", lambda *_: fit_calibration(*np.zeros((2, 0, 2)), np.zeros(0))),
+        (DataError, "not a number", lambda *_: fit_calibration(np.full((1, 1), np.nan), *np.ones((2, 1)))),
+        (MismatchedArtifactError, r"tokens, the encoder 40", lambda _, folder: opened(folder, tokens=40)),
+        (ArtifactError, "no question answering model could be", lambda _, folder: opened(folder, size=2000)),
+        (
+            ArtifactError,
+            "found BertModel, expected a",
+            lambda _, folder: open_reader(tiny_encoder(folder / "e")),
+        ),
+        (ArtifactError, r"neither reader\.json nor config\.json", lambda _, folder: opened(folder)),
+        (ArtifactError, "no such folder", lambda _, folder: opened(folder / "absent")),
+        (ArtifactError, "kind 'oracle', expected", lambda _, folder: opened(folder, '{"kind": "oracle"}')),
+        (ArtifactError, r"reader\.json", lambda _, folder: opened(folder, '{"kind": "extr')),
+    ],
+)
+def test_bad_inputs(error: type[RagError], words: str, act: Any, reader: Any, tmp_path: Path) -> None:
+    with pytest.raises(error, match=words):
+        act(reader, tmp_path)
