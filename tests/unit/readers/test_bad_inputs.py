@@ -19,7 +19,7 @@ SHORT, BIG = Passage("1", "", "A tower."), Passage("big", "", "x" * (MAX_PASSAGE
 
 
 def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None:
-    """Open a folder with this reader.json, or a checkpoint with so many tokens, so large a file of weights."""
+    """Open a folder with this reader.json, or a checkpoint of so many tokens, its weights cut to a size."""
     if text:
         (folder / "reader.json").write_text(text)
     if tokens or size:
@@ -48,11 +48,7 @@ def opened(folder: Path, text: str = "", tokens: int = 0, size: int = 0) -> None
         (DataError, "not a number", lambda *_: fit_calibration(np.full((1, 1), np.nan), *np.ones((2, 1)))),
         (MismatchedArtifactError, r"tokens, the encoder 40", lambda _, folder: opened(folder, tokens=40)),
         (ArtifactError, "no question answering model could be", lambda _, folder: opened(folder, size=2000)),
-        (
-            ArtifactError,
-            "found BertModel, expected a",
-            lambda _, folder: open_reader(tiny_encoder(folder / "e")),
-        ),
+        (ArtifactError, "found BertModel, exp", lambda _, folder: open_reader(tiny_encoder(folder / "e"))),
         (ArtifactError, r"neither reader\.json nor config\.json", lambda _, folder: opened(folder)),
         (ArtifactError, "no such folder", lambda _, folder: opened(folder / "absent")),
         (ArtifactError, "kind 'oracle', expected", lambda _, folder: opened(folder, '{"kind": "oracle"}')),
