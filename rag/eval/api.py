@@ -119,10 +119,7 @@ def evaluate(
         place,
         settings,
         source=source,
-        identity={
-            **system.identity,
-            **({"facts": finder.settings.model_dump(mode="json")} if finder is not None else {}),
-        },
+        identity=system.identity,
         command=command,
         facts=finder,
     )

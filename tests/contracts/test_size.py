@@ -15,7 +15,7 @@ CEILINGS = {
     "rag/core": (1550, 900),
     "rag/data": (6840, 5000),
     "rag/docs": (80, 80),
-    "rag/eval": (2450, 1900),
+    "rag/eval": (2440, 1900),
     "rag/integrations": (350, 350),
     "rag/joint": (2580, 2100),
     "rag/metrics": (750, 600),
@@ -25,10 +25,10 @@ CEILINGS = {
     "rag/scale": (620, 450),
     "rag/training": (2070, 1400),
     "indexers": (5220, 4400),
-    "readers": (8670, 6600),
+    "readers": (8090, 6600),
     "retrievers": (8970, 6600),
     "serve": (3200, 2600),
-    "tests": (32210, 24000),
+    "tests": (31990, 24000),
 }
 
 
