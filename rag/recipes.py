@@ -1,7 +1,7 @@
 """Every training recipe by name: a class that states its settings and trains with them."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -15,9 +15,7 @@ from rag.core.arguments import checked
 from rag.core.errors import ArtifactError, ConfigError, DataError, did_you_mean
 from rag.core.files import fingerprint
 from rag.core.manifest import read_manifest
-from rag.data.examples import read_examples
 from rag.data.files.named import is_named
-from rag.data.questions import read_questions
 from rag.eval.guard import check_selection_split
 from rag.runtime.model_files import TOWER_SEPARATOR
 
@@ -43,8 +41,6 @@ _INPUTS = frozenset({"train_files", "validation_file", "index", "questions", "re
 _MODELS = frozenset(
     {"question_encoder", "passage_encoder", "index_encoder", "encoder", "generator", "reader", "teacher"}
 )
-_BY_QUESTION = frozenset({"orqa", "rag", "emdr2", "mdr", "generator"})  # learn from sets, not from examples
-_MOST_BYTES = 1 << 26  # of a file whose first record is read beforehand: some formats are parsed whole
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
@@ -123,20 +119,18 @@ def is_recipe(name: str) -> bool:
 def run(config: Any, **encoding: Any) -> Path:
     """Train with a checked configuration, as `train` and the command line do; the finished model's folder.
 
+    A reranker may start from the encoder of a reader.
+
     Args:
         encoding: `encode=`, what encodes the corpus at a refresh; for recipes that have one.
     """
-    resolve_name("rag.training.claim:refuse_other_content")(config.out)  # before `resolve` writes into it
-    return Path(resolve(config).train_model(**encoding))
-
-
-def resolve(config: Any) -> Any:
-    """The configuration with the encoder of a reader that a reranker starts from looked up."""
     if config.recipe == "reranker":
+        from rag.training.claim import refuse_other_content
         from readers.extractive.files import plain_encoder
 
-        return config.replaced(question_encoder=plain_encoder(config.question_encoder, config.out))
-    return config
+        refuse_other_content(config.out)  # before the encoder is written into it
+        config = config.replaced(question_encoder=plain_encoder(config.question_encoder, config.out))
+    return Path(config.train_model(**encoding))
 
 
 def read_config(
@@ -155,7 +149,6 @@ def read_config(
     if (validation := getattr(config, "validation_file", None)) is not None:
         check_selection_split(validation)
     check_files(config.model_dump())
-    _check_first_records(config)
     return config
 
 
@@ -168,23 +161,23 @@ def check_files(settings: Mapping[str, Any]) -> None:
         DataError: a file does not exist; the message has the setting's name.
         ArtifactError: the same for a model's folder, or there is no index in that folder.
     """
-    out = Path(str(settings.get("out") or "/"))
+    out = settings.get("out")
     for name, value in _named_in({key: value for key, value in settings.items() if key != "out"}):
-        path = Path(value)
-        if is_named(path) or (out != Path("/") and path.is_relative_to(out)):
+        path, hint = Path(value), f"{name} names it: check the path"
+        if is_named(path) or (out is not None and path.is_relative_to(out)):
             continue
         if name in _MODELS and isinstance(value, str):
             is_path = path.is_absolute() or value.startswith(".") or value.count("/") > 1
             if is_path and ":" not in value and TOWER_SEPARATOR not in value and not path.is_dir():
-                raise ArtifactError(f"{value}: no such folder", hint=f"{name} names it: check the path")
+                raise ArtifactError(f"{value}: no such folder", hint=hint)
         elif not path.exists():
-            raise DataError(f"{path}: no such file", hint=f"{name} names it: check the path")
+            raise DataError(f"{path}: no such file", hint=hint)
         elif name == "index":
             read_manifest(path, kind="index")
 
 
 def _named_in(settings: Any, name: str = "") -> Iterator[tuple[str, str | Path]]:
-    """Setting and value of all input files, indexes and models in nested settings."""
+    """Setting and value of all input files, indexes and models."""
     if isinstance(settings, Mapping):
         for key, value in settings.items():
             yield from _named_in(value, str(key))
@@ -193,24 +186,3 @@ def _named_in(settings: Any, name: str = "") -> Iterator[tuple[str, str | Path]]
             yield from _named_in(value, name)
     elif isinstance(settings, Path) or (isinstance(settings, str) and name in _INPUTS | _MODELS):
         yield name, settings
-
-
-def _check_first_records(config: Any) -> None:
-    """Read what the first record of each file of questions or examples is, as the recipe reads it.
-
-    Files in the run's folder are its own.
-
-    Raises:
-        DataError: a file has no record to learn from.
-    """
-    needs = getattr(config, "needs", None)
-    sets = [one.questions for one in getattr(config, "train", ())]
-    reads: Callable[[Path], Iterator[Any]] = read_questions
-    if not sets and config.recipe not in _BY_QUESTION:
-        if needs is None:
-            return
-        reads = lambda path: read_examples(path, needs=needs, quiet=True)  # noqa: E731
-    for path in (*getattr(config, "train_files", ()), *sets):
-        is_own = path.is_relative_to(config.out)
-        if not is_own and path.exists() and not (path.is_file() and path.stat().st_size > _MOST_BYTES):
-            next(reads(path), None)

@@ -8,7 +8,6 @@ from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from rag.core.types import Query
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
 
@@ -39,17 +38,8 @@ class BoundEncoder:
     """
 
     def __init__(self, encoder: BiEncoder, identity: EncoderIdentity) -> None:
-        self._encoder, self.identity = encoder, identity
-        self.questions_sha256 = encoder.identity.weights_sha256
-
-    @property
-    def dim(self) -> int:
-        """Vector size D."""
-        return self._encoder.dim
-
-    def encode_queries(self, queries: Sequence[Query]) -> Float32:
-        """Vectors (n, D) float32."""
-        return self._encoder.encode_queries(queries)
+        self.identity, self.questions_sha256 = identity, encoder.identity.weights_sha256
+        self.dim, self.encode_queries, self.close = encoder.dim, encoder.encode_queries, encoder.close
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Raises ConfigError: this encoder has no passage tower."""
@@ -57,10 +47,6 @@ class BoundEncoder:
             f"{len(texts)} passages were given to a reader's question encoder, which encodes questions alone",
             hint=f"encode passages with {self.identity.name}",
         )
-
-    def close(self) -> None:
-        """Stop its threads."""
-        self._encoder.close()
 
 
 def open_bound(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import numpy as np
 
@@ -29,18 +28,18 @@ class Fusion:
 
     Reciprocal-rank fusion ("rrf"): S(p) = Σ_l w_l / (k + rank_l(p)), ranks from 1; a list without p adds 0.
 
-    Weighted sum ("weighted"): S(p) = Σ_l w_l · s_l(p); where list l has no p, s_l(p) is the least score in l.
+    The others are weighted sums: S(p) = Σ_l w_l · s_l(p); where list l has no p, s_l(p) is the least score in
+    l. "raw" takes the scores as they are; "minmax" brings every list to 0…1 first; "std" brings the first
+    (dense scores, whose scale depends on the encoder) to mean 0 and deviation 1 and leaves the others (BM25)
+    unchanged, so that a list with widely spread scores has more influence.
 
     Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank
         Learning Methods", SIGIR 2009 (k = 60); the minimum rule is that of pyserini's hybrid searcher.
 
     Attributes:
-        method: "rrf" or "weighted".
+        method: "rrf", "raw", "minmax" or "std".
         weights: one weight per list.
         k: rank constant of "rrf".
-        normalize: for "weighted": None; "minmax" to bring every list to 0…1 first; "std" to bring the first
-            (dense scores, whose scale depends on the encoder) to mean 0 and deviation 1 and leave the others
-            (BM25) unchanged, so that a list with widely spread scores has more influence.
 
     Raises:
         ConfigError: unknown method, a negative weight, or k below 0.
@@ -52,57 +51,48 @@ class Fusion:
         ['b', 'a']
     """
 
-    method: Literal["rrf", "weighted"] = "rrf"
+    method: str = "rrf"
     weights: tuple[float, ...] = (1.0, 1.0)
     k: float = 60.0
-    normalize: Literal["minmax", "std"] | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in ("rrf", "weighted"):
-            raise ConfigError(f"fusion method is {self.method!r}, expected 'rrf' or 'weighted'")
-        if self.normalize not in (None, "minmax", "std"):
-            raise ConfigError(f"fusion normalize is {self.normalize!r}, expected None, 'minmax' or 'std'")
-        if self.normalize is not None and self.method == "rrf":
-            raise ConfigError("fusion by rank has no scores to normalise", hint="use method 'weighted'")
-        if not self.weights or any(not weight >= 0 or weight == float("inf") for weight in self.weights):
-            raise ConfigError(f"fusion weights are {self.weights}, expected numbers of at least 0")
-        if not self.k >= 0:
-            raise ConfigError(f"the rank constant k is {self.k}, expected at least 0")
+        numbers = (*self.weights, self.k)
+        is_valid = self.method in ("rrf", "raw", "minmax", "std") and bool(self.weights)
+        if not is_valid or any(not 0 <= number < float("inf") for number in numbers):
+            raise ConfigError(
+                f"fusion {self.method!r} with weights {self.weights}, k {self.k}: expected rrf, raw, minmax "
+                "or std, and numbers of at least 0"
+            )
 
     @classmethod
     def parse(cls, spec: str) -> Fusion:
         """Read "std:1,0.6", "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1": the method, then the lists'
-        weights.
-
-        The first three are weighted sums, "raw" without normalisation; the number after "rrf" is k.
+        weights; the number after "rrf" is k.
 
         Raises:
             ConfigError: not of this form.
 
         Example:
             >>> Fusion.parse("rrf20:1,0.5")
-            Fusion(method='rrf', weights=(1.0, 0.5), k=20.0, normalize=None)
+            Fusion(method='rrf', weights=(1.0, 0.5), k=20.0)
         """
-        found = _SPEC.fullmatch(spec.replace(" ", ""))
-        if found is None:
+        parts = _SPEC.fullmatch(spec.replace(" ", ""))
+        if parts is None:
             raise ConfigError(
                 f"fusion is {spec!r}, expected a method and its weights, dense first",
                 hint='for example "std:1,0.6", "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1"',
             )
-        weights = tuple(float(part) for part in found["weights"].split(","))
-        if found["name"] is None:
-            return cls("rrf", weights, k=float(found["k"] or 60))
-        name: Any = found["name"]
-        return cls("weighted", weights, normalize=None if name == "raw" else name)
+        weights = tuple(float(part) for part in parts["weights"].split(","))
+        return cls(parts["name"] or "rrf", weights, float(parts["k"] or 60))
 
     def __str__(self) -> str:
         """The form that `parse` reads.
 
         Example:
-            >>> str(Fusion("weighted", (0.7, 0.3), normalize="minmax")), str(Fusion())
+            >>> str(Fusion("minmax", (0.7, 0.3))), str(Fusion())
             ('minmax:0.7,0.3', 'rrf60:1,1')
         """
-        name = f"rrf{_exactly(self.k)}" if self.method == "rrf" else self.normalize or "raw"
+        name = f"rrf{_exactly(self.k)}" if self.method == "rrf" else self.method
         return f"{name}:{','.join(map(_exactly, self.weights))}"
 
     def fuse(self, lists: Sequence[Sequence[Sequence[Hit]]], top_k: int) -> list[list[Hit]]:
@@ -150,10 +140,10 @@ class Fusion:
         return sorted(fused, key=Hit.sort_key)[:top_k]
 
     def _scaled(self, scores: np.ndarray, *, is_first: bool) -> np.ndarray:
-        if self.normalize is None or (self.normalize == "std" and not is_first):
-            return scores
-        if self.normalize == "std":
-            deviation = float(scores.std()) if scores.max() > scores.min() else 0.0
-            return (scores - scores.mean()) / deviation if deviation > 0 else np.zeros_like(scores)
         low, high = scores.min(), scores.max()
-        return (scores - low) / (high - low) if high > low else np.ones_like(scores)
+        if self.method == "std" and is_first:
+            deviation = float(scores.std()) if high > low else 0.0
+            return (scores - scores.mean()) / deviation if deviation > 0 else np.zeros_like(scores)
+        if self.method == "minmax":
+            return (scores - low) / (high - low) if high > low else np.ones_like(scores)
+        return scores

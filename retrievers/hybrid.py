@@ -16,19 +16,16 @@ DEFAULT_DEPTH = 200
 _MATCHED = 60  # first hits whose words are matched; those behind them hardly ever reach the first 20
 
 
-def default_fusion(members: int, *, is_static: bool = False) -> Fusion:
+def default_fusion(*, is_static: bool = False) -> Fusion:
     """Dense scores in standard deviations of the question's list, and 0.6 of BM25's as they are.
 
-    Chosen on 600 training questions each of SQuAD, NQ, HotpotQA, WebQuestions and CuratedTREC; `rag tune
-    fusion` compares settings on one set. For another number of members: the mean of min-max scores.
+    Chosen on 600 training questions each of SQuAD, NQ, HotpotQA, WebQuestions and CuratedTREC.
 
     Args:
         is_static: the dense vectors are those of a static encoder: BM25 weighs 1.5, as chosen on 1,200
             training questions of NQ, WebQuestions and CuratedTREC.
     """
-    if members == 2:
-        return Fusion("weighted", (1.0, 1.5 if is_static else 0.6), normalize="std")
-    return Fusion("weighted", (1.0 / members,) * members, normalize="minmax")
+    return Fusion("std", (1.0, 1.5 if is_static else 0.6))
 
 
 class HybridRetriever:
@@ -43,17 +40,15 @@ class HybridRetriever:
             scores are added to the fused ones; None: the fused scores decide alone.
 
     Raises:
-        ConfigError: members and weights differ in number, or depth is below 1.
+        ConfigError: members and weights differ in number.
     """
-
-    names = ("dense", "bm25")
 
     def __init__(
         self, members: Sequence[Retriever], *, fusion: Fusion | None = None, depth: int = DEFAULT_DEPTH,
         passages: Passages | None = None, matching: PairScorer | None = None,
     ) -> None:  # fmt: skip
         self.members = tuple(members)
-        self.fusion = fusion if fusion is not None else default_fusion(len(self.members))
+        self.fusion = default_fusion() if fusion is None else fusion
         self.depth, self.passages, self.matching = depth, passages, matching
         self._pool = ThreadPoolExecutor(max(len(self.members) - 1, 1), thread_name_prefix="rag-search")
         if len(self.members) != len(self.fusion.weights):
@@ -61,8 +56,6 @@ class HybridRetriever:
                 f"{len(self.members)} retrievers, but {len(self.fusion.weights)} weights ({self.fusion})",
                 hint="give one weight per retriever, dense first",
             )
-        if depth < 1:
-            raise ConfigError(f"fusion depth is {depth}, expected at least 1")
 
     def search(
         self,
@@ -72,8 +65,20 @@ class HybridRetriever:
         timer: StageTimer | None = None,
         selected: Selection | None = None,
     ) -> list[list[Hit]]:
-        """Best passages of each question; see `Retriever.search`."""
-        lists = self.lists(questions, top_k, timer=timer, selected=selected)
+        """Best passages of each question; see `Retriever.search`. The members search side by side."""
+        depth = max(self.depth, top_k)
+        if self.passages is not None:
+            depth = max(1, min(depth, len(self.passages)))
+
+        def search(member: Retriever) -> list[list[Hit]]:
+            return member.search(questions, depth, timer=timer, selected=selected)
+
+        others = [self._pool.submit(search, member) for member in self.members[1:]]
+        try:
+            first = search(self.members[0])
+        finally:
+            wait(others)
+        lists = [first, *(other.result() for other in others)]
         with stage(timer, "fuse"):
             fused = self.fusion.fuse(lists, top_k if self.matching is None else max(top_k, _MATCHED))
         if self.matching is None:
@@ -92,26 +97,3 @@ class HybridRetriever:
             (replace(hit, score=hit.score + more) for hit, more in zip(hits, added, strict=True)),
             key=Hit.sort_key,
         )
-
-    def lists(
-        self,
-        questions: Sequence[str],
-        top_k: int,
-        *,
-        timer: StageTimer | None = None,
-        selected: Selection | None = None,
-    ) -> list[list[list[Hit]]]:
-        """The list of each member, before fusion; the members search side by side."""
-        depth = max(self.depth, top_k)
-        if self.passages is not None:
-            depth = max(1, min(depth, len(self.passages)))
-
-        def search(member: Retriever) -> list[list[Hit]]:
-            return member.search(questions, depth, timer=timer, selected=selected)
-
-        others = [self._pool.submit(search, member) for member in self.members[1:]]
-        try:
-            first = search(self.members[0])
-        finally:
-            wait(others)
-        return [first, *(other.result() for other in others)]

@@ -27,12 +27,12 @@ class HopOptions(Config):
     Attributes:
         hops: largest number of passages in a path.
         beam: paths that are kept and continued after each hop.
-        first: retriever of the first passage: dense, BM25, or both.
+        first: retriever of the first passage: dense, or BM25 too.
     """
 
     hops: int = Field(default=2, ge=1, le=8)
     beam: int = Field(default=5, ge=1, le=1000)
-    first: Literal["dense", "bm25", "hybrid"] = "dense"
+    first: Literal["dense", "hybrid"] = "dense"
 
 
 class MultiHopRetriever:

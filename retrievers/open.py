@@ -181,7 +181,7 @@ def _hybrid(
     from retrievers.encoders.static import STATIC_SHA256, StaticEncoder
 
     vectors = _dense(index, encoder) if index.tokens is None else _colbert(index, encoder)
-    usual = default_fusion(2, is_static=isinstance(encoder, StaticEncoder))
+    usual = default_fusion(is_static=isinstance(encoder, StaticEncoder))
     matching = None
     if isinstance(encoder, StaticEncoder) and encoder.identity.weights_sha256 == STATIC_SHA256:
         from retrievers.encoders.matching import TokenMatch
@@ -199,16 +199,15 @@ def _hybrid(
 def _multihop(
     index: Index, encoder: BiEncoder | StaticEncoder, fusion: Fusion | None, options: HopOptions
 ) -> MultiHopRetriever:
-    if options.first != "dense" and "bm25" not in index.parts:
+    is_hybrid = options.first == "hybrid"
+    if is_hybrid and "bm25" not in index.parts:
         raise ConfigError(
-            f"first={options.first} needs an index with BM25",
+            "first=hybrid needs an index with BM25",
             hint="build it with `rag index … --retriever hybrid`, or leave first at dense",
         )
-    if fusion is not None and options.first != "hybrid":
-        raise ConfigError(f"a fusion ({fusion}) is given, but first={options.first} has one list only")
-    first: Retriever | None = None
-    if options.first != "dense":
-        first = _bm25(index) if options.first == "bm25" else _hybrid(index, encoder, fusion)
+    if fusion is not None and not is_hybrid:
+        raise ConfigError(f"a fusion ({fusion}) is given, but first=dense has one list only")
+    first = _hybrid(index, encoder, fusion) if is_hybrid else None
     return MultiHopRetriever(
         _dense(index, encoder), index.passages, first=first, hops=options.hops, beam=options.beam
     )

@@ -27,7 +27,7 @@ from retrievers.fusion import Fusion
 from retrievers.protocols import PairScorer, Passages, PathRetriever, Retriever
 
 # The re-ranker's scores in standard deviations; chosen on 500 training questions of SQuAD that were held out.
-DEFAULT_FUSION = Fusion("weighted", (1.0, 0.5), normalize="std")
+DEFAULT_FUSION = Fusion("std", (1.0, 0.5))
 _log = get_logger(__name__)
 _READER = "reader"
 _PASSAGES_AT_ONCE = 3200  # passages whose token vectors are in memory together

@@ -22,7 +22,7 @@ from rag.cli.options import (
 from retrievers.negatives.settings import MiningSettings
 
 _SETTINGS = {
-    **options_of(MiningSettings, "source", "hops", panel=SEARCH),
+    **options_of(MiningSettings, "source", panel=SEARCH),
     **options_of(
         MiningSettings,
         *("per_question", "margin", "answer_filter", "weak_positives", "seed"),
@@ -60,7 +60,4 @@ def mine(
         index, questions, out, ranks=ranks, index_encoder=index_encoder, format=format, split=split,
         limit=limit, sample=sample, merge=merge, **settings,
     )  # fmt: skip
-    typer.echo(
-        "\n".join(report.lines())
-        + f"\n→ {out}\ntrain with it: rag train {'mdr' if settings.get('hops') else 'dpr'} --train {out} …"
-    )
+    typer.echo("\n".join(report.lines()) + f"\n→ {out}\ntrain with it: rag train dpr --train {out} …")

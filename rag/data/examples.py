@@ -14,7 +14,7 @@ from rag.core.types import Answered, Passage, Query, Question
 from rag.core.unicode import is_unicode
 from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
 from rag.data.files.question_sets import parse_record, squad_paragraphs
-from rag.data.files.record import finite, json_records, text_lines, write_json_list
+from rag.data.files.record import finite, text_lines, write_json_list
 from rag.data.files.rows import format_of, head_of, open_binary, read_rows
 from rag.data.files.sources import in_folder
 from rag.data.records import Problem, ReadReport
@@ -302,14 +302,6 @@ def _id_rows(path: Path, width: int) -> Iterator[list[str]]:
         if len(cells) != width:
             raise DataError(f"{place}: {len(cells)} columns, expected {width} between tabs")
         yield cells
-
-
-def first_record(path: Path) -> Mapping[str, Any]:
-    """The first record of a file of JSON objects; empty where the file holds something else."""
-    try:
-        return next(json_records(path), ("", {}))[1]
-    except DataError:
-        return {}
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:

@@ -3,9 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, permutations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +11,9 @@ import numpy as np
 from indexers.gold import CorpusTexts
 from indexers.passages import PassageStore
 from rag.core.arrays import Bool, Int64
-from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
-from rag.data.examples import Candidate, Example, first_record, read_examples
+from rag.data.examples import Candidate, Example
 from rag.runtime.seeds import generator
 from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import CandidateLists, ExampleTable
@@ -31,7 +28,6 @@ def hop_examples(
     max_hops: int = 4,
     find: PassageFinder | None = None,
     any_order: bool = False,
-    quiet: bool = False,
 ) -> Iterator[Example]:
     """Yield an example for each question, each order of its passages and each hop.
 
@@ -47,7 +43,6 @@ def hop_examples(
         find: returns the same passage in the corpus that will be searched, or None if it is not there;
             questions with such a passage are left out. Needed where a set names passages without their text.
         any_order: treat every order of the passages as possible.
-        quiet: do not log at the end how many questions were used and left out.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval":
         first and second passage are negatives of each other's hop; the second of the same question is masked.
@@ -86,10 +81,9 @@ def hop_examples(
                     f"{question.id}#{number}.{hop}", question.text, question.answers, (*right, *wrong),
                     tuple(path[:hop]),
                 )  # fmt: skip
-    if not quiet:
-        log = get_logger(__name__)
-        for what, count in sorted(counts.items()):
-            (log.warning if what.startswith("left out") else log.info)("%s: %d", what, count)
+    log = get_logger(__name__)
+    for what, count in sorted(counts.items()):
+        (log.warning if what.startswith("left out") else log.info)("%s: %d", what, count)
 
 
 def passage_finder(passages: PassageStore) -> PassageFinder:
@@ -101,38 +95,6 @@ def passage_finder(passages: PassageStore) -> PassageFinder:
         return None if not rows or rows[0] is None else passages[rows[0]]
 
     return find
-
-
-def mined_hops(path: Path, *, find: PassageFinder | None = None) -> Iterator[Example] | None:
-    """The examples of a file that `rag mine --hops` wrote; None if it is another file.
-
-    Args:
-        find: see `hop_examples`.
-
-    Raises:
-        DataError: a passage is not in the corpus that `find` searches.
-    """
-    first = first_record(path)
-    named = first.get("id") if "positive_ctxs" in first else None
-    if not re.fullmatch(r".*#\d+\.\d+", str(named)):
-        return None
-
-    def in_index(passage: Passage) -> Passage:
-        found = passage if find is None else find(passage)
-        if found is None:
-            raise DataError(
-                f"{path}: “{passage.title}”, a passage of a question, is not in the index",
-                hint="mine with the index that is trained with",
-            )
-        return found
-
-    def examples() -> Iterator[Example]:
-        for example in read_examples(path):
-            right = (Candidate(in_index(passage), "positive") for passage in example.positives)
-            context = tuple(map(in_index, example.context))
-            yield replace(example, candidates=(*right, *example.negatives), context=context)
-
-    return examples()
 
 
 def order_of(example_id: str) -> tuple[str, int, int]:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher
 from retrievers.dense import DenseRetriever
 from retrievers.examples.data import answer_matcher
-from retrievers.examples.hops import hop_examples, passage_finder
 from retrievers.negatives.blocks import BlockFolder, merge_examples
 from retrievers.negatives.select import NegativeFilter, Proposal, below_margin, candidates_by_rank
 from retrievers.negatives.settings import MiningSettings
@@ -58,12 +56,11 @@ class MiningReport:
             return ", ".join(f"{name} {value:,}" for name, value in shares.items()) or "none"
 
         mean = counts["negatives"] / max(1, counts["examples"])
-        unit = "hop" if self.run.get("settings", {}).get("hops") else "question"
         lines = [
-            f"{counts['questions']:,} {unit}s, {counts['examples']:,} with a positive; "
+            f"{counts['questions']:,} questions, {counts['examples']:,} with a positive; "
             f"positives found by: {part('positive ')}",
-            f"{counts['negatives']:,} negatives ({mean:.1f} a {unit}): {part('source ')}; "
-            f"{counts['short']:,} {unit}s have fewer than requested, {counts['empty']:,} none",
+            f"{counts['negatives']:,} negatives ({mean:.1f} a question): {part('source ')}; "
+            f"{counts['short']:,} questions have fewer than requested, {counts['empty']:,} none",
             f"candidates thrown out: {part('removed ')}",
         ]
         if missing := counts["gold passages outside the corpus"]:
@@ -130,14 +127,10 @@ def mine(
             "sample": sample,
         }
         blocks = BlockFolder(work, run)
-        items: Iterator[Any] = read()
-        mine_block: Callable[..., list[Example]] = miner.mine_questions
-        total, unit = sum(1 for _ in read()), "questions"
-        if settings.hops:
-            hops = partial(hop_examples, max_hops=settings.hops, find=passage_finder(index.passages))
-            items, unit, mine_block = hops(read(), quiet=True), "hops", miner.mine_hops
-            total = sum(1 for _ in hops(read()))
-        blocks.fill(items, mine_block, total=total, size=BLOCK_QUESTIONS, unit=unit, verb="mine")
+        total = sum(1 for _ in read())
+        blocks.fill(
+            read(), miner.mine_questions, total=total, size=BLOCK_QUESTIONS, unit="questions", verb="mine"
+        )
         report = MiningReport(
             blocks.counts(), {**run, "merge": None if merge is None else sha256_file(merge)}
         )
@@ -159,7 +152,7 @@ def mine(
 
 
 class Miner:
-    """Searches an index for questions or hops and makes examples of what it finds.
+    """Searches an index for questions and makes examples of what it finds.
 
     Args:
         encoder: the index's encoder, if it was moved: a folder or a name.
@@ -197,7 +190,7 @@ class Miner:
         Args:
             counts: the counts of `MiningReport.counts`, to be added to.
         """
-        searched = self._search([Query(question.text) for question in questions])
+        searched = self._search([question.text for question in questions])
         counts["questions"] += len(questions)
         examples = []
         for question, gold, (hits, vector) in zip(
@@ -223,34 +216,14 @@ class Miner:
             examples.append(self._with_negatives(example, wrong, hits, vector, counts))
         return examples
 
-    def mine_hops(self, hops: Sequence[Example], *, counts: Counter[str]) -> list[Example]:
-        """Examples of one block of hops: hits of a search at that hop take the place of their negatives.
-
-        A passage of the path so far is no negative: a search over paths takes no passage twice.
-
-        Args:
-            hops: as `hop_examples` makes them of passages of the index.
-            counts: the counts of `MiningReport.counts`, to be added to.
-        """
-        searched = self._search([hop.query for hop in hops])
-        counts["questions"] += len(hops)
-        counts["positive given"] += len(hops)
-        examples = []
-        for hop, (hits, vector) in zip(hops, searched, strict=True):
-            ids = [passage.id for passage in (*hop.positives, *hop.context)]
-            rows = tuple(row for name in ids if (row := self._passages.row_of(name)) is not None)
-            right = replace(hop, candidates=hop.of_role("positive"))
-            examples.append(self._with_negatives(right, rows, hits, vector, counts))
-        return examples
-
-    def _search(self, queries: Sequence[Query]) -> list[tuple[dict[str, list[Hit]], Float32 | None]]:
-        """For each query its hits by source, and its vector (D,), if there is a model."""
+    def _search(self, questions: Sequence[str]) -> list[tuple[dict[str, list[Hit]], Float32 | None]]:
+        """For each question its hits by source, and its vector (D,), if there is a model."""
         settings = self._settings
         top_k = max(settings.last_rank, _WEAK_DEPTH if settings.weak_positives else 0)
         hits: dict[str, list[list[Hit]]] = {}
         if self._sparse is not None:
-            texts = [" ".join([query.question, *(p.text for p in query.passages)]) for query in queries]
-            hits["bm25"] = self._sparse.search(texts, top_k)
+            hits["bm25"] = self._sparse.search(questions, top_k)
+        queries = [Query(question) for question in questions]
         vectors = None if self._dense is None else self._dense.encoder.encode_queries(queries)
         if self._dense is not None and vectors is not None and "dense" in self._sources:
             hits["dense"] = self._dense.search_vectors(vectors, top_k)
@@ -288,7 +261,7 @@ class Miner:
             positive = self._positive_score(example, rows, vector)
             proposals = below_margin(proposals, scores, positive, settings.margin, removed)
         matcher = answer_matcher(example.answers, example.answer_mode) if settings.answer_filter else None
-        texts = [passage.text for passage in (*example.positives, *example.context)]
+        texts = [passage.text for passage in example.positives]
         allowed = NegativeFilter(matcher, rows, texts, removed)
         negatives = tuple(islice(self._accepted(proposals, allowed.accepts), settings.per_question))
         counts["examples"] += 1

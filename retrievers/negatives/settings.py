@@ -15,8 +15,6 @@ class MiningSettings(Config):
 
     Attributes:
         source: what proposes candidates: BM25, the index's model, or both, taken in turns by rank.
-        hops: mine for each hop of questions of up to so many gold passages, searching with the question and
-            the passages before that hop; 0 mines for questions.
         first_rank, last_rank: candidates are the hits of these ranks, 1-based, both included.
         per_question: maximum number of negatives per question.
         answer_filter: leave out passages that contain an answer.
@@ -33,7 +31,6 @@ class MiningSettings(Config):
     recipe: ClassVar[str] = "mine"
 
     source: Literal["bm25", "dense", "both"] = "bm25"
-    hops: int = Field(default=0, ge=0, le=6)
     first_rank: int = Field(default=1, ge=1)
     last_rank: int = Field(default=100, ge=1)
     per_question: int = Field(default=10, ge=1)

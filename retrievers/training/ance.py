@@ -38,6 +38,8 @@ class AnceTrainConfig(ContrastiveConfig, MinedConfig):
         self._check_drawn(self.hard_negatives)
         if self.pooling == "tokens":
             raise ValueError("pooling=tokens: negatives are mined with one vector per passage")
+        if self.keeps_index:
+            raise ValueError("frozen=passage: the index is encoded anew at every refresh, with both sides")
         return self
 
 
@@ -57,7 +59,7 @@ def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) 
         The optimiser is AdamW, not LAMB, and the learning rate is warmed up once, not at every refresh.
     """
     with Index.open(config.index) as index:
-        return train_bi_encoder(config, partial(_method, index=index, encode=encode), bank=False)
+        return train_bi_encoder(config, partial(_method, index=index, encode=encode))
 
 
 def _method(

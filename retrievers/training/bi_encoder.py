@@ -151,7 +151,7 @@ class BiEncoderModel(nn.Module):
             replace(of_passage, query_prefix=of_question.query_prefix),
         )
         model = cls(question, passage, read, temperature=temperature).to(device).train()
-        return model if config.frozen is None else model.freeze(config.frozen)
+        return model if config.frozen is None else model.freeze_passages()
 
     @property
     def shared(self) -> bool:
@@ -174,15 +174,15 @@ class BiEncoderModel(nn.Module):
             tower.to_compute(dtype)
         return self
 
-    def freeze(self, side: Literal["question", "passage"]) -> BiEncoderModel:
-        """Fix this side, so that only the other is trained. Returns self.
+    def freeze_passages(self) -> BiEncoderModel:
+        """Fix the passage tower, so that only the question tower is trained. Returns self.
 
         Raises:
             ConfigError: there is one tower for both.
         """
         if self.shared:
-            raise ConfigError(f"a shared tower cannot be frozen for {side}s alone", hint="set shared=false")
-        getattr(self, side).requires_grad_(False)
+            raise ConfigError("a shared tower cannot be frozen for passages alone", hint="set shared=false")
+        self.passage.requires_grad_(False)
         return self
 
     def chunk(self, rows: int | None = None) -> tuple[int, int]:
@@ -253,7 +253,7 @@ def load_model(config: BiEncoderConfig, device: str, *, freeze_passages: bool = 
     """The model that training starts from, in fp32."""
     model = BiEncoderModel.from_folder(**config.encoders, seed=config.seed, device=device)
     model.query_tokens = config.longest_query
-    return model.freeze("passage") if freeze_passages else model
+    return model.freeze_passages() if freeze_passages else model
 
 
 def encoder_form(config: BiEncoderConfig, model: BiEncoderModel) -> EncoderSettings:

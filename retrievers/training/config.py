@@ -21,8 +21,8 @@ class EncoderConfig(Config):
         question_encoder: folder or Hugging Face name to start from; None is the embedded all-MiniLM-L6-v2.
         passage_encoder: another one for passages; None starts both sides from `question_encoder`.
         shared: use one tower for both questions and passages.
-        frozen: this side's tower is not trained; None trains both. With "passage" and an index, the index's
-            vectors are the passages', and `out / "index"` is the index for the trained encoder.
+        frozen: "passage" leaves the passage tower as it is. With an index its vectors are then the passages',
+            and `out / "index"` is the index for the trained encoder.
         pooling: how token vectors become one ("pooler" is BERT's tanh layer on [CLS]), or "tokens", which
             keeps them all; "auto" is the folder's setting ("cls" if it has none).
         segments: second segments get the token type 1; None is the folder's setting, which is mostly no.
@@ -44,7 +44,7 @@ class EncoderConfig(Config):
     question_encoder: str | None = None
     passage_encoder: str | None = None
     shared: bool = True
-    frozen: Literal["question", "passage"] | None = None
+    frozen: Literal["passage"] | None = None
     segments: bool | None = None
     pooling: Literal[
         "auto", "cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "pooler", "tokens"
@@ -68,11 +68,6 @@ class EncoderConfig(Config):
         """These settings alone, as arguments of `BiEncoderModel.from_folder`."""
         return {name: getattr(self, name) for name in EncoderConfig.model_fields}
 
-    @property
-    def as_indexed(self) -> bool:
-        """Whether the vectors of an index can be used, because the passage tower is not trained."""
-        return self.frozen == "passage" and self.passage_encoder is None
-
     def temperature_of(self, similarity: str) -> float:
         """`temperature` as a number, for vectors that are compared by "dot", "cosine" or "maxsim"."""
         if self.temperature == "auto":
@@ -89,9 +84,7 @@ class EncoderConfig(Config):
         if self.projection_norm and not self.projection_dim:
             raise ValueError("projection_norm is a layer behind a new projection: set projection_dim")
         if self.shared and self.frozen is not None:
-            raise ValueError(
-                f"one tower for both sides cannot be frozen for {self.frozen}s; set shared=false"
-            )
+            raise ValueError("one tower for both sides cannot be frozen for passages; set shared=false")
         if self.normalize is True and self.temperature == 1 and self.pooling != "tokens":
             raise ValueError(
                 "normalize=true with temperature=1 hardly learns: cosines differ by less than 2; "
@@ -111,6 +104,11 @@ class BiEncoderConfig(EncoderConfig, TrainConfig):
 
     index: Path | None = None
     name: str = Field(default="bi-encoder", min_length=1)
+
+    @property
+    def keeps_index(self) -> bool:
+        """Whether the vectors of `index` are the passages', because the passage tower is not trained."""
+        return self.frozen == "passage" and self.passage_encoder is None and self.index is not None
 
     @property
     def longest_query(self) -> int:

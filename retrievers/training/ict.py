@@ -14,13 +14,11 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.data.examples import Example, read_examples
-from rag.data.salient import CapitalTagger, find_dates
 from rag.data.selection import check_usable, least_held_out
 from rag.data.sentences import split_sentences
 from rag.runtime.seeds import generator
 from rag.training.claim import input_checksums
 from rag.training.run import Method
-from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import ExampleTable
@@ -30,9 +28,7 @@ from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
 
 log = get_logger(__name__)
 
-_NAMES = CapitalTagger()
 _SAMPLE = 1000  # passages looked at before training
-_TRIES = 100  # draws of other passages, where fewer than two of a batch have a sentence to take
 
 
 class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
@@ -48,10 +44,6 @@ class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
         validation_questions: maximum number of held-out passages, or of questions of `validation_file`, that
             are scored.
         keep_sentence: probability that the sentence stays in its passage too.
-        masked_queries: probability that a name or date of the sentence is masked, as `rag train realm` will
-            mask it.
-        empty_passage: add the empty passage to the negatives: REALM's null document, which an encoder
-            otherwise places anywhere.
     """
 
     recipe: ClassVar[str] = "ict"
@@ -62,8 +54,11 @@ class IctTrainConfig(EncodedConfig, CorpusConfig, HeldOutConfig):
     batch_size: int = Field(default=256, ge=2)
     chunk_size: int | None = Field(default=64, ge=1)
     keep_sentence: float = Field(default=0.1, ge=0, le=1)
-    masked_queries: float = Field(default=0.0, ge=0, le=1)
-    empty_passage: bool = False
+
+    @property
+    def keeps_index(self) -> bool:
+        """Never: a passage without its sentence has no vector in an index."""
+        return False
 
     @model_validator(mode="after")
     def _cross_check_ict(self) -> "IctTrainConfig":
@@ -96,23 +91,6 @@ def inverse_cloze(
     return sentences[chosen], rest
 
 
-def mask_salient(sentence: str, place: float, mask: str) -> str:
-    """The sentence with one of its names and dates replaced by a mask for each of its words.
-
-    Args:
-        place: in [0, 1): which of them.
-
-    Example:
-        >>> mask_salient("It was built in Upper Austria in 1893.", 0.2, "[MASK]")
-        'It was built in [MASK] [MASK] in 1893.'
-    """
-    spans = sorted(find_dates(sentence) + _NAMES([sentence])[0])
-    if not spans:
-        return sentence
-    start, end = spans[int(place * len(spans))]
-    return f"{sentence[:start]}{' '.join([mask] * len(sentence[start:end].split()))}{sentence[end:]}"
-
-
 class IctBatches:
     """The batches of a run: `self[step]` depends on the arguments and the step alone.
 
@@ -122,8 +100,7 @@ class IctBatches:
         store: the corpus.
         held_out: rows that are never trained on, ascending.
         examples: decides which of the other passages are in each batch; its seed decides every choice.
-        keep_sentence, min_words, masked_queries, empty_passage: see `IctTrainConfig` and `CorpusConfig`.
-        mask: the mask token, for `masked_queries`.
+        keep_sentence, min_words: see `IctTrainConfig` and `CorpusConfig`.
     """
 
     def __init__(
@@ -134,13 +111,9 @@ class IctBatches:
         *,
         keep_sentence: float,
         min_words: int,
-        masked_queries: float = 0.0,
-        empty_passage: bool = False,
-        mask: str = "",
     ) -> None:
         self._store, self.examples = store, examples
         self._keep, self._min_words = keep_sentence, min_words
-        self._masked, self._empty, self._mask = masked_queries, empty_passage, mask
         self._gaps = held_out - np.arange(len(held_out))
         self.batch_size = examples.batch_size
 
@@ -150,33 +123,22 @@ class IctBatches:
     def __getitem__(self, step: int) -> RetrieverBatch:
         """Batch `step`: sentences, and the passages they are from.
 
-        It is made of other passages if fewer than two of its own have a sentence to take.
-
         Raises:
             IndexError: the run has fewer batches.
             DataError: no two passages of the batch have a sentence to take.
         """
-        chosen, again = self.examples[step], generator(self.examples.seed, 37, step)
-        for _ in range(_TRIES):
-            rows = chosen + np.searchsorted(self._gaps, chosen, side="right")  # skip the held-out rows
-            drawn = draw_pairs(
-                self._store.get_many(rows), self._keep, self._min_words, self.examples.seed, 31, step
-            )
-            if len(drawn) > 1:
-                break
-            chosen = again.choice(len(self._store) - len(self._gaps), len(chosen), replace=False)
-        else:
+        chosen = self.examples[step]
+        rows = chosen + np.searchsorted(self._gaps, chosen, side="right")  # skip the held-out rows
+        drawn = draw_pairs(
+            self._store.get_many(rows), self._keep, self._min_words, self.examples.seed, 31, step
+        )
+        if len(drawn) < 2:
             raise DataError(
                 f"batch {step}: {len(drawn)} of {len(rows)} passages have a sentence that can be taken out",
-                hint="cut the corpus into longer passages, or lower min_words",
+                hint="raise batch_size, cut the corpus into longer passages, or lower min_words",
             )
-        masking = generator(self.examples.seed, 35, step).random((len(drawn), 2)).tolist()
-        questions = [
-            Query(mask_salient(sentence, place, self._mask) if draw < self._masked else sentence)
-            for (_, sentence, _), (draw, place) in zip(drawn, masking, strict=True)
-        ]
+        questions = [Query(sentence) for _, sentence, _ in drawn]
         passages = [Passage(passage.id, passage.title, rest) for passage, _, rest in drawn]
-        passages += [Passage("", "", "")] * self._empty
         return RetrieverBatch(
             questions, passages, np.arange(len(drawn)), np.zeros((len(drawn), len(passages)), bool),
             np.zeros((2, 0), np.int64), rows,
@@ -212,7 +174,7 @@ def train_ict(config: IctTrainConfig) -> Path:
     Note:
         In the published code a passage of one sentence is used where that sentence stays in it; here never.
     """
-    return train_bi_encoder(config, _method, bank=False)
+    return train_bi_encoder(config, _method)
 
 
 def held_out_rows(config: HeldOutConfig, passages: int, seed: int) -> Int64:
@@ -247,12 +209,9 @@ def _method(config: IctTrainConfig, run: BiEncoderRun) -> Method:
     usable = _usable_share(store, config)
     held_rows, held_out = _held_out(config, store)
     examples = Epochs.of(config, len(store) - len(held_rows))
-    mask = mask_token(run.model.settings.question.weights_dir) if config.masked_queries else ""
     batches = IctBatches(
-        store, held_rows, examples, mask=mask, keep_sentence=config.keep_sentence,
-        min_words=config.min_words, masked_queries=config.masked_queries,
-        empty_passage=config.empty_passage,
-    )  # fmt: skip
+        store, held_rows, examples, keep_sentence=config.keep_sentence, min_words=config.min_words
+    )
     scores = run.held_out_scores(held_out, _held_out_batches)
     facts = {
         "passages": len(store), "passages with a sentence to take, in percent": round(100 * usable, 1)

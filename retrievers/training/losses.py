@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rag.core.arrays import Int64
 from rag.core.errors import ConfigError, DataError
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
@@ -37,20 +36,15 @@ def in_batch_objective(questions: Vectors, passages: Vectors, batch: RetrieverBa
     return in_batch_loss(scores, torch.from_numpy(batch.positives).to(scores.device), ignored)
 
 
-def drawn_negatives(batch: RetrieverBatch) -> tuple[Int64, Int64]:
-    """Question (H,) and passage (H,) of the negatives drawn for questions, without false ones."""
-    rows, negatives = batch.drawn
-    kept = ~batch.ignored[rows, negatives] & (negatives != batch.positives[rows])
-    return rows[kept], negatives[kept]
-
-
 def pairwise_objective(questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
     """Each question's positive against each of the negatives drawn for it (`pairwise_loss`); none are shared.
 
     Raises:
         ConfigError: no question of the batch has a negative of its own.
     """
-    rows, negatives = drawn_negatives(batch)
+    rows, negatives = batch.drawn
+    is_wrong = ~batch.ignored[rows, negatives] & (negatives != batch.positives[rows])
+    rows, negatives = rows[is_wrong], negatives[is_wrong]
     if not len(rows):
         raise ConfigError(
             f"no question of a batch of {len(batch.positives)} has a mined negative, which this loss is made "

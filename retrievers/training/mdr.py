@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -14,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from indexers.index import Index
 from rag.core.arrays import Int64
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import DataError
 from rag.core.types import Question
 from rag.data.examples import Example
 from rag.data.questions import draw_sample, read_questions
@@ -27,7 +26,6 @@ from retrievers.examples.hops import (
     HopEpochs,
     PassageFinder,
     hop_examples,
-    mined_hops,
     passage_finder,
 )
 from retrievers.training.bi_encoder import BiEncoderModel
@@ -46,8 +44,7 @@ class MdrTrainConfig(ContrastiveConfig):
 
     Attributes:
         train_files: question sets with gold passages (HotpotQA, 2WikiMultiHopQA, MuSiQue, MDR's files, JSON
-            Lines with `gold_passage_ids`), of which those with one gold passage are trained on as one hop; or
-            what `rag mine` with `--hops` makes of them, with its negatives for every hop.
+            Lines with `gold_passage_ids`), of which those with one gold passage are trained on as one hop.
         validation_file: a question set.
         index: its passages stand for the gold passages.
         batch_size: number of questions in a step, each with all its hops.
@@ -88,7 +85,7 @@ class MdrTrainConfig(ContrastiveConfig):
     @property
     def keeps_index(self) -> bool:
         """Whether training uses the vectors of `index` for the passages and leaves them unchanged."""
-        return self.negatives == "index" or (self.as_indexed and self.index is not None)
+        return self.negatives == "index" or super().keeps_index
 
     @model_validator(mode="after")
     def _cross_check_mdr(self) -> "MdrTrainConfig":
@@ -116,7 +113,7 @@ def train_mdr(config: MdrTrainConfig) -> Path:
         of passage vectors that does not change: that is negatives "index", with the whole corpus as the bank.
     """
     one_process = "only questions are encoded" if config.keeps_index else ""
-    return train_bi_encoder(config, _method, bank=config.keeps_index, one_process=one_process)
+    return train_bi_encoder(config, _method, one_process=one_process)
 
 
 def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
@@ -214,30 +211,16 @@ def split_hops(config: MdrTrainConfig, folder: Path, index: Index | None) -> Exa
 def _hops(
     config: MdrTrainConfig, files: tuple[Path, ...], find: PassageFinder | None, sample: int = 0
 ) -> Iterator[Example]:
-    """The hops of question sets and those of `rag mine --hops`; ids begin with the number of their file."""
-    mined = {n: listed for n, file in enumerate(files) if (listed := mined_hops(file, find=find))}
-    if mined and (sample or config.any_order):
-        what = "train_questions draws" if sample else "any_order orders"
-        raise ConfigError(
-            f"{what} whole questions, and {files[min(mined)]} holds mined hops",
-            hint="give the question set itself, or draw when mining: rag mine --hops … --sample N",
-        )
+    """The hops of question sets; ids begin with the number of their file."""
     questions: Iterable[Question] = (
         replace(question, id=f"{number}:{question.id}")
         for number, file in enumerate(files)
-        if number not in mined
         for question in read_questions(file)
     )
     if sample:
         questions = draw_sample(questions, sample, config.seed)
-    hops: Iterable[Example] = (
-        replace(hop, id=f"{number}:{hop.id}") for number, listed in mined.items() for hop in listed
-    )
-    if len(mined) < len(files):
-        made = hop_examples(questions, max_hops=config.max_hops, find=find, any_order=config.any_order)
-        hops = chain(made, hops)
     is_empty = True
-    for hop in hops:
+    for hop in hop_examples(questions, max_hops=config.max_hops, find=find, any_order=config.any_order):
         is_empty = False
         yield hop
     if is_empty:

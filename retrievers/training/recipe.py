@@ -48,30 +48,25 @@ BatchMaker = Callable[[Any, ExampleTable, Epochs], Batches]
 
 
 def train_bi_encoder(
-    config: Any,
-    recipe: Callable[[Any, "BiEncoderRun"], Method],
-    *,
-    bank: bool | None = None,
-    one_process: str = "",
+    config: Any, recipe: Callable[[Any, "BiEncoderRun"], Method], *, one_process: str = ""
 ) -> Path:
     """Train a bi-encoder, or resume the run that `config.out` holds; see `rag.training.run.train`.
 
-    In addition to the files of every run, writes `data/` (divided and tokenised) and the finished `encoder/`.
+    In addition to the files of every run, writes `data/` (the divided examples) and the finished `encoder/`.
+    A configuration that `keeps_index` takes the index's vectors for the passages, and trains the question
+    side; then `config.out / "index"` is the index for the trained encoder, without a copy of the vectors
+    where the file system allows it.
 
     Args:
         config: a `BiEncoderConfig`.
-        recipe: makes the method from the configuration, completed by what follows from the bank, and the run.
-        bank: take the vectors of `config.index` for the passages, and train only the question side; then
-            `config.out / "index"` is the index for the trained encoder, without a copy of the vectors where
-            the file system allows it. None does so where passages are frozen and an index is given.
+        recipe: makes the method from the configuration, completed by what follows from the index, and the
+            run.
         one_process: see `rag.training.run.train`.
 
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`.
     """
-    if bank is None:
-        bank = config.index is not None and config.as_indexed
-    if not bank:
+    if not config.keeps_index:
         return train(config, lambda run: recipe(config, BiEncoderRun.start(config, run)), "encoder")
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=not one_process)

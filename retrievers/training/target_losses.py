@@ -95,12 +95,10 @@ def kl_loss(
     return terms.sum() / (listed.sum() if per_passage else len(scores))
 
 
-def margin_loss(
-    scores: Tensor, targets: Tensor, listed: Tensor | None = None, *, margin: float = 1.0
-) -> Tensor:
-    r"""Every better passage of a list should score higher, by γ times the difference of their targets.
+def margin_loss(scores: Tensor, targets: Tensor, listed: Tensor | None = None) -> Tensor:
+    r"""Every better passage of a list should score higher, by the difference of their targets.
 
-        L = 1/M Σ_b Σ_{i,j: g_bi > g_bj} max(0, γ·(g_bi − g_bj) + s_bj − s_bi),   M such pairs
+        L = 1/M Σ_b Σ_{i,j: g_bi > g_bj} max(0, (g_bi − g_bj) + s_bj − s_bi),   M such pairs
 
     Source:
         Izacard and Grave 2021, section 3.2 (there the sum over pairs).
@@ -114,4 +112,4 @@ def margin_loss(
     rows, first, second = ((better > 0) & listed[:, :, None] & listed[:, None, :]).nonzero(as_tuple=True)
     if not len(rows):
         return scores[listed].sum() * 0.0
-    return (margin * better[rows, first, second] + scores[rows, second] - scores[rows, first]).relu().mean()
+    return (better[rows, first, second] + scores[rows, second] - scores[rows, first]).relu().mean()

@@ -8,12 +8,12 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1710, 1425),
+    "rag/*.py": (1680, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1450, 1300),
     "rag/cli": (2120, 1300),
     "rag/core": (1550, 900),
-    "rag/data": (6840, 5000),
+    "rag/data": (6830, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2440, 1900),
     "rag/integrations": (350, 350),
@@ -26,9 +26,9 @@ CEILINGS = {
     "rag/training": (2070, 1400),
     "indexers": (5220, 4400),
     "readers": (8090, 6600),
-    "retrievers": (8970, 6600),
+    "retrievers": (8790, 6600),
     "serve": (3200, 2600),
-    "tests": (31990, 24000),
+    "tests": (31680, 24000),
 }
 
 

@@ -36,10 +36,10 @@ def brute_force(fusion, lists):
                 values = [hit.score for hit in hits]
                 low, high = min(values), max(values)
                 score = next((hit.score for hit in hits if hit.row == row), low)
-                if fusion.normalize == "std" and number == 0:
+                if fusion.method == "std" and number == 0:
                     deviation = np.std(values) if high > low else 0.0
                     score = (score - np.mean(values)) / deviation if deviation > 0 else 0.0
-                elif fusion.normalize == "minmax":
+                elif fusion.method == "minmax":
                     score = (score - low) / (high - low) if high > low else 1.0
                 total += weight * score
         totals[row] = total
@@ -47,11 +47,10 @@ def brute_force(fusion, lists):
 
 
 @settings(max_examples=150, deadline=None)
-@given(LISTS, st.data(), st.integers(1, 20), st.sampled_from(["rrf", "weighted", "minmax", "std"]))
-def test_scores_are_those_of_the_formula(lists, data, top_k, kind):
+@given(LISTS, st.data(), st.integers(1, 20), st.sampled_from(["rrf", "raw", "minmax", "std"]))
+def test_scores_are_those_of_the_formula(lists, data, top_k, method):
     weights = tuple(data.draw(st.lists(WEIGHTS, min_size=len(lists), max_size=len(lists))))
-    method = "rrf" if kind == "rrf" else "weighted"
-    fusion = Fusion(method=method, weights=weights, normalize=kind if kind in ("minmax", "std") else None)
+    fusion = Fusion(method, weights)
     (fused,) = fusion.fuse([[hits] for hits in lists], top_k)
     expected = dict(brute_force(fusion, lists))
     assert len(fused) == min(top_k, len(expected))
@@ -91,14 +90,14 @@ def test_questions_stay_apart():
 
 def test_ties_at_the_cut_go_by_id():
     lists = [[[Hit(row, name, 1.0) for row, name in enumerate("dcba")]]]
-    fused = Fusion(method="weighted", weights=(1.0,)).fuse(lists, 2)[0]
+    fused = Fusion("raw", (1.0,)).fuse(lists, 2)[0]
     assert [hit.passage_id for hit in fused] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     "arguments",
     [{"method": "borda"}, {"weights": ()}, {"weights": (1.0, -1.0)}, {"weights": (float("nan"),)}, {"k": -1},
-     {"normalize": "minmax"}, {"method": "weighted", "normalize": "z"}, {"weights": (float("inf"),)}],
+     {"weights": (float("inf"),)}],
 )  # fmt: skip
 def test_bad_settings(arguments):
     with pytest.raises(ConfigError):
@@ -108,14 +107,14 @@ def test_bad_settings(arguments):
 @pytest.mark.parametrize(
     ("spec", "fusion"),
     [
-        ("minmax:0.7,0.3", Fusion("weighted", (0.7, 0.3), normalize="minmax")),
-        ("std:1,0.6", Fusion("weighted", (1.0, 0.6), normalize="std")),
-        ("raw:1,0.02", Fusion("weighted", (1.0, 0.02))),
-        ("rrf20:1,0.5", Fusion("rrf", (1.0, 0.5), k=20.0)),
+        ("minmax:0.7,0.3", Fusion("minmax", (0.7, 0.3))),
+        ("std:1,0.6", Fusion("std", (1.0, 0.6))),
+        ("raw:1,0.02", Fusion("raw", (1.0, 0.02))),
+        ("rrf20:1,0.5", Fusion("rrf", (1.0, 0.5), 20.0)),
         ("rrf0.5:2,1,1", Fusion("rrf", (2.0, 1.0, 1.0), k=0.5)),
         ("rrf60:1,1", Fusion()),
-        ("raw:1,0.00002", Fusion("weighted", (1.0, 0.00002))),
-        ("raw:1,0.1234567891", Fusion("weighted", (1.0, 0.1234567891))),
+        ("raw:1,0.00002", Fusion("raw", (1.0, 0.00002))),
+        ("raw:1,0.1234567891", Fusion("raw", (1.0, 0.1234567891))),
     ],
 )
 def test_specs_go_both_ways(spec, fusion):

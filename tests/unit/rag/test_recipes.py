@@ -61,11 +61,8 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
             (*given, "--set", "save_every_s=soon"): "save_every_s = 'soon': ",
             (trained, "nope.json", *given[2:]): "nope.json: no such file",
         }
-        if "index" in kind.model_fields and recipe != "generator":
+        if "index" in kind.model_fields:
             wrong[(*given[:2], "--index", str(tmp_path), *given[4:])] = "has no manifest.json"
-        if recipe not in ("ict", "mlm", "realm"):
-            (tmp_path / "bad.json").write_text("hello")
-            wrong[(trained, str(tmp_path / "bad.json"), *given[2:])] = "bad.json"
         cases += [[["train", recipe, *rest, "--out", "run"], said] for rest, said in wrong.items()]
     code = (
         "import contextlib, io, json, sys, time\n"
@@ -92,13 +89,6 @@ def test_a_missing_file_or_folder_is_named_with_its_parameter(tmp_path: Path) ->
         rag.train("dpr", tmp_path / "run", train_files=["nope.json"])
     with pytest.raises(ArtifactError, match=r"\./nope: no such folder\n.*question_encoder names it"):
         rag.train("dpr", tmp_path / "run", train_files=[examples], question_encoder="./nope")
-    (tmp_path / "documents").mkdir()
-    with pytest.raises(DataError, match=r"documents is a directory, expected a file"):
-        rag.train("dpr", tmp_path / "run", train_files=[tmp_path / "documents"])
-    with pytest.raises(DataError, match=r"documents is a directory without queries"):
-        rag.train("mdr", tmp_path / "run", train_files=[tmp_path / "documents"])
-    with pytest.raises(DataError, match=r"t\.json: no question with two passages whose targets differ"):
-        rag.train("distill", tmp_path / "run", train_files=[examples])
     assert not (tmp_path / "run").exists()
 
 

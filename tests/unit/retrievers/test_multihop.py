@@ -163,7 +163,7 @@ def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
         passages, tmp_path / "index", encoder=BiEncoder.load(), settings=BuildSettings(retriever="hybrid")
     )
     with Index.open(place) as index:
-        for first in ("dense", "bm25", "hybrid"):
+        for first in ("dense", "hybrid"):
             searcher = open_retriever(index, f"multihop:beam=3,first={first}")
             paths = searcher.search_paths(["What is the capital of the country where the Danube rises?"], 9)[
                 0

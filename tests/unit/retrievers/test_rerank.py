@@ -109,7 +109,7 @@ def test_both_stages_scores_are_added_in_the_judge_s_deviations() -> None:
     assert [hit.passage_id for hit in found()] == ["p1", "p2", "p0"]
     np.testing.assert_allclose([hit.score for hit in found()], [z - 0.5, -1.0, -z])
     assert found()[0].first_stage == FirstStage(2, -1.0)
-    assert [hit.passage_id for hit in found(Fusion("weighted", (1, 9), normalize="std"))] == [
+    assert [hit.passage_id for hit in found(Fusion("std", (1, 9)))] == [
         "p0",
         "p1",
         "p2",

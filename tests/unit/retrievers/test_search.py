@@ -117,8 +117,6 @@ def test_hybrid_takes_depth_hits_from_each_member():
 def test_hybrid_settings_are_checked():
     with pytest.raises(ConfigError, match="weights"):
         HybridRetriever([dense()], fusion=Fusion())
-    with pytest.raises(ConfigError, match="depth"):
-        HybridRetriever([dense(), dense()], depth=0)
 
 
 class Opened(SimpleNamespace):

@@ -55,19 +55,6 @@ def test_written_examples_read_back(tmp_path):
     }  # fmt: skip
 
 
-def test_what_a_file_says_besides_is_kept_and_overrides_nothing(tmp_path):
-    context = {"text": "x", "title": "T", "title_score": 1, "has_answer": True}
-    record = {"id": "", "question": "a", "target": "b", "set": 7, "positive_ctxs": [context]}
-    path = tmp_path / "train.json"
-    path.write_text(json.dumps([{"question": "z", "positive_ctxs": [context]}, record]))
-    read = list(read_examples(path))
-    assert (read[1].id, read[1].answers, read[1].target_answer) == ("q2", ("b",), "b")
-    write_examples(path, read[1:])
-    assert list(read_examples(path)) == [replace(read[1], meta={"set": 7})]
-    lists = {"positive_ctxs": [context], "negative_ctxs": [], "hard_negative_ctxs": []}
-    assert json.loads(path.read_text()) == [{**record, "id": "q2", "answers": ["b"], **lists}]
-
-
 def test_dpr_files(tmp_path, caplog):
     path = tmp_path / "train.json.gz"
     context = {"title": "T", "text": "x", "score": "11.5", "psg_id": 7}

@@ -20,7 +20,6 @@ from retrievers.examples.data import split_examples
 from retrievers.training.ance import AnceTrainConfig, train_ance
 from retrievers.training.dpr import DprTrainConfig, train_dpr
 from retrievers.training.validation import CorpusSearch
-from tests.commands import exit_code
 
 _SMALL: dict[str, Any] = {
     "precision": "fp32", "question_tokens": 16, "passage_tokens": 16, "batch_size": 32, "dropout": 0.0,
@@ -122,16 +121,3 @@ def test_no_negatives_at_all_is_said(
     config = ance(tmp_path / "run", warm, refresh_every_steps=0).replaced(train_files=(bare,))
     with pytest.raises(ConfigError, match="refresh_every_steps is 0"):
         train_ance(config)
-
-
-@pytest.mark.parametrize("recipe", ["dpr", "ance"])
-def test_the_commands_refuse_to_choose_on_a_test_set(
-    recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rag.core.log.setup_logging", lambda level: None)
-    monkeypatch.chdir(tmp_path)
-    for name in ("train.json", "i", "nq-test.json"):
-        Path(name).touch()
-    arguments = ["--out", str(tmp_path / "r"), "--train", "train.json", "--index", "i"]
-    assert exit_code("train", recipe, *arguments, "--validation", "nq-test.json") == ConfigError.exit_code
-    assert "nq-test.json is by its name a test set" in capsys.readouterr().err

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from safetensors import safe_open
 
 from rag.config import load_config
-from rag.core.errors import DataError
 from rag.data.examples import Candidate, Example, write_examples
 from rag.training.distributed import World
 from rag.training.run_log import read_metrics
@@ -65,7 +64,7 @@ def test_margins_are_the_double_sum() -> None:
     for s, g, kept in zip(scores.tolist(), targets.tolist(), listed.tolist(), strict=True):
         own = [i for i, k in enumerate(kept) if k]
         margins += [max(0.0, 0.3 * (g[i] - g[j]) + s[j] - s[i]) for i in own for j in own if g[i] > g[j]]
-    assert float(margin_loss(scores, targets, listed, margin=0.3).detach()) == pytest.approx(np.mean(margins))
+    assert float(margin_loss(scores, 0.3 * targets, listed).detach()) == pytest.approx(np.mean(margins))
     alike = margin_loss(scores, torch.zeros_like(targets), listed)
     alike.backward()
     assert float(alike.detach()) == 0.0
@@ -154,25 +153,6 @@ def test_it_learns_what_the_reader_likes(tmp_path: Path, tiny_bert: Path) -> Non
     card = (finished / "README.md").read_text()
     assert "rag train distill" in card
     assert "| training questions |" in card
-
-
-def test_targets_that_say_nothing_are_refused(tmp_path: Path, tiny_bert: Path) -> None:
-    examples = scored(12)
-    alike = [replace(e, candidates=tuple(replace(c, target=2.0) for c in e.candidates)) for e in examples]
-    missing = [replace(e, candidates=tuple(replace(c, target=None) for c in e.candidates)) for e in alike]
-    for name, listed, said in (
-        ("constant", alike, "0 have no target, 12 "),
-        ("missing", missing, "12 have no"),
-    ):
-        write_examples(tmp_path / "scored.json", listed)
-        with pytest.raises(DataError, match=f"no question with two passages whose targets differ; {said}"):
-            train_distill(settings(tmp_path / name, tiny_bert, train_files=(tmp_path / "scored.json",)))
-    write_examples(tmp_path / "scored.json", examples)
-    text = (tmp_path / "scored.json").read_text()
-    target = f'"target": {examples[0].candidates[0].target}'
-    (tmp_path / "scored.json").write_text(text.replace(target, '"target": 1e999', 1))
-    with pytest.raises(DataError, match="overflow"):
-        train_distill(settings(tmp_path / "infinite", tiny_bert, train_files=(tmp_path / "scored.json",)))
 
 
 def test_the_published_head_is_trained_and_written(tmp_path: Path, tiny_bert: Path) -> None:

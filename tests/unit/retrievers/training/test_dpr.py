@@ -18,7 +18,6 @@ from retrievers.examples.data import split_examples
 from retrievers.open import open_retriever
 from retrievers.training.dpr import DprTrainConfig, train_dpr
 from retrievers.training.validation import CorpusSearch, pool_rank
-from tests.commands import exit_code
 
 _SMALL: dict[str, Any] = {
     "precision": "fp32", "question_tokens": 16, "passage_tokens": 16, "batch_size": 32, "learning_rate": 3e-3,
@@ -133,24 +132,3 @@ def test_wrong_inputs_are_said(
     }  # fmt: skip
     with pytest.raises(error, match=message):
         train_dpr(DprTrainConfig(**given))
-
-
-def test_one_question_without_negatives_is_said(
-    tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path]
-) -> None:
-    config = DprTrainConfig(
-        out=tmp_path / "run", train_files=(cipher_file(20, negatives=0),), question_encoder=str(tiny_bert),
-        **{**_SMALL, "batch_size": 1, "validation_fraction": 0.0},
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match="has no negatives"):
-        train_dpr(config)
-
-
-def test_the_command_refuses_presets_of_other_recipes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rag.core.log.setup_logging", lambda level: None)
-    (tmp_path / "x.json").touch()
-    given = ("--out", tmp_path / "run", "--train", tmp_path / "x.json", "--config", "reader-squad")
-    assert exit_code("train", "dpr", *given) == ConfigError.exit_code
-    assert "reader-squad is a configuration of 'reader', expected one of 'dpr'" in capsys.readouterr().err

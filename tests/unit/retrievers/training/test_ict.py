@@ -1,7 +1,6 @@
 """The inverse cloze task: what is drawn, that it teaches retrieval, and what it refuses."""
 
 import json
-import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,6 @@ from rag.core.files import sha256_file
 from rag.core.types import Passage
 from rag.data.examples import write_examples
 from rag.training.run_log import read_metrics
-from retrievers.encoders.tokenization import mask_token
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.training.ict import IctBatches, IctTrainConfig, held_out_rows, train_ict
@@ -60,35 +58,6 @@ def test_a_batch_depends_on_seed_and_step_alone_and_leaves_out_what_is_held_out(
     assert 0 < kept < 0.3 * len(seen)
     every = drawn(store, held_out, keep_sentence=1.0)[0]
     assert {passage.text for passage in every.passages} <= set(texts)
-
-
-def test_queries_with_masks_and_the_empty_passage(tmp_path: Path, tiny_bert: Path) -> None:
-    """As REALM will search: a name is masked, and the null document is in nobody's favour."""
-    texts = [f"Who wrote {a} in Danube rises. The river {b} in {a} text." for a in "abcd" for b in "ghij"]
-    store, _ = open_corpus([write_corpus(tmp_path / "c.jsonl", texts)], tmp_path / "data", "none")
-    mask = mask_token(tiny_bert)
-    for share in (0.0, 0.5, 1.0):
-        examples = Epochs(len(store), 16, epochs=2, seed=5)
-        batch = IctBatches(
-            store, np.array([], int), examples, mask=mask, keep_sentence=0.1, min_words=4,
-            masked_queries=share, empty_passage=share == 1,
-        )[1]  # fmt: skip
-        masked = [query.question.count(mask) for query in batch.questions]
-        named = sum("Danube" in text for text in texts)
-        assert max(masked, default=0) <= 1
-        assert sum(masked) <= named
-        assert (sum(masked) > 0) == (share > 0)
-        assert batch.ignored.shape == (len(batch.questions), len(batch.passages))
-        assert len(batch.passages) == len(batch.questions) + (share == 1)
-        assert batch.positives.tolist() == list(range(len(batch.questions)))
-        if share == 1:
-            assert batch.passages[-1] == Passage("", "", "")
-    corpus = write_corpus(tmp_path / "corpus.jsonl", texts)
-    config = IctTrainConfig(
-        out=tmp_path / "run", train_files=(corpus,), question_encoder=str(tiny_bert), epochs=2, batch_size=8,
-        validation_fraction=0, masked_queries=1.0, empty_passage=True, **_SMALL,
-    )  # fmt: skip
-    assert (train_ict(config) / "README.md").exists()
 
 
 def test_retrieval_of_real_questions_rises(tmp_path: Path, tiny_bert: Path) -> None:
@@ -185,25 +154,10 @@ def test_what_cannot_be_learned_from_is_refused(
         IctTrainConfig(out=tmp_path, train_files=(tmp_path,), index=tmp_path)
     texts = [f"The river {a} rises" for a in "abcdefghi"]
     texts[3] = texts[5] = texts[7] = "The river rises in title. The forest text in the black."
-    with caplog.at_level(logging.WARNING):  # three of nine are enough: others are drawn in place of the rest
-        config = IctTrainConfig(
-            out=tmp_path / "few", train_files=(write_corpus(tmp_path / "few.jsonl", texts),), batch_size=2,
-            question_encoder=str(tiny_bert), epochs=4, validation_fraction=0, **_SMALL,
-        )  # fmt: skip
+    config = IctTrainConfig(
+        out=tmp_path / "few", train_files=(write_corpus(tmp_path / "few.jsonl", texts),), batch_size=2,
+        question_encoder=str(tiny_bert), validation_fraction=0, **_SMALL,
+    )  # fmt: skip
+    with pytest.raises(DataError, match="of 2 passages have a sentence that can be taken out"):
         train_ict(config)
     assert "of a sample of 9, 3 passages" in caplog.text
-    texts[5] = texts[7] = texts[0]
-    with pytest.raises(DataError, match="batch 0"):
-        train_ict(config.replaced(
-            out=tmp_path / "fewer", train_files=(write_corpus(tmp_path / "fewer.jsonl", texts),)
-        ))  # fmt: skip
-
-
-def test_weights_cannot_be_chosen_where_nothing_is_held_out(tmp_path: Path, tiny_bert: Path) -> None:
-    texts = [f"Who wrote {letter} in the text. The river rises." for letter in "abcdefgh"]
-    config = IctTrainConfig(
-        out=tmp_path / "run", train_files=(write_corpus(tmp_path / "c.jsonl", texts),),
-        question_encoder=str(tiny_bert), select_by="nll", batch_size=4, min_words=3, **_SMALL,
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match=r"select_by=nll .* nothing is held out"):
-        train_ict(config)

@@ -98,18 +98,18 @@ def test_temperature(tiny_bert: Path) -> None:
 
 
 def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
-    model = spelled(BiEncoderModel.from_folder(tiny_bert, shared=False, **TOKENS)).freeze("passage")
+    model = spelled(BiEncoderModel.from_folder(tiny_bert, shared=False, **TOKENS)).freeze_passages()
     contrastive_step(model, batch(3), chunk_size=1).compute_gradients(lambda: None)
     grads = {name: p.grad is not None for name, p in model.named_parameters()}
     assert not any(given for name, given in grads.items() if name.startswith("passage."))
     assert any(given for name, given in grads.items() if name.startswith("question."))
     with pytest.raises(ConfigError, match="shared"):
-        BiEncoderModel.from_folder(tiny_bert, **TOKENS).freeze("passage")
+        BiEncoderModel.from_folder(tiny_bert, **TOKENS).freeze_passages()
 
 
 def test_vectors_of_a_frozen_tower_are_without_dropout(tiny_bert: Path) -> None:
     given = {**TOKENS, "shared": False, "dropout": 0.5}
-    model = BiEncoderModel.from_folder(tiny_bert, **given).freeze("passage").eval()
+    model = BiEncoderModel.from_folder(tiny_bert, **given).freeze_passages().eval()
     passages = [Passage("", "", text) for text in ("the river", "title", "who wrote the text")]
     expected = model.read(passages)
     model.train()
@@ -118,13 +118,13 @@ def test_vectors_of_a_frozen_tower_are_without_dropout(tiny_bert: Path) -> None:
     assert model.passage.training
 
 
-def test_each_side_can_be_frozen_and_has_a_learning_rate_of_its_own(tiny_bert: Path, tmp_path: Path) -> None:
+def test_passages_can_be_frozen_and_each_side_has_its_own_rate(tiny_bert: Path, tmp_path: Path) -> None:
     given = {"out": tmp_path, "train_files": (tmp_path,), "question_encoder": str(tiny_bert)}
     short = {"question_tokens": 16, "passage_tokens": 32, "projection_dim": 4, "shared": False}
-    frozen = load_model(DprTrainConfig(**given, **short, frozen="question"), "cpu")
+    frozen = load_model(DprTrainConfig(**given, **short, frozen="passage"), "cpu")
     master = MasterWeights.lowering(frozen, torch.bfloat16)
-    assert {name.partition(".")[0] for name in master.names} == {"passage"}
-    assert {name.partition(".")[0] for name in master.frozen} == {"question"}
+    assert {name.partition(".")[0] for name in master.names} == {"question"}
+    assert {name.partition(".")[0] for name in master.frozen} == {"passage"}
     assert {tensor.dtype for tensor in master.frozen.values()} == {torch.float32}  # as it came
     both = MasterWeights(load_model(DprTrainConfig(**given, **short), "cpu"))
     groups = both.groups(1e-3, rates={"question": 1e-5, "passage.head": 1e-2})
@@ -152,32 +152,6 @@ def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
     theirs = torch.cat([p.grad.flatten() for p in exact.parameters() if p.grad is not None])
     assert ours.dtype == torch.float32
     assert torch.nn.functional.cosine_similarity(ours, theirs, dim=0) > 0.98
-
-
-def test_export_gets_bare_names(tiny: TinyModels, tmp_path: Path) -> None:
-    from transformers import BertModel
-
-    folder = tiny.dpr(tmp_path, projection_dim=8)
-    model = BiEncoderModel.from_folder(folder, shared=False, **TOKENS)
-    master = MasterWeights(model)
-    changed = {name: tensor + 1 for name, tensor in master.state().items()}
-    for prefix, tower in model.towers():
-        state = tower.bare("encoder", changed, prefix)
-        names = set(dict(BertModel(tiny_config(tower)).named_parameters()))
-        assert {name for name in state if "pooler" not in name} == {n for n in names if "pooler" not in n}
-        before = dict(tower.encoder.named_parameters())
-        name = "embeddings.word_embeddings.weight"
-        assert torch.equal(state[name], before[name] + 1)
-        head = tower.bare("head", changed, prefix)
-        assert sorted(head) == ["layers.0.bias", "layers.0.weight"]
-        assert torch.equal(head["layers.0.weight"], tower.head.layers[0].weight + 1)  # type: ignore[operator]
-
-
-def tiny_config(tower: object) -> object:
-    from transformers import BertConfig
-
-    values = tower.encoder.config.to_dict()  # type: ignore[attr-defined]
-    return BertConfig(**{k: v for k, v in values.items() if k != "model_type"})
 
 
 def test_what_cannot_be_trained_is_refused(tiny: TinyModels, tiny_bert: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Which examples are trained on and which are held out: disjoint, repeatable, of the wanted size."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from rag.core.errors import DataError
 from rag.core.types import Passage
-from rag.data.examples import Example, read_examples, write_examples
+from rag.data.examples import Example, write_examples
 from retrievers.examples.data import split_examples
 from retrievers.training.dpr import DprTrainConfig
 
@@ -100,15 +99,6 @@ def test_a_sample_has_exactly_the_wanted_size_and_is_random(tmp_path: Path) -> N
     assert numbers[-1] > 200
 
 
-def test_a_validation_file_leaves_all_training_questions(tmp_path: Path) -> None:
-    train, other = _file(tmp_path / "a.json", 50), _file(tmp_path / "v.json", 20, start=100)
-    config = _config(tmp_path, train, validation_file=other, validation_questions=15)
-    split = split_examples(config, tmp_path / "data")
-    assert len(list(split.training)) == 50
-    assert len(split.held_out) == 15
-    assert all(int(example.id) >= 100 for example in split.held_out)
-
-
 def test_what_the_validation_file_holds_is_not_trained_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,18 +125,3 @@ def test_nothing_left(tmp_path: Path, changes: dict[str, Any], message: str) -> 
         split_examples(config, tmp_path / "data")
     nothing = _config(tmp_path, _file(tmp_path / "a.json", 10), validation_fraction=0.0)
     assert split_examples(nothing, tmp_path / "data").held_out == ()
-
-
-def test_what_is_left_out_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = _file(tmp_path / "a.json", 10)
-    path.write_text(json.dumps([*json.loads(path.read_text()), {"question": "who?", "answers": ["x"]}]))
-    split = split_examples(_config(tmp_path, path, validation_fraction=0.0), tmp_path / "data")
-    assert list(split.training)
-    assert caplog.text.count("1 questions without a positive passage left out") == 1
-
-
-def test_records_of_another_shape_are_told_the_one_expected(tmp_path: Path) -> None:
-    record = {"query_id": "1", "query": "who?", "right_passages": [{"text": "x"}], "wrong_passages": []}
-    (tmp_path / "unknown.jsonl").write_text(json.dumps(record) + "\n")
-    with pytest.raises(DataError, match=r"no question(.|\n)*expected \{question, answers, positive_ctxs"):
-        list(read_examples(tmp_path / "unknown.jsonl"))
