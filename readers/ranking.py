@@ -79,11 +79,14 @@ class Ranked:
             2: the passage logit of its passage, 0 for a network without it; 3: logarithm of the answer's
             length in words plus 1; 4: share of the question's content words in the answer and 15 words on
             both sides.
+        reading: what was read for it, if that is counted: "passages", how many of these were "dropped" early,
+            "token_layers", and the passages left unread because of the effort's limit ("over_limit").
     """
 
     answers: Sequence[Span]
     null: float | None
     features: Float64 = field(default_factory=lambda: np.zeros(0))
+    reading: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def scores(self) -> Float64:
@@ -97,14 +100,12 @@ class Ranked:
         scores: Sequence[float],
         likelihoods: tuple[Float64, float],
         n_best: int,
-        reading: Mapping[str, int] | None = None,
     ) -> AnswerSet:
         """The best answers with their probabilities, and that of no answer (1 if there is none).
 
         Args:
             passages, scores: the question's, as they were read.
             likelihoods: of the answers and of no answer.
-            reading: the cost.
         """
         answers = []
         for span, p in zip(self.answers[:n_best], likelihoods[0][:n_best].tolist(), strict=True):
@@ -114,7 +115,7 @@ class Ranked:
             evidence = Evidence.of(passages[at], float(scores[at]), place)
             answers.append(Answer(span.text, span.score, p, evidence, weights=weights))
         none = likelihoods[1] if answers else 1.0
-        return AnswerSet(question, tuple(answers), none, reading=reading or {})
+        return AnswerSet(question, tuple(answers), none, reading=self.reading)
 
 
 class QuestionRanker:

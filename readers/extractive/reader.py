@@ -122,14 +122,10 @@ class ExtractiveReader:
         most = sum(settings.reading.waves) or None  # further passages are never read
         best = [np.argsort(-np.asarray(own, float), kind="stable")[:most].tolist() for own in scores]
         rows = self.rows(questions, passages, best)
-        readings = read_waves(
-            rows, scores, settings, self.calibration, self.score_rows, depth=self.model.depth
-        )
+        ranked = read_waves(rows, scores, settings, self.calibration, self.score_rows, depth=self.model.depth)
         return [
-            read.ranked.result(
-                question, own, given, likelihoods(read.ranked, self.calibration), n_best, read.cost
-            )
-            for read, question, own, given in zip(readings, questions, passages, scores, strict=True)
+            each.result(question, own, given, likelihoods(each, self.calibration), n_best)
+            for each, question, own, given in zip(ranked, questions, passages, scores, strict=True)
         ]
 
     def score(self, questions: Sequence[str], passages: PassageLists) -> tuple[PassageRows, RowScores]:

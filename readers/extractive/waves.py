@@ -6,7 +6,7 @@ head of the network, if it has one, drops unpromising passages after a few layer
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,20 +23,6 @@ ScoreRows = Callable[[Sequence[Row], Float32 | None], RowScores]
 """Scores rows; with floors, drops those that the early head scores lower."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What was read for one question, and what came of it.
-
-    Attributes:
-        ranked: its answers.
-        cost: "passages" that were read, how many of these were "dropped" early, "token_layers", and the
-            passages that were left unread because of the effort's limit, if any ("over_limit").
-    """
-
-    ranked: Ranked
-    cost: dict[str, int]
-
-
 def read_waves(
     rows: PassageRows,
     retrieval: ScoreLists,
@@ -45,7 +31,7 @@ def read_waves(
     score: ScoreRows,
     *,
     depth: int,
-) -> list[Reading]:
+) -> list[Ranked]:
     """Read passages of all questions, wave by wave, as far as `settings.reading` requires.
 
     A question's answers are ranked after each wave that it takes part in; the last ranking is its result.
@@ -99,7 +85,7 @@ def read_waves(
     for question in np.nonzero(is_limited)[0].tolist():
         offered = len(np.unique(ranks[(owner == question) & (ranks < ends[-1])]))
         costs[question]["over_limit"] = offered - costs[question]["passages"]
-    return [Reading(*of) for of in zip(ranked, costs, strict=True)]
+    return [replace(each, reading=cost) for each, cost in zip(ranked, costs, strict=True)]
 
 
 def _fits(part: Int64, owner: Int64, ranks: Int64, cost: Int64, left: Int64) -> Bool:
