@@ -25,10 +25,10 @@ CEILINGS = {
     "rag/scale": (620, 450),
     "rag/training": (2070, 1400),
     "indexers": (5220, 4400),
-    "readers": (8090, 6600),
+    "readers": (8080, 6600),
     "retrievers": (8790, 6600),
     "serve": (3200, 2600),
-    "tests": (31680, 24000),
+    "tests": (31660, 24000),
 }
 
 

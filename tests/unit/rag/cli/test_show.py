@@ -45,12 +45,12 @@ def test_an_answer_stays_in_its_line() -> None:
     assert "  1. two lines  (confidence 90%)" in _shown(answers=[answer], no_answer_confidence=0.0)
 
 
-def test_no_answer_is_said_unless_the_answer_is_nearly_as_likely() -> None:
+def test_no_answer_is_said_where_it_is_likelier_than_not() -> None:
     shown = _shown(answers=[], no_answer_confidence=0.9)
     assert "no answer found (confidence that there is none: 90%)" in shown
     evidence = {"passage_id": "p", "title": "Danube", "text": "It is long.", "start": 6, "end": 10}
     for confidence, none, line in (
-        (0.2, 0.5, "no answer found (confidence that there is none: 50%)\n  best guess:"),
+        (0.2, 0.6, "no answer found (confidence that there is none: 60%)\n  best guess:"),
         (0.3, 0.5, "perhaps (confidence that there is no answer: 50%)\n  1. long"),
         (0.6, 0.1, "uncertain\n  1. long"),
         (0.8, 0.1, "Q?\n  1. long"),

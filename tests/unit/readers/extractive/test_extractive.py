@@ -82,18 +82,6 @@ def test_fewer_best_answers_have_the_same_confidence(reader: ExtractiveReader) -
     assert one.no_answer_confidence == many.no_answer_confidence
 
 
-def test_answers_differ_and_do_not_overlap(reader: ExtractiveReader) -> None:
-    twin = Passage("9", "Tower", SHORT.text)
-    [result] = reader.read(["where?"], [[SHORT, twin, OTHER]], [[1.0, 1.0, 1.0]], n_best=20)
-    texts = [answer.text.lower() for answer in result.answers]
-    assert len(texts) == len(set(texts))
-    for one in result.answers:
-        for other in result.answers:
-            first, second = one.evidence, other.evidence
-            if one is not other and first.passage_id == second.passage_id:
-                assert first.end <= second.start or second.end <= first.start
-
-
 def test_long_passages_are_read_to_their_end(reader: ExtractiveReader) -> None:
     text = LONG.text + " 777."
     rows, _ = reader.score(["how many?"], [[Passage("x", "", text)]])

@@ -144,14 +144,6 @@ def test_dropped_rows_leave_the_others_as_they_are(network: FastSpanModel) -> No
     assert np.isneginf(one.score_rows(rows, middle + 1e6).spans).all()
 
 
-def test_nothing_to_read(network: FastSpanModel) -> None:
-    one = reader(network, waves=(1, 1), enough=(0.5,), drop=1)
-    empty, blank = one.read(["who?", "where?"], [[], [Passage("e", "", "")]], [[], [1.0]])
-    assert empty.answers == blank.answers == ()
-    assert empty.reading == {"passages": 0, "dropped": 0, "token_layers": 0}
-    assert one.read([], [], []) == []
-
-
 def test_an_answer_says_what_was_read(network: FastSpanModel) -> None:
     pairs = [(Hit(n, p.id, score), p) for n, (p, score) in enumerate(zip(PASSAGES, SCORES[0], strict=True))]
     [answers] = read_answers(reader(network, waves=(2,)), QUESTIONS[:1], [pairs], [[]], 3, "v")
