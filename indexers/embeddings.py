@@ -9,7 +9,7 @@ float16 halves the disk and keeps 11 significant bits: for unit vectors an inner
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -137,14 +137,12 @@ def encode_corpus(
     dtype: VectorDtype,
     *,
     shard_rows: int = SHARD_ROWS,
-    check: Callable[[], None] = lambda: None,
     known: KnownRows | None = None,
 ) -> EmbeddingShards:
     """Encode passages, showing progress; after a kill the next call continues behind the finished shards.
 
     Args:
         shard_rows: rows per shard, the most that a killed attempt loses.
-        check: called after each shard; raises to stop the work.
         known: passages that need not be encoded.
     """
     known = known or KnownRows(())
@@ -168,7 +166,6 @@ def encode_corpus(
             store_shard(place, shard, vectors)
             if made_by is encoder:  # it does not report its batches itself
                 progress.update(int(is_new.sum()))
-            check()
     return finish_shards(place)
 
 

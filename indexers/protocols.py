@@ -53,7 +53,6 @@ class EncodesCorpus(Protocol):
         dtype: VectorDtype,
         *,
         shard_rows: int = ...,
-        check: Callable[[], None] = ...,
     ) -> EmbeddingShards:
         """Vectors of all passages in `place`; an interrupted run is resumed there. See `encode_corpus`."""
 

@@ -56,7 +56,7 @@ class ServeSettings(BaseSettings, OpenSettings):
     )
     ray: str | None = Field(
         None,
-        description="Ray cluster that searches the vectors, such as HOST:PORT,shards=4,replicas=2,deadline=5",
+        description="Ray cluster that searches the vectors, such as HOST:PORT,shards=4,deadline=5",
     )
 
     host: str = Field("127.0.0.1", description="address to listen on")

@@ -44,3 +44,9 @@ def spelled(model: BiEncoderModel) -> BiEncoderModel:
     """The model, reading texts that spell their token ids."""
     model.tokenizer = cast("Any", SpelledIds())
     return model
+
+
+def scores_of(model: BiEncoderModel, questions: Sequence[Any], passages: Sequence[Any]) -> torch.Tensor:
+    """Scores (B, P) of token ids."""
+    asked = model.vectors(model.question, questions, question=True)
+    return model.score(asked, model.vectors(model.passage, passages))

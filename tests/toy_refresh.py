@@ -20,17 +20,16 @@ class ToyConfig(RefreshedConfig, TrainConfig):
 
 
 class ToyRefresher:
-    """Copies the snapshot's number; the text of the result before stands in front of it."""
+    """Copies the snapshot's number."""
 
     def __init__(self, config: ToyConfig) -> None:
         self._fails = config.fails
 
-    def build(self, snapshot: Path, before: Refreshed | None, folder: Path) -> None:
+    def build(self, snapshot: Path, folder: Path) -> None:
         """See `Refresher.build`."""
         if self._fails:
             os._exit(self._fails)
-        earlier = "" if before is None else (before.path / "text").read_text()
-        (folder / "text").write_text(earlier + (snapshot / "number").read_text())
+        (folder / "text").write_text((snapshot / "number").read_text())
 
 
 def make_toy(config: ToyConfig, device: str) -> ToyRefresher:

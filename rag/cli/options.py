@@ -229,7 +229,7 @@ Assignments = Annotated[
 ]
 Threads = Annotated[int | None, option(min=1, help="CPU threads; default: all cores.", panel="Settings")]
 From = Annotated[
-    str | None, option("--from", help="Encoder to start from; default: all-MiniLM-L6-v2.", panel=TRAINING)
+    str | None, option("--from", help="Encoder to start from; default: the index's.", panel=TRAINING)
 ]
 
 

@@ -40,7 +40,7 @@ _METHODS: dict[str, tuple[type[RoundsConfig], Options]] = {  # recipe → config
 _OPTIONS = {
     **options_of(RoundsConfig, "held_out", "validation_fraction", panel=DATA),
     "retriever": (RetrieverSpec, "auto"),
-    **options_of(RoundsConfig, "next_retriever", "top_k", panel=SEARCH),
+    **options_of(RoundsConfig, "top_k", panel=SEARCH),
     **{name: kind for _, options in _METHODS.values() for name, kind in options.items()},
     **options_of(RoundsConfig, "rounds", "restart", "figure", panel="Rounds"),
 }

@@ -30,7 +30,7 @@ def serve(
         str | None,
         option(
             help="Search the vectors on the Ray cluster at this address; options follow a comma, as in "
-            "auto,shards=4,replicas=2.",
+            "auto,shards=4.",
             panel="Cluster",
         ),
     ] = None,

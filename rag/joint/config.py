@@ -19,7 +19,7 @@ from retrievers.training.config import (
 )
 
 DocumentSide = Literal["frozen", "reencode", "rerank"]
-Masks = Literal["salient", "random", "span"]
+Masks = Literal["salient", "span"]
 Fused = Literal["emdr2", "pdist"]
 
 
@@ -138,7 +138,6 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
         early: C, number of passages in the early loss, which trains the retriever alone to rank those that
             contain an answer first.
         read: K, number of passages that the reader reads.
-        answers: "strings", "regex" (regular expressions), or "auto": what the question set says.
         reader: Hugging Face name or folder of an encoder, or of a reader to go on from; None is the embedded
             `all-MiniLM-L6-v2`.
         reader_dropout: dropout of its hidden states and attention weights.
@@ -159,7 +158,6 @@ class OrqaTrainConfig(BiEncoderConfig, QuestionsConfig):
     index: Path
     early: int = Field(default=5000, ge=1)
     read: int = Field(default=5, ge=1)
-    answers: Literal["auto", "strings", "regex"] = "auto"
     shared: bool = False
     reader: str | None = None
     reader_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -204,17 +202,11 @@ class MaskedTrainConfig(FillerConfig, TrainConfig):
     """Settings of recipes that predict masked words.
 
     Attributes:
-        masks: what is masked: "salient" (dates, and names by capital letters and by titles of the corpus),
-            "random" words or a random "span".
+        masks: what is masked: "salient" (dates, and names by capital letters and by titles of the corpus), or
+            a random "span" of words.
     """
 
     masks: Masks = "salient"
-
-    @model_validator(mode="after")
-    def _cross_check_masks(self) -> MaskedTrainConfig:
-        if self.masks == "random" and self.fills == "span":
-            raise ValueError("fills=span copies one run of words: use masks=salient or masks=span")
-        return self
 
 
 class MlmTrainConfig(MaskedTrainConfig, CorpusConfig, HeldOutConfig):

@@ -80,7 +80,7 @@ class IndexRefresher:
     def __init__(self, config: Any, device: str, encode: EncodesCorpus = encode_corpus) -> None:
         self._config, self._device, self._encode = config, device, encode
 
-    def build(self, snapshot: Path, before: Refreshed | None, folder: Path) -> None:
+    def build(self, snapshot: Path, folder: Path) -> None:
         """See `Refresher.build`."""
         precision = self._config.precision
         encoder = BiEncoder.load(snapshot / "encoder", device=self._device, precision=precision)

@@ -72,7 +72,7 @@ def _build_run(config: MlmTrainConfig, run: Run) -> Method:
         held_out = [sentence for number in range(len(watched)) for sentence in watched[number]]
     return Method(
         reader, master, batches, lambda batch: masked_loss(reader, batch, run.world),
-        export=lambda trained: reader.save(run.out / "mlm", trained.weights),
+        export=lambda weights: reader.save(run.out / "mlm", weights),
         card=Card("rag.joint", "mlm.md", {"start": config.reader}),
         evaluate=partial(held_out_figures, reader, held_out) if held_out else None,
         facts={"passages": len(rows), "held-out sentences": len(held_out)},

@@ -40,7 +40,7 @@ from rag.runtime.model_files import position_limit
 from rag.runtime.seeds import generator
 from rag.training.fit import Loss
 from rag.training.precision import part
-from rag.training.run import Method, Run, Trained, train
+from rag.training.run import Method, Run, Weights, train
 from readers.extractive.inference import row_tensors, span_scores
 from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
 from readers.extractive.model import SpanModel
@@ -125,18 +125,17 @@ def _build_run(config: OrqaTrainConfig, index: Index, run: Run) -> Method:
     master = run.master(module)
 
     # data
-    regex = None if config.answers == "auto" else config.answers == "regex"
-    questions, held_out = questions_of(config, is_regex=regex)
+    questions, held_out = questions_of(config)
     tokens = retriever.tokenizer.queries([Query(question.text) for question in questions])
     task = _Task(config, retriever, reader, tokenizer, index, questions, tokens)
     answered_share = task.answered_share()
 
-    def export(trained: Trained) -> None:
-        export_frozen(config, index, retriever, part(trained.weights, "retriever"))
+    def export(weights: Weights) -> None:
+        export_frozen(config, index, retriever, part(weights, "retriever"))
         with Index.open(run.out / "index") as reissued:
             encoder = reissued.require_dense().encoder.to_json()
         export_int8(
-            run.out / "reader", reader, part(trained.weights, "reader"), tokenizer,
+            run.out / "reader", reader, part(weights, "reader"), tokenizer,
             name=f"{config.name}-reader", settings=task.settings,
             calibration=Calibration(null_bias=_NEVER), retriever={"kind": "dense", "encoder": encoder},
         )  # fmt: skip
@@ -257,7 +256,7 @@ class _Task:
         return check_usable(
             int(usable), count,
             f"training questions have an answer among their first {self.config.early} passages",
-            hint="check that the answers are of this corpus (answers=regex if they are expressions), or "
+            hint="check that the answers are of this corpus, or "
             "start from a better retriever: `rag train ict`",
         )  # fmt: skip
 

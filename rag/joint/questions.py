@@ -1,12 +1,10 @@
 """Training and held-out questions with answers, for recipes that need no gold passages."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from operator import attrgetter
 from pathlib import Path
 
 from rag.core.errors import DataError
-from rag.core.files import fingerprint
 from rag.core.types import Passage, Question
 from rag.data.questions import draw_sample, read_questions
 from rag.data.selection import hold_out
@@ -15,20 +13,17 @@ from retrievers.examples.data import answer_matcher
 from retrievers.training.config import QuestionsConfig
 
 
-def questions_of(
-    config: QuestionsConfig, *, is_regex: bool | None = None
-) -> tuple[list[Question], list[Question]]:
+def questions_of(config: QuestionsConfig) -> tuple[list[Question], list[Question]]:
     """The training questions and the held-out questions of a recipe.
 
     Args:
         config: names the files and the number of questions.
-        is_regex: whether answers are regular expressions; None: as the file marks them.
 
     Raises:
         DataError: none is left to learn from.
     """
-    questions = [question for path in config.train_files for question in answered(path, is_regex)]
-    given = None if config.validation_file is None else answered(config.validation_file, is_regex)
+    questions = [question for path in config.train_files for question in answered(path)]
+    given = None if config.validation_file is None else answered(config.validation_file)
     share, seed = config.validation_fraction, config.seed
     train, held_out = hold_out(questions, share, seed, attrgetter("text"), given)
     if count := config.train_questions:
@@ -38,7 +33,7 @@ def questions_of(
     return train, held_out[: config.validation_questions]
 
 
-def answered(path: str | Path, is_regex: bool | None = None) -> list[Question]:
+def answered(path: str | Path) -> list[Question]:
     """The questions of a file that have an answer that is not blank.
 
     Raises:
@@ -51,12 +46,7 @@ def answered(path: str | Path, is_regex: bool | None = None) -> list[Question]:
             f"{path}: none of its {len(questions):,} questions has answers",
             hint='expected {"question": …, "answers": ["…"]}, one per line, or any known question set',
         )
-    return kept if is_regex is None else [replace(q, answers_are_regex=is_regex) for q in kept]
-
-
-def questions_key(questions: Sequence[Question]) -> str:
-    """Fingerprint of the questions, their answers and their order."""
-    return fingerprint([[q.text, q.answers, q.answers_are_regex] for q in questions])
+    return kept
 
 
 def answer_rank(question: Question, passages: Iterable[Passage]) -> int | None:

@@ -37,7 +37,7 @@ from rag.training.distributed import World
 from rag.training.figures import distinct_share, score_entropy
 from rag.training.fit import FitHooks, Loss
 from rag.training.precision import part
-from rag.training.run import Method, Run, Trained, train
+from rag.training.run import Method, Run, Weights, train
 from readers.generative.marginal import answer_log_likelihood
 from readers.generative.settings import Marginal
 from retrievers.encoders.tokenization import mask_token
@@ -122,13 +122,13 @@ def _build_run(config: RealmTrainConfig, index: Index, encode: EncodesCorpus | N
         hooks = index_refresh(config, live_index, retriever, master, world=run.world, encode=encode)
     form = (frozen_form if frozen else encoder_form)(config, retriever)
 
-    def export(trained: Trained) -> None:
-        reader.save(run.out / "mlm", part(trained.weights, "reader"))
-        weights = part(trained.weights, "retriever")
+    def export(weights: Weights) -> None:
+        reader.save(run.out / "mlm", part(weights, "reader"))
+        own = part(weights, "retriever")
         if frozen:
-            export_frozen(config, index, retriever, weights)
+            export_frozen(config, index, retriever, own)
         else:
-            export_model(run.out / "encoder", retriever, weights, form)
+            export_model(run.out / "encoder", retriever, own, form)
 
     return Method(
         module, master, batches, task.loss, export, encoder_card(form),

@@ -1,10 +1,10 @@
-"""Which words of a sentence to mask: names and dates, which a passage may help to predict, or any words.
+"""Which words of a sentence to mask: a name or date, which a passage may help to predict, or a run of words.
 
 Rules find dates; the titles of the corpus and capital letters tell names.
 
 Source:
     Guu et al. 2020, "REALM: Retrieval-Augmented Language Model Pre-Training", section 3.4 (salient spans),
-    table 2 (random masks and random spans in their place).
+    table 2 (random spans in their place).
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,6 @@ from rag.core.types import Passage
 from rag.data.salient import WORDS, CapitalTagger, CharSpans, title_hashes
 from rag.joint.config import Masks
 
-_MASKED_SHARE = 0.15
 _GO_ON = 0.8  # of a random span, after each word: 3.8 words on average with at most ten
 _LONGEST = 10
 
@@ -35,14 +34,13 @@ def choose_spans(how: Masks, sentence: str, salient: CharSpans, draw: np.random.
     """The spans of a sentence to mask; empty if there are none.
 
     Args:
-        how: "salient" masks one of `salient`; "random" masks 15 % of the words, each drawn
-            independently; "span" masks one run of words of random length.
+        how: "salient" masks one of `salient`; "span" masks one run of words of random length.
 
     Example:
         >>> draw = np.random.default_rng(0)
         >>> choose_spans("salient", "In May 1983 it sank.", [(3, 11)], draw)
         [(3, 11)]
-        >>> len(choose_spans("random", "one two three four five six seven", [], draw))
+        >>> len(choose_spans("span", "one two three four five six seven", [], draw))
         1
     """
     if how == "salient":
@@ -50,9 +48,6 @@ def choose_spans(how: Masks, sentence: str, salient: CharSpans, draw: np.random.
     words = [match.span() for match in WORDS.finditer(sentence)]
     if not words:
         return []
-    if how == "random":
-        count = max(1, round(_MASKED_SHARE * len(words)))
-        return [words[int(n)] for n in np.sort(draw.permutation(len(words))[:count])]
     length = min(1 + int(np.argmin(draw.random(_LONGEST) < _GO_ON)), _LONGEST, len(words))
     first = int(draw.integers(len(words) - length + 1))
     return [(words[first][0], words[first + length - 1][1])]

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from rag.core.arrays import Int64
-from rag.core.errors import ConfigError, DataError
-from rag.core.log import get_logger
+from rag.core.errors import ConfigError
 from rag.core.types import Question
-from rag.data.text import most_matched
 from rag.joint.config import JointTrainConfig
 from rag.joint.finding import Finder, Retrieved
 from rag.joint.losses import JointLoss
@@ -31,9 +29,6 @@ Objective = Callable[[Seq2Seq, list[list[list[int]]], list[list[int]], Tensor], 
 """Generator, rows of tokens, answers, scores (B, K) → the loss; see `rag.joint.losses`."""
 
 _DEPTH = 20  # passages of held-out questions that are judged
-_TARGETS = 1000  # passages in which a regular expression's target is looked for
-
-log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +42,9 @@ class JointBatch:
 class JointBatches:
     """The batches of a run by number."""
 
-    def __init__(self, config: JointTrainConfig, questions: list[Question], targets: list[list[str]]) -> None:
-        self.questions, self._targets, self._seed = questions, targets, config.seed
+    def __init__(self, config: JointTrainConfig, questions: list[Question]) -> None:
+        self.questions, self._seed = questions, config.seed
+        self._targets = [[a for answer in q.answers if (a := answer.strip())] for q in questions]
         self._epochs = Epochs.of(config, len(questions))
 
     def __len__(self) -> int:
@@ -83,51 +79,11 @@ class JointTask:
     ) -> None:
         self.config, self.module, self.seq2seq, self.settings = config, module, seq2seq, settings
         self.finder, self.objective, self.world = finder, objective, world
-        self._passages, self._wordings = passages, dict[tuple[str, tuple[str, ...]], str]()
+        self._passages = passages
         if config.top_k > passages:
             raise ConfigError(
                 f"top_k is {config.top_k}, the index has {passages} passages", hint="lower top_k"
             )
-
-    def teachable(self, questions: Sequence[Question]) -> tuple[list[Question], list[list[str]]]:
-        """The questions that can be trained on, and the target strings of each.
-
-        The targets are the answers. For an answer that is a regular expression, the target is the string that
-        it matches most often in the first 1,000 passages.
-        """
-        kept, targets = [], []
-        for question in questions:
-            strings = [answer.strip() for answer in question.answers if answer.strip()]
-            if question.answers_are_regex:
-                strings = list(filter(None, [self._matched(question)]))
-            if strings:
-                kept.append(question)
-                targets.append(strings)
-        if not kept:
-            raise DataError(
-                f"none of {len(questions)} questions has an answer, or a pattern that matches a passage"
-            )
-        if len(kept) < len(questions):
-            log.warning(
-                "%d of %d questions left out: nothing in their first %d passages matches an answer's pattern",
-                *(len(questions) - len(kept), len(questions), _TARGETS),
-            )
-        return kept, targets
-
-    def find_targets(self, questions: Sequence[Question]) -> None:
-        """Fix the target strings of held-out questions before training; a resumed run uses the same ones."""
-        for question in questions:
-            if question.answers_are_regex:
-                self._matched(question)
-
-    def _matched(self, question: Question) -> str:
-        """The target string of a question's pattern, from its first passages before training."""
-        key = (question.text, question.answers)  # ids are of one file each
-        if key not in self._wordings:
-            [passages] = self.finder.best([question], _TARGETS)
-            matcher = answer_matcher(question.answers, question.answer_mode)
-            self._wordings[key] = most_matched(matcher, (passage.text for passage in passages))
-        return self._wordings[key]
 
     def _read(self, questions: Sequence[Question], retrieved: Retrieved, answers: Sequence[str]) -> JointLoss:
         texts = [question.text for question in questions]
@@ -160,11 +116,7 @@ class JointTask:
 
     @torch.no_grad()
     def measure(self, questions: Sequence[Question]) -> dict[str, float]:
-        """Held-out questions: {"em", "f1"} and top-k in per cent, unsmoothed "nll" of first answers.
-
-        For an answer that is a regular expression, "nll" is that of the string it matches most often; a
-        question whose pattern matches nothing is left out.
-        """
+        """Held-out questions: {"em", "f1"} and top-k in per cent, unsmoothed "nll" of first answers."""
         training = self.module.training
         self.module.eval()
         reader = GenerativeReader(self.seq2seq, self.settings)
@@ -178,16 +130,16 @@ class JointTask:
                 (row[: len(passages)] / self.finder.scale).tolist()
                 for row, passages in zip(retrieved.scores, retrieved.passages, strict=True)
             ]
-            targets = [self._matched(q) if q.answers_are_regex else q.answers[0] for q in part]
+            targets = [question.answers[0] for question in part]
             inputs = [question.text for question in part], retrieved.passages, scores
             likely = reader.log_likelihood(*inputs, targets)
-            nats += [-value for value, answer in zip(likely, targets, strict=True) if answer]
+            nats += [-value for value in likely]
             read += reader.generate(*inputs, 1)
         self.module.train(training)
         ranking = {n: v for n, v in retrieval_scores(ranks).items() if n != "top100"}
         rules = [question.answer_profile for question in questions]
         figures = answer_scores(read, [question.answers for question in questions], rules)
-        return {**figures, "nll": sum(nats) / max(len(nats), 1), **ranking}
+        return {**figures, "nll": sum(nats) / len(nats), **ranking}
 
 
 def _retrieval_figures(

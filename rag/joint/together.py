@@ -17,6 +17,7 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from indexers.settings import BuildSettings
+from rag.core.errors import DataError
 from rag.joint.config import JointTrainConfig
 from rag.joint.finding import FixedFinder, LearningFinder
 from rag.joint.live_index import LiveIndex, index_refresh
@@ -24,7 +25,7 @@ from rag.joint.questions import questions_of
 from rag.joint.task import JointBatches, JointTask, Objective
 from rag.training.fit import FitHooks
 from rag.training.precision import part
-from rag.training.run import Method, Run, Trained, train
+from rag.training.run import Method, Run, Weights, train
 from readers.generative.files import load_generator, open_network
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
@@ -98,6 +99,11 @@ def _build_run(
 
     # data
     questions, held_out = questions_of(config)
+    if any(question.answers_are_regex for question in (*questions, *held_out)):
+        raise DataError(
+            "answers are regular expressions, and a generator learns to say strings",
+            hint="train on questions with plain answers; `rag train orqa` learns from expressions",
+        )
     hooks: FitHooks = FrozenIndex(index.version)
     finder: FixedFinder | LearningFinder
     if retriever is None:
@@ -112,20 +118,19 @@ def _build_run(
     task = JointTask(
         config, module, seq2seq, settings, finder, objective, run.world, passages=len(index.passages)
     )
-    batches = JointBatches(config, *task.teachable(questions))
-    task.find_targets(held_out)
+    batches = JointBatches(config, questions)
 
-    def export(trained: Trained) -> None:
+    def export(weights: Weights) -> None:
         manifest = GeneratorManifest(name=config.name, settings=settings)
 
         def bind(folder: Path) -> None:
             bound: dict[str, Any] = {"kind": kind}
             if retriever is not None:
-                weights = part(trained.weights, "retriever")
-                bound = _export_retriever(config, retriever, weights, index, run, folder)
+                own = part(weights, "retriever")
+                bound = _export_retriever(config, retriever, own, index, run, folder)
             manifest.model_copy(update={"retriever": bound}).save(folder)
 
-        save_reader(run.out / "reader", seq2seq, part(trained.weights, "generator"), manifest, add=bind)
+        save_reader(run.out / "reader", seq2seq, part(weights, "generator"), manifest, add=bind)
 
     return Method(
         module, master, batches, lambda batch: task.loss(batch, batches.questions), export,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,7 +11,6 @@ from rag.config import Config
 from retrievers.negatives.settings import GuidanceSettings
 
 SignalName = Literal["attention", "likelihood", "span-likelihood", "relevance"]
-SIGNAL_NAMES: tuple[SignalName, ...] = get_args(SignalName)
 
 
 class RoundsConfig(Config):
@@ -25,9 +24,8 @@ class RoundsConfig(Config):
         validation_fraction: share of `questions` that is held out if `held_out` is None.
         retriever: retriever for the first index, see `retrievers.open`. With "auto", round 1 trains on the
             results of all retrievers of the index, but round 0 is evaluated with its vectors alone, if it has
-            vectors: the comparison of rounds is to show the gain of training, not that of BM25.
-        next_retriever: retriever for later indexes, both for evaluation and for the next round's training;
-            "auto" means vectors alone, or the hybrid of the first index if round 0 is evaluated with that.
+            vectors: the comparison of rounds is to show the gain of training, not that of BM25. Later indexes
+            are searched by their vectors, or by the hybrid if round 0 is evaluated with that.
         top_k: number of passages retrieved per question.
         rounds: maximum number of rounds; they end early after a round without a significant gain.
         restart: train every round's retriever from the first encoder instead of the last round's.
@@ -44,7 +42,6 @@ class RoundsConfig(Config):
     held_out: str | None = None
     validation_fraction: float = Field(default=0.1, gt=0, lt=1)
     retriever: str = "auto"
-    next_retriever: str = "auto"
     top_k: int = Field(default=100, ge=2, le=1000)
     rounds: int = Field(default=4, ge=1)
     restart: bool = False

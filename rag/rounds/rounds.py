@@ -23,7 +23,7 @@ from typing import Any
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import DataError
 from rag.core.files import atomic_write_json, directory_lock, read_json, sha256_file
 from rag.core.log import get_logger
 from rag.core.manifest import MANIFEST_NAME, claim, read_manifest, version_of
@@ -41,8 +41,10 @@ from rag.rounds.config import DistillRoundsConfig, RoundsConfig
 from rag.rounds.labels import guided_examples
 from rag.rounds.scoring import report_path, score_examples
 from rag.rounds.signals import Judge, check_signal, judge_kind
+from rag.runtime.model_files import EMBEDDED_ENCODER_NAMES
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import KINDS, named_kind, parse_kind
+from retrievers.training.bi_encoder import start_from_index
 from retrievers.training.config import BiEncoderConfig
 
 _FIGURES = ("top1", "top5", "top20", "top100")
@@ -99,10 +101,11 @@ def run_rounds(config: RoundsConfig, training: BiEncoderConfig) -> list[RoundRes
         check_signal(judge_kind(config.reader), config.signal, config.reader or "the shipped reader")
     questions, held_out = _questions(config)
     first, judged, later = _retrievers(config)
+    training, starts = _starting(config, training)
     with directory_lock(config.out):  # nothing is written before the inputs are known to be right
         _claim(config, training)
         index, kind, encoder = config.index, first, None
-        results = [_evaluate(config, 0, index, judged, held_out, {})]
+        results = [_evaluate(config, 0, index, judged, held_out, starts)]
         for number in range(1, config.rounds + 1):
             folder = config.out / f"round-{number}"
             found, examples = folder / "found.json", folder / "examples.json"
@@ -156,14 +159,30 @@ def _retrievers(config: RoundsConfig) -> tuple[str, str, str]:
     trained_kind = "colbert" if config.index_type == "plaid" else "dense"
     with Index.open(config.index) as index:
         first, parts = named_kind(config.retriever, index), index.parts
-    later = config.next_retriever
-    alone = config.retriever == later == "auto" and set(KINDS[trained_kind].needs) <= set(parts)
-    if later == "auto":
-        later = first if parse_kind(first)[0] == "hybrid" and not alone else trained_kind
-    if parse_kind(later)[0] == "hybrid" and "bm25" not in parts:
-        raise ConfigError(f"{config.index} has no bm25 part, which next_retriever={later} needs")
+    alone = config.retriever == "auto" and set(KINDS[trained_kind].needs) <= set(parts)
+    later = first if parse_kind(first)[0] == "hybrid" and not alone else trained_kind
     log.info("round 1 learns from %s, later rounds from %s", first, later)
     return first, trained_kind if alone else first, later
+
+
+def _starting(config: RoundsConfig, training: BiEncoderConfig) -> tuple[BiEncoderConfig, dict[str, str]]:
+    """The training from the encoder of the first index, unless it names another; then both, for the table."""
+    over = training.replaced(index=config.index)
+    begun = start_from_index(over).replaced(index=training.index)
+    with Index.open(config.index) as index:
+        identity = index.encoder_identity
+    if identity is None or over.keeps_index or begun.question_encoder != training.question_encoder:
+        return begun, {}
+    start = begun.question_encoder or EMBEDDED_ENCODER_NAMES[0]
+    encoder = BiEncoder.load(start, precision="fp32")
+    encoder.close()
+    if encoder.identity.weights_sha256 == identity.weights_sha256:
+        return begun, {}
+    log.warning(
+        "round 0 measures %s, the encoder of %s, and training starts from %s: the first gain is not that of "
+        "training alone", identity.name, config.index, start,
+    )  # fmt: skip
+    return begun, {"encoder": identity.name, "training starts from": start}
 
 
 def _write_examples(config: Any, found: Path, out: Path) -> None:

@@ -25,7 +25,6 @@ from rag.core.arrays import Float64
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError
 from rag.data.examples import Example
 from rag.data.text import AnswerMatcher, most_matched
-from rag.rounds.config import SIGNAL_NAMES
 from rag.runtime.model_files import model_folder, read_config, weights_sha256
 from readers.extractive.files import SHIPPED_READER
 from readers.extractive.likelihood import span_log_likelihood
@@ -40,7 +39,6 @@ from retrievers.examples.data import answer_matcher
 
 CROSS_ENCODER = "cross-encoder"
 _SURE = 16.118  # log-odds of 1 − 1e-7, beyond which a cross-encoder's verdict counts no more
-_FUSED = frozenset({"attention"})
 _NEED_ANSWERS = frozenset({"likelihood", "span-likelihood"})
 _SMALLEST = 1e-4  # probability of an answer that does not stand in a passage: a target must be finite
 
@@ -94,37 +92,31 @@ def _relevance(judge: CrossEncoder, examples: Sequence[Example]) -> list[Float64
     return np.split(np.clip(logits, -_SURE, _SURE), ends)
 
 
-_MEASURES: Mapping[str, Mapping[str, Measure]] = {
-    "generative": {
-        "attention": _of_memory(lambda seq2seq, memory, _: passage_attention(seq2seq, memory)),
-        "likelihood": _of_memory(passage_log_likelihood),
-    },
-    "llm": {"likelihood": _of_memory(passage_log_likelihood)},
-    "extractive": {"span-likelihood": _span_likelihood},
-    CROSS_ENCODER: {"relevance": _relevance},
+_SIGNALS: Mapping[str, tuple[tuple[str, ...], Measure]] = {  # → kinds of reader that give it
+    "attention": (("generative",), _of_memory(lambda network, read, _: passage_attention(network, read))),
+    "likelihood": (("generative", "llm"), _of_memory(passage_log_likelihood)),
+    "span-likelihood": (("extractive",), _span_likelihood),
+    "relevance": ((CROSS_ENCODER,), _relevance),
 }
 
 
-def check_signal(kind: str, signal: str, name: str, mode: str | None = None) -> None:
+def check_signal(kind: str, signal: str, name: str, mode: str = "fid") -> None:
     """Check that a reader of this kind can give the signal, before anything long begins.
 
     Args:
         kind: kind of the reader, as `judge_kind` returns it.
-        mode: mode of a generative reader, if known.
+        mode: mode of a generative reader.
 
     Raises:
-        ConfigError: there is no such signal, or such a reader cannot give it: says which it can.
+        ConfigError: there is no such signal, or such a reader cannot give it.
     """
-    if signal not in SIGNAL_NAMES:
-        raise ConfigError(f"unknown signal {signal!r}", hint=f"use one of: {', '.join(SIGNAL_NAMES)}")
-    given = [s for s in _MEASURES.get(kind, ()) if mode in (None, "fid") or s not in _FUSED]
-    if signal not in given:
-        what = kind if kind == CROSS_ENCODER else f"{kind} reader" + (f" in mode {mode!r}" if mode else "")
-        others = [other for other, measures in _MEASURES.items() if signal in measures]
+    if signal not in _SIGNALS:
+        raise ConfigError(f"unknown signal {signal!r}", hint=f"use one of: {', '.join(_SIGNALS)}")
+    kinds, fuses = _SIGNALS[signal][0], signal == "attention"
+    if kind not in kinds or (fuses and mode != "fid"):
         raise ConfigError(
-            f"{name} ({what}) cannot give the signal {signal}",
-            hint=f"it gives {', '.join(given) or 'none'}; {signal} comes from a {' or '.join(others)} reader"
-            + (" that fuses passages (fid)" if signal in _FUSED else ""),
+            f"{name} ({kind}{f', mode {mode!r}' if kind == 'generative' else ''}) cannot give {signal}",
+            hint=f"{signal} comes from a {' or '.join(kinds)} model{' in mode fid' if fuses else ''}",
         )
 
 
@@ -134,7 +126,7 @@ class Judge:
     Args:
         kind: a kind of reader that `readers.open` knows, or "cross-encoder".
         model: the reader.
-        signal: one of `rag.rounds.config.SIGNAL_NAMES`.
+        signal: one of `rag.rounds.config.SignalName`.
         identity: name and hash of its weights, for provenance.
 
     Raises:
@@ -147,10 +139,9 @@ class Judge:
     """
 
     def __init__(self, kind: str, model: Any, signal: str, identity: Mapping[str, str]) -> None:
-        mode = getattr(getattr(model, "settings", None), "mode", None) if kind == "generative" else None
-        check_signal(kind, signal, identity["name"], mode)
+        check_signal(kind, signal, identity["name"], model.settings.mode if kind == "generative" else "fid")
         self.model, self.signal, self.identity = model, signal, identity
-        self._measure = _MEASURES[kind][signal]
+        self._measure = _SIGNALS[signal][1]
 
     @classmethod
     def open(
@@ -160,7 +151,7 @@ class Judge:
 
         Args:
             source: a reader as `open_reader` takes it (None: the shipped one), or a cross-encoder.
-            signal: one of `rag.rounds.config.SIGNAL_NAMES`.
+            signal: one of `rag.rounds.config.SignalName`.
             precision, device: as for `open_reader`; "int8" for extractive readers.
 
         Raises:

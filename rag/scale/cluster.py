@@ -27,12 +27,10 @@ class ClusterOptions(Config):
 
     Attributes:
         shards: parts of the vectors, each searched by a process of its own; default: one per node.
-        replicas: processes for each part.
         deadline: seconds after which a search fails, if a part is not searched yet.
     """
 
     shards: int | None = Field(default=None, ge=1)
-    replicas: int = Field(default=1, ge=1)
     deadline: float = Field(default=5.0, gt=0)
 
 
@@ -43,16 +41,13 @@ def parse_cluster(text: str) -> tuple[str, ClusterOptions]:
         ConfigError: there is no address, or no such option.
 
     Example:
-        >>> parse_cluster("auto,shards=4,replicas=2")
-        ('auto', ClusterOptions(shards=4, replicas=2, deadline=5.0))
+        >>> parse_cluster("auto,shards=4")
+        ('auto', ClusterOptions(shards=4, deadline=5.0))
     """
     address, *given = (part.strip() for part in text.split(","))
     if not address or "=" in address:
-        raise ConfigError(f"ray is {text!r}", hint="give HOST:PORT or auto first, as in auto,replicas=2")
-    try:
-        return address, load_config(ClusterOptions, overrides=parse_overrides(given))
-    except ConfigError as error:
-        raise ConfigError(f"ray {text!r}: {error}") from error
+        raise ConfigError(f"ray is {text!r}", hint="give HOST:PORT or auto first, as in auto,shards=4")
+    return address, load_config(ClusterOptions, overrides=parse_overrides(given))
 
 
 @contextmanager

@@ -48,7 +48,6 @@ def encode_on_cluster(
     dtype: VectorDtype,
     *,
     shard_rows: int = SHARD_ROWS,
-    check: Callable[[], None] = lambda: None,
 ) -> EmbeddingShards:
     """Encode all passages on a cluster; without its first argument an `indexers.protocols.EncodesCorpus`.
 
@@ -67,7 +66,7 @@ def encode_on_cluster(
         tuple(encoder.identity.to_json().items()),
     )  # fmt: skip
     with Progress(sum(stop - start for _, start, stop in missing), "passages", "encode") as progress:
-        _run(ray, job, missing, check, progress.update)
+        _run(ray, job, missing, progress.update)
     return finish_shards(place)
 
 
@@ -75,7 +74,6 @@ def _run(
     ray: Any,
     job: tuple[Any, ...],
     missing: list[tuple[int, int, int]],
-    check: Callable[[], None],
     done: Callable[[int], None],
 ) -> None:
     resources = ray.cluster_resources()
@@ -105,7 +103,6 @@ def _run(
                         "shards",
                     ) from error
                 done(stop - start)
-            check()
     finally:
         for result in pending:
             ray.cancel(result, force=True)

@@ -2,8 +2,8 @@
 
 Every process (an actor) opens the index on the shared disk and searches some of its shard files only, so each
 node maps a part of the vectors. The results are merged by score and row, and are the same as on one machine,
-ties included. A part may have several actors, on different nodes, which take turns and replace each other.
-A search of which a part is not answered before the deadline fails: no answer leaves passages out.
+ties included. An actor that dies is started again, on another node if need be, and asked
+again. A search of which a part is not answered before the deadline fails: no answer leaves passages out.
 """
 
 import itertools
@@ -28,8 +28,7 @@ from rag.core.manifest import MANIFEST_NAME
 from rag.scale.cluster import ClusterOptions, check_nodes, connect, on_node, parse_cluster
 
 _START_TIMEOUT_S = 120.0
-_PAUSE_S = 0.1  # before the same actor is asked again
-_IMPATIENCE = 0.25  # share of the deadline after which another actor of the part is asked, too
+_PAUSE_S = 0.1  # before a dead actor is asked again
 
 log = get_logger(__name__)
 
@@ -109,7 +108,7 @@ class ShardedIndex:
     Args:
         ray: the connected module.
         whole: search of the index on this machine, for its settings and for filtered searches.
-        actors: for each part its actors.
+        actors: for each part its actor.
         deadline_s: seconds after which a search fails if a part has not answered.
 
     Attributes:
@@ -121,12 +120,11 @@ class ShardedIndex:
         ray: Any,
         whole: FlatIndex | FaissIndex,
         parts: Sequence[Part],
-        actors: Sequence[Sequence[Any]],
+        actors: Sequence[Any],
         deadline_s: float,
     ) -> None:
         self._ray, self._whole, self._parts, self._actors = ray, whole, parts, actors
-        self.deadline_s, self._turns = deadline_s, [itertools.count() for _ in parts]
-        self.dim = whole.dim
+        self.deadline_s, self.dim = deadline_s, whole.dim
 
     def __len__(self) -> int:
         return len(self._whole)
@@ -155,29 +153,23 @@ class ShardedIndex:
         return select_best(exact, rows, top_k)
 
     def _ask(self, end: float, *arguments: Any) -> Candidates:
-        """Ask every part; ask again where an actor has died, and a second one where the first is slow."""
-        impatient_at = time.monotonic() + _IMPATIENCE * self.deadline_s
+        """Ask every part, and again where its actor has died, until the deadline."""
         answers: dict[int, Candidates] = {}
         reasons: dict[int, str] = {}
-        running = {self._send(number, arguments): number for number in range(len(self._parts))}
-        while len(answers) < len(self._parts) and (now := time.monotonic()) < end:
-            if now >= impatient_at:
-                impatient_at = end
-                slow = [n for n in range(len(self._parts)) if n not in answers and len(self._actors[n]) > 1]
-                running |= {self._send(number, arguments): number for number in slow}
-            for call in self._ray.wait(list(running), timeout=min(impatient_at, end) - now)[0]:
+        running = {actor.search.remote(*arguments): number for number, actor in enumerate(self._actors)}
+        while running and (now := time.monotonic()) < end:
+            for call in self._ray.wait(list(running), timeout=end - now)[0]:
                 number = running.pop(call)
                 try:
-                    answers.setdefault(number, self._ray.get(call))
+                    answers[number] = self._ray.get(call)
                 except self._ray.exceptions.RayError as error:
                     cause = getattr(error, "cause", None)
                     reasons[number] = cause.message if isinstance(cause, RagError) else f"it died ({error})"
-                    if number not in answers and number not in running.values():
-                        time.sleep(_PAUSE_S)
-                        running[self._send(number, arguments)] = number
+                    time.sleep(_PAUSE_S)
+                    running[self._actors[number].search.remote(*arguments)] = number
         for call in running:
             self._ray.cancel(call)
-        if late := [number for number in range(len(self._parts)) if number not in answers]:
+        if late := sorted(running.values()):
             why = "; ".join(
                 f"{self._parts[number].name}: {reasons.get(number, 'no answer').splitlines()[0]}"
                 for number in late
@@ -192,20 +184,16 @@ class ShardedIndex:
         )
         return near, exact, rows
 
-    def _send(self, number: int, arguments: tuple[Any, ...]) -> Any:
-        actors = self._actors[number]
-        return actors[next(self._turns[number]) % len(actors)].search.remote(*arguments)
-
-    def processes(self) -> list[list[tuple[int, str]]]:
-        """For each part process id and machine of each of its actors.
+    def processes(self) -> list[tuple[int, str]]:
+        """For each part process id and machine of its actor.
 
         Raises:
             RagError: an actor cannot open its part.
             ResourceError: an actor does not start.
         """
-        described = [[actor.describe.remote() for actor in actors] for actors in self._actors]
+        described = [actor.describe.remote() for actor in self._actors]
         try:
-            return [self._ray.get(part, timeout=_START_TIMEOUT_S) for part in described]
+            return list(self._ray.get(described, timeout=_START_TIMEOUT_S))
         except self._ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, RagError):
                 raise error.cause from None
@@ -217,7 +205,7 @@ class ShardedIndex:
 
     def close(self) -> None:
         """End the actors."""
-        for actor in itertools.chain.from_iterable(self._actors):
+        for actor in self._actors:
             self._ray.kill(actor)
 
 
@@ -257,7 +245,7 @@ def _sharded(
     count = min(options.shards or len(workers), embeddings.shards)
     if index.manifest["dense"]["index_type"] == "hnsw" and count > 1:
         if options.shards:
-            raise ConfigError("the graph of an hnsw index cannot be divided", hint="use shards=1,replicas=…")
+            raise ConfigError("the graph of an hnsw index cannot be divided", hint="use shards=1")
         count = 1
     if options.shards and options.shards > count:
         raise ConfigError(
@@ -266,21 +254,17 @@ def _sharded(
         )
     bounds = [round(embeddings.shards * number / count) for number in range(count + 1)]
     cores = (os.cpu_count() or 1) * len(workers)
-    threads = max(1, cores // (count * options.replicas))
+    threads = max(1, cores // count)
     parts = [
         Part(str(index.directory), index.version, first, stop, f"shard {number} of {count}", threads)
         for number, (first, stop) in enumerate(itertools.pairwise(bounds), start=1)
     ]
-    kind, run = ray.remote(PartSearch), os.urandom(4).hex()
+    kind = ray.remote(PartSearch)
     actors = [
-        [
-            kind.options(
-                name=f"rag-search-{index.version}-{run}-{number}.{replica}", num_cpus=0, max_restarts=-1,
-                max_task_retries=0,
-                scheduling_strategy=on_node(workers[(number + replica) % len(workers)]["NodeID"], soft=True),
-            ).remote(part)
-            for replica in range(options.replicas)
-        ]
+        kind.options(
+            num_cpus=0, max_restarts=-1, max_task_retries=0,
+            scheduling_strategy=on_node(workers[number % len(workers)]["NodeID"], soft=True),
+        ).remote(part)
         for number, part in enumerate(parts)
     ]  # fmt: skip
     sharded = ShardedIndex(ray, whole, parts, actors, options.deadline)

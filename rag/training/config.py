@@ -40,7 +40,6 @@ class FitConfig(Config):
             start with random weights, are averaged with these too.
         validate_every_steps: number of steps between validations; 0 validates at the end only.
         select_by: held-out figure by which the exported weights are chosen; "last" exports the final weights.
-        early_stop: stop after this number of validations without a better `select_by`; 0 never stops early.
         log_every_steps: number of steps between log lines, and between records in metrics.jsonl; None means
             20, and a tenth of the steps of a shorter run.
         save_every_s: seconds between checkpoints; 0 saves after every step.
@@ -65,7 +64,6 @@ class FitConfig(Config):
     start_share: float = Field(default=0.0, ge=0, lt=1)
     validate_every_steps: int = Field(default=0, ge=0)
     select_by: str = Field(default="last", min_length=1)
-    early_stop: int = Field(default=0, ge=0)
     log_every_steps: int | None = Field(default=None, ge=1)
     save_every_s: float = Field(default=300.0, ge=0)
     threads: int | None = Field(default=None, ge=1)
@@ -75,12 +73,6 @@ class FitConfig(Config):
     def max_batches(self) -> int | None:
         """`max_steps` as a number of batches."""
         return None if self.max_steps is None else self.max_steps * self.accumulate
-
-    @model_validator(mode="after")
-    def _check_early_stop(self) -> Self:
-        if self.early_stop and (self.select_by == "last" or not self.validate_every_steps):
-            raise ValueError("early_stop needs select_by other than last, and validate_every_steps above 0")
-        return self
 
 
 class TrainConfig(FitConfig):
@@ -92,17 +84,15 @@ class TrainConfig(FitConfig):
         measured: figures on held-out data that `select_by` may name.
         out: output folder of the run.
         name: name of the finished model.
-        notes: a paragraph for the model card, with facts that are not in the configuration.
     """
 
     recipe: ClassVar[str]
     trains: ClassVar[str]
     measured: ClassVar[tuple[str, ...]] = ()
-    free: ClassVar[frozenset[str]] = FitConfig.free | {"name", "notes"}
+    free: ClassVar[frozenset[str]] = FitConfig.free | {"name"}
 
     out: Path
     name: str = Field(min_length=1)
-    notes: str = ""
 
     def train_model(self, **encoding: Any) -> Path:
         """Train as these settings say, or resume the run in `out`; returns the folder of the result."""

@@ -213,7 +213,7 @@ def fit(
         for hook in hooks:
             stack.enter_context(closing(hook))
         progress, interrupt = stack.enter_context(steps), stack.enter_context(Interrupt())
-        while step < total_steps and not best.stopped:
+        while step < total_steps:
             for hook in hooks:
                 hook.before_step(step)
             factor = schedule_factor(
@@ -272,7 +272,7 @@ def fit(
                 run_log.restart_clock()
 
             # save
-            if due or stop or is_best or step == total_steps or best.stopped:
+            if due or stop or is_best or step == total_steps:
                 generators = generator_states(world)
                 if world.is_main:
                     extra = _merged(hook.extra_state() for hook in hooks)
@@ -289,8 +289,6 @@ def fit(
             if stop:
                 world.barrier()  # nobody ends before the main process has saved
                 raise KeyboardInterrupt
-    if step < total_steps and world.is_main:
-        log.info("stopped at step %d: no better %s since step %s", step, best.name, best.step)
     world.barrier()  # what the main process wrote is there for all
     weights: Tensors = master.state()
     if best.step is not None:
@@ -299,22 +297,17 @@ def fit(
 
 
 class _Best:
-    """The best validation so far, by `select_by`; stops a run that no longer improves.
+    """The best validation so far, by `select_by`.
 
     Attributes:
         step: step of the best weights, None before the first validation or if nothing is selected.
     """
 
     def __init__(self, config: FitConfig) -> None:
-        self.name = "" if config.select_by == "last" else config.select_by
-        self._sign, self._patience = -1.0 if self.name in config.lowest else 1.0, config.early_stop
+        self._name = "" if config.select_by == "last" else config.select_by
+        self._sign = -1.0 if self._name in config.lowest else 1.0
         self.step: int | None = None
-        self._score, self._waited = 0.0, 0
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the run should end."""
-        return bool(self._patience) and self._waited >= self._patience
+        self._score = 0.0
 
     def update(self, step: int, scores: Mapping[str, float]) -> bool:
         """Whether a validation's score is the best so far; one that is not a number never is.
@@ -322,27 +315,26 @@ class _Best:
         Raises:
             ConfigError: there is no score of that name.
         """
-        if not self.name:
+        if not self._name:
             return False
-        if self.name not in scores:
+        if self._name not in scores:
             raise ConfigError(
-                f"weights are selected by {self.name!r}, but a validation measures {', '.join(scores)}",
+                f"weights are selected by {self._name!r}, but a validation measures {', '.join(scores)}",
                 hint="set select_by to one of these",
             )
-        score = self._sign * scores[self.name]
+        score = self._sign * scores[self._name]
         if math.isnan(score) or (self.step is not None and score <= self._score):
-            self._waited += 1
             return False
-        self.step, self._score, self._waited = step, score, 0
+        self.step, self._score = step, score
         return True
 
     def state(self) -> dict[str, Any]:
         """The state to save in a checkpoint."""
-        return {"best_step": self.step, "best_score": self._score, "waited": self._waited}
+        return {"best_step": self.step, "best_score": self._score}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state from a checkpoint."""
-        self.step, self._score, self._waited = (state[k] for k in ("best_step", "best_score", "waited"))
+        self.step, self._score = state["best_step"], state["best_score"]
 
 
 def _mixed(weights: Tensors, start: Tensors, share: float) -> dict[str, torch.Tensor]:

@@ -63,14 +63,12 @@ class Refreshed:
     Attributes:
         path: its folder.
         step: steps that the model it was made with had taken.
-        turn: number of results before it.
         version: fingerprint of all that decided it.
         key: identifies the run's examples and corpus.
     """
 
     path: Path
     step: int
-    turn: int
     version: str
     key: str
 
@@ -92,12 +90,11 @@ class Refreshed:
 class Refresher(Protocol):
     """Makes results from snapshots."""
 
-    def build(self, snapshot: Path, before: Refreshed | None, folder: Path) -> None:
-        """Write into `folder`, which is empty or was left by an interrupted call with the same arguments.
+    def build(self, snapshot: Path, folder: Path) -> None:
+        """Write into `folder`, which is empty or was left by an interrupted call with the same snapshot.
 
         Args:
             snapshot: the folder that the recipe wrote its model into.
-            before: the previous result.
         """
 
 
@@ -113,11 +110,10 @@ def make_result(folder: Path, make: Callable[[], Refresher]) -> Refreshed:
             started = time.monotonic()
             result.mkdir(exist_ok=True)
             remove_temporaries(result)
-            before = None if inputs["before"] is None else Refreshed.open(folder.with_name(inputs["before"]))
-            make().build(folder / "snapshot", before, result)
+            make().build(folder / "snapshot", result)
             fsync_tree(result)
-            done = {name: inputs[name] for name in ("step", "turn", "key")}
-            atomic_write_json(result / _DONE, {**done, "version": fingerprint(inputs)[:12]})
+            done = {"step": inputs["step"], "key": inputs["key"], "version": fingerprint(inputs)[:12]}
+            atomic_write_json(result / _DONE, done)
             log.info("refresh of step %d after %.0f s", inputs["step"], time.monotonic() - started)
     return Refreshed.open(folder)
 
@@ -244,15 +240,11 @@ class Refresh(FitHooks):
 
     def _publish(self, folder: Path, step: int) -> None:
         """Write the snapshot; what an earlier attempt of the same step made of the same one is kept."""
-        before = self._current
         with replaced_folder(folder.with_name("snapshot")) as temporary:
             self._write_snapshot(temporary)
             files = (path for path in temporary.rglob("*") if path.is_file())
             table = file_table(temporary, (path.relative_to(temporary).as_posix() for path in files))
-        inputs = {
-            "step": step, "key": self._key, "turn": 0 if before is None else before.turn + 1,
-            "before": None if before is None else self._folder(before.step).name, "files": table,
-        }  # fmt: skip
+        inputs = {"step": step, "key": self._key, "files": table}
         if not (folder / _INPUTS).is_file() or read_json(folder / _INPUTS) != inputs:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)

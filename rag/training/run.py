@@ -24,18 +24,8 @@ from rag.training.run_log import read_metrics
 
 log = get_logger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """The result of a run, for its export.
-
-    Attributes:
-        weights: fp32, by the model's parameter names: all of them, also those that were not trained.
-        figures: figures on held-out data, at the step of the weights.
-    """
-
-    weights: dict[str, Tensor]
-    figures: dict[str, float]
+Weights = dict[str, Tensor]
+"""The result of a run: fp32, by the model's parameter names, those that were not trained too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +50,7 @@ class Method:
     master: MasterWeights
     batches: BatchSource[Any]
     loss: Callable[[Any], Loss]
-    export: Callable[[Trained], Mapping[str, Any] | None]
+    export: Callable[[Weights], Mapping[str, Any] | None]
     card: Card
     evaluate: Callable[[], Mapping[str, float]] | None = None
     hooks: Sequence[FitHooks] = ()
@@ -141,8 +131,7 @@ def train(
         if world.is_main:
             step = result.chosen_step
             measured = measured_at(config.out, step)
-            weights = {**method.master.frozen, **result.weights}
-            figures = method.export(Trained(weights, measured)) or measured
+            figures = method.export({**method.master.frozen, **result.weights}) or measured
             atomic_write_json(config.out / "figures.json", {"step": step, "figures": figures})
             card = render_card(config, method.card, {**method.facts, "steps": step}, figures)
             atomic_write_text(finished / "README.md", card)

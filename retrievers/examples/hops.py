@@ -27,7 +27,6 @@ def hop_examples(
     *,
     max_hops: int = 4,
     find: PassageFinder | None = None,
-    any_order: bool = False,
 ) -> Iterator[Example]:
     """Yield an example for each question, each order of its passages and each hop.
 
@@ -42,7 +41,6 @@ def hop_examples(
         max_hops: questions with more are left out.
         find: returns the same passage in the corpus that will be searched, or None if it is not there;
             questions with such a passage are left out. Needed where a set names passages without their text.
-        any_order: treat every order of the passages as possible.
 
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval":
         first and second passage are negatives of each other's hop; the second of the same question is masked.
@@ -64,12 +62,8 @@ def hop_examples(
             orders, ends = [(at, *every[:at], *every[at + 1 :]) for at in every], 1
         else:
             ends = len(golds)
-            if any_order:
-                orders = list(permutations(range(ends)))
-            elif question.gold_passage_ids:
-                orders = [tuple(range(ends))]
-            else:
-                orders = hop_orders(question.text, golds)
+            is_stated = bool(question.gold_passage_ids)
+            orders = [tuple(range(ends))] if is_stated else hop_orders(question.text, golds)
             counts["questions of one possible order"] += ends > 1 and len(orders) == 1
         counts[f"questions of {ends} hops"] += 1
         step = -(-len(orders) // _MOST_ORDERS)

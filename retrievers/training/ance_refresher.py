@@ -127,7 +127,7 @@ class NegativesRefresher:
                 *(missing, len(self.train)),
             )
 
-    def build(self, snapshot: Path, before: Refreshed | None, folder: Path) -> None:
+    def build(self, snapshot: Path, folder: Path) -> None:
         """Mine for all questions; one without new negatives has those of its file.
 
         Raises:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from indexers.index import Index
+from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Int32
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.log import get_logger
@@ -31,6 +32,7 @@ from retrievers.training.config import BiEncoderConfig, EncoderConfig
 
 ConfigT = TypeVar("ConfigT", bound=BiEncoderConfig)
 TokenIds = Int32 | Sequence[int]
+TOKENS = "tokens"  # pooling: a vector per token
 _CPU_CHUNK = (64, 1 << 13)  # texts, tokens
 _GPU_CHUNK = (1024, 1 << 16)
 
@@ -236,12 +238,6 @@ class BiEncoderModel(nn.Module):
         """Scores (B, P) of the vectors of B questions and P passages, over the temperature; see `score`."""
         return score(questions, passages) * self.scale
 
-    def forward(self, questions: Sequence[Int32], passages: Sequence[Int32]) -> Tensor:
-        """Scores (B, P) of token ids."""
-        return self.score(
-            self.vectors(self.question, questions, question=True), self.vectors(self.passage, passages)
-        )
-
     def towers(self) -> Iterator[tuple[str, TowerModel]]:
         """Prefix of the parameter names and tower, once each."""
         yield "question.", self.question
@@ -335,6 +331,40 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
                 "questions start from %s, and the vectors of %s were made by %s: set question_encoder "
                 "to that, unless this is meant", name, config.index, identity.name,
             )  # fmt: skip
+    return config.replaced(**_settings_of(config, identity), passage_tokens=identity.max_length)
+
+
+def start_from_index(config: ConfigT) -> ConfigT:
+    """The configuration, with the encoder of its index as the start of training where it names no other.
+
+    Settings of how texts become vectors follow that encoder too, unless the configuration states them. The
+    embedded encoder stays the start where the index has no vectors, or an encoder of another kind.
+
+    Raises:
+        ConfigError: the index has two towers where one shared tower is to be trained.
+        MismatchedArtifactError: the index's encoder has changed since it was built.
+    """
+    if config.index is None or config.question_encoder is not None or config.keeps_index:
+        return config
+    with Index.open(config.index) as index:
+        identity = index.encoder_identity
+        if identity is None or identity.pooling == STATIC or identity.pooling == TOKENS != config.pooling:
+            log.warning("training starts from the embedded encoder: that of %s cannot be", config.index)
+            return config
+        index.check_encoder(load_like(identity, precision="fp32").identity)
+    only_weights = identity.pooling != config.pooling == TOKENS  # of a vector per text, for one per token
+    log.info("training starts from %s, the encoder of %s", identity.name, config.index)
+    return config.replaced(
+        **{
+            name: value
+            for name, value in _settings_of(config, identity).items()
+            if getattr(config, name) in (None, "auto") and (name.endswith("_encoder") or not only_weights)
+        }
+    )
+
+
+def _settings_of(config: BiEncoderConfig, identity: EncoderIdentity) -> dict[str, Any]:
+    """The encoders of an index, and how they read and pool texts."""
     passages, _, questions = identity.name.partition(TOWER_SEPARATOR)
     of_passages, of_questions = tower_folders(model_folder(passages))
     if config.shared and (questions or of_passages != of_questions):
@@ -342,11 +372,9 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
             f"{identity.name} encodes questions and passages with different weights, and shared is true",
             hint="set shared=false",
         )
-    decided = {
+    return {
         "question_encoder": config.question_encoder or questions or passages,
         "passage_encoder": passages,
-        "passage_tokens": identity.max_length,
         **{name: getattr(identity, name) for name in ("pooling", "normalize", "layout")},
         **{name: getattr(identity, name) for name in ("query_prefix", "passage_prefix")},
     }
-    return config.replaced(**decided)

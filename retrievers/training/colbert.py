@@ -18,7 +18,6 @@ class ColbertTrainConfig(ContrastiveConfig):
     """Settings of `rag train colbert`.
 
     Attributes:
-        projection_dim: size of the token vectors; 0 keeps the projection of the folder.
         question_tokens: length of a question in tokens: longer ones are truncated, shorter ones padded with
             [MASK].
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,7 +18,8 @@ class EncoderConfig(Config):
     """Which encoders training starts from, how they read texts, and how they are scored.
 
     Attributes:
-        question_encoder: folder or Hugging Face name to start from; None is the embedded all-MiniLM-L6-v2.
+        question_encoder: folder or Hugging Face name to start from; None is the encoder of `index`, and
+            without an index the embedded all-MiniLM-L6-v2.
         passage_encoder: another one for passages; None starts both sides from `question_encoder`.
         shared: use one tower for both questions and passages.
         frozen: "passage" leaves the passage tower as it is. With an index its vectors are then the passages',

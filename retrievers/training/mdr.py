@@ -49,7 +49,6 @@ class MdrTrainConfig(ContrastiveConfig):
         index: its passages stand for the gold passages.
         batch_size: number of questions in a step, each with all its hops.
         max_hops: questions that need more are left out.
-        any_order: train on all orders of a question's passages, even if `hop_orders` finds the right one.
         query_tokens: maximum query length with passages, special tokens included.
         negatives: "batch" uses the other passages of the batch and trains all towers; with `frozen`
             "passage" it trains the question tower alone, on the vectors of `index` if that is given. "index"
@@ -69,7 +68,6 @@ class MdrTrainConfig(ContrastiveConfig):
     measured: ClassVar[tuple[str, ...]] = ("path1", "path10")
 
     max_hops: int = Field(default=4, ge=1, le=6)
-    any_order: bool = False
     query_tokens: int = Field(default=256, ge=8, le=4096)
     negatives: Literal["batch", "index"] = "batch"
     depth: int = Field(default=200, ge=1)
@@ -200,7 +198,7 @@ def split_hops(config: MdrTrainConfig, folder: Path, index: Index | None) -> Exa
     sums = file_sums([*files, *([held_out] if held_out else [])])
     return divide(
         folder,
-        [sums, held_out is not None, config.max_hops, config.any_order, config.train_questions, version],
+        [sums, held_out is not None, config.max_hops, config.train_questions, version],
         _hops(config, files, find, config.train_questions),
         None if held_out is None else _hops(config, (held_out,), find),
         fraction=config.validation_fraction, most_held_out=config.validation_questions * _MOST_EXAMPLES,
@@ -220,7 +218,7 @@ def _hops(
     if sample:
         questions = draw_sample(questions, sample, config.seed)
     is_empty = True
-    for hop in hop_examples(questions, max_hops=config.max_hops, find=find, any_order=config.any_order):
+    for hop in hop_examples(questions, max_hops=config.max_hops, find=find):
         is_empty = False
         yield hop
     if is_empty:

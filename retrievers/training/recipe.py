@@ -23,13 +23,20 @@ from rag.training.card import Card
 from rag.training.distributed import World
 from rag.training.fit import BatchSource, FitHooks, Loss
 from rag.training.precision import MasterWeights
-from rag.training.run import Method, Run, Trained, train
+from rag.training.run import Method, Run, Weights, train
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.layout import PAIR
 from retrievers.encoders.settings import EncoderSettings
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.data import ExampleSplit, ExampleTable, split_examples
-from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, encoder_form, export_model, load_model
+from retrievers.training.bi_encoder import (
+    BiEncoderModel,
+    adopt_index,
+    encoder_form,
+    export_model,
+    load_model,
+    start_from_index,
+)
 from retrievers.training.config import BiEncoderConfig
 from retrievers.training.frozen import FrozenIndex
 from retrievers.training.losses import Objective, in_batch_objective
@@ -67,6 +74,7 @@ def train_bi_encoder(
         The folder of the finished encoder, `config.out / "encoder"`.
     """
     if not config.keeps_index:
+        config = start_from_index(config)
         return train(config, lambda run: recipe(config, BiEncoderRun.start(config, run)), "encoder")
     with Index.open(config.index) as index:
         adopted = adopt_index(config, index, same_encoder=not one_process)
@@ -147,11 +155,11 @@ class BiEncoderRun:
             form = frozen_form(config, model)
             hooks = (FrozenIndex(bank.version), *hooks)
 
-        def export(trained: Trained) -> None:
+        def export(weights: Weights) -> None:
             if bank is None:
-                export_model(self.out / "encoder", model, trained.weights, form)
+                export_model(self.out / "encoder", model, weights, form)
             else:
-                export_frozen(config, bank, model, trained.weights)
+                export_frozen(config, bank, model, weights)
 
         data = getattr(batches, "data", None)
         stated: dict[str, object] = {"training questions": len(data)} if data is not None else {}

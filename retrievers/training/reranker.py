@@ -135,7 +135,7 @@ def _method(config: RerankerTrainConfig, run: Run) -> Method:
     return Method(
         network, master, GroupBatches(examples, chosen, config.hard_negatives),
         lambda batch: _step(model, batch, run.world),
-        export=lambda trained: _export(run.out / "cross-encoder", model, network, trained.weights),
+        export=lambda weights: _export(run.out / "cross-encoder", model, network, weights),
         card=Card("retrievers.training", "reranker.md"),
         evaluate=partial(_measure, model, held_out) if held_out else None,
         facts={

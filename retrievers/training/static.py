@@ -143,8 +143,8 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
         search = CorpusSearch(index.passages, held_out, limit=config.validation_passages, seed=seed)
     return Method(
         model, run.master(model), StaticBatches(questions, sentences), partial(_loss, model, tokens),
-        export=lambda trained: write_static(
-            run.out / "encoder", trained.weights["tokens"].numpy(), tokens.file
+        export=lambda weights: write_static(
+            run.out / "encoder", weights["tokens"].numpy(), tokens.file
         ),
         card=Card("retrievers.training", "static.md", {"teacher": identity.name}),
         evaluate=None if search is None else lambda: _figures(encoder(model), held_out, search),

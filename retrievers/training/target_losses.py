@@ -12,39 +12,21 @@ from torch import Tensor
 from rag.core.errors import ConfigError, DataError
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.training.losses import Objective, Score, in_batch_loss
+from retrievers.training.losses import Objective, Score
 
 TargetLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Scores (B, K), targets (B, K), listed (B, K) → a scalar."""
 
 
-def target_objective(loss: TargetLoss, *, nll_weight: float = 0.0) -> Objective:
-    """A loss over each question's list, plus λ times the likelihood of labelled positives.
-
-        L = L_targets + λ · L_nll
-
-    L_nll is `in_batch_loss` of the questions that have a positive in their list, against all passages of the
-    batch that are not ignored.
-
-    Args:
-        loss: loss between scores and targets.
-        nll_weight: λ.
-    """
+def target_objective(loss: TargetLoss) -> Objective:
+    """A loss between the scores and the targets of each question's list."""
 
     def objective(questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
         if batch.targets is None:
             raise ConfigError("the batch has no targets", hint="draw it with `TargetBatches`")
         scores = score(questions, passages)
         targets = torch.from_numpy(batch.targets).to(scores.device)
-        listed = ~targets.isnan()
-        value = loss(scores, targets.nan_to_num(0.0), listed)
-        labelled = (batch.positives >= 0).nonzero()[0]
-        if nll_weight and len(labelled):
-            positives, ignored = (
-                torch.from_numpy(a[labelled]).to(scores.device) for a in (batch.positives, batch.ignored)
-            )
-            value = value + nll_weight * in_batch_loss(scores[labelled], positives, ignored)
-        return value
+        return loss(scores, targets.nan_to_num(0.0), ~targets.isnan())
 
     return objective
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError, RagError
+from rag.core.errors import IncompleteArtifactError, MismatchedArtifactError
 from rag.runtime.seeds import generator
 from rag.training import fit as fit_module
 from rag.training.checkpoints import latest_checkpoint
@@ -80,23 +80,6 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
         train(tmp_path)
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path: Path) -> None:
-    model = torch.nn.Linear(4, 1)
-
-    def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
-        return Loss(model(batch[0]).sum() * float("nan"), 1, 1)
-
-    with pytest.raises(RagError, match="step 0"):
-        fit(
-            model,
-            MasterWeights(model),
-            Batches(),
-            loss,
-            FitConfig(learning_rate=0.1),
-            tmp_path,
-        )
-
-
 class Clock:
     """Time for the loop: a second passes with every step."""
 
@@ -105,41 +88,6 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
-
-
-def select(out: Path, scores: list[float]) -> tuple[int, int | None, dict[str, torch.Tensor]]:
-    """Train and select by scores given in advance, saving every fourth step."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = torch.nn.Linear(4, 1)
-    clock = Clock()
-    seen = {"steps": 0}
-    checkpoint = latest_checkpoint(out / "checkpoints")
-    step = 0 if checkpoint is None else int(checkpoint.state["step"])
-
-    def loss(batch: tuple[torch.Tensor, torch.Tensor]) -> Loss:
-        seen["steps"] += 1
-        clock.now += 1.0
-        return Loss(torch.nn.functional.mse_loss(model(batch[0]), batch[1]), len(batch[0]), 1)
-
-    settings = FitConfig(
-        learning_rate=0.05, log_every_steps=1, save_every_s=3.5, validate_every_steps=1, select_by="mrr"
-    )
-    with patch.object(fit_module, "time", clock):
-        result = fit(
-            model, MasterWeights(model), Batches(), loss, settings, out,
-            evaluate=lambda: {"mrr": scores[step + seen["steps"] - 1]},
-        )  # fmt: skip
-    return result.steps, result.best_step, {k: v.detach().clone() for k, v in result.weights.items()}
-
-
-def test_the_best_weights_survive_a_kill(tmp_path: Path) -> None:
-    scores = [0.1, 0.2, 0.9, 0.3, 0.5, 0.4, *[0.0] * 6]
-    whole = select(tmp_path / "whole", scores)
-    killed_at(*STEP, 6, select, tmp_path / "killed", scores)
-    again = select(tmp_path / "killed", scores)
-    assert whole[:2] == again[:2] == (STEPS, 3)
-    assert all(torch.equal(whole[2][name], again[2][name]) for name in whole[2])
 
 
 class Momentum(FitHooks):

@@ -127,31 +127,6 @@ def test_a_running_writer_keeps_others_out(tmp_path: Path) -> None:
         process.wait(timeout=60)
 
 
-@pytest.mark.parametrize("call", [1, 6, 15])
-def test_ctrl_c_while_encoding_leaves_nothing_that_looks_complete(
-    tmp_path: Path, undisturbed: tuple[dict[str, str], float], call: int
-) -> None:
-    encoder = HashEncoder(tmp_path / "trace")
-    calls = 0
-    encode = encoder.encode_passages
-
-    def interrupted(titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            raise KeyboardInterrupt
-        return encode(titles, texts)
-
-    encoder.encode_passages = interrupted  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SETTINGS)
-    assert not list((tmp_path / "i").rglob("*.partial-*"))
-    with pytest.raises(IncompleteArtifactError):
-        Index.open(tmp_path / "i")
-    build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SETTINGS)
-    assert content(tmp_path / "i") == undisturbed[0]
-
-
 @pytest.mark.parametrize("full_at", [1, 4, 9])
 def test_a_full_disk_is_said_and_leaves_nothing_that_looks_complete(
     tmp_path: Path,
@@ -195,33 +170,3 @@ class _failing:
 
     def __exit__(self, *_: object) -> None:
         raise AssertionError("never entered")
-
-
-def test_faiss_reports_a_full_disk(tmp_path: Path) -> None:
-    code = f"""
-import resource, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from pathlib import Path
-from test_index_kill import HashEncoder, SETTINGS, build_index, corpus
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-place = {str(tmp_path / "i")!r}
-build_index(corpus(), place, encoder=HashEncoder(Path({str(tmp_path / "trace")!r})), settings=SETTINGS,
-            until="embeddings")
-resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
-try:
-    build_index(corpus(), place, encoder=HashEncoder(Path({str(tmp_path / "trace")!r})), settings=SETTINGS)
-except Exception as error:
-    print(type(error).__name__)
-"""
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
-    )
-    assert done.stdout.strip() == "ResourceError", done.stderr
-    assert not list((tmp_path / "i").rglob("*.partial-*"))
-    with pytest.raises(IncompleteArtifactError):
-        Index.open(tmp_path / "i")

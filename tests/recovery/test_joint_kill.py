@@ -9,11 +9,10 @@ import torch
 from rag.config import load_config
 from rag.joint.config import RagTrainConfig
 from rag.joint.rag import train_rag
-from rag.training import refresh
 from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from tests.tiny_joint import joint_world
-from tests.worlds import killed_at, run_world
+from tests.worlds import run_world
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +32,6 @@ def _config(world: dict[str, Any], out: Path, **changes: Any) -> RagTrainConfig:
 
 def _losses(out: Path) -> dict[int, float]:
     return {r["step"]: r["loss"] for r in read_metrics(out / "metrics.jsonl") if "loss" in r}
-
-
-def test_killed_in_a_refresh_it_ends_as_an_undisturbed_run(world: dict[str, Any], tmp_path: Path) -> None:
-    whole, config = train_rag(_config(world, tmp_path / "whole")), _config(world, tmp_path / "killed")
-    killed_at(refresh, "fsync_tree", 1, train_rag, config)  # the second refresh has encoded the corpus
-    assert not (config.out / "reader").exists()
-    finished = train_rag(config)
-    assert _losses(config.out) == _losses(tmp_path / "whole")
-    for file in ("model.safetensors", "question_encoder/model.safetensors"):
-        assert (finished / file).read_bytes() == (whole / file).read_bytes()
 
 
 def _train(world: World, config: RagTrainConfig) -> None:

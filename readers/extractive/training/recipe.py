@@ -11,7 +11,7 @@ from rag.data.examples import Example
 from rag.data.selection import hold_out
 from rag.runtime.model_files import position_limit
 from rag.training.fit import Loss
-from rag.training.run import Method, Run, Trained, train
+from rag.training.run import Method, Run, Weights, train
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
@@ -92,8 +92,8 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     def evaluate() -> dict[str, float]:
         return reading_scores(ExtractiveReader(model, tokenizer, settings, device=run.device), watched)
 
-    def export(trained: Trained) -> dict[str, Any]:
-        return finish(config, model, trained.weights, tokenizer, held_out, settings, shown)
+    def export(weights: Weights) -> dict[str, Any]:
+        return finish(config, model, weights, tokenizer, held_out, settings, shown)
 
     return Method(
         model, master, ReaderBatches(examples, config, targets),

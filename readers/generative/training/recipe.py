@@ -16,7 +16,7 @@ from rag.runtime.model_files import embedded_encoder_dir
 from rag.runtime.seeds import seed_everything
 from rag.training.distributed import World
 from rag.training.fit import Loss
-from rag.training.run import Method, Run, Trained, train
+from rag.training.run import Method, Run, Weights, train
 from readers.extractive.files import load_span_model
 from readers.generative.causal import Causal, causal_layout
 from readers.generative.files import check_rows, load_seq2seq
@@ -102,9 +102,8 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
         reader, watched = GenerativeReader(seq2seq, settings), held_out[:_WATCHED]
         return reading_scores(reader, watched, shown)
 
-    def export(trained: Trained) -> dict[str, float]:
+    def export(weights: Weights) -> dict[str, float]:
         final = settings.model_copy(update={"beams": config.beams})
-        weights = trained.weights
         if merge is not None:
             set_weights(seq2seq, weights, torch.float32)
             weights = merge()

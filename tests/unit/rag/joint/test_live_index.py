@@ -55,14 +55,14 @@ def test_what_a_refresh_makes_is_searched(
             patched.setattr(BiEncoder, "encode_passages", counted)
             fails = True
             with pytest.raises(KeyboardInterrupt):  # as good as killed: after the first shard
-                refresher.build(tmp_path / "snapshot", None, result)
+                refresher.build(tmp_path / "snapshot", result)
             encoded.clear()
             fails = False
-            refresher.build(tmp_path / "snapshot", None, result)
+            refresher.build(tmp_path / "snapshot", result)
         assert encoded == [8, 8, 6]  # the first shard was kept
 
         holder = LiveIndex(index)
-        for vectors, use in ((start, None), (later, Refreshed(result, 5, 0, "v", holder.key))):
+        for vectors, use in ((start, None), (later, Refreshed(result, 5, "v", holder.key))):
             if use is not None:
                 holder.take_up(use)
             scores = questions.float().numpy() @ vectors.encode_passages(titles, texts).T
@@ -83,4 +83,4 @@ def test_vectors_of_another_corpus_are_refused(tmp_path: Path, tiny: TinyModels)
     with Index.open(tmp_path / "index") as index, Index.open(tmp_path / "other") as other:
         encode_corpus(tmp_path / "result" / "embeddings", index.passages, encoder, "float32")
         with pytest.raises(MismatchedArtifactError, match="corpus"):
-            LiveIndex(other).take_up(Refreshed(tmp_path / "result", 5, 0, "v", LiveIndex(index).key))
+            LiveIndex(other).take_up(Refreshed(tmp_path / "result", 5, "v", LiveIndex(index).key))

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from rag.joint.config import OrqaTrainConfig
 from rag.joint.orqa import early_loss, full_loss, train_orqa
 from rag.pipeline import Pipeline
 from rag.training.run_log import read_metrics
-from readers.extractive.reader import ExtractiveReader
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training.dpr import DprTrainConfig, train_dpr
 from tests.conftest import TinyModels
@@ -159,55 +157,19 @@ def test_expressions_are_found_where_strings_are(
 ) -> None:
     lines = [json.loads(line) for line in world[0].read_text().splitlines()]
     regex = tmp_path / "regex.jsonl"
-    regex.write_text("".join(json.dumps({**q, "answers": [rf"\b{q['answers'][0]}\b"]}) + "\n" for q in lines))
+    for line in lines:
+        line |= {"answers": [rf"\b{line['answers'][0]}\b"], "answer_is_regex": True}
+    regex.write_text("".join(json.dumps(line) + "\n" for line in lines))
     metrics = []
-    for name, file, answers in (("strings", world[0], "auto"), ("regex", regex, "regex")):
+    for name, file in (("strings", world[0]), ("regex", regex)):
         config = OrqaTrainConfig(
-            out=tmp_path / name, train_files=(file,), index=world[1], max_steps=2, answers=answers,
+            out=tmp_path / name, train_files=(file,), index=world[1], max_steps=2,
             log_every_steps=1, **reader_start(tiny_bert), **SMALL,
         )  # fmt: skip
         train_orqa(config)
         records = read_metrics(config.out / "metrics.jsonl")
         metrics.append([{k: v for k, v in r.items() if "second" not in k} for r in records])
     assert metrics[0] == metrics[1]
-
-
-def test_a_restart_with_another_seed_pairs_questions_with_their_own_answers(
-    tmp_path: Path, tiny_bert: Path, world: tuple[Path, Path]
-) -> None:
-    metrics = []
-    for name, seeds in (("again", (1, 2)), ("fresh", (2,))):
-        for seed in seeds:
-            config = OrqaTrainConfig(
-                out=tmp_path / name, train_files=(world[0],), index=world[1], max_steps=1, seed=seed,
-                log_every_steps=1, **reader_start(tiny_bert), **SMALL,
-            )  # fmt: skip
-            shutil.rmtree(config.out / "checkpoints", ignore_errors=True)  # killed before the first one
-            (config.out / "metrics.jsonl").unlink(missing_ok=True)
-            train_orqa(config)
-        records = read_metrics(config.out / "metrics.jsonl")
-        metrics.append([{k: v for k, v in r.items() if "second" not in k} for r in records])
-    assert metrics[0] == metrics[1]
-
-
-def test_held_out_questions_are_read_as_deep_as_the_others(
-    tmp_path: Path, tiny_bert: Path, world: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: set[int] = set()
-    plain = ExtractiveReader.read
-
-    def spy(self: Any, questions: Any, passages: Any, *others: Any, **more: Any) -> Any:
-        read.update(map(len, passages))
-        return plain(self, questions, passages, *others, **more)
-
-    monkeypatch.setattr(ExtractiveReader, "read", spy)
-    train_orqa(
-        OrqaTrainConfig(
-            out=tmp_path / "run", train_files=(world[0],), index=world[1], max_steps=1, read=25,
-            validation_questions=4, **reader_start(tiny_bert), **SMALL,
-        )
-    )  # fmt: skip
-    assert read == {25}
 
 
 def test_what_cannot_work_is_refused(

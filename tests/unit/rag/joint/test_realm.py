@@ -139,30 +139,8 @@ def test_sentences_are_masked_by_number_alone(world: Path, tmp_path: Path) -> No
             [name] = [name for name in NAMES if name in one.text]
             assert one.query == one.text.replace(name, "[MASK]")
             assert len(one.targets) == 1
-    for masks in ("random", "span"):
-        assert any(
-            "Who" not in s.query for number in range(6) for s in sentences(world, tmp_path, masks)[number]
-        )
-
-
-def test_a_batch_without_anything_to_mask_is_made_of_other_passages(world: Path, tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "few.jsonl", ["nothing here has any name at all"] * 40 + [
-        f"the river {n} rises in Danube and ends there" for n in "abcdefgh"
-    ])  # fmt: skip
-    store, _ = open_corpus([corpus], tmp_path / "few", "none")
-    tokenizer = MaskedReader.load(world / "mlm", max_tokens=60).tokenizer
-    tagger = CapitalTagger(np.zeros(0, np.uint64))
-    examples = Epochs(len(store), 2, epochs=1, seed=1)
-    batches = SentenceBatches(
-        store, tokenizer, masks="salient", tagger=tagger, sentence_tokens=32, min_words=4, examples=examples
-    )
-    empty = [
-        n for n in range(len(batches)) if not any("Danube" in p.text for p in store.get_many(examples[n]))
-    ]
-    assert empty
-    for number in empty:
-        assert [s.text for s in batches[number]] == [s.text for s in batches[number]]
-        assert all("Danube" in sentence.text for sentence in batches[number])
+    runs = sentences(world, tmp_path, "span")
+    assert any("Who" not in s.query for number in range(6) for s in runs[number])
 
 
 def test_what_is_read_with_a_sentence(world: Path, tmp_path: Path) -> None:
@@ -327,16 +305,8 @@ def test_what_cannot_work_is_refused(world: Path, tiny: TinyModels, tmp_path: Pa
         train_realm(settings(world, out=tmp_path / "c", index=tmp_path / "index"))
 
 
-@pytest.mark.parametrize(
-    "unread", [{"validation_fraction": 0.2}, {"train_questions": 9}, {"hold_out": "title"}, {"chunk_size": 9}]
-)
-def test_there_are_no_settings_that_nothing_reads(tmp_path: Path, unread: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=rf"{next(iter(unread))}\s+Extra inputs"):
-        settings(tmp_path, **unread)
-
-
 def test_the_retriever_reads_whole_sentences(tmp_path: Path) -> None:
     plain = RealmTrainConfig(out=tmp_path, index=tmp_path)
-    assert plain.model.question_tokens >= plain.mlm.sentence_tokens
+    assert plain.question_tokens >= plain.sentence_tokens
     with pytest.raises(ValidationError, match=r"question_tokens \(31\) of a sentence"):
         settings(tmp_path, question_tokens=31)

@@ -69,7 +69,6 @@ def test_other_published_sizes() -> None:
     assert _load("reader", "dpr-reader-nq").stages[0].negatives == 23
     realm = _load("realm", "realm-wiki")
     assert realm.batch_size * realm.accumulate == 512
-    assert _load("mlm", "mlm-small").reader == "shipped"
 
 
 def test_a_misspelt_preset_names_the_nearest() -> None:

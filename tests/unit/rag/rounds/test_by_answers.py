@@ -12,8 +12,7 @@ from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
 from rag.rounds.config import ColbertRoundsConfig
-from rag.rounds.rounds import RoundResult, run_rounds, table
-from retrievers.encoders.bi_encoder import BiEncoder
+from rag.rounds.rounds import run_rounds, table
 from retrievers.training.colbert import ColbertTrainConfig
 from tests.commands import exit_code
 from tests.unit.rag.rounds.test_rounds import world
@@ -54,33 +53,6 @@ def test_where_words_were_searched_they_are_in_every_round(world: dict[str, Any]
     run(world, tmp_path / "run", steps=1, index=tmp_path / "words")
     with Index.open(tmp_path / "run" / "round-1" / "index") as made:
         assert made.parts == ("tokens", "bm25")
-
-
-def test_a_round_is_judged_with_what_it_is_compared_to(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
-    with Index.open(world["folder"] / "index") as source:
-        encoder = BiEncoder.load(world["encoder"], pooling="mean")
-        settings = BuildSettings(retriever="hybrid")
-        build_index(source.passages, tmp_path / "both", encoder=encoder, settings=settings)
-    run(world, tmp_path / "auto", steps=1, index=tmp_path / "both")
-    given = {"retriever": "bm25", "next_retriever": "hybrid:depth=50", "restart": False, "rounds": 2}
-    lines = run(world, tmp_path / "named", steps=1, index=tmp_path / "both", **given)
-    for out, first, later in (("auto", "hybrid", "hybrid"), ("named", "bm25", "hybrid:depth=50")):
-        told = json.loads((tmp_path / out / "rounds.json").read_text())["rounds"]
-        assert [row["facts"]["searched"] for row in told] == [first, later, later][: len(told)]
-        for number, searched in enumerate((first, later)):
-            place = tmp_path / out / f"round-{number}" / "evaluation/metrics.json"
-            asked = json.loads(place.read_text())["system"]["retriever"]
-            assert (
-                asked == {"hybrid": "HybridRetriever", "bm25": "SparseRetriever"}[searched.partition(":")[0]]
-            )
-    assert "searched bm25" in lines[1]
-    begun = json.loads((tmp_path / "named/round-2/retriever/config.json").read_text())["question_encoder"]
-    assert begun == str(tmp_path / "named/round-1/retriever/encoder")
-    with pytest.raises(ConfigError, match="no bm25 part"):
-        run(world, tmp_path / "dense", next_retriever="hybrid")
 
 
 def test_what_cannot_be_is_said(

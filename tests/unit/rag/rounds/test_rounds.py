@@ -1,10 +1,9 @@
 """Rounds of distillation on a task that a tiny model learns; stopped before every stage and gone on with."""
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,19 +11,19 @@ import pytest
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.cli.options import options_of
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.joint.questions import answered
 from rag.rounds import rounds, signals
-from rag.rounds.config import SIGNAL_NAMES, DistillRoundsConfig
+from rag.rounds.config import DistillRoundsConfig, SignalName
 from rag.rounds.rounds import RoundResult, run_rounds, table
 from rag.rounds.signals import Judge, matcher_of
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training import distill
 from retrievers.training.distill import DistillTrainConfig
 from tests.commands import exit_code
+from tests.conftest import TinyModels
 from tests.unit.retrievers.conftest import cipher_examples
 
 
@@ -114,6 +113,22 @@ def test_rounds_of_questions_alone_encode_nothing(
         assert not (folder / "index").exists()
 
 
+def test_rounds_start_from_the_encoder_of_the_index_or_say_that_they_do_not(
+    world: dict[str, Any], tmp_path: Path, tiny: TinyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+    monkeypatch.setattr(RoundResult, "gained", property(lambda self: False))
+    settings, training = configs(world, tmp_path / "same", steps=1)
+    same = run_rounds(settings, training.replaced(question_encoder=None, pooling="auto"))
+    begun = json.loads((tmp_path / "same/round-1/retriever/config.json").read_text())
+    assert (begun["question_encoder"], begun["pooling"]) == (world["encoder"], "mean")
+    assert not any("starts from" in line for line in table(same, "top5"))
+    other = str(tiny.bert(tmp_path / "other", seed=9))
+    settings, training = configs(world, tmp_path / "differs", steps=1)
+    lines = table(run_rounds(settings, training.replaced(question_encoder=other)), "top5")
+    assert f"training starts from {other}" in lines[1]
+
+
 def test_rounds_go_on_after_a_stop_before_any_stage(
     world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,22 +152,6 @@ def test_rounds_go_on_after_a_stop_before_any_stage(
         run_rounds(settings.replaced(top_k=9), training)
 
 
-def test_rounds_go_on_with_the_index_they_were_started_with(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
-    shutil.copytree(world["folder"] / "index", tmp_path / "index")
-    settings, training = configs(world, tmp_path / "run", steps=1, rounds=1)
-    settings = settings.replaced(index=tmp_path / "index")
-    run_rounds(settings, training)
-    shutil.rmtree(tmp_path / "index")
-    encoder = BiEncoder.load(world["encoder"], pooling="mean")
-    with Index.open(world["folder"] / "index") as index:
-        build_index(list(index.passages)[1:], tmp_path / "index", encoder=encoder)
-    with pytest.raises(MismatchedArtifactError, match="whose index_version differ"):
-        run_rounds(settings, training)
-
-
 @pytest.mark.parametrize("restart", [False, True])
 def test_what_a_round_has_trained_is_not_made_random_again(
     restart: bool, world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,7 +161,7 @@ def test_what_a_round_has_trained_is_not_made_random_again(
     reset: list[int] = []
     train = distill.train_distill
     monkeypatch.setattr(
-        distill, "train_distill", lambda said: (reset.append(said.model.reset_layers), train(said))[1]
+        distill, "train_distill", lambda said: (reset.append(said.reset_layers), train(said))[1]
     )
     settings, training = configs(world, tmp_path / "run", steps=1, restart=restart)
     run_rounds(settings, training.replaced(reset_layers=1))
@@ -201,11 +200,6 @@ def test_a_gain_within_noise_is_none() -> None:
     assert not RoundResult(1, {}, (2.0, -0.5, 3.0)).gained
 
 
-def test_options_are_explained_where_a_class_extends_another() -> None:
-    shown = options_of(DistillRoundsConfig, "top_k", "signal")
-    assert all(kind.__metadata__[0].help for kind, _ in shown.values())
-
-
 def test_wrong_settings_are_refused(
     world: dict[str, Any],
     tmp_path: Path,
@@ -213,7 +207,7 @@ def test_wrong_settings_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    assert set(SIGNAL_NAMES) == {name for measures in signals._MEASURES.values() for name in measures}
+    assert get_args(SignalName) == tuple(signals._SIGNALS)
     (tmp_path / "q").touch()
     given = [
         "rounds",
@@ -231,7 +225,7 @@ def test_wrong_settings_are_refused(
         (["--positives", "1,9"], "--positives is only read with --recipe colbert"),
         (
             ["--signal", "attention"],
-            "the shipped reader (extractive reader) cannot give the signal attention",
+            "the shipped reader (extractive) cannot give attention",
         ),
     ):
         assert exit_code(*given, *more) == 2

@@ -16,6 +16,7 @@ from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from rag.cli.main import app
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.core.progress import Progress
 from rag.core.types import Passage
 from rag.scale.cluster import connected
 from rag.scale.encoding import encode_on_cluster
@@ -51,10 +52,16 @@ def passages(tmp_path_factory: pytest.TempPathFactory) -> PassageStore:
 def on_cluster(
     nodes: Nodes, place: Path, passages: PassageStore, encoder: Path, check: Callable[[], None] = lambda: None
 ) -> None:
-    with connected(nodes.address) as ray:
-        encode_on_cluster(
-            ray, place, passages, load_encoder(encoder), "float16", shard_rows=SHARD_ROWS, check=check
-        )
+    """Encode, and call `check` after every shard."""
+
+    class Watched(Progress):
+        def update(self, n: int = 1) -> None:
+            super().update(n)
+            check()
+
+    with connected(nodes.address) as ray, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rag.scale.encoding.Progress", Watched)
+        encode_on_cluster(ray, place, passages, load_encoder(encoder), "float16", shard_rows=SHARD_ROWS)
 
 
 @pytest.mark.cluster

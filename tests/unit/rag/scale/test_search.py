@@ -88,30 +88,11 @@ def test_results_are_those_of_one_machine(
 
 
 @pytest.mark.cluster
-def test_another_actor_answers_for_one_that_dies_or_hangs(nodes: Nodes, flat: Path) -> None:
-    nodes.start(2)
-    with open_sharded(flat, f"{nodes.address},shards=2,replicas=2,deadline=40") as index:
-        expected = ask(index)
-        pids = [[pid for pid, _ in part] for part in dense_of(index).processes()]
-        os.kill(pids[0][0], signal.SIGKILL)
-        os.kill(pids[1][1], signal.SIGSTOP)
-        try:
-            for _ in range(4):  # whoever's turn it is
-                began = time.monotonic()
-                scores, rows = ask(index)
-                np.testing.assert_array_equal(rows, expected[1])
-                np.testing.assert_array_equal(scores, expected[0])
-                assert time.monotonic() - began < 40
-        finally:
-            os.kill(pids[1][1], signal.SIGCONT)
-
-
-@pytest.mark.cluster
 def test_a_part_that_hangs_is_named_at_the_deadline(nodes: Nodes, flat: Path) -> None:
     with open_sharded(flat, f"{nodes.address},shards=2,deadline=60") as index:
         expected = ask(index)
         dense_of(index).deadline_s = 5
-        _, second = (pid for part in dense_of(index).processes() for pid, _ in part)
+        _, second = (pid for pid, _ in dense_of(index).processes())
         os.kill(second, signal.SIGSTOP)
         try:
             began = time.monotonic()
@@ -127,16 +108,16 @@ def test_a_part_that_hangs_is_named_at_the_deadline(nodes: Nodes, flat: Path) ->
 @pytest.mark.cluster
 def test_a_node_that_dies_loses_no_request_and_comes_back_elsewhere(nodes: Nodes, flat: Path) -> None:
     nodes.start(2)
-    with open_sharded(flat, f"{nodes.address},shards=2,replicas=2,deadline=60") as index:
+    with open_sharded(flat, f"{nodes.address},shards=2,deadline=200") as index:
         expected = ask(index)
-        before = {pid for part in dense_of(index).processes() for pid, _ in part}
+        before = {pid for pid, _ in dense_of(index).processes()}
         dead = before & nodes.kill()
         assert dead
         for _ in range(5):
             _, rows = ask(index)
             np.testing.assert_array_equal(rows, expected[1])
         wait_for(lambda: None not in processes(index), timeout_s=200)
-        after = {pid for part in dense_of(index).processes() for pid, _ in part}
+        after = {pid for pid, _ in dense_of(index).processes()}
         assert len(after) == len(before)
         assert after & before == before - dead
         np.testing.assert_array_equal(ask(index)[1], expected[1])
@@ -155,11 +136,11 @@ def test_what_cannot_be_searched_is_refused_by_name(
     words = build_index(corpus(), tmp_path / "words", settings=BuildSettings(retriever="bm25"))
     refused(words, ConfigError, "no passage vectors")
     refused(flat, ConfigError, "has 10 shard files, fewer than shards=11", ",shards=11")
-    refused(flat, ConfigError, "replicas", ",replicas=0")
+    refused(flat, ConfigError, "shards = 0", ",shards=0")
     place = tmp_path / "index"
     shutil.copytree(flat, place)
     with open_sharded(place, f"{nodes.address},shards=2,deadline=8") as index:
-        [[(pid, _)], _] = dense_of(index).processes()
+        [(pid, _), _] = dense_of(index).processes()
         shutil.rmtree(place)  # another build takes its place, and a part begins again there
         build_index(list(corpus())[:300], place, encoder=load_encoder(static_encoder),
                     settings=BuildSettings(retriever="dense", shard_rows=64, probes=16))  # fmt: skip

@@ -27,9 +27,9 @@ def names(out: Path) -> list[str]:
 
 def test_in_turn_every_result_is_used_at_once(tmp_path: Path) -> None:
     run = ToyRun(config(tmp_path))
-    assert run.steps(0, 5) == ["0", "0", "02", "02", "024"]
+    assert run.steps(0, 5) == ["0", "0", "2", "2", "4"]
     fields = run.hooks.log_fields(5)
-    assert (fields["index_age_steps"], fields["length"]) == (1, 3.0)
+    assert (fields["index_age_steps"], fields["length"]) == (1, 1.0)
     assert ToyRun(config(tmp_path / "b"), begins_with_result=True).steps(0, 4) == ["", "", "2", "2"]
     never = ToyRun(config(tmp_path / "c", refresh_every_steps=0))
     assert never.steps(0, 3) == [""] * 3

@@ -17,6 +17,7 @@ from retrievers.encoders.settings import read_settings
 from retrievers.encoders.vectors import score
 from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
 from retrievers.training.dpr import DprTrainConfig
+from tests.token_towers import scores_of
 
 TEXTS = ["the danube rises in the black forest", "a river", "who wrote the text"]
 
@@ -136,7 +137,7 @@ def test_one_vector_a_token_from_folder_to_training_and_back(tmp_path: Path, tin
 
     model = BiEncoderModel.from_folder(tmp_path / "start", temperature=1.0, dropout=0.0, passage_tokens=32)
     tokens = [np.asarray(ids, np.int32) for ids in encoder._query.tokenizer(TEXTS)]
-    scores = model(tokens, tokens)
+    scores = scores_of(model, tokens, tokens)
     torch.testing.assert_close(scores, score(found, found), atol=1e-4, rtol=1e-4)
     scores.sum().backward()
     assert model.question.head.layers[0].weight.grad is not None

@@ -68,19 +68,15 @@ def make(tmp_path: Path, corpus: PassageStore, **settings: object) -> NegativesR
     return NegativesRefresher(config, corpus, train, held_out, load=WordEncoder)
 
 
-def build(
-    refresher: NegativesRefresher, place: Path, before: Refreshed | None = None, strength: float = 0.0
-) -> Refreshed:
-    """The result of a snapshot whose vectors are turned a little."""
-    turn = 0 if before is None else before.turn + 1
-    matrix = np.eye(DIM) + strength * np.random.default_rng(turn).normal(size=(DIM, DIM))
-    snapshot, result = place / f"snapshot-{turn}", place / f"result-{turn}"
+def build(refresher: NegativesRefresher, place: Path) -> Refreshed:
+    """The result of a snapshot."""
+    snapshot, result = place / "snapshot", place / "result"
     (snapshot / "encoder").mkdir(parents=True)
-    np.save(snapshot / "encoder" / "turn.npy", matrix)
+    np.save(snapshot / "encoder" / "turn.npy", np.eye(DIM))
     result.mkdir()
-    refresher.build(snapshot, before, result)
+    refresher.build(snapshot, result)
     assert not (result / "embeddings").exists()
-    return Refreshed(result, 100 * turn, turn, "version", "k")
+    return Refreshed(result, 0, "version", "k")
 
 
 def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path, corpus: PassageStore) -> None:
@@ -92,7 +88,7 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path, corp
         int(number): sorted(batch.passages[p].id for p in batch.drawn[1][batch.drawn[0] == at])
         for at, number in enumerate(batch.examples)
     }
-    encoder = WordEncoder(tmp_path / "snapshot-0" / "encoder")
+    encoder = WordEncoder(tmp_path / "snapshot" / "encoder")
     vectors = encoder.encode_passages([""] * 40, [p.text for p in PASSAGES]).astype(np.float16)
     for example in range(20):
         query = encoder.encode_queries([Query(f"word{example} word{example + 1}")])[0]

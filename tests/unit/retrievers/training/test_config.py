@@ -21,8 +21,6 @@ _PATHS: dict[str, Any] = {"train_files": ["train.json"], "out": "run"}
         ({"normalize": True, "temperature": 1.0}, "hardly learns"),
         ({"select_by": "nll", "validation_fraction": 0.0}, "set validation_fraction"),
         ({"select_by": "mrr"}, "set index"),
-        ({"early_stop": 3}, "early_stop needs select_by"),
-        ({"early_stop": 3, "select_by": "nll"}, "validate_every_steps above 0"),
         ({"validation_passages": 100}, "set index"),
         ({"chunk_size": 8, "accumulate": 2}, "raise batch_size"),
         ({"batch_size": 1, "hard_negatives": 0}, "has no negatives"),

@@ -16,7 +16,7 @@ from retrievers.training.losses import pairwise_objective
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.spelled import spell
-from tests.token_towers import spelled
+from tests.token_towers import scores_of, spelled
 
 TOKENS = {"question_tokens": 16, "passage_tokens": 32}
 
@@ -93,7 +93,7 @@ def test_temperature(tiny_bert: Path) -> None:
     ):
         model = BiEncoderModel.from_folder(tiny_bert, **given, **TOKENS).eval()
         rows = texts(3)
-        found = model(rows, rows) * expected
+        found = scores_of(model, rows, rows) * expected
         torch.testing.assert_close(found, model.encode_questions(rows) @ model.encode_passages(rows).T)
 
 
