@@ -178,10 +178,7 @@ def _starting(config: RoundsConfig, training: BiEncoderConfig) -> tuple[BiEncode
     encoder.close()
     if encoder.identity.weights_sha256 == identity.weights_sha256:
         return begun, {}
-    log.warning(
-        "round 0 measures %s, the encoder of %s, and training starts from %s: the first gain is not that of "
-        "training alone", identity.name, config.index, start,
-    )  # fmt: skip
+    log.warning("round 0 measures %s, the index's encoder; training starts from %s", identity.name, start)
     return begun, {"encoder": identity.name, "training starts from": start}
 
 
