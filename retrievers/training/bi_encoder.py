@@ -247,7 +247,8 @@ class BiEncoderModel(nn.Module):
 
 def load_model(config: BiEncoderConfig, device: str, *, freeze_passages: bool = False) -> BiEncoderModel:
     """The model that training starts from, in fp32."""
-    model = BiEncoderModel.from_folder(**config.encoders, seed=config.seed, device=device)
+    settings = {name: getattr(config, name) for name in EncoderConfig.model_fields}
+    model = BiEncoderModel.from_folder(**settings, seed=config.seed, device=device)
     model.query_tokens = config.longest_query
     return model.freeze_passages() if freeze_passages else model
 
@@ -338,11 +339,8 @@ def start_from_index(config: ConfigT) -> ConfigT:
     """The configuration, with the encoder of its index as the start of training where it names no other.
 
     Settings of how texts become vectors follow that encoder too, unless the configuration states them. The
-    embedded encoder stays the start where the index has no vectors, or an encoder of another kind.
-
-    Raises:
-        ConfigError: the index has two towers where one shared tower is to be trained.
-        MismatchedArtifactError: the index's encoder has changed since it was built.
+    embedded encoder stays the start where the index has no vectors, or an encoder of another kind. Raises
+    what `adopt_index` does.
     """
     if config.index is None or config.question_encoder is not None or config.keeps_index:
         return config

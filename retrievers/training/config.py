@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -63,11 +63,6 @@ class EncoderConfig(Config):
     dropout: float | None = Field(default=None, ge=0, lt=1)
     lora: int = Field(default=0, ge=0)
     reset_layers: int = Field(default=0, ge=0)
-
-    @property
-    def encoders(self) -> dict[str, Any]:
-        """These settings alone, as arguments of `BiEncoderModel.from_folder`."""
-        return {name: getattr(self, name) for name in EncoderConfig.model_fields}
 
     def temperature_of(self, similarity: str) -> float:
         """`temperature` as a number, for vectors that are compared by "dot", "cosine" or "maxsim"."""
