@@ -10,27 +10,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
-WORDS = [
-    "the",
-    "tower",
-    "river",
-    "city",
-    "bridge",
-    "castle",
-    "harbour",
-    "forest",
-    "is",
-    "in",
-    "was",
-    "built",
-    "near",
-    "has",
-    "meters",
-    "year",
-    "of",
-    "how",
-    "many",
-]
+WORDS = (
+    "the tower river city bridge castle harbour forest is in was built near has meters year of how many"
+).split()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
