@@ -10,9 +10,27 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
-WORDS = (
-    "the tower river city bridge castle harbour forest is in was built near has meters year of how many"
-).split()
+WORDS = [
+    "the",
+    "tower",
+    "river",
+    "city",
+    "bridge",
+    "castle",
+    "harbour",
+    "forest",
+    "is",
+    "in",
+    "was",
+    "built",
+    "near",
+    "has",
+    "meters",
+    "year",
+    "of",
+    "how",
+    "many",
+]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 

@@ -1,7 +1,7 @@
 """A span model for inference on CPUs: packed tokens, fused kernels, whole batches per core."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import torch
 
@@ -112,7 +112,6 @@ class FastSpanModel(LogitsModel):
 
 def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, torch.Tensor] | None) -> FastBert:
     state, config = weights.encoder, weights.config
-    _refuse_misfits(state, config)
     floating = "bf16" if has_fast_bf16() else "fp32"
     if precision == "auto":
         precision = "int8" if ranges is not None and has_fast_int8() else floating
@@ -129,18 +128,3 @@ def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, torch.Te
             hint="use auto, which is the fastest that works here",
         )
     return FastBert(state, config, precision=floating, ranges=ranges)
-
-
-def _refuse_misfits(state: Mapping[str, torch.Tensor], config: Any) -> None:
-    width, depth, inner = config.hidden_size, config.num_hidden_layers, config.intermediate_size
-    expected = {"embeddings.word_embeddings.weight": (config.vocab_size, width)}
-    for number in range(depth):
-        expected[f"encoder.layer.{number}.intermediate.dense.weight"] = (inner, width)
-    shapes = {name: tuple(state[name].shape) for name in expected if name in state}
-    if shapes != expected or f"encoder.layer.{depth}.intermediate.dense.weight" in state:
-        odd = next((name for name in expected if shapes.get(name) != expected[name]), f"layer {depth}")
-        raise ArtifactError(
-            f"the weights do not fit the configuration: {odd} is {shapes.get(odd, 'missing')}, "
-            f"expected {expected.get(odd, 'none')}",
-            hint="copy the whole folder again",
-        )

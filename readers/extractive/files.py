@@ -122,8 +122,12 @@ def load_span_model(source: str | None) -> tuple[SpanModel, Any] | None:
     Raises:
         ArtifactError: see `load_parts`; or the reader has no separate encoder.
     """
-    folder = _reader_folder(source)
-    return None if folder is None else _span_model(folder)
+    if (folder := _reader_folder(source)) is None:
+        return None
+    parts = load_parts(folder)
+    if not isinstance(parts.model, SpanModel):
+        raise ArtifactError(f"{folder}: {type(parts.model).__name__} has no encoder to start from")
+    return parts.model, parts.tokenizer
 
 
 def plain_encoder(source: str | None, out: Path) -> str | None:
@@ -135,13 +139,13 @@ def plain_encoder(source: str | None, out: Path) -> str | None:
         ArtifactError: see `load_span_model`.
     """
     reader = _reader_folder(source)
-    if reader is None:
+    if reader is None or (loaded := load_span_model(source)) is None:
         return source
     rank = os.environ.get("RANK", "0")  # each process of several has its own
     name = source if source == "shipped" else Path(*reader.resolve().parts[1:][-2:])
     folder = out / "start" / f"{sha256_file(reader / READER_FILE)[:12]}-{rank}" / name
     if not folder.exists():
-        model, tokenizer = _span_model(reader)
+        model, tokenizer = loaded
         encoder: Any = model.encoder
         with atomic_path(folder) as temporary:
             encoder.save_pretrained(temporary)
@@ -152,13 +156,6 @@ def plain_encoder(source: str | None, out: Path) -> str | None:
 def _reader_folder(source: str | None) -> Path | None:
     folder = SHIPPED_READER if source == "shipped" else Path(source or "")
     return folder if source and (folder == SHIPPED_READER or (folder / READER_FILE).exists()) else None
-
-
-def _span_model(folder: Path) -> tuple[SpanModel, Any]:
-    parts = load_parts(folder)
-    if not isinstance(parts.model, SpanModel):
-        raise ArtifactError(f"{folder}: {type(parts.model).__name__} has no encoder to start from")
-    return parts.model, parts.tokenizer
 
 
 def _load_own(folder: Path) -> ReaderParts:

@@ -53,6 +53,7 @@ class Skim(NamedTuple):
 class LogitsModel(nn.Module):
     """A network that `ExtractiveReader` can run: tokens in; start, end and possibly further logits out."""
 
+    encoder: Any
     batch_tokens = 4096
     depth = 0
     """Number of layers of the encoder."""
@@ -75,7 +76,8 @@ class LogitsModel(nn.Module):
 
     def to_compute(self, dtype: torch.dtype) -> LogitsModel:
         """Move the encoder to `dtype`; heads stay fp32. Returns self."""
-        raise NotImplementedError
+        self.encoder.to(dtype)
+        return self
 
     def logits(
         self,
@@ -164,11 +166,6 @@ class SpanModel(LogitsModel):
             self.skim_head = _drawn(config.hidden_size, 1, seed + 2)
         self.skim_layer = skim_layer or self.skim_layer
 
-    def to_compute(self, dtype: torch.dtype) -> SpanModel:
-        """Move the encoder to `dtype`; the heads stay fp32. Returns self."""
-        self.encoder.to(dtype)
-        return self
-
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
     ) -> Logits:
@@ -196,10 +193,10 @@ class DprModel(LogitsModel):
         self.model = model
         self.depth = model.config.num_hidden_layers
 
-    def to_compute(self, dtype: torch.dtype) -> DprModel:
-        """Move the encoder to `dtype`; both heads stay fp32. Returns self."""
-        self.model.span_predictor.encoder.to(dtype)
-        return self
+    @property
+    def encoder(self) -> Any:  # type: ignore[override]
+        """The network below both heads."""
+        return self.model.span_predictor.encoder
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor

@@ -25,7 +25,7 @@ CEILINGS = {
     "rag/scale": (600, 450),
     "rag/training": (2030, 1400),
     "indexers": (5210, 4400),
-    "readers": (8070, 6600),
+    "readers": (8040, 6600),
     "retrievers": (8790, 6600),
     "serve": (3200, 2600),
     "tests": (31170, 24000),

@@ -1,18 +1,16 @@
 """The network that training starts from: an encoder with new heads, or a trained reader."""
 
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 from transformers import AutoConfig, AutoTokenizer
 
-from rag.core.errors import ArtifactError, ConfigError
+from rag.core.errors import ConfigError
 from rag.runtime.backbone import loading
 from rag.runtime.model_files import embedded_encoder_dir, position_limit
-from readers.extractive.files import SHIPPED_READER, check_tokenizer, load_parts
-from readers.extractive.model import SpanModel
+from readers.extractive.files import check_tokenizer, load_span_model
+from readers.extractive.model import SpanModel, load_question_answering
 from readers.extractive.tokens import check_offsets
-from readers.manifest import READER_FILE
 
 
 def start_model(
@@ -41,20 +39,18 @@ def start_model(
         MismatchedArtifactError: the tokenizer is not that of the encoder.
         ConfigError: the stages or layers do not fit the encoder, or the tokenizer gives no offsets.
     """
-    folder = str(SHIPPED_READER) if encoder == "shipped" else encoder or str(embedded_encoder_dir())
-    hint = "give a Hugging Face name, or a folder with configuration, weights and tokenizer"
-    with loading(f"{folder}: no encoder with a tokenizer there", hint=hint):
-        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-    if (Path(folder) / READER_FILE).exists() or _answers_questions(folder):
-        loaded = load_parts(folder).model
-        if not isinstance(loaded, SpanModel):
-            raise ArtifactError(
-                f"{folder} holds a {type(loaded).__name__}, expected an encoder or a reader with a span head",
-                hint="start from the encoder that it was made from",
-            )
-        model = loaded
+    folder = encoder or str(embedded_encoder_dir())
+    if (loaded := load_span_model(encoder)) is not None:
+        model, tokenizer = loaded
     else:
-        model = SpanModel.from_encoder(folder, seed=seed)
+        hint = "give a Hugging Face name, or a folder with configuration, weights and tokenizer"
+        with loading(f"{folder}: no encoder with a tokenizer there", hint=hint):
+            config = AutoConfig.from_pretrained(folder)
+            tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+        if any(name.endswith("ForQuestionAnswering") for name in config.architectures or ()):
+            model = load_question_answering(folder, config)
+        else:
+            model = SpanModel.from_encoder(folder, seed=seed)
     model.add_heads(passage=passage_head, skim_layer=skim_layer, seed=seed)
     network: Any = model.encoder
     check_offsets(folder, tokenizer)
@@ -70,11 +66,3 @@ def start_model(
     if freeze_word_embeddings:
         network.get_input_embeddings().weight.requires_grad_(False)
     return model, tokenizer
-
-
-def _answers_questions(folder: str) -> bool:
-    try:
-        names = AutoConfig.from_pretrained(folder).architectures or ()
-    except (OSError, ValueError, KeyError):
-        return False  # the encoder's loader says what is wrong
-    return any(name.endswith("ForQuestionAnswering") for name in names)
