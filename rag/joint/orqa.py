@@ -171,7 +171,7 @@ class _Task:
     ) -> None:
         self.config, self.retriever, self.reader, self.tokenizer = config, retriever, reader, tokenizer
         self.index, self.live_index, self.questions, self.tokens = index, LiveIndex(index), questions, tokens
-        limit = position_limit(reader.encoder.config.to_dict())  # type: ignore[operator,union-attr]
+        limit = position_limit(reader.encoder.config.to_dict())
         self.settings = ReaderSettings(
             max_tokens=min(config.reader_tokens, limit), question_tokens=config.reader_question_tokens,
             title_tokens=config.title_tokens, max_answer_tokens=config.max_answer_tokens,

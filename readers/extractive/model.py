@@ -194,7 +194,7 @@ class DprModel(LogitsModel):
         self.depth = model.config.num_hidden_layers
 
     @property
-    def encoder(self) -> Any:  # type: ignore[override]
+    def encoder(self) -> Any:
         """The network below both heads."""
         return self.model.span_predictor.encoder
 

@@ -79,7 +79,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     examples = replace(examples, passage_texts=())
     watched = draw([e for found in held_out.values() for e in found], config.validation_questions, config, 4)
     settings = ReaderSettings(
-        max_tokens=min(384, position_limit(model.encoder.config.to_dict())),  # type: ignore[operator,union-attr]
+        max_tokens=min(384, position_limit(model.encoder.config.to_dict())),
         question_tokens=config.question_tokens,
         title_tokens=config.title_tokens,
         select=config.normalisation == "passage",
