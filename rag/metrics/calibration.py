@@ -26,17 +26,10 @@ class CalibrationFigures:
 
     Attributes:
         ece: expected calibration error, the mean gap between confidence and accuracy weighted by bin size.
-        mce: the largest gap of any bin.
-        brier: mean squared difference between confidence and correctness.
-        mean_confidence, accuracy: over all predictions.
         bins: the non-empty bins, by rising confidence.
     """
 
     ece: float
-    mce: float
-    brier: float
-    mean_confidence: float
-    accuracy: float
     n: int
     bins: tuple[ReliabilityBin, ...]
 
@@ -61,7 +54,7 @@ def _checked(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> tuple[Float6
 def measure_calibration(
     confidences: npt.ArrayLike, correct: npt.ArrayLike, *, bins: int = 15
 ) -> CalibrationFigures | None:
-    """Reliability curve, ECE, largest gap and Brier score.
+    """Reliability curve and ECE.
 
     Args:
         confidences: (n,) in [0, 1]; questions with NaN are left out.
@@ -79,7 +72,7 @@ def measure_calibration(
         >>> round(result.ece, 3), result.bins[0].n
         (0.15, 4)
 
-    Source: Guo et al., On Calibration of Modern Neural Networks, ICML 2017, equations 2, 3 and 5.
+    Source: Guo et al., On Calibration of Modern Neural Networks, ICML 2017, equations 2 and 3.
     """
     confidence, hit = _checked(confidences, correct)
     n = len(confidence)
@@ -92,13 +85,5 @@ def measure_calibration(
         inside = place == index
         means = float(confidence[inside].mean()), float(hit[inside].mean())
         rows.append(ReliabilityBin(float(edges[index]), float(edges[index + 1]), int(inside.sum()), *means))
-    gaps = [abs(row.confidence - row.accuracy) for row in rows]
-    return CalibrationFigures(
-        ece=float(sum(gap * row.n for gap, row in zip(gaps, rows, strict=True)) / n),
-        mce=float(max(gaps)),
-        brier=float(np.mean((confidence - hit) ** 2)),
-        mean_confidence=float(confidence.mean()),
-        accuracy=float(hit.mean()),
-        n=n,
-        bins=tuple(rows),
-    )
+    ece = sum(abs(row.confidence - row.accuracy) * row.n for row in rows) / n
+    return CalibrationFigures(ece, n, tuple(rows))

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, DataError
 
+_LEVEL = 0.95
 _BATCH_CELLS = 2_000_000  # numbers in memory while resampling: 16 MB of float64
 
 
@@ -27,14 +28,14 @@ class Interval:
         value: the mean over questions where the figure is defined; NaN if there are none.
         low, high: ends of the interval.
         n: number of questions where the figure is defined.
-        level: coverage, for example 0.95.
+        level: coverage.
     """
 
     value: float
     low: float
     high: float
     n: int
-    level: float = 0.95
+    level: float = _LEVEL
 
     def __format__(self, spec: str) -> str:
         """The figure with its interval.
@@ -60,22 +61,19 @@ class Interval:
         return cls(**numbers)
 
 
-def bootstrap(
-    values: npt.ArrayLike, *, resamples: int = 2000, seed: int = 0, level: float = 0.95
-) -> list[Interval]:
+def bootstrap(values: npt.ArrayLike, *, resamples: int = 2000, seed: int = 0) -> list[Interval]:
     """Percentile bootstrap interval of the mean of every column.
 
     Args:
         values: (n,) or (n, m), one row per question; NaN where a figure is undefined for a question.
         resamples: number of resampled question sets, at least 1,000.
         seed: seed of the random generator; the same seed gives the same interval.
-        level: coverage in (0, 1).
 
     Returns:
         One interval per column, in column order.
 
     Raises:
-        ConfigError: for fewer than 1,000 resamples or a level outside (0, 1).
+        ConfigError: for fewer than 1,000 resamples.
 
     Example:
         >>> figure = bootstrap([0.0, 1.0, 1.0, 1.0] * 100)[0]
@@ -92,31 +90,29 @@ def bootstrap(
         raise ConfigError(
             f"{resamples} bootstrap resamples are too few for an interval, expected at least 1000"
         )
-    if not 0.0 < level < 1.0:
-        raise ConfigError(f"the level of an interval must lie between 0 and 1, found {level}")
     table = np.asarray(values, dtype=np.float64)
     intervals = []
     for column in (table[:, None] if table.ndim == 1 else table).T:
         defined = column[~np.isnan(column)]
         n, mean = len(defined), float(defined.mean()) if len(defined) else float("nan")
         if n and mean in (0.0, 1.0) and (defined == mean).all():
-            ends = binomtest(round(mean) * n, n).proportion_ci(level, "exact")
+            ends = binomtest(round(mean) * n, n).proportion_ci(_LEVEL, "exact")
         elif n > 1:
-            ends = _resample_mean(defined, resamples, seed, level).confidence_interval
+            ends = _resample_mean(defined, resamples, seed).confidence_interval
         else:
             ends = (mean, mean)
         low, high = map(float, ends)
-        intervals.append(Interval(mean, low, high, n, level))
+        intervals.append(Interval(mean, low, high, n))
     return intervals
 
 
-def _resample_mean(values: Float64, resamples: int, seed: int, level: float = 0.95) -> Any:
+def _resample_mean(values: Float64, resamples: int, seed: int) -> Any:
     """scipy's result for the mean of values (n,), n > 1: interval and distribution."""
     from scipy.stats import bootstrap as resample
 
     batch = max(1, _BATCH_CELLS // len(values))
     return resample(
-        (values,), np.mean, n_resamples=resamples, batch=batch, confidence_level=level, method="percentile",
+        (values,), np.mean, n_resamples=resamples, batch=batch, confidence_level=_LEVEL, method="percentile",
         rng=seed,
     )  # fmt: skip
 

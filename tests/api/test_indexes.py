@@ -1,6 +1,5 @@
 """Several indexes in one server, by name."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -109,10 +108,3 @@ async def test_each_index_is_replaced_by_itself(client, opener):
     metrics = (await client.get("/metrics")).text
     assert 'version="news-1"' not in metrics
     assert 'rag_index_info{index="news",version="news-2"} 1.0' in metrics
-
-
-async def test_feedback_is_kept_with_its_index(client, tmp_path):
-    judged = {"question": "a", "answer": "b", "verdict": "right", "passage_id": "danube-1", "index": "news"}
-    assert (await client.post("/v1/feedback", json=judged)).status_code == 200
-    record = json.loads((tmp_path / "feedback.jsonl").read_text())
-    assert (record["index"], record["index_version"]) == ("news", "news-1")

@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-from dataclasses import replace
 
 import pytest
 from fastapi.openapi.models import OpenAPI
@@ -202,18 +201,3 @@ async def test_the_page_and_its_files_are_served_with_security_headers():
             {"name": "openqa-rag", "n_passages": 4, "files": False, "folders": ["guide/", "guide/setup/"]}
         ],
     }  # fmt: skip
-
-
-async def test_a_notice_about_the_question_is_part_of_every_kind_of_answer():
-    class Noticing(FakePipeline):
-        def _answer(self, question: str, n_best: int) -> AnswerSet:
-            return replace(super()._answer(question, n_best), notice="the question seems to be in Cyrillic")
-
-    async with running(Noticing()) as client:
-        body = (await client.post("/v1/ask", json={"question": QUESTION})).json()
-        chat = {"messages": [{"role": "user", "content": QUESTION}]}
-        reply = (await client.post("/v1/chat/completions", json=chat)).json()
-    assert (
-        ANSWERS.validate_json(json.dumps(body), strict=True).notice == "the question seems to be in Cyrillic"
-    )
-    assert "\n\nNote: the question seems to be in Cyrillic.\n\n" in reply["choices"][0]["message"]["content"]

@@ -18,7 +18,7 @@ CEILINGS = {
     "rag/eval": (2440, 1900),
     "rag/integrations": (350, 350),
     "rag/joint": (2520, 2100),
-    "rag/metrics": (750, 600),
+    "rag/metrics": (730, 600),
     "rag/rounds": (840, 450),
     "rag/runtime": (1670, 1100),
     "rag/sample": (80, 80),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (8040, 6600),
     "retrievers": (8790, 6600),
     "serve": (3200, 2600),
-    "tests": (31170, 24000),
+    "tests": (31100, 24000),
 }
 
 

@@ -163,26 +163,6 @@ def test_retrieval_only_has_no_answer_figures(tmp_path: Path, finds: Any, questi
     assert (out / "run.trec").is_file()
 
 
-def test_hotpot_profile_with_facts_and_by_type(tmp_path: Path, system: Any) -> None:
-    gold = tuple(GoldPassage(Passage("", title, ""), (), (0,)) for title in ("Danube", "Rhine"))
-    question = Question("h", "Where does the Danube rise?", ("Black Forest",), gold=gold, kind="bridge")
-    metrics = evaluate(
-        system,
-        [question],
-        tmp_path,
-        settings(profile="hotpot", by=("kind",)),
-        source=SOURCE,
-        facts=lambda q, answers, retrieved, paths: [(passage.title, 0) for _, passage in retrieved[:2]],
-    )
-    assert metrics["figures"]["em"]["value"] == 1.0
-    assert "joint_f1" in metrics["figures"]
-    assert metrics["figures"]["passage_any@1"]["value"] == 1.0
-    assert metrics["breakdowns"]["kind"][0]["group"] == "bridge"
-    prediction = json.loads((tmp_path / "predictions.hotpot.json").read_text())
-    assert prediction["answer"] == {"h": "Black Forest"}
-    assert prediction["sp"]["h"][0] == ["Danube", 0]
-
-
 def test_kilt_profile(tmp_path: Path, system: Any, finds: Any) -> None:
     gold = [[{"wikipedia_id": "p0"}]]
     question = Question("k", "Where does the Danube rise?", ("Black Forest",), provenance=gold)
