@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -17,7 +16,7 @@ from indexers.settings import VectorDtype
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError
 from rag.core.files import read_json
-from rag.core.npy import RowPages, advise, load_npy
+from rag.core.npy import advise, load_npy
 
 _LARGE_BYTES = 1 << 31  # from which the pages of rows are asked for side by side before they are read
 _MOST_OF_A_SHARD = 8  # one wanted row in so many: the whole shard is read ahead
@@ -133,10 +132,6 @@ class EmbeddingShards:
     def __len__(self) -> int:
         return self.header.rows
 
-    @cached_property
-    def _pages(self) -> list[RowPages]:
-        return [RowPages(values) for values in self._shards]
-
     @property
     def shards(self) -> int:
         """Number of shard files."""
@@ -164,7 +159,7 @@ class EmbeddingShards:
             if stop - start > shard_rows // _MOST_OF_A_SHARD:
                 advise(self._shards[shard], "MADV_WILLNEED")
             elif self.is_large:
-                self._pages[shard].will_read(ordered[start:stop] - shard * shard_rows)
+                advise(self._shards[shard], "MADV_WILLNEED", ordered[start:stop] - shard * shard_rows)
         for shard, start, stop in parts:
             gathered[order[start:stop]] = self._shards[shard][ordered[start:stop] - shard * shard_rows]
         return _as_float32(gathered)

@@ -1,7 +1,7 @@
 """Manifests: one JSON file per artefact, written last, so that its presence means complete."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,49 +118,30 @@ def claim(
     atomic_write_json(path, wanted)
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:
     """Describe for a message where two nested mappings differ; "" if they do not.
 
     Example:
         >>> differences({"seed": 0, "read": {"limit": 5}}, {"seed": 0, "read": {"limit": None}})
         'read.limit: 5, now None'
         >>> differences({"files": [{"name": "a.md"}]}, {"files": [{"name": "b.md"}]})
-        'files: 1 gone (a.md), 1 new (b.md)'
+        'files: others are a.md, b.md'
     """
-    return "; ".join(_differing(found, wanted, ""))
-
-
-def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    changed = []
     for key in sorted({*found, *wanted}):
         before, after = found.get(key), wanted.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from _differing(before, after, f"{prefix}{key}.")
+            changed += filter(None, [differences(before, after, f"{prefix}{key}.")])
+        elif before != after and isinstance(before, list) and isinstance(after, list):
+            either = {*map(str, before)} ^ {*map(str, after)}
+            others = [one for one in (*before, *after) if str(one) in either]
+            names = dict.fromkeys(
+                str(one.get("name", one) if isinstance(one, dict) else one) for one in others
+            )
+            changed.append(f"{prefix}{key}: others are {', '.join([*names][:3])}{', …' * (len(names) > 3)}")
         elif before != after:
-            if (files := _by_name(before)) is not None and (others := _by_name(after)) is not None:
-                yield f"{prefix}{key}: {_changed_files(files, others)}"
-            else:
-                yield f"{prefix}{key}: {before!r}, now {after!r}"
-
-
-def _by_name(value: Any) -> dict[str, Any] | None:
-    """A list of described files by their names; None if it is none."""
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) and "name" in one for one in value):
-        return None
-    return {one["name"]: one for one in value}
-
-
-def _changed_files(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    kinds = {
-        "gone": before.keys() - after.keys(),
-        "new": after.keys() - before.keys(),
-        "changed": {name for name in before.keys() & after.keys() if before[name] != after[name]},
-    }
-    shown = [
-        f"{len(names):,} {kind} ({', '.join(sorted(names)[:3])}{', …' * (len(names) > 3)})"
-        for kind, names in kinds.items()
-        if names
-    ]
-    return ", ".join(shown) or "in another order"
+            changed.append(f"{prefix}{key}: {before!r}, now {after!r}")
+    return "; ".join(changed)
 
 
 def verify_files(directory: str | Path, table: Mapping[str, Mapping[str, Any]], *, deep: bool) -> None:

@@ -58,34 +58,26 @@ def load_npy(path: Path, *, dtype: DTypeLike, shape: tuple[int, ...] | None = No
     return np.asarray(mapped)
 
 
-def advise(values: NDArray[Any], advice: Literal["MADV_RANDOM", "MADV_WILLNEED"]) -> None:
-    """Say how a mapped file will be read: its pages one by one, without those around them, or all of it soon.
+def advise(
+    values: NDArray[Any],
+    advice: Literal["MADV_RANDOM", "MADV_WILLNEED"],
+    rows: NDArray[np.integer[Any]] | None = None,
+) -> None:
+    """Say how a mapped array will be read: row by row, or all of it, or some rows (n,), soon.
 
-    Systems without such advice go on without.
+    A disk reads pages side by side several times as fast as one by one, each when it is missed. Systems
+    without such advice go on without.
     """
     mapped = _mapping(values)
-    if mapped is not None and hasattr(mmap, advice):
+    if mapped is None or not hasattr(mmap, advice):
+        return
+    if rows is None:
         mapped.madvise(getattr(mmap, advice))
-
-
-class RowPages:
-    """The pages of the rows of a mapped array.
-
-    A disk reads pages side by side several times as fast as one by one, each when it is missed.
-    """
-
-    def __init__(self, values: NDArray[Any]) -> None:
-        self._mapped, self._size = _mapping(values), values.strides[0]
-        if self._mapped is not None:
-            self._start = values.ctypes.data - np.frombuffer(self._mapped, np.uint8).ctypes.data
-
-    def will_read(self, rows: NDArray[np.integer[Any]]) -> None:
-        """Let the system begin to read some rows (n,), and return at once."""
-        if self._mapped is None or not hasattr(mmap, "MADV_WILLNEED"):
-            return
-        for first in (self._start + rows * self._size).tolist():
-            page = first - first % mmap.PAGESIZE
-            self._mapped.madvise(mmap.MADV_WILLNEED, page, first + self._size - page)
+        return
+    start, size = values.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data, values.strides[0]
+    for first in (start + rows * size).tolist():
+        page = first - first % mmap.PAGESIZE
+        mapped.madvise(getattr(mmap, advice), page, first + size - page)
 
 
 def _mapping(values: NDArray[Any]) -> mmap.mmap | None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
-
-from rag.core.views import answer_html, answers_html, shortened
-
-_OPTIONAL = ("supporting", "first_stage", "location")  # fields of evidence that JSON has only if filled
 
 Value = str | int | float | bool
 Metadata = tuple[tuple[str, Value | tuple[Value, ...]], ...]  # names and values; a tuple holds several values
@@ -27,6 +23,30 @@ def page_at(pages: Pages, place: int) -> str:
     """
     before = bisect_right(pages, place, key=lambda page: page[0])
     return pages[before - 1][1] if before else ""
+
+
+def to_json(value: Any) -> Any:
+    """A value ready for `json.dumps`: records as objects, without the fields that have their defaults."""
+    if is_dataclass(value):
+        pairs = ((one, getattr(value, one.name)) for one in fields(value))
+        return {one.name: to_json(it) for one, it in pairs if it != _default(one)}
+    if isinstance(value, Mapping):
+        return {name: to_json(it) for name, it in value.items()}
+    return [to_json(it) for it in value] if isinstance(value, list | tuple) else value
+
+
+def _default(one: Any) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """The beginning of a text, in quotes.
+
+    Example:
+        >>> print(shortened("The Danube rises in the Black Forest.", 20))
+        'The Danube rises in …'
+    """
+    return repr(text if len(text) <= most else text[:most].rstrip() + " …")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +73,7 @@ class Location:
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`, without empty fields and without `pages`."""
-        shown = {"path": self.path, "page": self.page, "headings": self.headings}
-        return {name: value for name, value in shown.items() if value}
+        return dict(to_json(replace(self, pages=())))
 
     def __str__(self) -> str:
         return f"{self.path}, page {self.page}" if self.page else self.path
@@ -82,7 +101,7 @@ class Passage:
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`, without location and metadata if there are none."""
-        shown: dict[str, Any] = {"id": self.id, "title": self.title, "text": self.text}
+        shown = to_json(replace(self, location=None, metadata=()))
         if self.location is not None:
             shown["location"] = self.location.to_json()
         return {**shown, "metadata": dict(self.metadata)} if self.metadata else shown
@@ -270,10 +289,8 @@ class Evidence:
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
-        shown = asdict(self)
-        shown["supporting"] = [list(span) for span in self.supporting]
-        shown["location"] = self.location.to_json() if self.location else None
-        return {key: value for key, value in shown.items() if key not in _OPTIONAL or value}
+        shown: dict[str, Any] = to_json(replace(self, location=None))
+        return {**shown, "location": self.location.to_json()} if self.location else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,23 +325,13 @@ class Answer:
             f"Answer({self.text!r}, confidence={self.confidence:.2f}, passage={self.evidence.passage_id!r})"
         )
 
-    def _repr_html_(self) -> str:
-        return answer_html(self)
-
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`."""
-        shown: dict[str, Any] = {"text": self.text, "score": self.score, "confidence": self.confidence}
+        shown: dict[str, Any] = to_json(replace(self, path=(), citations=()))
         shown["evidence"] = self.evidence.to_json()
-        if self.path:
-            shown["path"] = [evidence.to_json() for evidence in self.path]
-        if self.weights:
-            shown["weights"] = dict(self.weights)
-        if self.citations:
-            shown["citations"] = [evidence.to_json() for evidence in self.citations]
-        if not self.is_supported:
-            shown["is_supported"] = False
-        if self.note:
-            shown["note"] = self.note
+        for name, listed in (("path", self.path), ("citations", self.citations)):
+            if listed:
+                shown[name] = [evidence.to_json() for evidence in listed]
         return shown
 
 
@@ -375,9 +382,6 @@ class AnswerSet:
         best = f"{self.answers[0].text!r}, " if self.is_answered else "no answer, "
         return f"AnswerSet({shortened(self.question)}: {best}{len(self.answers)} answers)"
 
-    def _repr_html_(self) -> str:
-        return answers_html(self)
-
     @property
     def is_answered(self) -> bool:
         """Whether there is an answer, and "no answer" is not likelier than not."""
@@ -385,14 +389,7 @@ class AnswerSet:
 
     def to_json(self) -> dict[str, Any]:
         """The public JSON shape of the command line and the server."""
-        return {
-            "question": self.question,
-            **({} if self.kind == "answer" else {"kind": self.kind}),
-            "answers": [answer.to_json() for answer in self.answers],
-            "no_answer_confidence": self.no_answer_confidence,
-            "index_version": self.index_version,
-            "timings_ms": {stage: round(value, 3) for stage, value in self.timings_ms.items()},
-            **({"reading": dict(self.reading)} if self.reading else {}),
-            **({"failure": self.failure} if self.failure else {}),
-            **({"notice": self.notice} if self.notice else {}),
-        }
+        shown: dict[str, Any] = to_json(replace(self, answers=()))
+        shown["answers"] = [answer.to_json() for answer in self.answers]
+        timings = {stage: round(value, 3) for stage, value in self.timings_ms.items()}
+        return {**shown, "index_version": self.index_version, "timings_ms": timings}

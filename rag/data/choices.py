@@ -2,10 +2,10 @@
 
 from typing import Literal, get_args
 
-CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "beir", "documents", "hf", "irds"]
+CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "beir", "documents"]
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
 
-QuestionFormat = Literal["jsonl", "json", "csv", "tsv", "parquet", "text", "hf", "irds"]
+QuestionFormat = Literal["jsonl", "json", "csv", "tsv", "parquet", "text"]
 QUESTION_FORMATS: tuple[QuestionFormat, ...] = get_args(QuestionFormat)
 
 SplitMode = Literal["auto", "sections", "words100", "none"]

@@ -13,7 +13,7 @@ from rag.core.log import get_logger
 from rag.core.types import Answered, Passage, Query, Question
 from rag.core.unicode import is_unicode
 from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
-from rag.data.files.question_sets import parse_record, squad_paragraphs
+from rag.data.files.question_sets import parse_record, squad_paragraphs, table_columns
 from rag.data.files.record import finite, text_lines, write_json_list
 from rag.data.files.rows import format_of, head_of, open_binary, read_rows
 from rag.data.files.sources import in_folder
@@ -38,10 +38,6 @@ _SHOWN = 3
 _SHAPE = (
     "expected {question, answers, positive_ctxs: [{title, text, passage_id}], hard_negative_ctxs: [...]}, "
     "in a JSON list or one a line"
-)
-_BY_ID = (
-    "its questions name their passages by id: index the corpus that has them, then "
-    "`rag mine --index DIR --questions FILE` writes examples with their texts"
 )
 _NEEDED = {
     "positives": ("a positive passage", f"`rag mine` makes examples from questions and an index; {_SHAPE}"),
@@ -207,13 +203,12 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
         >>> next(read_examples(path)).positives[0].text
         'x is'
     """
-    counts, left_out, without_target = ReadReport(), 0, 0
-    name, usable, first_left_out, by_id = str(path), 0, [], False
+    counts, name, usable, left_out, places = ReadReport(), str(path), 0, 0, list[str]()
     by_ids: tuple[dict[str, str], dict[str, str]] | None = None
     with open_binary(path) as stream:
         format = format_of(head_of(stream), name) or "tsv"
         unit = "line" if format in ("jsonl", "tsv", "csv") else "record"
-        for number, record in read_rows(stream, format, name, lambda row: _columns(row, name)):
+        for number, record in read_rows(stream, format, name, lambda row: table_columns(row, name)):
             try:
                 if isinstance(record, dict) and "positive_id" in record:
                     by_ids = by_ids or _ms_marco_texts(Path(path))
@@ -226,9 +221,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
             counts.add_good()
             if not example.has(needs):
                 left_out += 1
-                by_id = by_id or "gold_passage_ids" in example.meta
-                without_target += all(candidate.target is None for candidate in example.candidates)
-                first_left_out += [f"{name}:{number}"] if left_out <= _SHOWN else []
+                places += [f"{name}:{number}"] if left_out <= _SHOWN else []
                 continue
             usable += 1
             yield example
@@ -238,30 +231,9 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
         log.warning("%s: %s", name, counts.summary())
     what, hint = _NEEDED[needs]
     if left_out and not quiet:
-        places = ", ".join(first_left_out)
-        log.warning("%s: %d questions without %s left out (%s …)", name, left_out, what, places)
+        log.warning("%s: %d questions without %s left out (%s …)", name, left_out, what, ", ".join(places))
     if not usable:
-        detail = f"; {without_target} have no target, {left_out - without_target} targets that are all alike"
-        raise DataError(
-            f"{name}: no question with {what}" + (detail if needs == "targets" else ""),
-            hint=_BY_ID if by_id else hint,
-        )
-
-
-def _columns(row: list[str], path: str) -> tuple[list[str], bool]:
-    """The columns of a table of pairs or triplets, of texts or (MS MARCO's qidpidtriples) of ids."""
-    names = [name.strip().lower() for name in row]
-    if {"anchor", "query", "question"} & {*names} and {"positive", "positives", "pos"} & {*names}:
-        return names, True
-    if len(row) == 3 and all(map(str.isdecimal, names)):
-        return ["question_id", "positive_id", "negative_id"], False
-    if len(row) in (2, 3) and all(" " in cell.strip() and not cell.lstrip().startswith("[") for cell in row):
-        return ["anchor", "positive", "negative"][: len(row)], False
-    raise DataError(
-        f"{path}: no training examples: its first row is {', '.join(cell[:40] for cell in row)}",
-        hint="expected columns called anchor (or query), positive and perhaps negative, each a text; "
-        "questions with answers become examples by `rag mine`",
-    )
+        raise DataError(f"{name}: no question with {what}", hint=hint)
 
 
 def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -350,20 +322,16 @@ def example_to_json(example: Example) -> dict[str, Any]:
         del lists["ctxs"]
     if example.context:
         lists["query_ctxs"] = [candidate_to_json(Candidate(p, "retrieved")) for p in example.context]
-    return with_meta({**head_to_json(example), **lists}, example)
+    return _with_lists(example, lists)
 
 
-def head_to_json(example: Example) -> dict[str, Any]:
-    """The fields of a record about the question itself."""
+def _with_lists(example: Example, lists: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of an example with these lists of passages, and its other fields."""
     head: dict[str, Any] = {"id": example.id} if example.id else {}
     head |= {"question": example.question, "answers": [*example.answers]}
     head |= {"answers_are_regex": True} if example.answers_are_regex else {}
-    return head | ({"target": example.target_answer} if example.target_answer else {})
-
-
-def with_meta(record: dict[str, Any], example: Example) -> dict[str, Any]:
-    """The record, and those of the example's other fields for which it has none."""
-    return record | {name: value for name, value in example.meta.items() if name not in record}
+    head |= {"target": example.target_answer} if example.target_answer else {}
+    return {**head, **lists, **{k: v for k, v in example.meta.items() if k not in {*head, *lists}}}
 
 
 def candidate_to_json(candidate: Candidate, id_name: str = "passage_id") -> dict[str, Any]:
@@ -383,8 +351,7 @@ def write_results(path: str | Path, examples: Iterable[Example]) -> int:
 
 
 def _results_json(example: Example) -> dict[str, Any]:
-    contexts = [candidate_to_json(candidate, "id") for candidate in example.candidates]
-    return with_meta({**head_to_json(example), "ctxs": contexts}, example)
+    return _with_lists(example, {"ctxs": [candidate_to_json(it, "id") for it in example.candidates]})
 
 
 def _listed(record: dict[str, Any], name: str) -> Sequence[Any]:

@@ -14,17 +14,15 @@ def check_questions(questions: Iterable[str], top_k: int, n_best: int = 1) -> li
         ConfigError: `top_k` or `n_best` is out of range or no whole number.
         DataError: the questions are not a list of strings, one is empty, or is no valid Unicode.
     """
-    if isinstance(questions, str):
-        raise DataError(f"the questions are one string ({questions!r:.40}), expected a list of strings")
-    is_table = isinstance(questions, bytes | Mapping) or hasattr(questions, "columns")
+    is_table = isinstance(questions, str | bytes | Mapping) or hasattr(questions, "columns")
     if is_table or not isinstance(questions, Iterable):
-        raise DataError(f"the questions are a {type(questions).__name__}, expected a list of strings")
+        found = f"{type(questions).__name__} ({questions!r:.40})"
+        raise DataError(f"the questions are a {found}, expected a list of strings")
     for name, number, most in (("n_best", n_best, None), ("top_k", top_k, MAX_TOP_K)):
-        bounds = "at least 1" if most is None else f"1 to {most}"
-        if not isinstance(number, Integral) or isinstance(number, bool):
+        is_whole = isinstance(number, Integral) and not isinstance(number, bool)
+        if not is_whole or number < 1 or (most is not None and number > most):
+            bounds = "at least 1" if most is None else f"1 to {most}"
             raise ConfigError(f"{name} is {number!r}, expected a whole number, {bounds}")
-        if number < 1 or (most is not None and number > most):
-            raise ConfigError(f"{name} is {number}, expected {bounds}")
     checked = list(questions)
     for number, question in enumerate(checked):
         which = f"question {number}" if len(checked) > 1 else "the question"

@@ -14,7 +14,7 @@ from rag.core.types import Question
 from rag.data.choices import QUESTION_FORMATS
 from rag.data.files.evidence import evidence_of
 from rag.data.files.named import HF_PREFIX, IRDS_PREFIX, Grades, irds_questions, stream_rows
-from rag.data.files.question_sets import QUESTION_FIELDS, answers_of, parse_record, squad_paragraphs
+from rag.data.files.question_sets import answers_of, parse_record, squad_paragraphs, table_columns
 from rag.data.files.record import good, text_lines
 from rag.data.files.rows import (
     STDIN,
@@ -44,7 +44,6 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
     | `csv`, `tsv` | DPR's question and `['answer', …]`; id and question; columns with a header |
     | `parquet` | one record per row, as data-set hubs keep them |
     | `text` | one question a line |
-    | `hf`, `irds` | a data set by name, see `rag.data.files.named` |
 
     A table's header names `question`, `answers` and perhaps `id`; several answers stand in one cell as a
     list, `["a", "b"]`. Records of the published sets are known in their official shape and in that of their
@@ -76,16 +75,9 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
         expected = ", ".join(QUESTION_FORMATS)
         raise ConfigError(f"unknown question format {format!r}", hint=f"use auto or one of: {expected}")
     name = str(path)
-    if format == "hf" or name.startswith(HF_PREFIX):
-        name = HF_PREFIX + name.removeprefix(HF_PREFIX)
-        rows = (  # a repository may hold SQuAD's official files: one row with all articles
-            (number, item)
-            for number, row in stream_rows(name)
-            for item in (row["data"] if all(map(squad_paragraphs, row.get("data") or [None])) else [row])
-        )
-        return _checked(_records(rows, name), name)
-    if format == "irds" or name.startswith(IRDS_PREFIX):
-        name = IRDS_PREFIX + name.removeprefix(IRDS_PREFIX)
+    if name.startswith(HF_PREFIX):
+        return _checked(_records(stream_rows(name), name), name)
+    if name.startswith(IRDS_PREFIX):
         numbered, grades = irds_questions(name)
         questions = _checked(_records(numbered, name), name)
         return _judged(questions, grades, name, name) if grades else questions
@@ -252,7 +244,7 @@ def _read(path: str, format: str) -> Iterator[Question]:
         chosen = (format_of(head_of(stream), path) or "text") if format == "auto" else format
         if chosen == "markup":
             raise DataError(
-                f"{path} holds tags, as TREC's topics do: expected {', '.join(QUESTION_FORMATS[:-2])}",
+                f"{path} holds tags, as TREC's topics do: expected {', '.join(QUESTION_FORMATS)}",
                 hint="write one question a line, or id and question parted by a tab",
             )
         if chosen == "text":
@@ -263,7 +255,7 @@ def _read(path: str, format: str) -> Iterator[Question]:
                 (n, {"question": line} if isinstance(line, str) else line) for n, line in lines if line
             )
         else:
-            rows = read_rows(stream, chosen, path, lambda row: _columns(row, path))
+            rows = read_rows(stream, chosen, path, lambda row: table_columns(row, path))
         if chosen in ("csv", "tsv"):
             rows = _with_answers(rows, path)
         yield from _checked(_records(rows, path, ": record " if chosen in ("json", "parquet") else ":"), path)
@@ -310,24 +302,6 @@ def _question(record: Any, fallback_id: str, place: str) -> Question:
         answers, fields["is_impossible"] = (), True
     meta = {key: value for key, value in parsed.rest.items() if key not in used}
     return Question(parsed.id or fallback_id, parsed.text, answers, meta=meta, **fields)
-
-
-def _columns(row: list[str], path: str) -> tuple[list[str], bool]:
-    names = [cell.strip().lower() for cell in row]
-    if {*QUESTION_FIELDS[:2]} & {*names} or {"anchor", "positive"} <= {*names}:
-        return names, True
-    ends_in_list = row[-1].lstrip().startswith(("[", "("))
-    if len(row) == 2 and (ends_in_list or not all(name.isidentifier() for name in names)):
-        return ["question", "answers"] if ends_in_list else ["id", "question"], False
-    if len(row) == 3 and ends_in_list:
-        return ["id", "question", "answers"], False
-    if len(row) == 3 and all(" " in cell.strip() for cell in row):
-        return ["anchor", "positive", "negative"], False  # MS MARCO's triples
-    raise DataError(
-        f"{path}:1: no column 'question' among {', '.join(row)}",
-        hint="begin the table with a line that calls the column of the questions 'question', that of the "
-        "answers 'answers', that of ids 'id'; without it: question and ['answer', …], or id and question",
-    )
 
 
 def _with_answers(rows: Rows, path: str) -> Rows:

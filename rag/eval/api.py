@@ -94,7 +94,7 @@ def evaluate(
     reads = reads and opening.get("reader") is not False
     settings = load_config(EvaluationSettings, overrides=options)
     if isinstance(questions, str | Path):
-        source = QuestionSource.of_file(questions, split=split, format=format)
+        source = QuestionSource.of_file(questions, split=split)
         stream: Iterable[Question] = read_questions(questions, format, split)
     else:
         stream = listed = questions_from(questions)
@@ -249,7 +249,7 @@ def fit_confidence(
     Raises:
         ConfigError: the questions are a test set, `reader` is not extractive, or `out` is not for it.
     """
-    check_selection_split(QuestionSource.of_file(questions, format=format).path)
+    check_selection_split(QuestionSource.of_file(questions).path)
     pipeline = Pipeline.open(index, reader=reader, **opening)
     if not isinstance(pipeline.reader, ExtractiveReader):
         raise ConfigError(

@@ -35,19 +35,18 @@ class QuestionSource:
     total: int | None = None
 
     @classmethod
-    def of_file(cls, path: str | Path, *, split: str | None = None, format: str = "auto") -> QuestionSource:
+    def of_file(cls, path: str | Path, *, split: str | None = None) -> QuestionSource:
         """Describe a question file, or a data set `hf:owner/name[:config][:split]` or `irds:name`; the split
-        is guessed from its name if not given. With the format "hf" or "irds" the prefix may be left out.
+        is guessed from its name if not given.
 
         Raises:
             DataError: there is no such file or data set.
             ResourceError: the hub cannot be reached.
         """
-        if format in ("hf", "irds") or is_named(path):
-            full = str(path) if is_named(path) else f"{format}:{path}"
-            shown, part = shown_name(full)
+        if is_named(path):
+            shown, part = shown_name(str(path))
             marked = split or (guess_split(part) if part else None)
-            return cls(shown, full, marked, revision=revision_of(full))
+            return cls(shown, str(path), marked, revision=revision_of(str(path)))
         file, files = Path(path), question_files(path, split)
         digests = [sha256_file(part) for part in files]
         digest = digests[0] if len(digests) == 1 else fingerprint(digests)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from rag.core.errors import DataError
 from rag.core.unicode import is_unicode
 from rag.data.files.fields import QUESTION_ID_FIELDS, first_of, is_list, listed_names
 from rag.data.records import BadRecord
@@ -72,6 +73,35 @@ def parse_record(record: Any) -> QuestionRecord:
             if name != "output":  # KILT's has the evidence, too
                 del rest[name]
     return QuestionRecord("" if identifier is None else str(identifier), text, answers, rest)
+
+
+def table_columns(row: list[str], path: str) -> tuple[list[str], bool]:
+    """The columns of a table of questions or of training pairs by its first row, and whether it names them.
+
+    Without names they are DPR's question and answers, id and question, pairs or triplets of texts, or the
+    ids of a question, a right and a wrong passage (MS MARCO's `qidpidtriples`).
+
+    Raises:
+        DataError: the columns are others.
+    """
+    names = [cell.strip().lower() for cell in row]
+    if {"question", "query", "anchor"} & {*names}:
+        return names, True
+    ends_in_list = row[-1].lstrip().startswith(("[", "("))
+    are_texts = all(" " in name for name in names) and not ends_in_list
+    if len(row) == 2 and (ends_in_list or not all(name.isidentifier() for name in names)):
+        pair = ["anchor", "positive"] if are_texts else ["id", "question"]
+        return ["question", "answers"] if ends_in_list else pair, False
+    if len(row) == 3 and (ends_in_list or are_texts or all(map(str.isdecimal, names))):
+        ids = ["question_id", "positive_id", "negative_id"]
+        three = ["anchor", "positive", "negative"] if are_texts else ids
+        return ["id", "question", "answers"] if ends_in_list else three, False
+    raise DataError(
+        f"{path}:1: no column 'question' among {', '.join(row)}",
+        hint="begin the table with a line that calls the column of the questions 'question', that of the "
+        "answers 'answers', that of ids 'id', and for training 'positive' and 'negative'; without it: "
+        "question and ['answer', …], or id and question",
+    )
 
 
 def answers_of(value: Any) -> tuple[str, ...]:

@@ -119,18 +119,17 @@ def find_sources(
     names = [str(item) for item in inputs]
     if names.count(STDIN) > 1:
         raise ConfigError("standard input ('-') was given more than once")
-    paths = [path for name in names for path in _expand(name, format)]
+    paths = [path for name in names for path in _expand(name)]
     labels = _labels(paths)
     sources: list[Source] = []
     for path in paths:
         if path == STDIN:
-            if format in ("parquet", "beir", "hf", "irds", DOCUMENTS):
+            if format in ("parquet", "beir", DOCUMENTS):
                 raise ConfigError(f"format {format!r} cannot be read from standard input")
             sources.append(Source(STDIN, format, "stdin"))
-        elif is_named(path) or format in ("hf", "irds"):
-            kind = path.partition(":")[0] if is_named(path) else format
-            name = path.removeprefix(f"{kind}:")
-            sources.append(Source(f"{kind}:{name}", kind, name))
+        elif is_named(path):
+            kind, _, name = path.partition(":")
+            sources.append(Source(path, kind, name))
         elif os.path.isdir(path):
             if is_index(Path(path)):
                 raise ConfigError(f"{path} is an index, not a corpus", hint="give what it was built from")
@@ -186,8 +185,8 @@ def _labels(paths: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def _expand(name: str, format: str) -> list[str]:
-    if name == STDIN or format in ("hf", "irds") or is_named(name) or os.path.exists(name):
+def _expand(name: str) -> list[str]:
+    if name == STDIN or is_named(name) or os.path.exists(name):
         return [name]
     if glob.has_magic(name):
         if matches := sorted(glob.glob(name, recursive=True)):

@@ -64,7 +64,7 @@ def test_top_k_bounds_what_is_read(pipeline: Pipeline) -> None:
 
 @pytest.mark.parametrize("top_k", [0, -1, 1001])
 def test_top_k_out_of_range(pipeline: Pipeline, top_k: int) -> None:
-    with pytest.raises(ConfigError, match=f"top_k is {top_k}, expected 1 to 1000"):
+    with pytest.raises(ConfigError, match=f"top_k is {top_k}, expected a whole number, 1 to 1000"):
         pipeline.ask("q", top_k=top_k)
 
 

@@ -186,7 +186,7 @@ async def _gathered(pipeline: Pipeline, questions: Sequence[str]) -> list[str]:
     return [result.answers[0].evidence.passage_id for result in results]
 
 
-def test_records_are_short_in_a_session_and_highlighted_in_a_notebook() -> None:
+def test_records_are_short_in_a_session() -> None:
     text = "<script>alert(1)</script> The Danube rises in the Black Forest. " + "Much more. " * 100
     start = text.index("Black")
     evidence = Evidence("d1", "Danube & co", text, start, start + 12, 1.0)
@@ -196,15 +196,7 @@ def test_records_are_short_in_a_session_and_highlighted_in_a_notebook() -> None:
     assert repr(result) == "AnswerSet('Where <b>?': 'Black Forest', 1 answers)"
     assert len(repr(Passage("d1", "Danube", text))) < 100
     assert len(repr(evidence)) < 100
-    shown = result._repr_html_()
-    assert "<mark>Black Forest</mark>" in shown
-    assert "&lt;script&gt;" in shown
-    assert "Danube &amp; co" in shown
-    assert "Where &lt;b&gt;?" in shown
-    assert "<script" not in shown
-    assert len(shown) < 1200
     nothing = AnswerSet("Where?", (answer,), 0.95, "v", {})
-    assert "no answer found (95%)" in nothing._repr_html_()
     assert repr(nothing) == "AnswerSet('Where?': no answer, 1 answers)"
     with Pipeline.from_texts(TEXTS, retriever="bm25", reader=False) as pipeline:
         assert repr(pipeline).endswith("3 passages, SparseRetriever, no reader)")

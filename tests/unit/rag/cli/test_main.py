@@ -267,7 +267,7 @@ def test_a_changed_folder_is_named_in_a_few_words(tmp_path: Path, capsys: pytest
     (files / "8.txt").write_text("Other text.")
     code, _, err = _run(capsys, *build)
     assert code == 4
-    assert "source.files: 1 gone (7.txt), 1 changed (8.txt))" in err
+    assert "source.files: others are 7.txt, 8.txt)" in err
     assert f"--update {index}" in err
     assert len(err) < 500
 

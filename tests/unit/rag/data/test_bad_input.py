@@ -72,37 +72,12 @@ def test_too_many_bad_records_stop_the_reading_early(tmp_path: Path) -> None:
     assert "--max-bad-share" in message
 
 
-def test_nothing_but_bad_records_is_refused_at_any_share(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="malformed JSON"):
-        list(read_documents(write(tmp_path / "c.jsonl", b"{\n{\n"), options=ANY_SHARE))
-
-
-def test_only_the_first_problems_are_shown(tmp_path: Path) -> None:
-    report = ReadReport()
-    options = ReadOptions(max_bad_share=1.0)
-    list(
-        read_documents(
-            write(tmp_path / "c.jsonl", b"\n".join([GOOD[0], *[b"{"] * 19])), options=options, report=report
-        )
-    )
-    assert len(report.problems) == 10
-    assert report.bad == 19
-    assert report.summary().endswith("… and 9 more")
-
-
 @pytest.mark.parametrize("data", [b"", b"\n\n  \n", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("name", ["c.jsonl", "c.tsv", "c.json", "c.txt", "wiki_00", "c"])
 def test_empty_files_are_refused(tmp_path: Path, data: bytes, name: str) -> None:
     path = write(tmp_path / name, data)
     with pytest.raises((DataError, ConfigError)):
         list(read_documents(path))
-
-
-def test_an_empty_file_among_others_is_reported(tmp_path: Path) -> None:
-    report = ReadReport()
-    paths = [write(tmp_path / "a.jsonl", b"\n".join(GOOD)), write(tmp_path / "b.jsonl", b"")]
-    assert len(list(read_documents(paths, report=report))) == 400
-    assert str(report.problems[0]) == f"{paths[1]}: no records in it"
 
 
 def test_windows_files_with_mark_and_line_ends(tmp_path: Path) -> None:
@@ -144,12 +119,6 @@ def test_broken_bytes_in_other_formats(tmp_path: Path) -> None:
 def test_truncated_json_is_refused_whole(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(DataError, match=r"c\.json"):
         list(read_documents(write(tmp_path / "c.json", data)))
-
-
-def test_the_same_folder_twice_is_duplicates(tmp_path: Path) -> None:
-    write(tmp_path / "c.jsonl", b"\n".join(GOOD))
-    with pytest.raises(DataError, match="duplicate id"):
-        list(read_documents([tmp_path, tmp_path]))
 
 
 @pytest.mark.parametrize(

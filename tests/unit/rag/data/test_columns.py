@@ -75,11 +75,6 @@ def test_a_table_without_header_says_so_and_is_not_swapped(tmp_path: Path) -> No
         assert "without a header" in caught.value.hint
 
 
-def test_a_column_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="two columns are called 'text'"):
-        read(tmp_path / "a.csv", "id,text,text\n1,a,b\n")
-
-
 def test_another_encoding_is_named(tmp_path: Path) -> None:
     table = "id;titel;text\n7;Köln;Köln liegt am Rhein.\n".encode("cp1252")
     with pytest.raises(DataError, match=r"(?s)not valid UTF-8.*encoding cp1252"):

@@ -1,5 +1,4 @@
 import bz2
-import csv
 import gzip
 import io
 import json
@@ -61,16 +60,6 @@ def test_truncated_compressed_files_are_refused(tmp_path: Path, compress, cut: f
     path = write(tmp_path / "cut.jsonl.gz", data[: int(len(data) * cut)])
     with pytest.raises(DataError, match=r"cut\.jsonl\.gz is damaged or truncated"):
         list(read_documents([path]))
-
-
-@pytest.mark.parametrize(
-    "compress", [gzip.compress, bz2.compress, zstandard.ZstdCompressor(write_checksum=True).compress]
-)
-def test_a_flipped_bit_in_a_compressed_file_is_refused(tmp_path: Path, compress) -> None:
-    data = bytearray(compress(jsonl({"id": str(i), "text": f"some text {i * 7919}"} for i in range(400))))
-    data[len(data) // 2] ^= 16
-    with pytest.raises(DataError):
-        list(read_documents([write(tmp_path / "flip.jsonl.gz", bytes(data))]))
 
 
 @pytest.mark.parametrize(
@@ -179,19 +168,6 @@ def test_a_broken_quote_is_refused_with_its_line(tmp_path: Path, stray: str) -> 
     assert "JSON lines" in caught.value.hint
 
 
-def test_lines_of_a_quoted_field_may_look_like_rows(tmp_path: Path) -> None:
-    texts = [
-        "Three rivers cross it:\nthe Rhine, the Main, the Danube.\nAll are navigable.",
-        "one",
-        'He "said"\na\tb',
-    ]
-    rows = [[str(n), f"T{n}", text] for n, text in enumerate(texts)]
-    for name, delimiter in (("a.csv", ","), ("b.tsv", "\t")):
-        with (tmp_path / name).open("w", newline="") as stream:
-            csv.writer(stream, delimiter=delimiter).writerows([["id", "title", "text"], *rows])
-        assert [d.text for d in read_documents(tmp_path / name)] == texts
-
-
 def test_a_table_that_was_never_quoted_keeps_its_quotes(tmp_path: Path) -> None:
     texts = [
         '"Plan A" was chosen over "Plan B"',
@@ -241,23 +217,6 @@ def test_beir_folder(tmp_path: Path) -> None:
     assert list(read_documents(tmp_path, format="beir")) == [Document("a", "T", "x")]
     with pytest.raises(DataError, match=r"format .beir"):
         list(read_documents(tmp_path / "qrels", format="beir"))
-
-
-def test_text_folders(tmp_path: Path) -> None:
-    write(tmp_path / "a" / "guide.md", "# The *Guide*\n\nBody.\n\n## Part\nMore.")
-    write(tmp_path / "a" / "sub" / "note.txt", "# not a heading\r\nplain")
-    write(tmp_path / "a" / ".hidden" / "x.txt", "hidden")
-    write(tmp_path / "a" / "picture.png", b"\x89PNG")
-    assert [(d.id, d.title, d.text) for d in read_documents(tmp_path / "a")] == [
-        ("guide.md", "The Guide", "The Guide\n\nBody.\n\nPart\n\nMore."),
-        ("sub/note.txt", "note", "# not a heading\nplain"),
-    ]
-    write(tmp_path / "b" / "guide.md", "text only")
-    ids = [document.id for document in read_documents([tmp_path / "a", tmp_path / "b"])]
-    assert ids == ["a/guide.md", "a/sub/note.txt", "b/guide.md"]
-    folder = write(tmp_path / "c" / "x.png", b"").parent
-    with pytest.raises(DataError, match="no file of any known format"):
-        read_documents(folder)
 
 
 def test_several_inputs_and_globs(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Data sets of the Hugging Face Hub, as a corpus and as questions: names, data files, errors, revisions."""
 
-import json
 import sys
 import types
 from pathlib import Path
@@ -37,9 +36,9 @@ def test_data_sets_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(read_documents("hf:owner/name:en:validation")) == [Document("1", "T", "a")]
     assert calls == [("owner/name", "en", "validation", True)]
     hub(monkeypatch, iter([{"text": "a"}]))
-    assert [d.id for d in read_documents("owner/name", format="hf")] == ["owner/name:1"]
+    assert [d.id for d in read_documents("hf:owner/name")] == ["owner/name:1"]
     hub(monkeypatch, {"test": iter([{"id": "s1", "question": "Where?"}])})
-    assert [q.id for q in read_questions("owner/squad", format="hf")] == ["s1"]
+    assert [q.id for q in read_questions("hf:owner/squad")] == ["s1"]
     hub(monkeypatch, {"test": iter([{"answers": ["a"]}])})
     with pytest.raises(DataError, match="hf:owner/nq: record 1: no question"):
         list(read_questions("hf:owner/nq"))
@@ -93,20 +92,6 @@ def test_a_folder_of_data_files_stands_for_a_data_set(tmp_path: Path) -> None:
     assert (source.name, source.split, source.sha256) == (str(folder), "dev", "")
 
 
-@pytest.mark.usefixtures("offline")
-def test_the_official_squad_file_in_a_repository(tmp_path: Path) -> None:
-    folder = tmp_path / "squad"
-    folder.mkdir()
-    inner = {"id": "s1", "question": "Where?", "answers": [{"text": "Smiljan", "answer_start": 18}]}
-    articles = [
-        {"title": "Nikola_Tesla", "paragraphs": [{"context": "Tesla was born in Smiljan.", "qas": [inner]}]}
-    ]
-    (folder / "dev.json").write_text(json.dumps({"version": "1.1", "data": articles}))
-    found = list(read_questions(f"hf:{folder}"))
-    assert [(q.id, q.answers) for q in found] == [("s1", ("Smiljan",))]
-    assert (found[0].gold[0].passage.title, found[0].answer_starts) == ("Nikola Tesla", (18,))
-
-
 def test_the_revision_of_a_data_set_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     api = types.SimpleNamespace(dataset_info=lambda name: types.SimpleNamespace(sha=f"sha of {name}"))
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(HfApi=lambda: api))
@@ -118,4 +103,3 @@ def test_the_revision_of_a_data_set_is_recorded(monkeypatch: pytest.MonkeyPatch)
         "sha256": "",
         "revision": "sha of owner/nq",
     }
-    assert QuestionSource.of_file("owner/nq:open:validation", format="hf") == source

@@ -39,7 +39,6 @@ def rivers(tmp_path: Path) -> Iterator[str]:
 
 def test_corpus_and_judged_questions_are_read(rivers: str) -> None:
     assert list(read_documents(rivers)) == [Document("d1", "", "It rises."), Document("d2", "", "It ends.")]
-    assert list(read_documents("rivers", format="irds")) == list(read_documents(rivers))
     judged = {"gold_passage_ids": ("d1",), "gold_are_alternatives": True, "gold_grades": {"d1": 2}}
     expected = Question("q1", "where does it rise", **judged)
     assert list(read_questions(f"{rivers}/test")) == [expected]

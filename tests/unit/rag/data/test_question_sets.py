@@ -111,6 +111,7 @@ def test_triviaqas_official_file_is_one_object(tmp_path: Path, indent: int | Non
 def test_what_squad_2_says_to_be_impossible() -> None:
     plain = {"question": "Who?", "answers": [], "is_impossible": True, "plausible_answers": [{"text": "x"}]}
     assert (question(plain).answers, question(plain).is_impossible) == ((), True)
+    assert [*question(plain).meta] == ["plausible_answers"]  # what is used is not named as unread
     copied = {"context": "C.", "title": "T", "question": "Who?", "answers": {"text": [], "answer_start": []}}
     assert question(copied).is_impossible
     assert not question(SQUAD).is_impossible

@@ -93,12 +93,6 @@ def test_dpr_training_list(tmp_path: Path) -> None:
     assert question.meta["hard_negative_ctxs"][0]["passage_id"] == "3"
 
 
-def test_dpr_results(tmp_path: Path) -> None:
-    ctxs = [{"id": "1", "title": "T", "text": "x", "score": "80.1", "has_answer": True}]
-    (question,) = read(tmp_path / "a.json", [{"question": "Q?", "answers": ["a"], "ctxs": ctxs}])
-    assert question.meta == {"ctxs": ctxs}
-
-
 def test_squad_agrees_with_the_corpus_of_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "squad.json"
     first, second = read(path, SQUAD)
@@ -151,13 +145,6 @@ def test_compressed_files_folders_and_standard_input(tmp_path: Path, monkeypatch
     stdin = io.BufferedReader(io.BytesIO(gzip.compress(b"Who?\nWhen?\n")))  # type: ignore[arg-type]
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stdin))
     assert [question.text for question in read_questions("-")] == ["Who?", "When?"]
-
-
-@pytest.mark.parametrize("name", ["q.json", "q.jsonl", "q.qa.csv", "questions"])
-def test_content_decides_over_the_name(tmp_path: Path, name: str) -> None:
-    lines = '{"question": "a?"}\n{"question": "b?"}\n'
-    assert [question.text for question in read(tmp_path / name, lines)] == ["a?", "b?"]
-    assert len(read(tmp_path / name, "[" + lines.replace("\n", ",", 1) + "]")) == 2
 
 
 @pytest.mark.parametrize(

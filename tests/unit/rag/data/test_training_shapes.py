@@ -101,7 +101,7 @@ def test_what_fid_says_of_its_passages_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", ["7\t8", f"{ASKED}\t['a forest']", f"7\t{ASKED}"])
 def test_a_table_of_something_else_is_no_training_file(tmp_path: Path, row: str) -> None:
-    with pytest.raises(DataError, match="no training examples: its first row is"):
+    with pytest.raises(DataError, match="no question with a positive passage"):
         list(read_examples(write(tmp_path, "a.tsv", row + "\n")))
 
 

@@ -19,7 +19,7 @@ from rag.data.documents.limits import Limits
 from rag.data.documents.read import convert_files, file_id
 from rag.data.files.sources import ReadOptions
 from rag.data.records import ReadReport
-from rag.data.split import SplitOptions, split_documents
+from rag.data.split import split_documents
 from tests import document_makers as make
 
 ENCRYPTED_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99 + "EncryptedPackage".encode("utf-16-le")
@@ -242,11 +242,3 @@ def test_ids_of_files_differ_and_have_no_white_space() -> None:
     assert len(set(ids)) == len(names)
     assert not any(character.isspace() for name in ids for character in name)
     assert all(name.encode() for name in ids)
-
-
-@pytest.mark.parametrize("mode", ["sections", "words100", "none"])
-def test_every_way_to_split_keeps_the_file(mode: str, tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("# A\n\nOne. Two.\n\n## B\n\nThree.")
-    passages = list(split_documents(read_documents(tmp_path / "a.md"), SplitOptions(mode=mode)))
-    assert all(p.location is not None and p.location.path == "a.md" for p in passages)
-    assert [p.title for p in passages] == (["A", "A › B"] if mode == "sections" else ["A"] * len(passages))

@@ -54,12 +54,6 @@ def test_a_shape_without_geometry_is_read() -> None:
     assert convert(saved(show), "a.pptx").text == "Plan\n\nIts text.\n\nOf a group."
 
 
-def test_a_damaged_attachment_does_not_cost_the_message() -> None:
-    broken = make.archive({"word/document.xml": b"<x/>"})
-    converted = convert(make.mail([("p", "Hello.")], attachments={"a.docx": broken}), "a.eml")
-    assert converted.text.endswith("Hello.\n\na.docx\n\n(not read: broken file)")
-
-
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("line", ["tags: [a]", "date: 2024-02-30"])
 def test_front_matter_of_windows_and_with_a_date_that_is_none(end: str, line: str) -> None:
@@ -90,10 +84,6 @@ def test_headings_that_look_like_navigation_stay(heading: str) -> None:
     logo = '<header class="site-header"><h2><a href="/">The logo</a></h2><a href="a">Page</a></header>'
     converted = convert(f"<html><body>{logo}{body}{menu}</body></html>".encode(), "a.html")
     assert converted.text == "Guide\n\nPart\n\nIts text, as long as a text is."
-
-
-def test_a_text_about_pdf_is_no_pdf() -> None:
-    assert convert(b"A file begins with %PDF-1.7 there.", "a.md").text == "A file begins with %PDF-1.7 there."
 
 
 @pytest.mark.parametrize("header", ["From: <@", 'From: ""@', "To: " + "(" * 300])
