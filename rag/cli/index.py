@@ -1,6 +1,5 @@
 """`rag index`: corpus → passages → embeddings → FAISS → BM25 → manifest."""
 
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,7 +19,6 @@ from rag.cli.options import (
 
 _ENCODER, _UPDATES = "Encoder", "Updates"
 _UPDATES_READ = ("format", "strict", "max_bad_share")  # options of reading that may differ in an update
-_SAMPLE = 200  # passages by which their language is judged
 _WORTH_TEACHING = 500  # passages: the fewest from which an encoder was seen to learn
 _SETTINGS = {
     **options_of(
@@ -131,19 +129,13 @@ def index(
         typer.echo("nothing to do: the index was complete, and neither files nor settings have changed")
     if until is None:
         from indexers.index import Index
-        from rag.data.sentences import looks_english
+        from rag.data.sentences import language_notice
 
         with Index.open(place) as opened:
             typer.echo(opened.describe())
-            sample = (passage.text for passage in islice(opened.passages, _SAMPLE))
-            is_english = encoder is not None or looks_english(sample)
+            notice = "" if encoder else language_notice(passage.text for passage in opened.passages)
             many = "dense" in opened.parts and len(opened.passages) >= _WORTH_TEACHING
-        if not is_english:
-            typer.echo(
-                "few of its words are English, and encoder and reader are: name others with --encoder here "
-                "and with --reader when asking"
-            )
-        typer.echo(f'\nask it: rag ask "…" --index {place}')
+        typer.echo(f'{notice}\nask it: rag ask "…" --index {place}')
         if encoder is None and many:
             typer.echo(f"unlike Wikipedia? teach the encoder: rag adapt --index {place} --out …")
     else:

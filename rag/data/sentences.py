@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 Spans = tuple[tuple[int, int], ...]
 
@@ -116,10 +117,13 @@ def sentence_spans(text: str) -> Spans:
     return align_sentences(text, split_sentences(text)) or ((0, len(text)),)
 
 
-def looks_english(texts: Iterable[str]) -> bool:
-    """Whether frequent English words are at least 3 % of a sample's words; True of fewer than 100 words.
+def language_notice(texts: Iterable[str], sample: int = 200) -> str:
+    """A sentence for people whose corpus does not look English, as encoder and reader are; else "".
 
-    English prose has 15 to 20 %, other languages below 2 %.
+    It does if frequent English words are 3 % of a sample's words, or these are fewer than 100. English prose
+    has 15 to 20 %, other languages below 2 %.
     """
-    words = re.findall(r"[^\W\d_]+", " ".join(texts).lower())
-    return len(words) < 100 or sum(word in _FREQUENT for word in words) >= 0.03 * len(words)
+    words = re.findall(r"[^\W\d_]+", " ".join(islice(texts, sample)).lower())
+    if len(words) < 100 or sum(word in _FREQUENT for word in words) >= 0.03 * len(words):
+        return ""
+    return "few of its words are English, as encoder and reader are: name others, --encoder here and --reader"

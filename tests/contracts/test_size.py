@@ -12,8 +12,8 @@ CEILINGS = {
     "rag/adaptation": (489, 400),
     "rag/bench": (1450, 1300),
     "rag/cli": (2120, 1300),
-    "rag/core": (1550, 900),
-    "rag/data": (6830, 5000),
+    "rag/core": (1440, 900),
+    "rag/data": (6820, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2440, 1900),
     "rag/integrations": (350, 350),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (8040, 6600),
     "retrievers": (8790, 6600),
     "serve": (3200, 2600),
-    "tests": (31100, 24000),
+    "tests": (30910, 24000),
 }
 
 
