@@ -118,7 +118,7 @@ def claim(
     atomic_write_json(path, wanted)
 
 
-def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> str:
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], *, prefix: str = "") -> str:
     """Describe for a message where two nested mappings differ; "" if they do not.
 
     Example:
@@ -127,11 +127,11 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str
         >>> differences({"files": [{"name": "a.md"}]}, {"files": [{"name": "b.md"}]})
         'files: others are a.md, b.md'
     """
-    changed = []
+    changed = list[str]()
     for key in sorted({*found, *wanted}):
         before, after = found.get(key), wanted.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            changed += filter(None, [differences(before, after, f"{prefix}{key}.")])
+            changed += filter(None, [differences(before, after, prefix=f"{prefix}{key}.")])
         elif before != after and isinstance(before, list) and isinstance(after, list):
             either = {*map(str, before)} ^ {*map(str, after)}
             others = [one for one in (*before, *after) if str(one) in either]
