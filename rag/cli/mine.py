@@ -25,7 +25,7 @@ _SETTINGS = {
     **options_of(MiningSettings, "source", panel=SEARCH),
     **options_of(
         MiningSettings,
-        *("per_question", "margin", "answer_filter", "weak_positives", "seed"),
+        *("per_question", "margin", "weak_positives", "seed"),
         panel="Selection",
     ),
 }

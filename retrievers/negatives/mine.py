@@ -260,7 +260,7 @@ class Miner:
             scores = self._scores(vector, [proposal.row for proposal in proposals])
             positive = self._positive_score(example, rows, vector)
             proposals = below_margin(proposals, scores, positive, settings.margin, removed)
-        matcher = answer_matcher(example.answers, example.answer_mode) if settings.answer_filter else None
+        matcher = answer_matcher(example.answers, example.answer_mode)
         texts = [passage.text for passage in example.positives]
         allowed = NegativeFilter(matcher, rows, texts, removed)
         negatives = tuple(islice(self._accepted(proposals, allowed.accepts), settings.per_question))

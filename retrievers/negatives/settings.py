@@ -17,7 +17,6 @@ class MiningSettings(Config):
         source: what proposes candidates: BM25, the index's model, or both, taken in turns by rank.
         first_rank, last_rank: candidates are the hits of these ranks, 1-based, both included.
         per_question: maximum number of negatives per question.
-        answer_filter: leave out passages that contain an answer.
         margin: keep only passages that the model scores below this share of the positive's score; None keeps
             all.
         weak_positives: where no gold passage is known, take the best of the first 100 hits that
@@ -34,7 +33,6 @@ class MiningSettings(Config):
     first_rank: int = Field(default=1, ge=1)
     last_rank: int = Field(default=100, ge=1)
     per_question: int = Field(default=10, ge=1)
-    answer_filter: bool = True
     margin: float | None = Field(default=None, gt=0, le=1)
     weak_positives: bool = True
     seed: int = Field(default=DEFAULT_SEED, ge=0)

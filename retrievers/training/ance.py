@@ -4,27 +4,30 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from rag.core.errors import ConfigError
+from rag.training.config import RefreshedConfig
 from rag.training.refresh import Refresh
 from rag.training.run import Method
 from retrievers.training.ance_refresher import negatives_refresher, take_up_negatives
 from retrievers.training.bi_encoder import snapshot_writer
-from retrievers.training.config import ContrastiveConfig, MinedConfig
+from retrievers.training.config import ContrastiveConfig
 from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.recipe import BiEncoderRun, contrastive_batches, examples_key, train_bi_encoder
 
 
-class AnceTrainConfig(ContrastiveConfig, MinedConfig):
+class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
     """Settings of `rag train ance`.
 
     Attributes:
         index: its passages are encoded again at every refresh.
         loss: "pairwise" scores each positive against its own mined passages only, as published; "in_batch"
             adds all other passages of the batch.
+        depth: number of passages retrieved for each question.
+        kept: maximum number of these that become negatives of the question, best first.
     """
 
     recipe: ClassVar[str] = "ance"
@@ -32,10 +35,15 @@ class AnceTrainConfig(ContrastiveConfig, MinedConfig):
 
     index: Path
     loss: Literal["pairwise", "in_batch"] = "pairwise"
+    depth: int = Field(default=200, ge=1)
+    kept: int = Field(default=100, ge=1)
 
     @model_validator(mode="after")
     def _cross_check_ance(self) -> "AnceTrainConfig":
-        self._check_drawn(self.hard_negatives)
+        if self.depth < self.kept:
+            raise ValueError(f"kept ({self.kept}) is more than depth ({self.depth}): raise depth")
+        if not 1 <= self.hard_negatives <= self.kept:
+            raise ValueError(f"hard_negatives ({self.hard_negatives}) are drawn from kept ({self.kept})")
         if self.pooling == "tokens":
             raise ValueError("pooling=tokens: negatives are mined with one vector per passage")
         if self.keeps_index:

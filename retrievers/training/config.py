@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from rag.config import Config
 from rag.data.examples import Needed
-from rag.training.config import RefreshedConfig, TrainConfig
+from rag.training.config import TrainConfig
 
 SEARCHED = ("mrr", "top1", "top5", "top20", "top100")
 
@@ -237,25 +237,3 @@ class CorpusConfig(TrainConfig):
     batch_size: int = Field(default=128, ge=1)
     min_words: int = Field(default=4, ge=1)
     split: Literal["words100", "none"] = "words100"
-
-
-class MinedConfig(RefreshedConfig):
-    """Settings of recipes whose negatives are mined anew, during training, with the model itself.
-
-    Attributes:
-        depth: number of passages retrieved for each question.
-        kept: maximum number of these that become negatives of the question, best first.
-    """
-
-    depth: int = Field(default=200, ge=1)
-    kept: int = Field(default=100, ge=1)
-
-    @model_validator(mode="after")
-    def _cross_check_mined(self) -> Self:
-        if self.depth < self.kept:
-            raise ValueError(f"kept ({self.kept}) is more than depth ({self.depth}): raise depth")
-        return self
-
-    def _check_drawn(self, hard_negatives: int) -> None:
-        if not 1 <= hard_negatives <= self.kept:
-            raise ValueError(f"hard_negatives ({hard_negatives}) are drawn from kept ({self.kept})")

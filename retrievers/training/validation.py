@@ -34,7 +34,6 @@ TOP_KS = (1, 5, 20, 100)
 POOL_NEGATIVES, POOL_QUESTIONS = 30, 10_000  # as in the published average rank
 _DEPTH = TOP_KS[-1]
 _BLOCK = 4096  # passages encoded and searched at once
-_SHOWN = 3
 
 
 def pool_rank(encoder: TextEncoder, examples: Sequence[Example]) -> float:
@@ -100,26 +99,23 @@ class CorpusSearch:
         self.examples = list(examples)
         self._corpus = corpus
         self._right = right_rows(CorpusTexts(corpus) if texts is None else texts, examples)
-        missing = [e for e, rows in zip(examples, self._right, strict=True) if not rows]
-        self.missing = len(missing)
+        lost = [example for example, rows in zip(examples, self._right, strict=True) if not rows]
+        self.missing = len(lost)
         self.kind: Literal["positive", "answer"] = "positive"
-        shown = ", ".join(
-            repr((example.positives[0].title if example.positives else "") or example.id)
-            for example in missing[:_SHOWN]
-        )
-        where = f"{len(missing)} of {len(examples)} held-out questions have no positive in the corpus"
-        if 2 * len(missing) > len(examples):
-            if not all(example.answers for example in examples):
+        if lost:
+            title = next((passage.title for passage in lost[0].positives[:1]), "") or lost[0].id
+            where = (
+                f"{len(lost)} of {len(examples)} held-out questions have no positive in the corpus "
+                f"(the first: {title!r})"
+            )
+            self.kind = "answer" if 2 * len(lost) > len(examples) else "positive"
+            if self.kind == "answer" and not all(example.answers for example in examples):
                 raise DataError(
-                    f"{where} (the first: {shown}), and they have no answers to judge passages by",
+                    f"{where}, and they have no answers to judge passages by",
                     hint="index the passages the training file was made from (--split none keeps them whole)",
                 )
-            self.kind = "answer"
-        if missing:
-            judged = (
-                ": passages are judged by answers" if self.kind == "answer" else ": those count as not found"
-            )
-            get_logger(__name__).warning("%s (the first: %s)%s", where, shown, judged)
+            judged = {"answer": "passages are judged by answers", "positive": "those count as not found"}
+            get_logger(__name__).warning("%s: %s", where, judged[self.kind])
         self._rows = self._pool(limit, seed)
 
     def __len__(self) -> int:

@@ -26,9 +26,9 @@ CEILINGS = {
     "rag/training": (2030, 1400),
     "indexers": (5210, 4400),
     "readers": (8040, 6600),
-    "retrievers": (8790, 6600),
+    "retrievers": (8770, 6600),
     "serve": (3200, 2600),
-    "tests": (30910, 24000),
+    "tests": (30860, 24000),
 }
 
 

@@ -231,16 +231,6 @@ def test_a_vector_a_token_is_exact(folders: tuple[Path, Path], tmp_path: Path, s
             assert_same(found, (float(loss.detach()), wanted))
 
 
-def test_the_cache_replays_dropout_of_token_vectors(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(model_module, "_CPU_CHUNK", (3, 1 << 62))
-    batch = make_batch(8)
-    kept, again = (late_interaction(World.single("cpu"), folders[0], batch, c, 0.3) for c in (None, 3))
-    assert kept[0] == again[0]
-    assert all(torch.equal(kept[1][name], again[1][name]) for name in kept[1])
-
-
 def test_processes_talk_twice_a_step_however_many_chunks_there_are(
     folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

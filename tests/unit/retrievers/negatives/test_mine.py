@@ -98,7 +98,7 @@ def test_positives_are_found_in_every_way(index_dir, questions, tmp_path):
 
 
 def test_provenance_is_that_of_the_searches(index_dir, questions, tmp_path, encoder):
-    settings = MiningSettings(source="both", first_rank=2, last_rank=6, answer_filter=False)
+    settings = MiningSettings(source="both", first_rank=2, last_rank=6)
     mine(index_dir, questions, tmp_path / "out.json", settings)
     with Index.open(index_dir) as index:
         for example in mined(tmp_path / "out.json").values():

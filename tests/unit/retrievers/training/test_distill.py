@@ -71,7 +71,7 @@ def test_margins_are_the_double_sum() -> None:
 
 
 def aimed(seed: int) -> Any:
-    """A batch whose questions have lists with targets; the first two have no positive."""
+    """A batch whose questions have lists with targets."""
     batch = make_batch(seed, negatives=2)
     draw = np.random.default_rng(seed)
     questions, passages = batch.ignored.shape
@@ -79,8 +79,7 @@ def aimed(seed: int) -> Any:
         draw.random((questions, passages)) < 0.4, draw.normal(size=(questions, passages)), np.nan
     )
     targets[np.arange(questions), batch.positives] = 1.5
-    positives = np.where(np.arange(questions) < 2, -1, batch.positives)
-    return replace(batch, positives=positives, targets=targets.astype(np.float32))
+    return replace(batch, targets=targets.astype(np.float32))
 
 
 @pytest.mark.parametrize(("size", "chunk", "shared"), [(1, 3, False), (2, 2, True)])

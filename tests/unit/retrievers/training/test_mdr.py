@@ -9,14 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch.nn.functional import layer_norm
-from transformers import AutoModel
 
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.config import load_config
 from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Example
@@ -30,8 +26,6 @@ from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.mdr import MdrTrainConfig, index_step, train_mdr
 from retrievers.training.momentum import MomentumQueue
 from retrievers.training.step import contrastive_step
-from tests.published import published_encoder
-from tests.tiny_reader import tiny_roberta_tokenizer
 from tests.unit.retrievers.conftest import cipher_examples
 
 _SMALL: dict[str, Any] = {
@@ -128,41 +122,6 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     assert right_paths(three.out / "index", bridges) > shares[1]  # the vectors are the index's, as before
     newest = sorted((three.out / "checkpoints").iterdir())[-1]
     assert "index_version" in (newest / "state.json").read_text()  # the index may not change
-
-
-def test_the_published_head_is_trained_in_both_stages(tmp_path: Path, bridges: Path) -> None:
-    """LayerNorm(Linear(first token)) of a RoBERTa; the second stage goes on with the layers of the first."""
-    start = published_encoder(tmp_path / "roberta", "roberta-base")
-    tiny = {
-        "projection_dim": 32, "question_tokens": 16, "passage_tokens": 24, "query_tokens": 40, "epochs": 1,
-        "precision": "fp32", "batch_size": 16, "hard_negatives": 0, "validation_fraction": 0.1, "threads": 1,
-    }  # fmt: skip
-    stages = []
-    for stage, given in enumerate([{}, {"negatives": "index", "shared": False, "index": tmp_path / "index"}]):
-        named = {"question_encoder": str(stages[0] if stages else start), "train_files": (bridges,)}
-        config = load_config(
-            MdrTrainConfig, "mdr-hotpot", overrides={**tiny, "out": tmp_path / f"{stage}", **named, **given}
-        )
-        stages.append(train_mdr(config))
-        encoder = BiEncoder.load(stages[-1], precision="fp32")
-        if not stage:
-            settings = BuildSettings(probes=4)
-            build_index(passages_of(bridges), tmp_path / "index", encoder=encoder, settings=settings)
-    layers = [load_file(file) for file in sorted(stages[0].glob("*_*/model.safetensors"))]
-    tokens = tiny_roberta_tokenizer()(["who wrote the river"], return_tensors="pt")
-    encoder = BiEncoder.load(stages[0], precision="fp32")
-    with torch.no_grad():
-        hidden = AutoModel.from_pretrained(stages[0])(**tokens)[0][:, 0]
-        for layer in layers:
-            (kind,) = {name.partition(".")[0] for name in layer}
-            weight, bias = layer[f"{kind}.weight"], layer[f"{kind}.bias"]
-            linear = weight.ndim == 2
-            hidden = hidden @ weight.T + bias if linear else layer_norm(hidden, (32,), weight, bias)
-    assert [tensor.ndim for layer in layers for name, tensor in layer.items() if "weight" in name] == [2, 1]
-    found = encoder.encode_questions(["who wrote the river"])
-    assert found == pytest.approx(hidden.numpy(), abs=1e-4)
-    published = load_config(MdrTrainConfig, "mdr-hotpot", overrides={"out": "o", "train_files": ["t"]})
-    assert (published.pooling, published.projection_dim, published.projection_norm) == ("cls", 768, True)
 
 
 def test_a_run_killed_between_saves_goes_on_with_the_same_queue(
