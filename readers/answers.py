@@ -14,13 +14,13 @@ def counts_scores(reader: object) -> bool:
     return getattr(settings, "marginal", None) is not None or getattr(settings, "score_weight", 0.0) > 0.0
 
 
-def search_scores(reader: object, found: RankedPassages) -> list[float]:
+def search_scores(reader: object, retrieved: RankedPassages) -> list[float]:
     """The score of each passage to give to a reader.
 
     A reader that uses retrieval scores gets the first-stage ones: a re-ranker's are on another scale.
     """
     counts = counts_scores(reader)
-    return [(hit.first_stage if counts and hit.first_stage else hit).score for hit, _ in found]
+    return [(hit.first_stage if counts and hit.first_stage else hit).score for hit, _ in retrieved]
 
 
 def read_answers(
@@ -43,7 +43,7 @@ def read_answers(
     of_paths = [any(len(path) > 1 for path in own) for own in paths]
     read: dict[int, AnswerSet] = {}
     for several in (False, True):
-        numbers = [n for n, found in enumerate(retrieved) if found and of_paths[n] == several]
+        numbers = [n for n, own in enumerate(retrieved) if own and of_paths[n] == several]
         if not numbers:
             continue
         texts = [questions[n] for n in numbers]

@@ -94,16 +94,16 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
         ArtifactError: it is damaged, of another format version, or of another kind of reader.
     """
     data, path = read_reader_file(folder), folder / READER_FILE
-    wanted = kind.model_fields["kind"].default
-    found = (data.get("kind", wanted), data.get("format_version"))
-    if found[0] != wanted:
+    expected = kind.model_fields["kind"].default
+    name, version = data.get("kind", expected), data.get("format_version")
+    if name != expected:
         raise ArtifactError(
-            f"{folder} is a reader of kind {found[0]!r}, expected {wanted!r}",
-            hint=f"give a folder of kind {wanted!r}: `rag train --help` lists what each recipe makes",
+            f"{folder} is a reader of kind {name!r}, expected {expected!r}",
+            hint=f"give a folder of kind {expected!r}: `rag train --help` lists what each recipe makes",
         )
-    if found[1] != FORMAT_VERSION:
+    if version != FORMAT_VERSION:
         raise ArtifactError(
-            f"{path}: format version {found[1]!r}, not {FORMAT_VERSION}",
+            f"{path}: format version {version!r}, not {FORMAT_VERSION}",
             hint="it was written by another program or version: copy or train the folder again",
         )
     try:
@@ -129,9 +129,9 @@ def check_files(manifest: Manifest, folder: Path) -> None:
     """
     check_present(manifest.checksums, folder)
     for name, expected in manifest.checksums.items():
-        if (found := sha256_file(folder / name)) != expected:
+        if (actual := sha256_file(folder / name)) != expected:
             raise MismatchedArtifactError(
-                f"{folder / name} has sha256 {found}, {READER_FILE} names {expected}",
+                f"{folder / name} has sha256 {actual}, {READER_FILE} names {expected}",
                 hint="the file is damaged or belongs to another reader: copy the folder again",
             )
 

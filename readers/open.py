@@ -76,12 +76,12 @@ def reader_kind(source: str | Path | None) -> str:
     folder = Path(source)
     if (folder / READER_FILE).exists():
         return _named(folder)
-    found = _architectures(source)
+    names = _architectures(source)
     for name, kind in KINDS.items():
-        if any(architecture.endswith(kind.architectures) for architecture in found if kind.architectures):
+        if any(architecture.endswith(kind.architectures) for architecture in names if kind.architectures):
             return name
     raise ArtifactError(
-        f"{source}: no reader: found {', '.join(found) or 'a model without a named architecture'}, expected "
+        f"{source}: no reader: found {', '.join(names) or 'a model without a named architecture'}, expected "
         + "; or ".join(kind.describe for kind in KINDS.values()),
         hint="a bare encoder becomes a reader by `rag train reader --from …`",
     )
@@ -102,23 +102,23 @@ def open_reader(
         ArtifactError: there is no reader, or its files are damaged.
         ConfigError: unknown settings, or values that do not fit.
     """
-    kind, (place, given) = reader_kind(source), _split(source)
-    if given and kind != "llm":
+    kind, (place, options) = reader_kind(source), _split(source)
+    if options and kind != "llm":
         raise ConfigError(
             f"{source}: settings after # are for language models, found a reader of the kind {kind}",
             hint="leave them out; such a reader's settings stand in its reader.json",
         )
-    if given:
-        source, settings = place, {**parse_overrides(given.split(",")), **settings}
+    if options:
+        source, settings = place, {**parse_overrides(options.split(",")), **settings}
     load: Callable[..., Reader] = resolve_name(KINDS[kind].opener)
     return load(source, precision=precision, device=device, **settings)
 
 
 def _split(source: str | Path | None) -> tuple[str | Path, str]:
     """A folder or name, and the settings written after it."""
-    place, mark, given = str(source or "").partition("#")
+    place, mark, options = str(source or "").partition("#")
     is_plain = not mark or Path(str(source)).exists() or str(source).startswith(_SCHEMES)
-    return (source or "", "") if is_plain else (place, given)
+    return (source or "", "") if is_plain else (place, options)
 
 
 def _named(folder: Path) -> str:

@@ -52,18 +52,18 @@ def check_request(questions: Sequence[str], passages: PassageLists, scores: Scor
             f"{len(questions)} questions, {len(passages)} lists of passages, {len(scores)} lists of scores: "
             "expected one of each per question"
         )
-    for question, found, given in zip(questions, passages, scores, strict=True):
+    for question, own, ranks in zip(questions, passages, scores, strict=True):
         if not question.strip():
             raise DataError("a question is blank")
         if len(question) > MAX_QUESTION_CHARS:
             raise DataError(
                 f"a question has {len(question)} characters, at most {MAX_QUESTION_CHARS} are accepted"
             )
-        if len(found) != len(given):
+        if len(own) != len(ranks):
             raise ConfigError(
-                f"{len(found)} passages but {len(given)} scores for the question {question[:60]!r}"
+                f"{len(own)} passages but {len(ranks)} scores for the question {question[:60]!r}"
             )
-        check_lengths(found)
+        check_lengths(own)
 
 
 def readable(passage: Passage) -> Passage:

@@ -26,15 +26,15 @@ def find_span(answer: str, text: str) -> tuple[int, int] | None:
         >>> find_span("1 , 000 sao", "1,000 São Paulo"), find_span("art", "The party began.")
         ((0, 9), None)
     """
-    wanted = [_folded(found[0]) for found in _TOKEN.finditer(answer)]
-    if not wanted or not _folded(text).count(wanted[0]):
+    sought = [_folded(token[0]) for token in _TOKEN.finditer(answer)]
+    if not sought or not _folded(text).count(sought[0]):
         return None
     tokens = list(_TOKEN.finditer(text))
     words = [_folded(token[0]) for token in tokens]
     spans = [
-        (tokens[at].start(), tokens[at + len(wanted) - 1].end())
-        for at in range(len(words) - len(wanted) + 1)
-        if words[at : at + len(wanted)] == wanted
+        (tokens[at].start(), tokens[at + len(sought) - 1].end())
+        for at in range(len(words) - len(sought) + 1)
+        if words[at : at + len(sought)] == sought
     ]
     exact = (span for span in spans if text[slice(*span)] == answer)
     return next(exact, spans[0] if spans else None)
@@ -48,12 +48,12 @@ def share_of_words(answer: str, texts: Iterable[str]) -> float:
         0.6666666666666666
     """
     words = _words(answer) - _FUNCTION_WORDS
-    known = {word for text in texts for word in _words(text)}
-    return len(words & known) / len(words) if words else 1.0
+    present = {word for text in texts for word in _words(text)}
+    return len(words & present) / len(words) if words else 1.0
 
 
 def _words(text: str) -> set[str]:
-    return {word for found in _TOKEN.finditer(text) if (word := _folded(found[0])).isalnum()}
+    return {word for token in _TOKEN.finditer(text) if (word := _folded(token[0])).isalnum()}
 
 
 def _folded(text: str) -> str:

@@ -72,12 +72,12 @@ class FastSpanModel(LogitsModel):
         hidden = self.encoder.embed(packed)  # (T, H)
         if skim is None or self._skim_head is None:
             hidden = self.encoder.layers(hidden, packed, 0, self.encoder.depth)
-            found = self._heads.read_out(hidden, hidden[packed.starts()])
+            logits = self._heads.read_out(hidden, hidden[packed.starts()])
             padded = {}
             for name in ("start", "end"):
                 padded[name] = torch.zeros(mask.shape)
-                padded[name][mask] = getattr(found, name)
-            return found._replace(**padded)
+                padded[name][mask] = getattr(logits, name)
+            return logits._replace(**padded)
         hidden = self.encoder.layers(hidden, packed, 0, self.skim_layer)
         early = torch.full(mask.shape, float("-inf"))
         early[mask] = self._skim_head(hidden).squeeze(-1)
@@ -89,11 +89,11 @@ class FastSpanModel(LogitsModel):
         if chosen.any():
             packed, mine = packed.keep(chosen)
             hidden = self.encoder.layers(hidden[mine], packed, self.skim_layer, self.encoder.depth)
-            found = self._heads.read_out(hidden, hidden[packed.starts()])
+            logits = self._heads.read_out(hidden, hidden[packed.starts()])
             places = mask & chosen[:, None]
-            start[places], end[places] = found.start, found.end
-            if found.relevance is not None and found.words is not None:
-                relevance[chosen], words[chosen] = found.relevance, found.words
+            start[places], end[places] = logits.start, logits.end
+            if logits.relevance is not None and logits.words is not None:
+                relevance[chosen], words[chosen] = logits.relevance, logits.words
         return Logits(start, end, relevance, words, skims)
 
     @property

@@ -73,20 +73,20 @@ def score_rows(
     words = np.full((count, 2), -np.inf, np.float32)
     glued = None if continues is None else torch.from_numpy(continues)
 
-    def use(part: list[int], ids: torch.Tensor, text: torch.Tensor, found: Logits) -> None:
-        start, end = found.start.float().cpu(), found.end.float().cpu()
+    def use(part: list[int], ids: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
+        start, end = logits.start.float().cpu(), logits.end.float().cpu()
         inside = torch.zeros_like(text) if glued is None else glued[ids] & text
         last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
         best = best_spans(start, end, text & ~inside, text & last_of_word, longest, most)
         spans[part], starts[part], ends[part] = (tensor.numpy() for tensor in best)
         place = layout.template.cls_position
         nulls[part] = (start[:, place] + end[:, place]).numpy()
-        if found.relevance is not None:
-            relevances[part] = found.relevance.float().cpu().numpy()
-        if found.words is not None:
-            words[part] = 2.0 * found.words.float().cpu().numpy()  # once as a start and once as an end logit
-        if found.skim is not None:
-            skims[part] = found.skim.numpy()
+        if logits.relevance is not None:
+            relevances[part] = logits.relevance.float().cpu().numpy()
+        if logits.words is not None:
+            words[part] = 2.0 * logits.words.float().cpu().numpy()  # once as a start and once as an end logit
+        if logits.skim is not None:
+            skims[part] = logits.skim.numpy()
 
     map_rows(model, layout, rows, use, floors=floors, device=device)
     return RowScores(spans, starts, ends, nulls, relevances, words, skims)

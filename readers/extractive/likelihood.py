@@ -47,12 +47,12 @@ def span_log_likelihood(
     rows = [row for row in everything.rows if spans[row.group]]
     of_rows = np.full((len(rows), 3), -np.inf)  # answers, all starts, all ends
 
-    def use(part: list[int], _: torch.Tensor, text: torch.Tensor, found: Logits) -> None:
+    def use(part: list[int], _: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
         allowed = text.clone()
         allowed[:, reader.layout.template.cls_position] = True
-        start, end = (logits.double().cpu() for logits in (found.start, found.end))
-        for side, logits in ((1, start), (2, end)):
-            of_rows[part, side] = logits.masked_fill(~allowed, float("-inf")).logsumexp(1).numpy()
+        start, end = logits.start.double().cpu(), logits.end.double().cpu()
+        for side, own in ((1, start), (2, end)):
+            of_rows[part, side] = own.masked_fill(~allowed, float("-inf")).logsumexp(1).numpy()
         for place, number in enumerate(part):
             row = rows[number]
             shift = row.text_from - row.first_token
@@ -111,4 +111,4 @@ class ReaderRelevance:
 
 
 def _by_question(values: Float64, passages: PassageLists) -> list[Float64]:
-    return np.split(values, np.cumsum([len(found) for found in passages])[:-1])
+    return np.split(values, np.cumsum([len(own) for own in passages])[:-1])

@@ -87,8 +87,8 @@ class LogitsModel(nn.Module):
         skim: Skim | None = None,
     ) -> Logits:
         """Logits of R rows from (R, L) int64 tensors; `skim` is for networks with an early head."""
-        found: Logits = self(input_ids, attention_mask, token_types)
-        return found
+        logits: Logits = self(input_ids, attention_mask, token_types)
+        return logits
 
 
 class Heads(NamedTuple):

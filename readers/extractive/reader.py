@@ -124,8 +124,8 @@ class ExtractiveReader:
         rows = self.rows(questions, passages, best)
         ranked = read_waves(rows, scores, settings, self.calibration, self.score_rows, depth=self.model.depth)
         return [
-            each.result(question, own, given, likelihoods(each, self.calibration), n_best)
-            for each, question, own, given in zip(ranked, questions, passages, scores, strict=True)
+            each.result(question, texts, ranks, likelihoods(each, self.calibration), n_best)
+            for each, question, texts, ranks in zip(ranked, questions, passages, scores, strict=True)
         ]
 
     def score(self, questions: Sequence[str], passages: PassageLists) -> tuple[PassageRows, RowScores]:
@@ -177,8 +177,8 @@ def _unique_passages(
     seen: dict[tuple[str, str], int] = {}
     unique: list[Passage] = []
     pairs: list[Pair] = []
-    for question, found in enumerate(passages):
-        for place, passage in enumerate(found):
+    for question, own in enumerate(passages):
+        for place, passage in enumerate(own):
             if places is not None and place not in places[question]:
                 continue
             key = (passage.title, passage.text)

@@ -67,10 +67,10 @@ def read_waves(
             break
         floors = None if drop is None else best_skim[owner[part]] - np.float32(drop)
         scores = score([rows.rows[i] for i in part], floors)
-        kept = np.ones(len(part), bool) if floors is None else scores.skims >= floors
+        stays = np.ones(len(part), bool) if floors is None else scores.skims >= floors
         np.maximum.at(best_skim, owner[part], scores.skims)
-        layers[part] = np.where(kept, depth, settings.skim_layer)
-        parts.append((part[kept], scores.take(np.nonzero(kept)[0])))
+        layers[part] = np.where(stays, depth, settings.skim_layer)
+        parts.append((part[stays], scores.take(np.nonzero(stays)[0])))
         numbers = np.concatenate([part for part, _ in parts])
         everything = RowScores.joined([scores for _, scores in parts])
         for question in np.unique(owner[part]).tolist():
