@@ -45,11 +45,13 @@ def present(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
     Args:
         result: the answers to one question; for sentences, as many as `count_candidates`.
     """
-    few = replace(result, answers=result.answers[:n_best])
     if _span_settings(reader) is None:
-        return few
+        return replace(result, answers=result.answers[:n_best])
     if asks_yes_no(result.question):
         return replace(result, answers=_as_sentences(result)[:n_best], kind="passage")
+    # "yes" and "no" stand nowhere, and are no further answers to other questions
+    placed = [answer for answer in result.answers[1:] if answer.evidence.start is not None]
+    few = replace(result, answers=(*result.answers[:1], *placed)[:n_best])
     return _with_list(few) if asks_several(result.question) else few
 
 

@@ -51,11 +51,8 @@ def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:
             lines.append(f"  {dim}{'nearest passage' if bears else 'best guess'}:{end}")
     elif bears:
         lines.append("  this asks for yes or no, which the reader cannot tell; the passage that bears on it:")
-    elif level != "sure":
-        lines.append(
-            f"  {level}"
-            + (f" (confidence that there is no answer: {none:.0%})" if level == "perhaps" else "")
-        )
+    elif level == "perhaps":
+        lines.append(f"  perhaps (confidence that there is no answer: {none:.0%})")
     if result.get("notice"):
         lines.append(f"  beware: {result['notice']}")
     for number, answer in enumerate(answers, 1):

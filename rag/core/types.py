@@ -335,21 +335,21 @@ class Answer:
         return shown
 
 
-Certainty = Literal["sure", "uncertain", "perhaps", "none"]
+Certainty = Literal["likely", "perhaps", "none"]
 
 
 def certainty(first: float, none: float) -> Certainty:
     """How an answer is presented, by its confidence and the confidence of "no answer".
 
-    It is "none" (present "no answer") if that is likelier than not.
+    It is "none" (present "no answer") or "likely" if that is likelier than not.
 
     Example:
-        >>> certainty(0.9, 0.05), certainty(0.5, 0.1), certainty(0.3, 0.4), certainty(0.1, 0.6)
-        ('sure', 'uncertain', 'perhaps', 'none')
+        >>> certainty(0.9, 0.05), certainty(0.3, 0.4), certainty(0.1, 0.6)
+        ('likely', 'perhaps', 'none')
     """
     if none > 0.5 or first <= 0:
         return "none"
-    return "perhaps" if first < max(none, 0.4) else "uncertain" if first < 0.7 else "sure"
+    return "likely" if first >= 0.5 else "perhaps"
 
 
 @dataclass(frozen=True, slots=True)

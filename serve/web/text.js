@@ -37,7 +37,7 @@ export function isAnswered(result) {
 }
 
 export function isDoubtful(result) {
-  return result.answers[0].confidence < Math.max(0.4, result.no_answer_confidence);
+  return result.answers[0].confidence < 0.5;
 }
 
 export function percent(probability) {
@@ -49,8 +49,7 @@ export function percent(probability) {
 
 export function inWords(probability) {
   if (probability >= 0.9) return "almost certain";
-  if (probability >= 0.7) return "likely";
-  if (probability >= 0.4) return "uncertain";
+  if (probability >= 0.5) return "likely";
   return "a guess";
 }
 

@@ -63,6 +63,11 @@ def test_other_questions_and_readers_that_tell_keep_their_answers() -> None:
         assert (shown.kind, shown.answers) == ("answer", given[:1])
         assert count_candidates(reader, [question], 3) == 3
     assert count_candidates(READER, ["What does it run on?", YES_NO], 3) == 12
+    spans = _answers(
+        ("Linux", 0.5), ("yes", 0.2), ("BSD", 0.1)
+    )  # who asks what gets no "yes" beside the answer
+    shown = present(READER, AnswerSet("What does it run on?", spans, 0.2), 3)
+    assert [answer.text for answer in shown.answers] == ["Linux", "BSD"]
 
 
 def test_the_pipeline_shows_the_sentence_and_answers_other_questions_in_the_same_batch() -> None:
