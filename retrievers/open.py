@@ -13,6 +13,7 @@ from indexers.presets import INDEX_KINDS, Part
 from rag.config import Config, load_config, parse_overrides
 from rag.core.errors import ConfigError, did_you_mean
 from rag.core.log import get_logger
+from rag.runtime.model_files import PACKAGED, STATIC_ENCODER
 from retrievers.dense import DenseRetriever
 from retrievers.fusion import Fusion
 from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever, default_fusion
@@ -178,12 +179,13 @@ def _hybrid(
 ) -> HybridRetriever:
     """Dense retrieval (or late interaction) and BM25, fused; with the encoder of the package and the usual
     fusion, words of the best hits are matched too: the weights of these scores were fitted for it."""
-    from retrievers.encoders.static import STATIC_SHA256, StaticEncoder
+    from retrievers.encoders.static import StaticEncoder
 
     vectors = _dense(index, encoder) if index.tokens is None else _colbert(index, encoder)
     usual = default_fusion(is_static=isinstance(encoder, StaticEncoder))
     matching = None
-    if isinstance(encoder, StaticEncoder) and encoder.identity.weights_sha256 == STATIC_SHA256:
+    packaged = PACKAGED[STATIC_ENCODER][1]
+    if isinstance(encoder, StaticEncoder) and encoder.identity.weights_sha256 == packaged:
         from retrievers.encoders.matching import TokenMatch
 
         if fusion in (None, usual):

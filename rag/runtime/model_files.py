@@ -28,8 +28,13 @@ EMBEDDED_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb
 EMBEDDED_ENCODER_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 # the same trained further on questions and their passages, in this package as the difference from it
 QA_ENCODER = "minilm-qa"
-QA_ENCODER_SHA256 = "203cba2aff596c1f6e3fdc5515b452e148f1164c7a7398abfb52c58f63df2a6a"
-_QA_ENCODER_DIR = Path(__file__).parent / "weights" / QA_ENCODER
+STATIC_ENCODER = "static"  # name of the static encoder of this package
+PACKAGED = {
+    QA_ENCODER: (DIFFERENCE_FILE, "203cba2aff596c1f6e3fdc5515b452e148f1164c7a7398abfb52c58f63df2a6a"),
+    STATIC_ENCODER: ("model.safetensors", "77e54327ebff3ef866350a6471a991e378d0a9347a5fa9692fe08db1e4a877c0"),
+}
+"""The weights file of each encoder of this package, and its sha256."""
+_WEIGHTS = Path(__file__).parent / "weights"
 _WANTED = (
     *("*.json", "*.txt", "*.model", "*.safetensors", "*/config.json", "*/*.safetensors"),
     "*.metadata",  # metadata file of an original ColBERT checkpoint
@@ -66,16 +71,6 @@ def embedded_word_embeddings() -> Tensor:
     return read_weight(embedded_encoder_dir(), "embeddings.word_embeddings.weight")
 
 
-def qa_encoder_dir() -> Path:
-    """Folder of `minilm-qa`, the encoder of indexes for which none is named.
-
-    Raises:
-        MismatchedArtifactError: its weights are missing or were changed.
-    """
-    check_packaged(_QA_ENCODER_DIR / DIFFERENCE_FILE, QA_ENCODER_SHA256)
-    return _QA_ENCODER_DIR
-
-
 def check_packaged(file: Path, expected: str, remedy: str = "install the package again") -> None:
     """Refuse weights of an installed package that are missing or have another sha256 than `expected`."""
     found = weights_sha256([file]) if file.is_file() else "no file"
@@ -87,11 +82,12 @@ def check_packaged(file: Path, expected: str, remedy: str = "install the package
 
 
 def model_folder(name_or_path: str | Path | None) -> Path:
-    """The folder of a model: all-MiniLM-L6-v2 (None or its name), `minilm-qa`, a folder, or a hub name
-    (downloaded once).
+    """The folder of a model: all-MiniLM-L6-v2 (None or its name), a name of `PACKAGED`, a folder, or a hub
+    name (downloaded once).
 
     Raises:
         ArtifactError: there is no such folder or model.
+        MismatchedArtifactError: weights of a package are missing or were changed.
         ResourceError: the hub cannot be reached.
     """
     if name_or_path is None or (
@@ -101,8 +97,10 @@ def model_folder(name_or_path: str | Path | None) -> Path:
     folder, name = Path(name_or_path), str(name_or_path)
     if folder.is_dir():
         return folder
-    if name == QA_ENCODER:
-        return qa_encoder_dir()
+    if name in PACKAGED:
+        file, sha256 = PACKAGED[name]
+        check_packaged(_WEIGHTS / name / file, sha256)
+        return _WEIGHTS / name
     if folder.is_absolute() or name.startswith(".") or name.count("/") > 1:
         raise ArtifactError(
             f"{name}: no such folder", hint="give a folder or a Hugging Face name such as owner/model"

@@ -23,13 +23,10 @@ from rag.runtime.model_files import (
     EMBEDDED_ENCODER_NAMES,
     TOWER_SEPARATOR,
     model_folder,
-    tokenizer_file,
     tower_folders,
-    weight_files,
-    weights_sha256,
 )
 from retrievers.encoders.layout import PassageLayout
-from retrievers.encoders.settings import EncoderSettings, read_settings
+from retrievers.encoders.settings import STATIC, EncoderSettings, read_settings
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.encoders.tower import TowerModel
 from retrievers.encoders.vectors import Vectors
@@ -147,6 +144,8 @@ class BiEncoder:
             query_settings = query_settings.override(**{**changes, "max_length": limit})
         if not shared and query_prefix is None and not query_settings.query_prefix:
             query_settings = query_settings.override(query_prefix=settings.query_prefix or None)
+        if STATIC in (settings.pooling, query_settings.pooling):
+            raise ConfigError(f"{name_or_path}: a static encoder is no tower", hint="give its folder alone")
         is_settled = pooling != "auto" or query_prefix is not None
         notes = set() if is_settled else {settings.note, query_settings.note}
         for note in sorted(filter(None, notes)):
@@ -158,22 +157,8 @@ class BiEncoder:
         else:
             other = _Side(query_settings, where, how_queries)
             _check_towers(side, other)
-        files = _files(settings) + ([] if shared else _files(query_settings))
-        folders = (settings.weights_dir, query_settings.weights_dir)
-        identity = EncoderIdentity(
-            name=_name(name_or_path, query_encoder),
-            weights_sha256=weights_sha256(files),
-            tokenizer_sha256=weights_sha256(dict.fromkeys(map(tokenizer_file, folders))),
-            dim=side.dim,
-            pooling=settings.pooling,
-            normalize=settings.normalize,
-            query_prefix=query_settings.query_prefix,
-            passage_prefix=settings.passage_prefix,
-            max_length=settings.max_length,
-            similarity=settings.similarity,
-            layout=settings.layout,
-            interaction="" if settings.interaction is None else settings.interaction.describe(),
-        )
+        name = _name(name_or_path, query_encoder)
+        identity = settings.identity(name, None if shared else query_settings)
         size = batch_size if batch_size is not None else (256 if where.startswith("cuda") else 32)
         if size < 1:
             raise ConfigError(f"batch_size is {size}, expected at least 1")
@@ -318,11 +303,6 @@ def _name(name_or_path: str | Path | None, query_encoder: str | Path | None) -> 
     """A name that loads it from any working directory: "passage tower + question tower"."""
     names = [name_or_path or EMBEDDED_ENCODER_NAMES[0]] + ([] if query_encoder is None else [query_encoder])
     return TOWER_SEPARATOR.join(str(Path(n).resolve() if Path(n).is_dir() else n) for n in names)
-
-
-def _files(settings: EncoderSettings) -> list[Path]:
-    folders = dict.fromkeys((settings.weights_dir, *(layer.folder for layer in settings.layers)))
-    return [file for folder in folders for file in weight_files(folder)]
 
 
 def _check_towers(passage: _Side, query: _Side) -> None:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError
-from rag.runtime.model_files import QA_ENCODER, TOWER_SEPARATOR, model_folder, tokenizer_file, tower_folders
-from retrievers.encoders.static import (
-    POOLING,
-    StaticEncoder,
-    is_shipped,
-    is_static,
-    shipped_folder,
-    static_parts,
+from rag.runtime.model_files import (
+    EMBEDDED_ENCODER_NAMES,
+    QA_ENCODER,
+    TOWER_SEPARATOR,
+    model_folder,
+    tokenizer_file,
+    tower_folders,
 )
+from retrievers.encoders.settings import STATIC, EncoderSettings, read_settings
+from retrievers.encoders.static import StaticEncoder
 
 if TYPE_CHECKING:
     from retrievers.encoders.bi_encoder import BiEncoder
@@ -50,7 +51,7 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
         return BiEncoder.load(name_or_path, **options)
     if options.get("query_encoder") is not None:
         raise ConfigError(f"{name_or_path} is a static encoder: it reads questions too")
-    if options.get("pooling", "auto") not in ("auto", POOLING):
+    if options.get("pooling", "auto") not in ("auto", STATIC):
         raise ConfigError(f"pooling is {options['pooling']!r}: a static encoder takes the mean of its tokens")
     known = ("normalize", "max_length", "query_prefix", "passage_prefix", "layout")
     return StaticEncoder.load(name_or_path, **{name: options[name] for name in known if name in options})
@@ -58,9 +59,7 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
 
 def is_static_name(name_or_path: str | Path) -> bool:
     """Whether this names a static encoder: the one in the package, or a folder or hub name that holds one."""
-    if is_shipped(name_or_path):
-        return True
-    return TOWER_SEPARATOR not in str(name_or_path) and is_static(model_folder(name_or_path))
+    return TOWER_SEPARATOR not in str(name_or_path) and _of_passages(name_or_path).pooling == STATIC
 
 
 def tokenizer_folder(name_or_path: str | Path) -> Path:
@@ -69,16 +68,12 @@ def tokenizer_folder(name_or_path: str | Path) -> Path:
     Raises:
         ArtifactError: it has no tokenizer.json.
     """
-    if is_shipped(name_or_path):
-        return shipped_folder()
-    folder = tower_folders(model_folder(str(name_or_path).partition(TOWER_SEPARATOR)[0]))[0]
-    if is_static(folder):
-        folder = static_parts(folder)[0]
-    else:
-        from retrievers.encoders.settings import read_settings
+    return tokenizer_file(_of_passages(name_or_path).weights_dir).parent
 
-        folder = read_settings(folder).weights_dir
-    return tokenizer_file(folder).parent
+
+def _of_passages(name_or_path: str | Path) -> EncoderSettings:
+    """The settings of an encoder, of two towers those of the passage tower."""
+    return read_settings(tower_folders(model_folder(str(name_or_path).partition(TOWER_SEPARATOR)[0]))[0])
 
 
 def passage_budget(
@@ -92,13 +87,12 @@ def passage_budget(
         name_or_path: as for `load_encoder`; of two towers the passage tower counts.
         max_length: replaces the limit in the encoder's folder.
     """
-    from retrievers.encoders.settings import read_settings
     from retrievers.encoders.tokenization import counting_tokens
 
-    name = str(name_or_path or "").partition(TOWER_SEPARATOR)[0] or None
-    if name is not None and is_static_name(name):
-        name = None
-    settings = read_settings(tower_folders(model_folder(name))[0]).override(max_length=max_length)
+    settings = _of_passages(EMBEDDED_ENCODER_NAMES[0] if name_or_path is None else name_or_path)
+    if settings.pooling == STATIC:
+        settings = _of_passages(EMBEDDED_ENCODER_NAMES[0])
+    settings = settings.override(max_length=max_length)
     count = counting_tokens(settings.weights_dir)
     return settings.max_length - _SPECIAL_TOKENS - count(settings.passage_prefix), count
 

@@ -1,7 +1,8 @@
 """The settings in an encoder's folder: pooling, layers, prompts, lengths; read without torch.
 
 These kinds of folder are read: sentence-transformers, its `MultiVectorEncoder` and PyLate (`modules.json`),
-DPR (`model_type` "dpr"), ANCE, original ColBERT checkpoints (`artifact.metadata`) and plain transformers.
+DPR (`model_type` "dpr"), ANCE, original ColBERT checkpoints (`artifact.metadata`) and plain transformers; and
+of static encoders those of sentence-transformers (`StaticEmbedding`) and of model2vec.
 Pooling and prefixes that do not fit the weights cause no error, only worse retrieval. Therefore every setting
 that the folder states is taken from it, and a warning names those that had to be guessed.
 """
@@ -14,14 +15,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from indexers.identity import EncoderIdentity
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import read_json
-from rag.runtime.model_files import folder_tokenizer, position_limit, read_config, weight_shapes
+from rag.runtime.model_files import (
+    folder_tokenizer,
+    position_limit,
+    read_config,
+    tokenizer_file,
+    weight_files,
+    weight_shapes,
+    weights_sha256,
+)
 from retrievers.encoders.layout import PAIR, PASSAGE_PROMPTS, passage_prompt
 
 POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "tokens", "pooler")
 """Ways to pool token vectors: see `rag.runtime.backbone.pool`; "tokens" keeps them all, "pooler" is [CLS]
 through BERT's layer with tanh."""
+STATIC = "static"  # the pooling of static encoders, which have a vector per token and no network
+STATIC_LENGTH = 512  # tokens of a text that count: the mean over a long text says little
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")  # classes of torch.nn
 MASKS = ("[MASK]", "<mask>")
 COLBERT_MARKERS = ("[unused0]", "[unused1]")  # of questions and passages
@@ -96,9 +108,9 @@ class EncoderSettings:
     """How texts become vectors, and where the weights are; what an encoder's folder records.
 
     Attributes:
-        kind: "sentence-transformers", "dpr", "ance", "colbert" or "transformers".
+        kind: "sentence-transformers", "dpr", "ance", "colbert", "transformers" or "model2vec".
         weights_dir: folder of config.json and model.safetensors.
-        pooling: one of `POOLINGS`.
+        pooling: one of `POOLINGS`, or `STATIC`.
         normalize: whether vectors get unit length.
         max_length: tokens after which texts are cut, special tokens included.
         layout: see `PassageLayout`.
@@ -135,8 +147,9 @@ class EncoderSettings:
     def override(self, **changes: Any) -> EncoderSettings:
         """A copy with all changes that are not None; `query_tokens` is a field of `interaction`."""
         made = {name: value for name, value in changes.items() if value is not None}
-        if "pooling" in made and made["pooling"] not in POOLINGS:
-            raise ConfigError(f"pooling is {made['pooling']!r}, expected one of {', '.join(POOLINGS)}")
+        allowed = (STATIC,) if self.pooling == STATIC else POOLINGS
+        if made.get("pooling", self.pooling) not in allowed:
+            raise ConfigError(f"pooling is {made['pooling']!r}, expected one of {', '.join(allowed)}")
         if "max_length" in made and not 2 <= made["max_length"] <= self.max_length_limit():
             raise ConfigError(
                 f"max_length is {made['max_length']}, this encoder takes 2 to {self.max_length_limit()}"
@@ -159,6 +172,9 @@ class EncoderSettings:
     @property
     def dim(self) -> int:
         """Size D of the vectors, read from the configuration and the headers of weight files alone."""
+        if self.pooling == STATIC:
+            shapes = weight_shapes(self.weights_dir)
+            return shapes.get("embedding.weight", shapes.get("embeddings", (0, 0)))[1]
         for layer in reversed(self.layers):
             return weight_shapes(layer.folder)[layer.weight][0]
         config = read_config(self.weights_dir)
@@ -167,7 +183,32 @@ class EncoderSettings:
 
     def max_length_limit(self) -> int:
         """Maximum number of tokens that the position embeddings allow."""
-        return position_limit(read_config(self.weights_dir))
+        return _HUGE if self.pooling == STATIC else position_limit(read_config(self.weights_dir))
+
+    def identity(self, name: str, question: EncoderSettings | None = None) -> EncoderIdentity:
+        """The identity of an encoder of this passage tower, and this question tower if it is another."""
+        sides = [self] if question is None else [self, question]
+        tokenizers = dict.fromkeys(tokenizer_file(side.weights_dir) for side in sides)
+        files = [
+            file
+            for side in sides
+            for folder in dict.fromkeys([side.weights_dir, *(layer.folder for layer in side.layers)])
+            for file in weight_files(folder)
+        ]
+        return EncoderIdentity(
+            name=name,
+            weights_sha256=weights_sha256(files),
+            tokenizer_sha256=weights_sha256(tokenizers),
+            dim=self.dim,
+            pooling=self.pooling,
+            normalize=self.normalize,
+            query_prefix=sides[-1].query_prefix,
+            passage_prefix=self.passage_prefix,
+            max_length=self.max_length,
+            similarity=self.similarity,
+            layout=self.layout,
+            interaction="" if self.interaction is None else self.interaction.describe(),
+        )
 
 
 def read_settings(folder: Path) -> EncoderSettings:
@@ -179,6 +220,8 @@ def read_settings(folder: Path) -> EncoderSettings:
     if (folder / "modules.json").is_file():
         return _sentence_transformers(folder)
     config = read_config(folder)
+    if config["model_type"] == "model2vec":
+        return _static(folder, folder, kind="model2vec", normalize=bool(config.get("normalize")))
     if config["model_type"] == "dpr":
         projection = _find_weight(folder, "encode_proj.weight") if config.get("projection_dim") else None
         return EncoderSettings(
@@ -232,6 +275,15 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
             f"{folder} is a cross-encoder: it scores pairs and makes no vectors",
             hint=f"order hits with it: --rerank {folder}",
         )
+    if kinds[:1] == ["StaticEmbedding"]:
+        if kinds[1:] not in ([], ["Normalize"]):
+            raise ArtifactError(
+                f"{folder} has the modules {', '.join(kinds)}, expected StaticEmbedding, then nothing or "
+                "Normalize",
+                hint="use a static encoder made of these modules",
+            )
+        inner = folder / str(modules[0].get("path") or "")
+        return _static(folder, inner, kind="sentence-transformers", normalize="Normalize" in kinds)
     several = "Pooling" not in kinds  # vectors per text
     place = len(kinds) if several else kinds.index("Pooling")
     inner = [n for n, kind in enumerate(kinds) if kind in ("Dense", "LayerNorm")]
@@ -301,6 +353,21 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
         interaction=interaction,
         note=_E5.format(folder.name) if is_e5 and not (query or passage) else "",
     )
+
+
+def _static(folder: Path, inner: Path, *, kind: str, normalize: bool) -> EncoderSettings:
+    own = _optional_json(folder / "config_sentence_transformers.json")
+    config = _optional_json(folder / "config.json")
+    if own.get("truncate_dim"):
+        raise ArtifactError(f"{folder} cuts its vectors (truncate_dim)", hint="save it with whole vectors")
+    prompts = {str(name): str(text) for name, text in (own.get("prompts") or {}).items() if text}
+    return EncoderSettings(
+        kind=kind, weights_dir=inner, pooling=STATIC,
+        normalize=normalize or own.get("similarity_fn_name") == "cosine",
+        max_length=int(config.get("max_length") or STATIC_LENGTH),
+        layout=str(config.get("passage_layout") or "{title} {text}"),
+        query_prefix=prompts.get("query", ""), passage_prefix=passage_prompt(prompts),
+    )  # fmt: skip
 
 
 def _interaction(transformer: Mapping[str, Any], mask: Mapping[str, Any], limit: int) -> Interaction:

@@ -1,9 +1,8 @@
 """Static encoders: a vector per token, looked up and averaged; no network runs, and no torch is imported.
 
 A text's vector is the mean of its tokens' vectors, of unit length where the folder says so. One encoder
-comes with the package (`STATIC_ENCODER`), and `rag train static` makes others. Two kinds of folder are read:
-those of sentence-transformers whose `modules.json` begins with StaticEmbedding, and those of model2vec
-(`model_type` "model2vec").
+comes with the package (`static`), and `rag train static` makes others. Two kinds of folder are read,
+see `settings`.
 
 Source:
     Tulkens and van Dongen 2024, "Model2Vec: Fast State-of-the-Art Static Embeddings" (layout and weighting);
@@ -25,29 +24,14 @@ from scipy.sparse import csr_matrix
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32, Int32, Int64
 from rag.core.errors import ArtifactError, ConfigError, DataError
-from rag.core.files import read_json, replaced_folder
-from rag.core.log import get_logger
+from rag.core.files import replaced_folder
 from rag.core.types import Query
-from rag.runtime.model_files import (
-    check_packaged,
-    folder_tokenizer,
-    model_folder,
-    tokenizer_file,
-    weight_files,
-    weights_sha256,
-)
-from retrievers.encoders.layout import PAIR, PassageLayout, passage_prompt, render_queries
+from rag.runtime.model_files import folder_tokenizer, model_folder, weight_files
+from retrievers.encoders.layout import PAIR, PassageLayout, render_queries
+from retrievers.encoders.settings import STATIC_LENGTH, read_settings
 from retrievers.encoders.word_cache import WordCache
 
-POOLING = "static"
-MAX_LENGTH = 512  # tokens of a text that count: the mean over a long text says little
-STATIC_ENCODER = "static"  # name of the one in the package
-STATIC_SHA256 = "77e54327ebff3ef866350a6471a991e378d0a9347a5fa9692fe08db1e4a877c0"
-_SHIPPED = Path(__file__).parents[1] / "weights"
 _TEXTS_AT_ONCE = 1024  # per call of the tokenizer and per matrix product
-LAYOUT = "{title} {text}"  # of a passage, if the folder names none
-
-log = get_logger(__name__)
 
 
 class StaticEncoder:
@@ -66,7 +50,7 @@ class StaticEncoder:
         self.vectors, self._tokenizer = vectors, tokenizer
         self._tokens = WordCache(tokenizer, identity.max_length)
         if identity.layout == PAIR:
-            raise ConfigError("a static encoder reads no pairs", hint=f"give a layout such as {LAYOUT}")
+            raise ConfigError("a static encoder reads no pairs", hint="give a layout such as {title} {text}")
         self._layout = PassageLayout(identity.layout)
         self._done: Callable[[int], None] = lambda count: None
 
@@ -92,36 +76,22 @@ class StaticEncoder:
 
         Raises:
             ArtifactError: the folder lacks a file, or its parts do not fit together.
-            ConfigError: `max_length` is below 1.
+            ConfigError: `max_length` is below 2.
         """
-        folder = shipped_folder() if is_shipped(name_or_path) else model_folder(name_or_path)
-        inner, stated = static_parts(folder)
-        if max_length is not None and max_length < 1:
-            raise ConfigError(f"max_length is {max_length}, expected at least 1")
-        vectors = _read_vectors(inner)
-        tokenizer = folder_tokenizer(inner)
+        folder = model_folder(name_or_path)
+        settings = read_settings(folder).override(
+            normalize=None if normalize == "auto" else bool(normalize), max_length=max_length,
+            query_prefix=query_prefix, passage_prefix=passage_prefix, layout=layout,
+        )  # fmt: skip
+        vectors, tokenizer = _read_vectors(settings.weights_dir), folder_tokenizer(settings.weights_dir)
         if tokenizer.get_vocab_size() > len(vectors):
             raise ArtifactError(
-                f"{inner}/tokenizer.json knows {tokenizer.get_vocab_size()} tokens, the weights beside it "
+                f"{folder}'s tokenizer.json knows {tokenizer.get_vocab_size()} tokens, the weights beside it "
                 f"have {len(vectors)} rows",
                 hint="tokenizer.json and model.safetensors belong to different encoders",
             )
-        length = max_length or int(stated.get("max_length") or MAX_LENGTH)
-        unit = stated["normalize"] if normalize == "auto" else bool(normalize)
-        identity = EncoderIdentity(
-            name=str(folder.resolve()) if Path(name_or_path).is_dir() else str(name_or_path),
-            weights_sha256=weights_sha256(weight_files(inner)),
-            tokenizer_sha256=weights_sha256([tokenizer_file(inner)]),
-            dim=vectors.shape[1],
-            pooling=POOLING,
-            normalize=unit,
-            query_prefix=stated["query"] if query_prefix is None else query_prefix,
-            passage_prefix=stated["passage"] if passage_prefix is None else passage_prefix,
-            max_length=length,
-            similarity="cosine" if unit else "dot",
-            layout=layout or stated["layout"],
-        )
-        return cls(vectors, tokenizer, identity)
+        name = str(folder.resolve()) if Path(name_or_path).is_dir() else str(name_or_path)
+        return cls(vectors, tokenizer, settings.identity(name))
 
     @property
     def dim(self) -> int:
@@ -190,21 +160,6 @@ def unit_rows(vectors: Float32) -> Float32:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
-def is_shipped(name_or_path: str | Path | None) -> bool:
-    """Whether this names the static encoder in the package, and no folder of that name."""
-    return str(name_or_path) == STATIC_ENCODER and not Path(STATIC_ENCODER).exists()
-
-
-def shipped_folder() -> Path:
-    """Folder of the static encoder in the package.
-
-    Raises:
-        MismatchedArtifactError: its weights are missing or were changed.
-    """
-    check_packaged(_SHIPPED / "model.safetensors", STATIC_SHA256)
-    return _SHIPPED
-
-
 def write_static(folder: Path, vectors: Float32, tokenizer: Path) -> None:
     """Write an encoder of unit vectors as a folder that sentence-transformers and model2vec open too.
 
@@ -222,7 +177,7 @@ def write_static(folder: Path, vectors: Float32, tokenizer: Path) -> None:
     tensors = {"embeddings": rows.astype(np.int8), "weights": scales.astype(np.float32)}
     modules = [("", "StaticEmbedding"), ("1_Normalize", "Normalize")]
     written = {
-        "config.json": {"model_type": "model2vec", "normalize": True, "max_length": MAX_LENGTH},
+        "config.json": {"model_type": "model2vec", "normalize": True, "max_length": STATIC_LENGTH},
         "modules.json": [
             {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for n, (path, kind) in enumerate(modules)
@@ -234,41 +189,6 @@ def write_static(folder: Path, vectors: Float32, tokenizer: Path) -> None:
         shutil.copyfile(tokenizer, temporary / "tokenizer.json")
         for name, value in written.items():
             (temporary / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
-def is_static(folder: Path) -> bool:
-    """Whether a folder holds a static encoder."""
-    modules = _json(folder / "modules.json")
-    if isinstance(modules, list) and modules:
-        return str(modules[0].get("type", "")).endswith("StaticEmbedding")
-    config = _json(folder / "config.json")
-    return isinstance(config, dict) and config.get("model_type") == "model2vec"
-
-
-def static_parts(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """A static encoder's folder of weights; its normalisation, prompts, layout, length, and warnings."""
-    modules, config = _json(folder / "modules.json"), _json(folder / "config.json") or {}
-    inner, unit = folder, bool(config.get("normalize", False)) if isinstance(config, dict) else False
-    if isinstance(modules, list) and modules:
-        kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
-        if kinds not in (["StaticEmbedding"], ["StaticEmbedding", "Normalize"]):
-            raise ArtifactError(
-                f"{folder}/modules.json has the modules {', '.join(kinds)}, expected StaticEmbedding, "
-                "then nothing or Normalize",
-                hint="use a static encoder made of these modules",
-            )
-        inner, unit = folder / str(modules[0].get("path") or ""), "Normalize" in kinds
-    settings = _json(folder / "config_sentence_transformers.json") or {}
-    if settings.get("truncate_dim"):
-        raise ArtifactError(f"{folder} cuts its vectors (truncate_dim)", hint="save it with whole vectors")
-    prompts = {str(name): str(text) for name, text in (settings.get("prompts") or {}).items() if text}
-    return inner, {
-        "normalize": unit or settings.get("similarity_fn_name") == "cosine",
-        "query": prompts.get("query", ""),
-        "passage": passage_prompt(prompts),
-        "layout": str(config.get("passage_layout") or LAYOUT),
-        "max_length": config.get("max_length"),
-    }
 
 
 def _read_vectors(folder: Path) -> Float32:
@@ -300,7 +220,3 @@ def _read_vectors(folder: Path) -> Float32:
     if (weights := tensors.get("weights")) is not None:
         vectors *= weights.astype(np.float32)[:, None]
     return np.ascontiguousarray(vectors)
-
-
-def _json(path: Path) -> Any:
-    return read_json(path) if path.is_file() else None

@@ -24,7 +24,7 @@ from rag.runtime.backbone import (
 )
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.model_files import backbone_state, read_weight, weight_shapes
-from retrievers.encoders.settings import EncoderSettings, HeadLayer, Interaction
+from retrievers.encoders.settings import STATIC, EncoderSettings, HeadLayer, Interaction
 from retrievers.encoders.tokenization import mask_id, open_tokenizer, separator_id
 from retrievers.encoders.vectors import Vectors
 
@@ -203,6 +203,8 @@ class TowerModel(nn.Module):
             ConfigError: the folder's head makes vectors of another size than the wanted one.
         """
         folder = settings.weights_dir
+        if settings.pooling == STATIC:
+            raise ConfigError(f"{folder} is a static encoder: no network runs", hint="rag train static")
         encoder: Any = None if train or device != "cpu" else _load_fast(folder, precision)
         is_fast = encoder is not None
         if not is_fast:

@@ -23,8 +23,7 @@ from rag.runtime.fast.packing import plan_batches
 from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
 from retrievers.encoders.export import write_encoder
 from retrievers.encoders.open import load_like
-from retrievers.encoders.settings import EncoderSettings, read_settings
-from retrievers.encoders.static import POOLING as STATIC
+from retrievers.encoders.settings import STATIC, EncoderSettings, read_settings
 from retrievers.encoders.tower import TowerModel
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.examples.tokens import RetrieverTokenizer

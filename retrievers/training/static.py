@@ -25,7 +25,8 @@ from rag.training.claim import input_checksums
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, train
 from retrievers.encoders.open import load_like, tokenizer_folder
-from retrievers.encoders.static import LAYOUT, MAX_LENGTH, POOLING, StaticEncoder, write_static
+from retrievers.encoders.settings import STATIC, STATIC_LENGTH
+from retrievers.encoders.static import StaticEncoder, write_static
 from retrievers.encoders.vectors import Vectors, score
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
@@ -175,8 +176,7 @@ def _loss(model: TokenVectors, tokens: StaticTokenizer, parts: Sequence[Retrieve
 
 def _encoder(config: StaticTrainConfig, tokens: StaticTokenizer, model: TokenVectors) -> StaticEncoder:
     identity = EncoderIdentity(
-        config.name, "", config.dim, pooling=POOLING, max_length=MAX_LENGTH, similarity="cosine",
-        layout=LAYOUT,
+        config.name, "", config.dim, pooling=STATIC, max_length=STATIC_LENGTH, similarity="cosine"
     )  # fmt: skip
     return StaticEncoder(model.tokens.detach().numpy(), tokens.tokenizer, identity)
 

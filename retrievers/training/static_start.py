@@ -17,7 +17,6 @@ from rag.core.types import Passage, Query
 from rag.runtime.model_files import folder_tokenizer
 from rag.runtime.seeds import generator
 from retrievers.encoders.layout import PassageLayout
-from retrievers.encoders.static import LAYOUT
 from retrievers.encoders.word_cache import WordCache
 
 FITTED_PASSAGES = 200_000  # of the index, drawn at random
@@ -35,7 +34,7 @@ class StaticTokenizer:
         file = folder / "tokenizer.json"
         self.tokenizer = folder_tokenizer(folder)
         self.file, self.size = file, self.tokenizer.get_vocab_size()
-        self._layout = PassageLayout(LAYOUT)
+        self._layout = PassageLayout("{title} {text}")
         self._questions = WordCache(self.tokenizer, _QUESTION_TOKENS)
         self._passages = WordCache(self.tokenizer, _PASSAGE_TOKENS)
 

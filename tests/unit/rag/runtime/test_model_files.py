@@ -9,11 +9,10 @@ from rag.core.errors import ArtifactError, MismatchedArtifactError, MissingDepen
 from rag.runtime import model_files
 from rag.runtime.model_files import (
     EMBEDDED_ENCODER_SHA256,
-    QA_ENCODER_SHA256,
+    PACKAGED,
     backbone_state,
     embedded_encoder_dir,
     model_folder,
-    qa_encoder_dir,
     tower_folders,
     weight_files,
     weights_sha256,
@@ -27,15 +26,14 @@ def test_the_embedded_encoder_is_found_and_checked():
     assert model_folder(None) == model_folder("all-MiniLM-L6-v2") == folder
 
 
-def test_the_encoder_for_questions_is_found_and_checked(tmp_path, monkeypatch):
-    folder = qa_encoder_dir()
-    assert model_folder("minilm-qa") == folder
-    assert weight_files(folder)[0] == embedded_encoder_dir() / "model.safetensors"
-    monkeypatch.setattr(model_files, "_QA_ENCODER_DIR", copy := tmp_path / "weights")
+@pytest.mark.parametrize(("name", "most"), [("minilm-qa", 6e6), ("static", 16e6)])
+def test_the_encoders_of_the_package_are_found_and_checked(name, most, tmp_path, monkeypatch):
+    folder, (file, sha256) = model_folder(name), PACKAGED[name]
+    assert weight_files(folder)[-1] == folder / file
+    monkeypatch.setattr(model_files, "_WEIGHTS", tmp_path)
     check_packaged_weights(
-        folder, "difference.safetensors", QA_ENCODER_SHA256,
-        most=6e6, copy=copy, load=lambda: model_folder("minilm-qa"),
-    )  # fmt: skip
+        folder, file, sha256, most=most, copy=tmp_path / name, load=lambda: model_folder(name)
+    )
 
 
 def test_other_weights_under_its_name_are_refused(tmp_path, monkeypatch):
