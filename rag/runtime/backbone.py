@@ -92,29 +92,22 @@ def load_backbone(
         )
     weight_files(folder)  # refuses pickled weights with a hint, before transformers looks for them
     config = load_config(folder)
-    from transformers import AutoModel, AutoModelForTextEncoding, BertModel
+    from transformers import AutoModel, AutoModelForTextEncoding
 
     set_dropout(config, dropout)
-    attention = attention_for(config, device) if train else None
+    how = {"dtype": torch.float32, "attn_implementation": attention_for(config, device) if train else None}
     with loading(f"{folder}: transformers cannot load it"):
-        if stated == "dpr":
-            model: Any = BertModel(config, add_pooling_layer=False)
-        elif is_difference(folder):
-            model = AutoModel.from_config(config)
-        else:
-            model = None
-        if model is not None:
-            if attention is not None:
-                model.set_attn_implementation(attention)
+        if stated == "dpr" or is_difference(folder):
+            model: Any = AutoModel.from_config(config, **how)
             missing: Iterable[str] = model.load_state_dict(backbone_state(folder), strict=False).missing_keys
         else:
             # sentence encoders of T5 come without the decoder that AutoModel would look for
             auto = AutoModelForTextEncoding if named.endswith("EncoderModel") else AutoModel
-            model, found = auto.from_pretrained(
-                folder, config=config, use_safetensors=True, trust_remote_code=False, dtype=torch.float32,
-                attn_implementation=attention, output_loading_info=True,
+            model, report = auto.from_pretrained(
+                folder, config=config, use_safetensors=True, trust_remote_code=False,
+                output_loading_info=True, **how,
             )  # fmt: skip
-            missing = found["missing_keys"]
+            missing = report["missing_keys"]
     refuse_missing(folder, missing)
     if getattr(config, "is_encoder_decoder", False):
         if train:
