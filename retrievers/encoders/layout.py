@@ -1,24 +1,12 @@
 """How a passage's title and text, and a question with passages, become an encoder's input."""
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rag.core.errors import ConfigError
 from rag.core.types import Query
 
 PAIR = "pair"
-PASSAGE_PROMPTS = ("document", "passage", "corpus")
-"""Names of the prompt of passages in sentence-transformers' folders; the first that is there counts."""
-
-
-def passage_prompt(prompts: Mapping[str, str], default: str = "") -> str:
-    """The prompt of passages among those of a folder of sentence-transformers, by name.
-
-    Example:
-        >>> passage_prompt({"query": "q: ", "passage": "p: "}), passage_prompt({}, "text: ")
-        ('p: ', 'text: ')
-    """
-    return next((prompts[name] for name in PASSAGE_PROMPTS if name in prompts), default)
 
 
 class PassageLayout:

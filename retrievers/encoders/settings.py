@@ -27,7 +27,7 @@ from rag.runtime.model_files import (
     weight_shapes,
     weights_sha256,
 )
-from retrievers.encoders.layout import PAIR, PASSAGE_PROMPTS, passage_prompt
+from retrievers.encoders.layout import PAIR
 
 POOLINGS = ("cls", "mean", "max", "lasttoken", "weightedmean", "mean_sqrt_len_tokens", "tokens", "pooler")
 """Ways to pool token vectors: see `rag.runtime.backbone.pool`; "tokens" keeps them all, "pooler" is [CLS]
@@ -292,12 +292,7 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
     config = read_config(weights_dir)
     transformer = next(map(_optional_json, sorted(weights_dir.glob("sentence_*_config.json"))), {})
     stated = str(own.get("similarity_fn_name") or "").lower()
-    prompts = {str(name): str(text) for name, text in (own.get("prompts") or {}).items() if text}
-    # Empty prompts are passed over: sentence-transformers 6 saves an empty "document" beside a "passage".
-    # Where there are prompts for questions or passages, the default is that of other tasks.
-    has_roles = any(name in (own.get("prompts") or {}) for name in ("query", *PASSAGE_PROMPTS))
-    default = "" if has_roles else prompts.get(own.get("default_prompt_name") or "", "")
-    query, passage = prompts.get("query", default), passage_prompt(prompts, default)
+    query, passage = _prompts(own)
     known = {"Transformer", "Pooling", "Normalize", "Dense", "LayerNorm", _MASK}
     ends = [kind for kind in kinds if kind != _MASK]
     is_unusual = set(kinds) - known or kinds[0] != "Transformer" or kinds.count("Pooling") > 1
@@ -360,14 +355,28 @@ def _static(folder: Path, inner: Path, *, kind: str, normalize: bool) -> Encoder
     config = _optional_json(folder / "config.json")
     if own.get("truncate_dim"):
         raise ArtifactError(f"{folder} cuts its vectors (truncate_dim)", hint="save it with whole vectors")
-    prompts = {str(name): str(text) for name, text in (own.get("prompts") or {}).items() if text}
+    query, passage = _prompts(own)
     return EncoderSettings(
         kind=kind, weights_dir=inner, pooling=STATIC,
         normalize=normalize or own.get("similarity_fn_name") == "cosine",
         max_length=int(config.get("max_length") or STATIC_LENGTH),
         layout=str(config.get("passage_layout") or "{title} {text}"),
-        query_prefix=prompts.get("query", ""), passage_prefix=passage_prompt(prompts),
+        query_prefix=query, passage_prefix=passage,
     )  # fmt: skip
+
+
+def _prompts(own: Mapping[str, Any]) -> tuple[str, str]:
+    """Prompts of questions and passages among those that a folder of sentence-transformers names.
+
+    Empty ones are passed over: sentence-transformers 6 saves an empty "document" beside a "passage". Where
+    there are prompts for questions or passages, the default is that of other tasks.
+    """
+    prompts, of_passages = own.get("prompts") or {}, ("document", "passage", "corpus")
+    stated = {str(name): str(text) for name, text in prompts.items() if text}
+    has_roles = any(name in prompts for name in ("query", *of_passages))
+    default = "" if has_roles else stated.get(own.get("default_prompt_name") or "", "")
+    passage = next((stated[name] for name in of_passages if name in stated), default)
+    return stated.get("query", default), passage
 
 
 def _interaction(transformer: Mapping[str, Any], mask: Mapping[str, Any], limit: int) -> Interaction:
