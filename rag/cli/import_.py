@@ -25,8 +25,7 @@ def import_(
     """
     from rag.core.log import setup_logging
     from rag.joint.rag_import import import_rag
-    from rag.runtime.low_rank import is_difference, write_whole
-    from rag.runtime.model_files import QA_ENCODER, model_folder
+    from rag.runtime.model_files import QA_ENCODER, is_difference, model_folder, write_whole
 
     setup_logging("INFO")
     if source.is_file():

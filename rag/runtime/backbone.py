@@ -16,8 +16,7 @@ from torch import Tensor
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.cpu_training import register_math_attention, use_fast_dropout
-from rag.runtime.low_rank import is_difference
-from rag.runtime.model_files import backbone_state, read_config, weight_files
+from rag.runtime.model_files import backbone_state, is_difference, read_config, weight_files
 
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 """Exceptions that transformers raises for folders that it cannot load."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,7 @@ from rag.core.errors import (
     MissingDependencyError,
     ResourceError,
 )
-from rag.core.files import read_json, sha256_file
-from rag.runtime.low_rank import DIFFERENCE_FILE, add_difference, is_difference, stated_base
+from rag.core.files import check_target, read_json, replaced_folder, sha256_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +28,8 @@ EMBEDDED_ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb
 EMBEDDED_ENCODER_NAMES = ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2")
 # the same trained further on questions and their passages, in this package as the difference from it
 QA_ENCODER = "minilm-qa"
+# every matrix of such a model is its base's plus a product of two thin matrices; vectors are stored whole
+DIFFERENCE_FILE = "difference.safetensors"
 STATIC_ENCODER = "static"  # name of the static encoder of this package
 PACKAGED = {
     QA_ENCODER: (DIFFERENCE_FILE, "203cba2aff596c1f6e3fdc5515b452e148f1164c7a7398abfb52c58f63df2a6a"),
@@ -195,6 +197,55 @@ def weight_files(folder: Path) -> list[Path]:
     raise ArtifactError(f"{folder} has no model.safetensors", hint="copy the whole model folder")
 
 
+def is_difference(folder: Path) -> bool:
+    """Whether the folder's weights are a difference from another model's."""
+    return (folder / DIFFERENCE_FILE).is_file() and not (folder / "model.safetensors").is_file()
+
+
+def stated_base(folder: Path) -> tuple[str, str]:
+    """Name of the model that the folder's weights are a difference from, and sha256 of its weights.
+
+    Raises:
+        ArtifactError: the file is damaged, or names no model.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    file = folder / DIFFERENCE_FILE
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            stated = tensors.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
+    if not stated.get("base") or not stated.get("base_sha256"):
+        raise ArtifactError(f"{file} does not state the model that it is a difference from")
+    return stated["base"], stated["base_sha256"]
+
+
+def add_difference(base: Mapping[str, Tensor], difference: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The base's weights plus the difference.
+
+    Args:
+        base: tensors by name.
+        difference: for a matrix (m, n) `NAME.left` (m, r) and `NAME.right` (r, n), whose product is added;
+            for any other tensor `NAME.whole`.
+
+    Raises:
+        ArtifactError: the base lacks a tensor of the difference.
+    """
+    state = dict(base)
+    for name, tensor in difference.items():
+        plain, _, side = name.rpartition(".")
+        if plain not in state:
+            raise ArtifactError(f"the difference names {plain!r}, which its base has not")
+        if side == "right":
+            continue
+        change = tensor.float()
+        if side == "left":
+            change = change @ difference[f"{plain}.right"].float()
+        state[plain] = (state[plain].float() + change).to(state[plain].dtype)
+    return state
+
+
 def weights_sha256(files: Iterable[Path]) -> str:
     """One hex sha256 over weight files: of a single file its hash, of several the hash of their hashes."""
     hashes = [_cached_sha256(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
@@ -224,6 +275,23 @@ def backbone_state(folder: Path) -> dict[str, Tensor]:
             plain = plain.replace(f"LayerNorm.{before}", f"LayerNorm.{now}")
         bare[plain] = state[name]
     return bare
+
+
+def write_whole(folder: Path, out: Path) -> Path:
+    """Write a folder whose weights are a difference as one with all its weights, which others open too.
+
+    Args:
+        out: must not exist, or be empty.
+    """
+    from safetensors.torch import save_file
+
+    check_target(out, folder=True, is_new=True)
+    tensors = {name: tensor.contiguous() for name, tensor in backbone_state(folder).items()}
+    with replaced_folder(out) as temporary:
+        shutil.copytree(folder, temporary, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+        save_file(tensors, temporary / "model.safetensors", {"format": "pt"})
+        (temporary / "model.safetensors").chmod(0o644)
+    return out
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:

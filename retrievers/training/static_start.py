@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +73,7 @@ def frequency_weights(counts: Int64, smooth: float) -> Float32:
     return np.asarray(smooth / (smooth + shares), np.float32)
 
 
-def fit_tokens(
-    bags: csr_matrix,
-    targets: Float32,
-    start: Float32,
-    ridge: float,
-    *,
-    steps: int,
-    done: Callable[[int], None] = lambda count: None,
-) -> Float32:
+def fit_tokens(bags: csr_matrix, targets: Float32, start: Float32, ridge: float, *, steps: int) -> Float32:
     r"""Fit token vectors W (V, D) whose means approximate the targets, by conjugate gradients from `start`.
 
         W = argmin ‖X W − T‖² + λ ‖W − W₀‖²
@@ -95,7 +87,6 @@ def fit_tokens(
         start: W₀ (V, D).
         ridge: λ.
         steps: number of iterations.
-        done: called with 1 after each.
 
     Source:
         Hestenes and Stiefel 1952, "Methods of Conjugate Gradients for Solving Linear Systems".
@@ -116,7 +107,6 @@ def fit_tokens(
         new = _squares(rest, 0)
         along = rest + (new / np.maximum(length, 1e-30)).astype(np.float32) * along
         length = new
-        done(1)
     return found
 
 
@@ -154,8 +144,7 @@ def distilled_tokens(
     wanted = targets @ axes
     means = np.asarray(bags @ start, np.float32)
     start *= np.float32((means * wanted).sum() / max(float((means**2).sum()), 1e-30))  # the targets' length
-    with Progress(_STEPS, "steps", "fit tokens") as progress:
-        fitted = fit_tokens(bags, wanted, start, _RIDGE, steps=_STEPS, done=progress.update)
+    fitted = fit_tokens(bags, wanted, start, _RIDGE, steps=_STEPS)
     shares = counts / max(1, counts.sum())
     return fitted / np.float32(np.sqrt(max(float(shares @ _squares(fitted, 1)), 1e-30)))
 

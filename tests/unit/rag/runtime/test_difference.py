@@ -8,8 +8,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
-from rag.runtime.low_rank import DIFFERENCE_FILE, add_difference, write_whole
-from rag.runtime.model_files import backbone_state, weight_files, weights_sha256
+from rag.runtime.model_files import (
+    DIFFERENCE_FILE,
+    add_difference,
+    backbone_state,
+    weight_files,
+    weights_sha256,
+    write_whole,
+)
 from retrievers.encoders.bi_encoder import BiEncoder
 from tests.conftest import TinyModels
 
