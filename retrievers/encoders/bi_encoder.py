@@ -78,13 +78,8 @@ class BiEncoder:
         query_encoder: str | Path | None = None,
         device: str = "auto",
         precision: str = "auto",
-        pooling: str = "auto",
-        normalize: bool | str = "auto",
-        max_length: int | None = None,
-        query_prefix: str | None = None,
-        passage_prefix: str | None = None,
-        layout: str | None = None,
         batch_size: int | None = None,
+        **changes: Any,
     ) -> BiEncoder:
         """Load a bi-encoder.
 
@@ -97,13 +92,9 @@ class BiEncoder:
             device: "auto", "cpu", "cuda" or "cuda:N".
             precision: "fp32", "bf16", or "auto": bf16 for passages where the hardware multiplies it faster,
                 fp32 for questions.
-            pooling: one of `settings.POOLINGS`, or "auto": the folder's setting.
-            normalize: True, False, or "auto": the folder's setting.
-            max_length: tokens after which texts are cut; default: the folder's setting.
-            query_prefix: put before every question; default: the folder's prompt.
-            passage_prefix: put before every passage; default: the folder's prompt.
-            layout: "pair" for `[CLS] title [SEP] text [SEP]`, or a template such as "{title} {text}".
             batch_size: most texts in a batch; default 32 on CPU, 256 on a GPU.
+            changes: of the folder's settings (`EncoderSettings`): pooling, normalize, max_length, layout,
+                query_prefix, passage_prefix.
 
         Raises:
             ConfigError: a setting is not one of the above.
@@ -120,16 +111,6 @@ class BiEncoder:
         # questions are short, and rounding both sides moves twice as many passages over the edge of the best
         # ten as rounding one
         how_queries = "fp32" if precision == "auto" else how
-        if normalize not in ("auto", True, False):
-            raise ConfigError(f"normalize is {normalize!r}, expected True, False or 'auto'")
-        changes: dict[str, Any] = {
-            "pooling": None if pooling == "auto" else pooling,
-            "normalize": None if normalize == "auto" else normalize,
-            "max_length": max_length,
-            "query_prefix": query_prefix,
-            "passage_prefix": passage_prefix,
-            "layout": layout,
-        }
         if query_encoder is None and TOWER_SEPARATOR in str(name_or_path):
             name_or_path, _, query_encoder = str(name_or_path).partition(TOWER_SEPARATOR)
         passage_folder, query_folder = tower_folders(model_folder(name_or_path))
@@ -142,11 +123,11 @@ class BiEncoder:
             query_settings = read_settings(query_folder)
             limit = min(settings.max_length, query_settings.max_length_limit())
             query_settings = query_settings.override(**{**changes, "max_length": limit})
-        if not shared and query_prefix is None and not query_settings.query_prefix:
+        if not shared and changes.get("query_prefix") is None and not query_settings.query_prefix:
             query_settings = query_settings.override(query_prefix=settings.query_prefix or None)
         if STATIC in (settings.pooling, query_settings.pooling):
             raise ConfigError(f"{name_or_path}: a static encoder is no tower", hint="give its folder alone")
-        is_settled = pooling != "auto" or query_prefix is not None
+        is_settled = changes.get("pooling", "auto") != "auto" or changes.get("query_prefix") is not None
         notes = set() if is_settled else {settings.note, query_settings.note}
         for note in sorted(filter(None, notes)):
             log.warning("%s", note)

@@ -51,10 +51,10 @@ def load_encoder(source: Any = None, **options: Any) -> BiEncoder | StaticEncode
         return BiEncoder.load(name_or_path, **options)
     if options.get("query_encoder") is not None:
         raise ConfigError(f"{name_or_path} is a static encoder: it reads questions too")
-    if options.get("pooling", "auto") not in ("auto", STATIC):
-        raise ConfigError(f"pooling is {options['pooling']!r}: a static encoder takes the mean of its tokens")
-    known = ("normalize", "max_length", "query_prefix", "passage_prefix", "layout")
-    return StaticEncoder.load(name_or_path, **{name: options[name] for name in known if name in options})
+    of_networks = ("query_encoder", "precision", "device", "batch_size")
+    return StaticEncoder.load(
+        name_or_path, **{name: value for name, value in options.items() if name not in of_networks}
+    )
 
 
 def is_static_name(name_or_path: str | Path) -> bool:

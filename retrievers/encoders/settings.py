@@ -145,8 +145,14 @@ class EncoderSettings:
         return "cosine" if self.normalize else "dot"
 
     def override(self, **changes: Any) -> EncoderSettings:
-        """A copy with all changes that are not None; `query_tokens` is a field of `interaction`."""
-        made = {name: value for name, value in changes.items() if value is not None}
+        """A copy with the changes that are neither None nor "auto"; `query_tokens` is one of `interaction`.
+
+        Raises:
+            ConfigError: a value that this encoder does not take.
+        """
+        made = {name: value for name, value in changes.items() if value not in (None, "auto")}
+        if made.get("normalize", True) not in (True, False):
+            raise ConfigError(f"normalize is {made['normalize']!r}, expected True, False or 'auto'")
         allowed = (STATIC,) if self.pooling == STATIC else POOLINGS
         if made.get("pooling", self.pooling) not in allowed:
             raise ConfigError(f"pooling is {made['pooling']!r}, expected one of {', '.join(allowed)}")

@@ -55,34 +55,19 @@ class StaticEncoder:
         self._done: Callable[[int], None] = lambda count: None
 
     @classmethod
-    def load(
-        cls,
-        name_or_path: str | Path,
-        *,
-        normalize: bool | str = "auto",
-        max_length: int | None = None,
-        query_prefix: str | None = None,
-        passage_prefix: str | None = None,
-        layout: str | None = None,
-    ) -> StaticEncoder:
+    def load(cls, name_or_path: str | Path, **changes: Any) -> StaticEncoder:
         """Load a static encoder.
 
         Args:
             name_or_path: a folder or a Hugging Face name.
-            normalize: True, False, or "auto": the folder's setting.
-            max_length: tokens after which texts are cut.
-            query_prefix, passage_prefix: put before every question or passage; default: the folder's prompts.
-            layout: a template of title and text.
+            changes: of the folder's settings, as for `BiEncoder.load`.
 
         Raises:
             ArtifactError: the folder lacks a file, or its parts do not fit together.
-            ConfigError: `max_length` is below 2.
+            ConfigError: a setting that it does not take.
         """
         folder = model_folder(name_or_path)
-        settings = read_settings(folder).override(
-            normalize=None if normalize == "auto" else bool(normalize), max_length=max_length,
-            query_prefix=query_prefix, passage_prefix=passage_prefix, layout=layout,
-        )  # fmt: skip
+        settings = read_settings(folder).override(**changes)
         vectors, tokenizer = _read_vectors(settings.weights_dir), folder_tokenizer(settings.weights_dir)
         if tokenizer.get_vocab_size() > len(vectors):
             raise ArtifactError(

@@ -107,8 +107,8 @@ class BiEncoderModel(nn.Module):
             is_unset = config.pooling == "auto" and stored.kind == "transformers"
             sides.append(
                 stored.override(
-                    pooling="cls" if is_unset else None if config.pooling == "auto" else config.pooling,
-                    normalize=None if config.normalize == "auto" else config.normalize,
+                    pooling="cls" if is_unset else config.pooling,
+                    normalize=config.normalize,
                     segments=config.segments,
                     on_tokens=config.on_tokens,
                     query_prefix=config.query_prefix,
