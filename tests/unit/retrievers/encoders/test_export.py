@@ -14,7 +14,7 @@ from rag.training.card import render_card
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.export import write_encoder
-from retrievers.encoders.settings import EncoderSettings, Interaction, read_settings
+from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tower import TowerModel
 from retrievers.training.bi_encoder import encoder_form, export_model, load_model
 from retrievers.training.config import EncoderConfig
@@ -33,10 +33,6 @@ def _settings(folder: Path, pooling: str = "mean", **more: Any) -> EncoderSettin
         kind="transformers", weights_dir=folder, pooling=pooling, normalize=more.pop("normalize", True),
         max_length=more.pop("max_length", 48), **more,
     )  # fmt: skip
-
-
-def _card(config: DprTrainConfig, form: EncoderSettings) -> str:
-    return render_card(config, encoder_card(form), {}, {})
 
 
 @pytest.mark.parametrize("family", ["albert", "bert", "distilbert"])  # others: test_bases.py
@@ -137,21 +133,3 @@ def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
     shown, encoders = (c.model_dump(include=set(EncoderConfig.model_fields)) for c in (stated, config))
     assert shown == {**encoders, "question_encoder": tmp_path.name}
     assert (stated.batch_size, stated.learning_rate) == (config.batch_size, config.learning_rate)
-
-
-@pytest.mark.parametrize("last", ["encoder", "cross-encoder"])
-def test_the_card_names_the_run_where_every_run_has_such_a_folder(tmp_path: Path, last: str) -> None:
-    start = tmp_path / "first" / last
-    start.mkdir(parents=True)
-    config = DprTrainConfig(out=tmp_path / "run", train_files=(tmp_path / "t",), question_encoder=str(start))
-    card = _card(config, _settings(tmp_path))
-    assert f"started from first/{last}." in card
-    assert f'"question_encoder": "first/{last}"' in card
-
-
-def test_late_interaction_is_indexed_by_its_own_type(tmp_path: Path, tiny_bert: Path) -> None:
-    config = DprTrainConfig(out=tmp_path / "run", train_files=(tmp_path / "t",))
-    form = _settings(tiny_bert, "tokens", interaction=Interaction(12))
-    assert "--index-type plaid" not in _card(config, _settings(tmp_path))
-    card = _card(config, form)
-    assert "--index-type plaid --out INDEX" in card
