@@ -288,8 +288,8 @@ def _sentence_transformers(folder: Path) -> EncoderSettings:
                 "Normalize",
                 hint="use a static encoder made of these modules",
             )
-        inner = folder / str(modules[0].get("path") or "")
-        return _static(folder, inner, kind="sentence-transformers", normalize="Normalize" in kinds)
+        weights = folder / str(modules[0].get("path") or "")
+        return _static(folder, weights, kind="sentence-transformers", normalize="Normalize" in kinds)
     several = "Pooling" not in kinds  # vectors per text
     place = len(kinds) if several else kinds.index("Pooling")
     inner = [n for n, kind in enumerate(kinds) if kind in ("Dense", "LayerNorm")]
