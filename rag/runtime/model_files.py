@@ -212,7 +212,7 @@ def stated_base(folder: Path) -> tuple[str, str]:
 
     file = folder / DIFFERENCE_FILE
     try:
-        with safe_open(file, framework="pt") as tensors:
+        with safe_open(file, framework="numpy") as tensors:
             stated = tensors.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise ArtifactError(f"{file} cannot be read: {error}", hint="copy or download it again") from error
