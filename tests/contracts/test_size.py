@@ -20,15 +20,15 @@ CEILINGS = {
     "rag/joint": (2520, 2100),
     "rag/metrics": (730, 600),
     "rag/rounds": (840, 450),
-    "rag/runtime": (1670, 1100),
+    "rag/runtime": (1640, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (600, 450),
     "rag/training": (2030, 1400),
     "indexers": (5210, 4400),
     "readers": (8040, 6600),
-    "retrievers": (8770, 6600),
+    "retrievers": (8690, 6600),
     "serve": (3200, 2600),
-    "tests": (30860, 24000),
+    "tests": (30820, 24000),
 }
 
 
