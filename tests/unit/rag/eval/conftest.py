@@ -82,7 +82,8 @@ class ToySystem:
                 confidence = min(0.99, 0.2 + 0.2 * hit.score)
                 evidence = Evidence(passage.id, passage.title, passage.text, *match.span(), hit.score)
                 answers.append(Answer(match[0], hit.score, confidence, evidence))
-            sets.append(AnswerSet(question, tuple(answers), 0.3, self.index_version, {"read": 1.0}))
+            none = 0.3 if answers and answers[0].confidence > 0.3 else 0.6
+            sets.append(AnswerSet(question, tuple(answers), none, self.index_version, {"read": 1.0}))
         return sets
 
 

@@ -195,9 +195,7 @@ def test_patterns_are_not_compared_as_words(tmp_path: Path, system: Any) -> None
 def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: Any) -> None:
     asked = [
         Question("a", "Where does the Danube rise?", ("Black Forest",)),  # answered: confidence 0.6
-        Question(
-            "b", "Who painted Guernica?", is_impossible=True
-        ),  # confidence 0.2 against 0.3 for no answer
+        Question("b", "Who painted Guernica?", is_impossible=True),  # 0.6 for no answer
         Question(
             "c", "Where does the Rhine end near the North Sea?", is_impossible=True
         ),  # answered all the same
@@ -212,7 +210,7 @@ def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: An
     assert (figures["squad2"]["em"]["n"], figures["squad2"]["em"]["value"]) == (4, 0.5)
     assert (figures["squad2"]["f1"]["n"], figures["squad2"]["f1"]["value"]) == (4, 0.5)
     confidences = {r["id"]: r["confidence"] for r in records(tmp_path / "squad2")}
-    assert (confidences["b"], confidences["a"]) == (0.3, pytest.approx(0.6))
+    assert (confidences["b"], confidences["a"]) == (0.6, pytest.approx(0.6))
     said = json.loads((tmp_path / "squad2" / "predictions.squad.json").read_text())
     assert [bool(said[name]) for name in "abcde"] == [True, False, True, False, False]
     assert all(json.loads((tmp_path / "squad" / "predictions.squad.json").read_text()).values())
