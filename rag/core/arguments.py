@@ -62,7 +62,8 @@ def fitting(arguments: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str,
     """
     values = {}
     for name, value in arguments.items():
-        is_number = type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+        kind = type(value)
+        is_number = kind.__module__ == "numpy" and kind.__name__ != "ndarray" and value.shape == ()
         values[name] = value.item() if is_number else value
         if not _fits(values[name], hint := types.get(name, Any)):
             expected = hint.__name__ if isinstance(hint, type) else re.sub(r"\b(?:\w+\.)+", "", str(hint))
