@@ -1,50 +1,39 @@
 """`rag adapt`: train an index's encoder further on questions made from the corpus."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from rag.adaptation.config import AdaptConfig
-from rag.cli.options import (
-    SEARCH,
-    Assignments,
-    IndexDir,
-    IndexEncoder,
-    Out,
-    RetrieverSpec,
-    Threads,
-    adds_options,
-    config_source,
-    files,
-    options_of,
+from rag.cli.options import OPENING, SEARCH, Count, Options, options_of, some
+
+_SETTINGS = Options(
+    some(OPENING, "retriever", "index_encoder")
+    | options_of(AdaptConfig, "top_k", panel=SEARCH)
+    | options_of(AdaptConfig, "questions", "seed", panel="Questions")
 )
 
-_SETTINGS = {
-    "retriever": (RetrieverSpec, "auto"),
-    "index_encoder": (IndexEncoder, None),
-    **options_of(AdaptConfig, "top_k", panel=SEARCH),
-    **options_of(AdaptConfig, "questions", "seed", panel="Questions"),
-}
 
-
-@adds_options("settings", _SETTINGS)
 def adapt(
     *,
-    index: IndexDir,
-    train: files("Training examples to learn from as well") = None,  # type: ignore[valid-type]
-    settings: dict[str, Any],
-    config: config_source(  # type: ignore[valid-type]
-        "Settings of the training, a file or preset; default: retriever-adapt."
-    ) = None,
-    set_: Assignments = None,
-    threads: Threads = None,
-    out: Out,
+    index: str,
+    train: list[Path] | None = None,
+    settings: Annotated[dict[str, Any], _SETTINGS],
+    config: str | None = None,
+    set_: list[str] | None = None,
+    threads: Count | None = None,
+    out: Path,
 ) -> None:
     """Adapt an index's encoder to its corpus without labelled questions.
 
     Questions are made from the index's passages by rules, and the encoder learns from all of them. A killed
     run goes on where it stopped when the same command is given again.
+
+    Args:
+        train: Training examples to learn from as well; may be given several times.
+        config: Settings of the training, a file or preset; default: retriever-adapt.
+        out: Folder of the run; an unfinished one is resumed.
     """
     from rag.commands import adapt as run
     from rag.config import parse_overrides

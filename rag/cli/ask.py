@@ -2,27 +2,30 @@
 
 import json
 import sys
-from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import OPENING, OUTPUT, FilterSpec, IndexDir, Read, adds_options, option
+from rag.cli.options import Count, Opening
 from rag.cli.show import format_answer_set
 
 
-@adds_options("opening", OPENING)
 def ask(
-    questions: Annotated[list[str], typer.Argument(help="The question; several are answered in turn.")],
-    index: IndexDir,
-    opening: dict[str, Any],
-    read: Read = 20,
-    filter: FilterSpec = None,
-    n_best: Annotated[int, option(min=1, help="Answers to show at most.", panel=OUTPUT)] = 3,
-    as_json: Annotated[
-        bool, option("--json", help="Print one JSON object per question.", panel=OUTPUT)
-    ] = False,
+    questions: list[str],
+    /,
+    index: str,
+    opening: Opening,
+    read: Count = 20,
+    filter: list[str] | None = None,
+    n_best: Count = 3,
+    as_json: bool = False,
 ) -> None:
-    """Ask a question; prints answers with title, highlighted evidence and confidence."""
+    """Ask a question; prints answers with title, highlighted evidence and confidence.
+
+    Args:
+        questions: The question; several are answered in turn.
+        n_best: Answers to show at most.
+        as_json: Print one JSON object per question.
+    """
     from rag.data.filters import Filter
     from rag.data.question_checks import check_questions
 
@@ -32,8 +35,6 @@ def ask(
 
     pipeline = Pipeline.open(index, **opening)
     for question in questions:  # one by one: each is shown at once, with its own time
-        result = pipeline.ask(question, top_k=read, n_best=n_best, filter=chosen)
-        if as_json:
-            typer.echo(json.dumps(result.to_json(), ensure_ascii=False))
-        else:
-            typer.echo(format_answer_set(result.to_json(), colour=sys.stdout.isatty()))
+        result = pipeline.ask(question, top_k=read, n_best=n_best, filter=chosen).to_json()
+        line = json.dumps(result, ensure_ascii=False) if as_json else ""
+        typer.echo(line or format_answer_set(result, colour=sys.stdout.isatty()))

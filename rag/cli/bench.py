@@ -1,38 +1,31 @@
 """`rag bench`: measure this system on this machine, one subcommand per table."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from rag import bench
-from rag.cli.options import command_with, documented, parameters_of, parse_numbers
+from rag.cli.lazy import group_of
+from rag.cli.options import command_of, documented
 
-_BENCHMARKS = ("encode", "search", "serve", "read")
-_SHORT = {"index": "-i", "questions": "-q"}
-_Json = Annotated[Path | None, typer.Option(help="Also write the figures here.")]
-
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Measure this system on this machine, one subcommand per table.",
-)
+_BENCHMARKS = {
+    "encode": "Passages encoded per second beside sentence-transformers.",
+    "search": "Index types against exact search and against FAISS alone.",
+    "serve": "Questions answered over HTTP by a server.",
+    "read": "Questions read per second, and what lower precision and effort change.",
+}
 
 
-def _add(name: str) -> None:
-    """A command from a benchmark: its parameters are the options, its docstring is the help."""
+def _load(name: str) -> Any:
+    """A command from a benchmark, whose report it prints."""
     function = getattr(import_module(f"rag.bench.{name}"), f"run_{name}_benchmark")
-    about = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")[0]
-    helps = documented(bench) | documented(function)
-    options = {
-        each: _option(each, kind, default, helps[each])
-        for each, (kind, default) in parameters_of(function).items()
-    }
 
-    def run(json: Path | None, **given: Any) -> None:
+    @wraps(function)
+    def measure(*, json: Path | None, **given: Any) -> None:
         from rag.core.log import setup_logging
         from rag.runtime.hardware import use_threads
 
@@ -43,22 +36,17 @@ def _add(name: str) -> None:
             report.write(json)
         typer.echo(report.to_text())
 
-    app.command(name)(command_with({**options, "json": (_Json, None)}, run, like=function, help=about))
+    signature = inspect.signature(function)
+    parameter = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=None)
+    measure.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), parameter]
+    )
+    measure.__annotations__ = {**function.__annotations__, "json": Path | None}
+    return command_of(name, measure, documented(bench) | {"json": "Also write the figures here."})
 
 
-def _option(name: str, kind: Any, default: Any, help: str) -> tuple[Any, Any]:
-    """Annotation and default of an option; a sequence is given with commas."""
-    flag = f"--{name.replace('_', '-')}"
-    flags = (flag, _SHORT[name]) if name in _SHORT else (flag,) if kind is not bool else ()
-    parsers: dict[Any, Callable[[str], Any]] = {
-        Sequence[int]: lambda text: parse_numbers(text, flag),
-        Sequence[str]: lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
-    }
-    if kind not in parsers:
-        return Annotated[kind, typer.Option(*flags, help=help)], default
-    shown = ",".join(map(str, default))
-    return Annotated[str, typer.Option(*flags, help=help, parser=parsers[kind])], shown
-
-
-for _name in _BENCHMARKS:
-    _add(_name)
+app = group_of(
+    "Measure this system on this machine, one subcommand per table.",
+    {name: ("Benchmarks", about) for name, about in _BENCHMARKS.items()},
+    _load,
+)

@@ -2,30 +2,29 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from rag.cli.options import OUTPUT, option
-
 
 def compare(
-    results: Annotated[list[Path], typer.Argument(help="Two or more folders written by `rag evaluate`.")],
-    figures: Annotated[
-        str | None, typer.Option(help="Figures to compare, separated by commas; default: the main ones.")
-    ] = None,
-    all_pairs: Annotated[
-        bool,
-        typer.Option("--all-pairs", help="Compare every pair of systems, instead of each with the first."),
-    ] = False,
-    report: Annotated[Path | None, option(help="Write a side-by-side HTML page.", panel=OUTPUT)] = None,
+    results: list[Path],
+    /,
+    figures: Sequence[str] = (),
+    all_pairs: bool = False,
+    report: Path | None = None,
 ) -> None:
-    """Compare systems: paired tests, Holm's correction, wins, ties and losses."""
+    """Compare systems: paired tests, Holm's correction, wins, ties and losses.
+
+    Args:
+        results: Two or more folders written by `rag evaluate`.
+        figures: Figures to compare; default: the main ones.
+        all_pairs: Compare every pair of systems, instead of each with the first.
+        report: Write a side-by-side HTML page.
+    """
     from rag.eval.api import compare as run
 
-    chosen = [name.strip() for name in figures.split(",")] if figures else None
-    compared = run(results, chosen, all_pairs=all_pairs, report=report)
-    typer.echo(comparison_table(compared))
+    typer.echo(comparison_table(run(results, figures or None, all_pairs=all_pairs, report=report)))
     if report is not None:
         typer.echo(f"written: {report}")
 

@@ -5,7 +5,6 @@ import sys
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -18,18 +17,19 @@ _QUESTIONS = (
 )
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the sample index.")] = Path("demo-index"),
-    port: Annotated[int, typer.Option(help="Port of the demo server.")] = 8765,
-) -> None:
-    """Index the sample corpus, start the server, ask three questions over HTTP, stop the server."""
+def demo(out: Path = Path("demo-index"), port: int = 8765) -> None:
+    """Index the sample corpus, start the server, ask three questions over HTTP, stop the server.
+
+    Args:
+        out: Folder for the sample index.
+        port: Port of the demo server.
+    """
     from rag.bench.server_process import ServerProcess, post_json
 
     typer.echo("1. Index the sample corpus")
-    command = [sys.executable, "-m", "rag.cli.main", "index", "sample"]
-    indexed = subprocess.run([*command, "--out", str(out), "--retriever", "hybrid"])
-    if indexed.returncode:
-        raise typer.Exit(indexed.returncode)
+    command = [sys.executable, "-m", "rag.cli.main", "index", "sample", "--out", str(out)]
+    if code := subprocess.run(command).returncode:
+        raise typer.Exit(code)
     typer.echo(f"\n2. Serve it on http://127.0.0.1:{port} and ask")
     with (
         ServerProcess(out, port=port) as server,

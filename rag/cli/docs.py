@@ -1,16 +1,14 @@
 """`rag docs`: the guides that ship with the package."""
 
-from typing import Annotated
-
 import typer
 
 
-def docs(
-    page: Annotated[
-        str, typer.Argument(help="Name of a page, such as tutorial; without one, all are listed.")
-    ] = "",
-) -> None:
-    """List the guides, or print one of them."""
+def docs(page: str = "", /) -> None:
+    """List the guides, or print one of them.
+
+    Args:
+        page: Name of a page, such as tutorial; without one, all are listed.
+    """
     from rag.docs.pages import page_titles, read_page
 
     if page:

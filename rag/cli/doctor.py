@@ -1,9 +1,9 @@
 """`rag doctor`: versions, hardware, Java, what is missing and how to get it."""
 
-import json
 import platform
 import shutil
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -18,34 +18,25 @@ def collect(*, start_java: bool) -> dict[str, Any]:
     from indexers.lucene import java_versions
     from rag.core.optional import installed_version
 
-    problems: list[str] = []
     versions = {name: installed_version(name) for name in _REQUIRED}
-    problems += [f"{name} is missing: pip install {name}" for name in _REQUIRED if versions[name] is None]
-    report: dict[str, Any] = {"python": platform.python_version(), "system": platform.platform()}
-    report["packages"] = versions
-    report["hardware"] = _hardware()
-    report["encoder"] = _attempt(_encoder, problems, "shipped encoder")
-    report["reader"] = _attempt(_reader, problems, "shipped reader")
-    if start_java:
-        report["lucene"] = _attempt(java_versions, problems, "Lucene")
-    report["problems"] = problems
-    return report
+    problems = [f"{name} is missing: pip install {name}" for name in _REQUIRED if versions[name] is None]
+    system = {"python": platform.python_version(), "system": platform.platform()}
+    report: dict[str, Any] = {"system": system, "packages": versions, "hardware": _hardware()}
+    probes: dict[str, Callable[[], Any]] = {"encoder": _encoder, "reader": _reader}
+    for name, probe in (probes | ({"lucene": java_versions} if start_java else {})).items():
+        try:
+            report[name] = probe()
+        except Exception as error:
+            problems.append(f"{name}: {error}")
+    return {**report, "problems": problems}
 
 
-def _attempt(probe: Any, problems: list[str], name: str) -> Any:
-    try:
-        return probe()
-    except Exception as error:
-        problems.append(f"{name}: {error}")
-        return None
-
-
-def _encoder() -> str:
+def _encoder() -> dict[str, str]:
     from rag.runtime.model_files import QA_ENCODER, model_folder, weight_files
 
     folder = model_folder(QA_ENCODER)
     weight_files(folder)  # checks those of all-MiniLM-L6-v2, which it is built on
-    return str(folder)
+    return {"weights": str(folder)}
 
 
 def _hardware() -> dict[str, Any]:
@@ -78,27 +69,19 @@ def _reader() -> dict[str, str]:
     return {"weights": str(SHIPPED_READER), "precision": precision}
 
 
-def doctor(
-    java: Annotated[
-        bool, typer.Option("--java/--no-java", help="Start the Java runtime to check it.")
-    ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Check versions, hardware, Java, and what is missing and how to get it."""
+def doctor(java: bool = True) -> None:
+    """Check versions, hardware, Java, and what is missing and how to get it.
+
+    Args:
+        java: Start the Java runtime to check it.
+    """
     report = collect(start_java=java)
-    if as_json:
-        typer.echo(json.dumps(report, indent=2))
-    else:
-        for section, content in report.items():
-            if section == "problems":
-                continue
-            if isinstance(content, dict):
-                typer.echo(f"{section}:")
-                for key, value in content.items():
-                    typer.echo(f"  {key:<24} {value if value is not None else 'missing'}")
-            else:
-                typer.echo(f"{section}: {content}")
-        for problem in report["problems"]:
-            typer.echo(f"problem: {problem}", err=True)
-        typer.echo("all is well" if not report["problems"] else f"{len(report['problems'])} problem(s)")
-    raise typer.Exit(1 if report["problems"] else 0)
+    problems = report.pop("problems")
+    for section, content in report.items():
+        typer.echo(f"{section}:")
+        for key, value in content.items():
+            typer.echo(f"  {key:<24} {value if value is not None else 'missing'}")
+    for problem in problems:
+        typer.echo(f"problem: {problem}", err=True)
+    typer.echo(f"{len(problems)} problem(s)" if problems else "all is well")
+    raise typer.Exit(1 if problems else 0)

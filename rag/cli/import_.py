@@ -1,27 +1,21 @@
 """`rag import`: convert published checkpoints into folders of this system, without executing their code."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from rag.core.errors import ArtifactError
 
 
-def import_(
-    source: Annotated[
-        Path,
-        typer.Argument(help="Folder of RAG, or minilm-qa, which becomes a folder for other libraries."),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must not exist or be empty.")],
-    index: Annotated[
-        Path | None,
-        typer.Option("--index", "-i", help="Index that a RAG checkpoint's question encoder is to search."),
-    ] = None,
-) -> None:
+def import_(source: Path, /, out: Path, index: Path | None = None) -> None:
     """Convert RAG's checkpoint, or the encoder of this package.
 
     Only tensors are read, nothing is executed.
+
+    Args:
+        source: Folder of RAG, or minilm-qa, which becomes a folder for other libraries.
+        out: Folder to write; must not exist or be empty.
+        index: Index that a RAG checkpoint's question encoder is to search.
     """
     from rag.core.log import setup_logging
     from rag.joint.rag_import import import_rag

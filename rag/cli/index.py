@@ -1,145 +1,157 @@
-"""`rag index`: corpus → passages → embeddings → FAISS → BM25 → manifest."""
+"""`rag index`: corpus → passages → embeddings → FAISS → BM25 → manifest; and updates of it."""
 
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from annotated_types import Ge
 
 from indexers.settings import BuildSettings, Stage
-from rag.cli.options import (
-    CORPUS,
-    OUTPUT,
-    Precision,
-    RayAddress,
-    adds_options,
-    option,
-    options_of,
-    out_option,
-)
+from rag.cli.options import OPENING, Count, Options, Share, options_from, options_of, some
+from rag.data import choices
 
-_ENCODER, _UPDATES = "Encoder", "Updates"
-_UPDATES_READ = ("format", "strict", "max_bad_share")  # options of reading that may differ in an update
 _WORTH_TEACHING = 500  # passages: the fewest from which an encoder was seen to learn
-_SETTINGS = {
-    **options_of(
+_READ_ANEW = ("format", "strict", "max_bad_share")  # options of reading that may differ in an update
+_SETTINGS = Options(
+    options_of(
         BuildSettings,
         *("retriever", "index_type", "recall_target", "token_bits", "dtype", "k1", "b"),
         panel="Index",
         retriever="hybrid",
-    ),
-    **options_of(BuildSettings, "shard_rows", "threads", "seed", panel="Build"),
-}
+    )
+    | options_of(BuildSettings, "shard_rows", "threads", "seed", panel="Build")
+)
 
 
-@adds_options("documents", CORPUS)
-@adds_options("settings", _SETTINGS)
-def index(
-    corpus: Annotated[
-        list[str],
-        typer.Argument(help='Files, folders, patterns, hf:… or irds:…, "-" for stdin, or "sample".'),
-    ],
+def _documents(
     *,
-    documents: dict[str, Any],
-    encoder: Annotated[
-        str | None,
-        option(help="Hub name, folder, all-MiniLM-L6-v2 or static; default: minilm-qa.", panel=_ENCODER),
-    ] = None,
-    query_encoder: Annotated[
-        str | None, option(help="Question encoder, if it is another model.", panel=_ENCODER)
-    ] = None,
-    precision: Precision = "auto",
-    pooling: Annotated[
-        Literal["auto", "cls", "mean"],
-        option(help="How token vectors become the vector of a text.", panel=_ENCODER),
-    ] = "auto",
-    max_length: Annotated[
-        int | None, option(min=1, help="Most tokens per passage; default: the encoder's.", panel=_ENCODER)
-    ] = None,
-    settings: dict[str, Any],
-    reuse: Annotated[
-        list[Path] | None,
-        option(
-            help="An earlier index of this encoder: only passages that it lacks are encoded. May be given "
-            "several times.",
-            panel="Build",
-        ),
-    ] = None,
-    until: Annotated[Stage | None, option(help="Stop after this stage.", panel="Build")] = None,
-    ray: RayAddress = None,
-    out: Annotated[
-        Path | None,
-        out_option("Index directory; an unfinished one is continued."),
-    ] = None,
-    overwrite: Annotated[
-        bool, option("--overwrite", help="Delete what is in --out first.", panel=OUTPUT)
-    ] = False,
-    update: Annotated[
-        Path | None,
-        option(
-            help="Instead of --out: an existing index in which to replace only what changed.", panel=_UPDATES
-        ),
-    ] = None,
-    watch: Annotated[
-        bool, option("--watch", help="Go on updating whenever a file changes.", panel=_UPDATES)
-    ] = False,
-    interval: Annotated[
-        float, option(min=0.1, help="Seconds between checks of the files, for --watch.", panel=_UPDATES)
-    ] = 2.0,
-    max_deleted_share: Annotated[
-        float, option(min=0, max=1, help="Highest share of documents an update may delete.", panel=_UPDATES)
-    ] = 0.5,
+    format: Literal["auto", choices.CorpusFormat] = "auto",
+    id_field: str | None = None,
+    title_field: str | None = None,
+    text_field: str | None = None,
+    metadata: list[str] | None = None,
+    encoding: str = "utf-8",
+    max_bad_share: Share = 0.01,
+    strict: bool = False,
+    max_pages: Count = 5_000,
+    document_timeout: Annotated[float, Ge(0.1)] = 60.0,
+    split: choices.SplitMode = "auto",
+    words: Count = 100,
+    wrap: bool = True,
 ) -> None:
-    """Build an index from a corpus, or update one. Run the same command again to continue a build."""
-    if update is not None:
-        from rag.cli.update_index import run_updates
-        from rag.commands import resolve_corpus
+    """How documents are read and cut into passages, see `rag.data.document_options`.
 
-        inputs, _ = resolve_corpus(corpus)
-        defaults = {name: default for name, (_, default) in {**CORPUS, **_SETTINGS}.items()}
-        defaults |= {"overwrite": False, "pooling": "auto"}
-        of_the_index: dict[str, Any] = {
-            **documents, **settings, "out": out, "query_encoder": query_encoder, "max_length": max_length,
-            "reuse": reuse, "ray": ray, "until": until, "overwrite": overwrite, "pooling": pooling,
-        }  # fmt: skip
-        run_updates(
-            inputs, update, documents, encoder=encoder, precision=precision, watch=watch, interval_s=interval,
-            max_deleted_share=max_deleted_share,
-            also_given=[
-                name for name, value in of_the_index.items()
-                if value != defaults.get(name) and name not in _UPDATES_READ
-            ],
-        )  # fmt: skip
-        return
-    if out is None or watch:
-        raise _missing(out, watch)
-    from rag.commands import index as build
+    Args:
+        format: Of the corpus; auto looks at names and first bytes.
+        id_field: Field or column of the document id.
+        title_field: Field or column of the title.
+        text_field: Field or column of the text.
+        metadata: Field that passages keep for filters. May be given several times.
+        encoding: Of text files, such as cp1252 (Excel on Windows).
+        max_bad_share: Highest tolerated share of bad records (not of files).
+        strict: Stop at the first file that cannot be read.
+        max_pages: Most pages of a file; longer ones are left out.
+        document_timeout: Most seconds for reading one file.
+        split: How documents are cut; auto: files by sections, else words100.
+        words: Words per passage, for --split words100.
+        wrap: Fill the last passage with the document's first words.
+    """
+
+
+_CORPUS = options_from(_documents)
+
+
+def index(
+    corpus: list[str],
+    /,
+    *,
+    documents: Annotated[dict[str, Any], _CORPUS],
+    encoder: str | None = None,
+    query_encoder: str | None = None,
+    models: Annotated[dict[str, Any], some(OPENING, "precision")],
+    pooling: Literal["auto", "cls", "mean"] = "auto",
+    max_length: Count | None = None,
+    settings: Annotated[dict[str, Any], _SETTINGS],
+    reuse: list[Path] | None = None,
+    until: Stage | None = None,
+    ray: str | None = None,
+    out: Path | None = None,
+    overwrite: bool = False,
+    update: Path | None = None,
+    watch: bool = False,
+    interval: Annotated[float, Ge(0.1)] = 2.0,
+    max_deleted_share: Share = 0.5,
+) -> None:
+    """Build an index from a corpus, or update one. Run the same command again to continue a build.
+
+    Args:
+        corpus: Files, folders, patterns, hf:… or irds:…, "-" for stdin, or "sample".
+        encoder: Hub name, folder, all-MiniLM-L6-v2 or static; default: minilm-qa.
+        query_encoder: Question encoder, if it is another model.
+        pooling: How token vectors become the vector of a text.
+        max_length: Most tokens per passage; default: the encoder's.
+        reuse: An earlier index of this encoder: only passages that it lacks are encoded. May be given several
+            times.
+        until: Stop after this stage.
+        out: Index directory; an unfinished one is continued.
+        overwrite: Delete what is in --out first.
+        update: Instead of --out: an existing index in which to replace only what changed.
+        watch: Go on updating whenever a file changes.
+        interval: Seconds between checks of the files, for --watch.
+        max_deleted_share: Highest share of documents an update may delete.
+    """
+    from rag.core.errors import ConfigError
     from rag.core.log import setup_logging
-    from rag.data.records import ReadReport
 
     setup_logging("WARNING")
-    report, before = ReadReport(), None if overwrite else _checksum(out)
-    place = build(
-        corpus, out, encoder=encoder, query_encoder=query_encoder, precision=precision, pooling=pooling,
-        max_length=max_length, reuse=reuse or (), until=until, overwrite=overwrite, ray=ray, report=report,
-        **documents, **settings,
-    )  # fmt: skip
+    of_the_build = {
+        "out": out, "query_encoder": query_encoder, "pooling": pooling, "max_length": max_length,
+        "reuse": reuse, "until": until, "ray": ray, "overwrite": overwrite,
+    }  # fmt: skip
+    if update is not None:
+        _refuse_given({**documents, **settings, **of_the_build})
+        options = {name: documents[name] for name in _READ_ANEW}
+        options["max_deleted_share"] = max_deleted_share
+        _update(corpus, update, options, interval if watch else None, encoder=encoder, **models)
+        return
+    if watch and out is not None:
+        raise ConfigError(
+            "--watch goes with --update INDEX, not with --out", hint="build it first, then watch it"
+        )
+    if out is None:
+        raise ConfigError("give --out DIR to build an index, or --update INDEX to bring one up to date")
+    of_the_build["reuse"] = reuse or ()
+    _build(corpus, {**of_the_build, **documents, **settings, **models, "encoder": encoder})
+
+
+def _build(corpus: Sequence[str], options: Mapping[str, Any]) -> None:
+    from rag.commands import index as build
+    from rag.data.records import ReadReport
+
+    report, out, until = ReadReport(), options["out"], options["until"]
+    before = None if options["overwrite"] else _checksum(out)
+    place = build(corpus, report=report, **options)
     if report.total:
         typer.echo(report.summary(listed=False))  # reading has listed the problems
     if before is not None and before == _checksum(place):
         typer.echo("nothing to do: the index was complete, and neither files nor settings have changed")
-    if until is None:
-        from indexers.index import Index
-        from rag.data.sentences import language_notice
-
-        with Index.open(place) as opened:
-            typer.echo(opened.describe())
-            notice = "" if encoder else language_notice(passage.text for passage in opened.passages)
-            many = "dense" in opened.parts and len(opened.passages) >= _WORTH_TEACHING
-        typer.echo(f'{notice}\nask it: rag ask "…" --index {place}')
-        if encoder is None and many:
-            typer.echo(f"unlike Wikipedia? teach the encoder: rag adapt --index {place} --out …")
-    else:
+    if until is not None:
         typer.echo(f"stopped after {until}; the same command without --until continues")
+        return
+    from indexers.index import Index
+    from rag.data.sentences import language_notice
+
+    with Index.open(place) as opened:
+        typer.echo(opened.describe())
+        notice = "" if options["encoder"] else language_notice(passage.text for passage in opened.passages)
+        is_worth_teaching = "dense" in opened.parts and len(opened.passages) >= _WORTH_TEACHING
+    typer.echo(f'{notice}\nask it: rag ask "…" --index {place}')
+    if options["encoder"] is None and is_worth_teaching:
+        typer.echo(f"unlike Wikipedia? teach the encoder: rag adapt --index {place} --out …")
 
 
 def _checksum(place: Path) -> str | None:
@@ -149,11 +161,79 @@ def _checksum(place: Path) -> str | None:
     return read_manifest(place).get("checksum") if (place / MANIFEST_NAME).is_file() else None
 
 
-def _missing(out: Path | None, watch: bool) -> Exception:
+def _refuse_given(options: Mapping[str, Any]) -> None:
+    """Refuse options that an update takes from the index."""
     from rag.core.errors import ConfigError
 
-    if watch and out is not None:
-        return ConfigError(
-            "--watch goes with --update INDEX, not with --out", hint="build it first, then watch it"
+    defaults = {name: default for name, (_, default) in (_CORPUS | _SETTINGS).items()}
+    defaults |= {"overwrite": False, "pooling": "auto"}
+    unlike = [name for name, value in options.items() if value != defaults.get(name)]
+    if names := ", ".join(f"--{name.replace('_', '-')}" for name in unlike if name not in _READ_ANEW):
+        raise ConfigError(
+            f"{names} cannot be given with --update, which keeps the settings of the index",
+            hint="leave it out, or build a new index with --out",
         )
-    return ConfigError("give --out DIR to build an index, or --update INDEX to bring one up to date")
+
+
+def _update(
+    corpus: Sequence[str], place: Path, options: Mapping[str, Any], interval_s: float | None, **models: Any
+) -> None:
+    """Update an index once, or whenever files change until Ctrl-C; prints what was done."""
+    from rag.commands import index_updater, resolve_corpus
+    from rag.data.records import ReadReport
+
+    inputs, _ = resolve_corpus(corpus)
+    updater = index_updater(place, models["encoder"], models["precision"])
+
+    def update() -> None:
+        report = ReadReport()
+        done = updater.follow(inputs, report=report, **options)
+        typer.echo(f"{place}: version {done.version}, {done}")
+
+    state = _state_of(inputs, options["format"])
+    update()
+    if interval_s is None:
+        typer.echo(f'\nask it: rag ask "…" --index {place}')
+        return
+    typer.echo(f"watching {', '.join(inputs)}; Ctrl-C ends it", err=True)
+    with suppress(KeyboardInterrupt):
+        _watch(update, lambda: _state_of(inputs, options["format"]), state, interval_s)
+
+
+def _watch(
+    update: Callable[[], None],
+    state: Callable[[], dict[str, Any]],
+    updated: dict[str, Any],
+    interval_s: float,
+) -> None:
+    """Update whenever the files' state is another one than at the last update, and stays for an interval."""
+    from rag.core.errors import RagError, ResourceError
+
+    now = updated
+    while True:
+        time.sleep(interval_s)
+        before, now = now, state()
+        if now == updated or now != before:
+            continue
+        try:
+            update()
+            updated = now
+        except ResourceError as error:  # another writer, or a full disk: tried again
+            typer.echo(f"{error}; tried again in {interval_s:g} s", err=True)
+        except RagError as error:  # the corpus, as it is now: another look when it has changed
+            typer.echo(f"not updated: {error}", err=True)
+            updated = now
+
+
+def _state_of(corpus: Sequence[str], format: str) -> dict[str, tuple[int, int]]:
+    """Size and time of the last change of each file."""
+    from rag.core.errors import RagError
+    from rag.data.files.sources import find_sources
+
+    state = {}
+    with suppress(RagError):  # a folder that is gone is a change, and reading says what is wrong
+        for source in find_sources(corpus, format):
+            with suppress(OSError):
+                found = os.stat(source.path)
+                state[source.path] = (found.st_size, found.st_mtime_ns)
+    return state

@@ -2,17 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 
-def inspect(
-    directory: Annotated[Path, typer.Argument(help="Directory written by `rag index`.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Read every file and check its checksum.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
-) -> None:
-    """Show what is in an index, how it was built, and with --verify whether every byte is as written."""
+def inspect(directory: Path, /, verify: bool = False, as_json: bool = False) -> None:
+    """Show what is in an index, how it was built, and with --verify whether every byte is as written.
+
+    Args:
+        directory: Directory written by `rag index`.
+        verify: Read every file and check its checksum.
+        as_json: Print the manifest as JSON.
+    """
     from indexers.index import Index
 
     with Index.open(directory, verify="deep" if verify else "size") as index:

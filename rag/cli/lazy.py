@@ -1,5 +1,6 @@
-"""Groups of commands that are imported when they are used, so that help stays fast."""
+"""Commands, and groups of commands that are imported when they are used, so that help stays fast."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -8,6 +9,8 @@ from typer.core import TyperGroup
 
 from rag.core.errors import ConfigError, did_you_mean
 
+REQUIRED = inspect.Parameter.empty
+
 
 class LazyGroup(TyperGroup):
     """A group that knows of each command its panel in the help and its summary, and loads it when it is used.
@@ -15,14 +18,14 @@ class LazyGroup(TyperGroup):
     Attributes:
         entries: name → panel, summary.
         removed: name of a command that is gone → what to use instead.
+        load: function from a name to the command.
+        is_own: function that says whether a name that is not listed can be loaded too.
     """
 
     entries: ClassVar[Mapping[str, tuple[str, str]]] = {}
     removed: ClassVar[Mapping[str, str]] = {}
-
-    def load(self, name: str) -> Any:
-        """The command, from the module that has it."""
-        raise NotImplementedError
+    load: Callable[[str], Any]
+    is_own: Callable[[str], bool]
 
     def list_commands(self, ctx: Any) -> list[str]:
         """All names, in the order of the help."""
@@ -33,7 +36,7 @@ class LazyGroup(TyperGroup):
         if cmd_name not in self.entries:
             return None
         panel, summary = self.entries[cmd_name]
-        return command_of(cmd_name, lambda: None, help=summary, rich_help_panel=panel)
+        return command_with(cmd_name, {}, lambda: None, help=summary, rich_help_panel=panel)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command itself.
@@ -42,7 +45,7 @@ class LazyGroup(TyperGroup):
             ConfigError: there is none of this name; with the nearest, or what is used instead.
         """
         name = args[0]
-        if name in self.entries:
+        if name in self.entries or (name[:1] != "-" and self.is_own(name)):
             return name, self.load(name), args[1:]
         if name.startswith("-"):
             return super().resolve_command(ctx, args)
@@ -50,10 +53,41 @@ class LazyGroup(TyperGroup):
         raise ConfigError(f"there is no command {name!r}", hint=self.removed.get(name, hint))
 
 
-def command_of(name: str, function: Callable[..., None], **shown: Any) -> Any:
-    """A command made of a function."""
+def group_of(
+    about: str,
+    entries: Mapping[str, tuple[str, str]],
+    load: Callable[[str], Any],
+    *,
+    removed: Mapping[str, str] | None = None,
+    is_own: Callable[[str], bool] = lambda name: False,
+    **shown: Any,
+) -> typer.Typer:
+    """A group of commands; see `LazyGroup`."""
+    members = {"entries": entries, "removed": removed or {}, "load": staticmethod(load)}
+    kind = type("_Group", (LazyGroup,), {**members, "is_own": staticmethod(is_own)})
+    group = typer.Typer(cls=kind, no_args_is_help=True, help=about, **shown)
+    group.callback()(lambda: None)
+    return group
+
+
+def command_with(
+    name: str, options: Mapping[str, tuple[Any, Any]], run: Callable[..., None], *, help: str, **shown: Any
+) -> Any:
+    """A command with these options (name → annotation, default), whose values `run` gets."""
+    usual = {each: default for each, (_, default) in options.items() if default is not REQUIRED}
+
+    def command(**given: Any) -> None:
+        run(**{**usual, **given})
+
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+            for each, (kind, default) in options.items()
+        ]
+    )
+    command.__name__, command.__doc__, command.__annotations__ = name, help, {}
     single = typer.Typer(add_completion=False)
-    single.command(name, **shown)(function)
-    command: Any = typer.main.get_command(single)
-    command.name = name
-    return command
+    single.command(name, **shown)(command)
+    made: Any = typer.main.get_command(single)
+    made.name = name
+    return made

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.lazy import LazyGroup, command_of
+from rag.cli.lazy import group_of
 from rag.core.errors import RagError, ResourceError
 
 _COMMANDS = {  # name → panel of the help, summary
@@ -44,31 +44,24 @@ _REMOVED = {  # command or option → what to use instead
 }
 
 
-class _Commands(LazyGroup):
-    entries = _COMMANDS
-    removed = _REMOVED
-
-    def load(self, name: str) -> Any:
-        return load_command(name)
-
-
 def load_command(name: str) -> Any:
     """The command, or the group of commands, of this name; imports its module."""
     word = f"{name}_" if keyword.iskeyword(name) else name
     module = importlib.import_module(f"rag.cli.{word}")
     if not hasattr(module, "app"):
+        from rag.cli.options import command_of
+
         return command_of(name, getattr(module, word))
     group: Any = typer.main.get_command(module.app)
     group.name = name
     return group
 
 
-app = typer.Typer(
-    cls=_Commands,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
+app = group_of(
+    "Open-domain question answering that retrieves: index a corpus, ask with evidence, train, evaluate.",
+    _COMMANDS, load_command, removed=_REMOVED, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-)
+)  # fmt: skip
 
 
 def _print_version(wanted: bool) -> None:
@@ -85,7 +78,7 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Open-domain question answering that retrieves: index a corpus, ask with evidence, train, evaluate."""
+    """See `group_of`."""
 
 
 _RESUMABLE = ("index", "mine", "score", "train", "adapt", "rounds", "evaluate")

@@ -1,32 +1,30 @@
 """`rag mcp`: search, fetch and ask as tools of an MCP client."""
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from annotated_types import Ge, Le
 
-from rag.cli.options import OPENING, OUTPUT, IndexDir, adds_options, option
+from rag.cli.options import Opening
 
 
-@adds_options("opening", OPENING)
 def mcp(
-    index: IndexDir,
-    opening: dict[str, Any],
-    top_k: Annotated[int, option(min=1, max=100, help="Results of a search.", panel=OUTPUT)] = 10,
-    http: Annotated[
-        bool,
-        option(
-            "--http",
-            help="Serve streamable HTTP at /mcp instead of standard input and output.",
-            panel="Address",
-        ),
-    ] = False,
-    host: Annotated[str, option(help="Address to listen on, with --http.", panel="Address")] = "127.0.0.1",
-    port: Annotated[
-        int, option(min=1, max=65535, help="Port to listen on, with --http.", panel="Address")
-    ] = 8001,
+    index: str,
+    opening: Opening,
+    top_k: Annotated[int, Ge(1), Le(100)] = 10,
+    http: bool = False,
+    host: str = "127.0.0.1",
+    port: Annotated[int, Ge(1), Le(65535)] = 8001,
 ) -> None:
-    """Serve an index to MCP clients, over standard input and output or HTTP."""
+    """Serve an index to MCP clients, over standard input and output or HTTP.
+
+    Args:
+        top_k: Results of a search.
+        http: Serve streamable HTTP at /mcp instead of standard input and output.
+        host: Address to listen on, with --http.
+        port: Port to listen on, with --http.
+    """
     from rag.core.optional import require
 
     require("mcp.server.mcpserver", extra="mcp")  # before models are loaded

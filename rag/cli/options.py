@@ -1,23 +1,36 @@
-"""Options that several commands share, and commands whose options are derived from a configuration."""
+"""Commands made of functions: parameters are options, docstrings are help; what several share stands here.
+
+Positional-only parameters are arguments of the command. A parameter that is annotated with `Options` gets the
+values of these options as one mapping. Bounds are those of `annotated_types`.
+"""
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from glob import escape, glob
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
+from annotated_types import Ge, Le
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
+from rag.cli.lazy import command_with
 from rag.config import preset_names
 from rag.core.errors import ConfigError
 from rag.data import choices
 from rag.open_settings import OpenSettings
 
-REQUIRED = inspect.Parameter.empty
 DATA, SEARCH, READING, TRAINING, OUTPUT = "Data", "Search", "Reading", "Training", "Output"  # help's panels
+_SETTINGS = "Settings"
+Count = Annotated[int, Ge(1)]
+Share = Annotated[float, Ge(0), Le(1)]
+QuestionFormat = Literal["auto", choices.QuestionFormat]
+_TRAINED = {"adapt": "dpr"}  # command → recipe, where it has another name
+
+
+class Options(dict[str, tuple[Any, Any]]):
+    """Options by name: annotation and default."""
 
 
 def option(*flags: str, help: str, panel: str | None = None, **more: Any) -> Any:
@@ -25,57 +38,63 @@ def option(*flags: str, help: str, panel: str | None = None, **more: Any) -> Any
     return typer.Option(*flags, help=help, rich_help_panel=panel, **more)
 
 
-def out_option(help: str) -> Any:
-    """The option for what a command writes."""
-    return option("--out", "-o", help=help, panel=OUTPUT)
+def _complete_config(ctx: typer.Context, incomplete: str) -> list[str]:
+    """What --config may be: presets of the command's recipe, and YAML and JSON files."""
+    recipe = ctx.params.get("recipe") or _TRAINED.get(str(ctx.info_name), str(ctx.info_name))
+    presets = preset_names("" if recipe == "rounds" else recipe)
+    paths = sorted(glob(f"{escape(incomplete)}*.yaml") + glob(f"{escape(incomplete)}*.json"))
+    return [name for name in presets if name.startswith(incomplete)] + paths
 
 
-def opening_option(name: str) -> Any:
-    """The option for a field of `OpenSettings`, explained as there."""
-    field = OpenSettings.model_fields[name]
-    panel = {"reader": READING, "effort": READING, "precision": "Models"}.get(name, SEARCH)
-    help = str(field.description)
-    return option(help=f"{help[0].upper()}{help[1:]}.", panel=panel)
-
-
-RetrieverSpec = Annotated[str, opening_option("retriever")]
-IndexEncoder = Annotated[str | None, opening_option("index_encoder")]
-ReaderSpec = Annotated[str | None, opening_option("reader")]
-Precision = Annotated[Literal["auto", "fp32", "bf16"], opening_option("precision")]
-Read = Annotated[int, option(min=1, help="Passages to read for each question.", panel=READING)]
-RayAddress = Annotated[
-    str | None,
-    option(help="Encode on the Ray cluster at this address (HOST:PORT, or auto).", panel="Cluster"),
-]
-IndexDir = Annotated[str, option("--index", "-i", help="Directory written by `rag index`.", panel=DATA)]
-Corpus = Annotated[
-    list[str], typer.Argument(help='Files, folders, patterns, hf:…, irds:…, or "-" for stdin.')
-]
-QuestionFile = Annotated[
-    str,
-    option(
-        *("--questions", "-q"),
-        help="JSONL, CSV, SQuAD, NQ, DPR, HotpotQA …, or hf:owner/name[:config][:split], irds:name.",
-        panel=DATA,
+# Parameters that several commands have: panel, help ("" where each says it itself), and how they are spelled.
+_SHARED: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "index": (DATA, "Directory written by `rag index`.", {"flags": ("--index", "-i")}),
+    "questions": (
+        DATA,
+        "JSONL, CSV, SQuAD, NQ, DPR, HotpotQA …, or hf:owner/name[:config][:split], irds:name.",
+        {"flags": ("--questions", "-q")},
     ),
-]
-QuestionFormat = Annotated[
-    Literal["auto", choices.QuestionFormat],
-    option(help="Format of --questions; auto looks at the file.", panel=DATA),
-]
-Limit = Annotated[
-    int | None, option(min=1, help="Use only this number of questions, from the beginning.", panel=DATA)
-]
-
-FilterSpec = Annotated[
-    list[str] | None,
-    option(
-        "--filter",
-        help="Only passages with FIELD=VALUE, such as path=guide/*, document=ID, or a metadata field, also "
-        "with >= and <=. May be given several times.",
-        panel=SEARCH,
+    "format": (DATA, "Format of --questions; auto looks at the file.", {}),
+    "split": (DATA, "Split of a data set, if the file name does not contain it, such as dev.", {}),
+    "limit": (DATA, "Use only this number of questions, from the beginning.", {}),
+    "sample": (DATA, "A random sample of so many.", {}),
+    "examples": (DATA, "", {"flags": ("--examples", "-e")}),
+    "passages": ("Index", "", {"flags": ("--passages", "-n")}),
+    "read": (READING, "Passages to read for each question.", {}),
+    "filter": (
+        SEARCH,
+        "Only passages with FIELD=VALUE, such as path=guide/*, document=ID, or a metadata field, also with "
+        ">= and <=. May be given several times.",
+        {"flags": ("--filter",)},
     ),
-]
+    "ray": ("Cluster", "Encode on the Ray cluster at this address (HOST:PORT, or auto).", {}),
+    "from_": (TRAINING, "Encoder to start from; default: that of the index.", {"flags": ("--from",)}),
+    "config": (
+        _SETTINGS,
+        "YAML or JSON file, or the name of a preset.",
+        {"autocompletion": _complete_config},
+    ),
+    "set_": (_SETTINGS, "Any setting as key=value; wins over --config.", {"flags": ("--set",)}),
+    "threads": (_SETTINGS, "CPU threads; default: all cores.", {}),
+    "out": (OUTPUT, "", {"flags": ("--out", "-o")}),
+    "as_json": (OUTPUT, "Print JSON.", {"flags": ("--json",)}),
+}
+_PANELS = {  # of other parameters
+    **dict.fromkeys(("train", "negatives", "dataset", "run", "corpus", "regex"), DATA),
+    **dict.fromkeys(("id_field", "title_field", "text_field", "metadata", "encoding", "max_bad_share"), DATA),
+    **dict.fromkeys(("strict", "max_pages", "document_timeout", "words", "wrap"), DATA),
+    **dict.fromkeys(("ranks", "batch_size", "top_k", "fusion"), SEARCH),
+    **dict.fromkeys(("merge", "overwrite", "n_best", "report"), OUTPUT),
+    **dict.fromkeys(("host", "port", "workers", "http"), "Address"),
+    **dict.fromkeys(("encoder", "query_encoder", "pooling", "max_length"), "Encoder"),
+    **dict.fromkeys(("update", "watch", "interval", "max_deleted_share"), "Updates"),
+    **dict.fromkeys(("reuse", "until"), "Build"),
+    **dict.fromkeys(("passage_bytes", "dim"), "Index"),
+    **dict.fromkeys(("ks", "by"), "Figures"),
+    **dict.fromkeys(("signal", "reader"), READING),
+    "precision": "Models",
+    "recipe": "Rounds",
+}
 
 
 def parse_numbers(text: str, option: str) -> tuple[int, ...]:
@@ -94,63 +113,82 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-Options = Mapping[str, tuple[Any, Any]]  # name → (annotation, default)
-OPENING: Options = {  # fields of `OpenSettings`, which `Pipeline.open` takes
-    name: (
-        Precision if name == "precision" else Annotated[str | None, opening_option(name)],
-        field.default,
-    )
-    for name, field in OpenSettings.model_fields.items()
+def _parse_words(text: str, option: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+_LISTS: dict[Any, Callable[..., tuple[Any, ...]]] = {
+    Sequence[int]: parse_numbers,
+    Sequence[str]: _parse_words,
 }
 
 
-def _option(kind: Any, default: Any, panel: str, help: str, *flags: str, **more: Any) -> tuple[Any, Any]:
-    return Annotated[kind, option(*flags, help=help, panel=panel, **more)], default
+def command_of(name: str, function: Callable[..., None], helps: Mapping[str, str] | None = None) -> Any:
+    """A command made of a function.
+
+    Args:
+        helps: of parameters that its docstring does not explain.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    groups = {it.name: group for it in parameters if (group := _group(_hints(function)[it.name]))}
+
+    def run(**given: Any) -> None:
+        values = {
+            it.name: {each: given[each] for each in groups[it.name]} if it.name in groups else given[it.name]
+            for it in parameters
+        }
+        arguments = [values.pop(it.name) for it in parameters if it.kind is it.POSITIONAL_ONLY]
+        function(*arguments, **values)
+
+    about = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")[0]
+    return command_with(name, options_from(function, helps), run, help=about)
 
 
-_CUT = "Passages"
-CORPUS: Options = {  # how documents are read and cut into passages, see `rag.data.document_options`
-    "format": _option(
-        Literal["auto", choices.CorpusFormat], "auto", DATA,
-        "Of the corpus; auto looks at names and first bytes.",
-    ),
-    "id_field": _option(str | None, None, DATA, "Field or column of the document id."),
-    "title_field": _option(str | None, None, DATA, "Field or column of the title."),
-    "text_field": _option(str | None, None, DATA, "Field or column of the text."),
-    "metadata": _option(
-        list[str] | None, None, DATA, "Field that passages keep for filters. May be given several times."
-    ),
-    "encoding": _option(str, "utf-8", DATA, "Of text files, such as cp1252 (Excel on Windows)."),
-    "max_bad_share": _option(
-        float, 0.01, DATA, "Highest tolerated share of bad records (not of files).", min=0, max=1
-    ),
-    "strict": _option(bool, False, DATA, "Stop at the first file that cannot be read.", "--strict"),
-    "max_pages": _option(int, 5_000, DATA, "Most pages of a file; longer ones are left out.", min=1),
-    "document_timeout": _option(float, 60.0, DATA, "Most seconds for reading one file.", min=0.1),
-    "split": _option(
-        choices.SplitMode, "auto", _CUT, "How documents are cut; auto: files by sections, else words100."
-    ),
-    "words": _option(int, 100, _CUT, "Words per passage, for --split words100.", min=1),
-    "wrap": _option(bool, True, _CUT, "Fill the last passage with the document's first words."),
-}  # fmt: skip
+def options_from(function: Callable[..., None], helps: Mapping[str, str] | None = None) -> Options:
+    """The parameters of a function as options, see `command_of`."""
+    helps, hints, options = {**(helps or {}), **documented(function)}, _hints(function), Options()
+    for it in inspect.signature(function).parameters.values():
+        is_argument = it.kind is it.POSITIONAL_ONLY
+        own = {it.name: _option(it.name, hints[it.name], it.default, helps.get(it.name, ""), is_argument)}
+        options.update(_group(hints[it.name]) or own)
+    return options
 
 
-def adds_options(into: str, options: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add options to a command, which receives their values as one mapping in its parameter `into`."""
+def _hints(function: Callable[..., None]) -> dict[str, Any]:
+    return get_type_hints(function, include_extras=True)
 
-    def make(function: Callable[..., None]) -> Callable[..., None]:
-        parameters = parameters_of(function)
 
-        def run(**given: Any) -> None:
-            named = {name: given.pop(name) for name in parameters if name != into}
-            function(**named, **{into: given})
+def _group(hint: Any) -> Options | None:
+    return next((it for it in _metadata(hint) if isinstance(it, Options)), None)
 
-        shown: dict[str, tuple[Any, Any]] = {}
-        for name, parameter in parameters.items():
-            shown.update(options if name == into else {name: parameter})
-        return command_with(shown, run, like=function, help=inspect.getdoc(function) or "")
 
-    return make
+def _option(name: str, kind: Any, default: Any, help: str, is_argument: bool) -> tuple[Any, Any]:
+    panel, shared, more = _SHARED.get(name, (_PANELS.get(name), "", {}))
+    more = {**bounds_of(_metadata(kind)), **more}
+    flags = more.pop("flags", ())
+    plain = get_type_hints(type("", (), {"__annotations__": {name: kind}}))[name]
+    if plain in _LISTS:  # given with commas
+        read, flag = _LISTS[plain], f"--{name.replace('_', '-')}"
+        more["parser"], more["metavar"] = partial(read, option=flag), "A,B,…"
+        plain, default = str, ",".join(map(str, default))
+    help = help or shared
+    if is_argument:
+        return Annotated[plain, typer.Argument(help=help, **more)], default
+    if default is False and not flags:
+        flags = (f"--{name.replace('_', '-')}",)  # without a --no-…
+    return Annotated[plain, option(*flags, help=help, panel=panel, **more)], default
+
+
+def _metadata(annotation: Any) -> Iterator[Any]:
+    yield from getattr(annotation, "__metadata__", ())
+    for inner in get_args(annotation):
+        yield from _metadata(inner)
+
+
+def bounds_of(metadata: Any) -> dict[str, Any]:
+    """Lowest and highest value, both included, where there are such."""
+    names = {"ge": "min", "le": "max"}
+    return {names[kind]: getattr(rule, kind) for rule in metadata for kind in names if hasattr(rule, kind)}
 
 
 def options_of(settings: type[BaseModel], *names: str, panel: str | None = None, **defaults: Any) -> Options:
@@ -159,85 +197,43 @@ def options_of(settings: type[BaseModel], *names: str, panel: str | None = None,
     Choices and bounds are those of the fields, defaults too unless given; all else is checked by the class.
     """
     helps, fields = explained(settings), settings.model_fields
-    return {
-        name: (
-            Annotated[
-                fields[name].annotation,
-                option(help=helps[name], panel=panel, **bounds_of(fields[name])),
-            ],
-            defaults.get(name, fields[name].default),
-        )
-        for name in names
-    }
-
-
-def bounds_of(field: FieldInfo) -> dict[str, Any]:
-    """Lowest and highest value, both included, of a field that has such."""
-    names = {"ge": "min", "le": "max"}
-    return {
-        names[kind]: getattr(rule, kind) for rule in field.metadata for kind in names if hasattr(rule, kind)
-    }
-
-
-def command_with(
-    options: Options, run: Callable[..., None], *, like: Callable[..., Any], help: str
-) -> Callable[..., None]:
-    """Make `run` a command with these options, under the name of the function `like`."""
-    usual = {name: default for name, (_, default) in options.items() if default is not REQUIRED}
-
-    def command(**given: Any) -> None:
-        run(**{**usual, **given})
-
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-            for name, (kind, default) in options.items()
-        ]
+    return Options(
+        {
+            name: (
+                Annotated[
+                    fields[name].annotation,
+                    option(help=helps[name], panel=panel, **bounds_of(fields[name].metadata)),
+                ],
+                defaults.get(name, fields[name].default),
+            )
+            for name in names
+        }
     )
-    command.__name__, command.__doc__, command.__annotations__ = like.__name__, help, {}
-    return command
 
 
-def parameters_of(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """The parameters of a function as options."""
-    parameters = inspect.signature(function, eval_str=True).parameters
-    return {name: (parameter.annotation, parameter.default) for name, parameter in parameters.items()}
+def _opening(name: str, panel: str = SEARCH, metavar: str | None = None, kind: Any = str | None) -> Options:
+    field = OpenSettings.model_fields[name]
+    help = str(field.description)
+    shown = option(help=f"{help[0].upper()}{help[1:]}.", panel=panel, metavar=metavar)
+    return Options({name: (Annotated[kind, shown], field.default)})
 
 
-_TRAINED = {"adapt": "dpr"}  # command → recipe, where it has another name
+OPENING = Options(  # what `Pipeline.open` takes
+    _opening("retriever", metavar="auto|dense|colbert|bm25|hybrid|multihop[:…]")
+    | _opening("fusion")
+    | _opening("rerank")
+    | _opening("index_encoder")
+    | _opening("reader", READING)
+    | _opening("effort", READING, metavar="full|normal|low|N")
+    | _opening("precision", "Models", kind=Literal["auto", "fp32", "bf16"])
+)
+Opening = Annotated[dict[str, Any], OPENING]
 
 
-def complete_config(ctx: typer.Context, incomplete: str) -> list[str]:
-    """What --config may be: presets of the command's recipe, and YAML and JSON files."""
-    recipe = ctx.params.get("recipe") or _TRAINED.get(str(ctx.info_name), str(ctx.info_name))
-    presets = preset_names("" if recipe == "rounds" else recipe)
-    paths = sorted(glob(f"{escape(incomplete)}*.yaml") + glob(f"{escape(incomplete)}*.json"))
-    return [name for name in presets if name.startswith(incomplete)] + paths
-
-
-def config_source(help: str) -> Any:
-    """The option for a file of settings, or a preset."""
-    return Annotated[str | None, option(help=help, panel="Settings", autocompletion=complete_config)]
-
-
-ConfigSource = config_source("YAML or JSON file, or the name of a preset.")
-Out = Annotated[
-    Path, option(*("--out", "-o"), help="Folder of the run; an unfinished one is resumed.", panel=OUTPUT)
-]
-Assignments = Annotated[
-    list[str] | None, option("--set", help="Any setting as key=value; wins over --config.", panel="Settings")
-]
-Threads = Annotated[int | None, option(min=1, help="CPU threads; default: all cores.", panel="Settings")]
-From = Annotated[
-    str | None, option("--from", help="Encoder to start from; default: the index's.", panel=TRAINING)
-]
-
-
-def files(help: str, *flags: str) -> Any:
-    """An option for files that may be given several times."""
-    return Annotated[
-        list[Path] | None, option(*flags, help=f"{help}; may be given several times.", panel=DATA)
-    ]
+def some(options: Options, *names: str, without: tuple[str, ...] = ()) -> Options:
+    """Some of the options, or all but some."""
+    chosen = names or [name for name in options if name not in without]
+    return Options({name: options[name] for name in chosen})
 
 
 def explained(kind: type[BaseModel]) -> dict[str, str]:

@@ -4,27 +4,31 @@ import json
 from typing import Annotated, Any
 
 import typer
+from annotated_types import Ge
 
 from indexers.settings import BuildSettings
-from rag.cli.options import OUTPUT, adds_options, option, options_of
+from rag.cli.options import Count, options_of
 
 _SETTINGS = options_of(
     BuildSettings, "retriever", "index_type", "token_bits", "dtype", panel="Index", retriever="hybrid"
 )
 
 
-@adds_options("settings", _SETTINGS)
 def plan(
     *,
-    passages: Annotated[int, option(*("--passages", "-n"), min=1, help="Number of passages.", panel="Index")],
-    passage_bytes: Annotated[
-        float, option(min=1, help="Mean bytes of title and text.", panel="Index")
-    ] = 650.0,
-    settings: dict[str, Any],
-    dim: Annotated[int, option(min=1, help="Vector size of the encoder.", panel="Index")] = 384,
-    as_json: Annotated[bool, option("--json", help="Print JSON.", panel=OUTPUT)] = False,
+    passages: Count,
+    passage_bytes: Annotated[float, Ge(1)] = 650.0,
+    settings: Annotated[dict[str, Any], _SETTINGS],
+    dim: Count = 384,
+    as_json: bool = False,
 ) -> None:
-    """State disk and memory of an index for a corpus size, a vector size and an index type."""
+    """State disk and memory of an index for a corpus size, a vector size and an index type.
+
+    Args:
+        passages: Number of passages.
+        passage_bytes: Mean bytes of title and text.
+        dim: Vector size of the encoder.
+    """
     from indexers.plan import plan as plan_index
     from rag.config import load_config
 

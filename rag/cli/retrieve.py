@@ -5,42 +5,29 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import (
-    DATA,
-    OPENING,
-    SEARCH,
-    FilterSpec,
-    IndexDir,
-    Limit,
-    QuestionFile,
-    QuestionFormat,
-    adds_options,
-    option,
-    out_option,
-)
-
-_SEARCH = {name: option for name, option in OPENING.items() if name != "effort"}
+from rag.cli.options import OPENING, Count, QuestionFormat, some
 
 
-@adds_options("opening", _SEARCH)
 def retrieve(
-    index: IndexDir,
-    questions: QuestionFile,
-    out: Annotated[
-        Path,
-        out_option("*.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths."),
-    ],
-    opening: dict[str, Any],
-    top_k: Annotated[int, option(min=1, help="Hits per question.", panel=SEARCH)] = 100,
-    filter: FilterSpec = None,
+    index: str,
+    questions: str,
+    out: Path,
+    opening: Annotated[dict[str, Any], some(OPENING, without=("effort",))],
+    top_k: Count = 100,
+    filter: list[str] | None = None,
     format: QuestionFormat = "auto",
-    batch_size: Annotated[int, option(min=1, help="Questions searched at once.", panel=SEARCH)] = 512,
-    limit: Limit = None,
-    regex: Annotated[
-        bool, option("--regex", help="Answers are regular expressions (CuratedTREC).", panel=DATA)
-    ] = False,
+    batch_size: Count = 512,
+    limit: Count | None = None,
+    regex: bool = False,
 ) -> None:
-    """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension."""
+    """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension.
+
+    Args:
+        out: *.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths.
+        top_k: Hits per question.
+        batch_size: Questions searched at once.
+        regex: Answers are regular expressions (CuratedTREC).
+    """
     from rag.commands import retrieve as run
     from rag.data.filters import Filter
 

@@ -8,21 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from rag.cli.lazy import LazyGroup, command_of
-from rag.cli.options import (
-    DATA,
-    REQUIRED,
-    TRAINING,
-    Assignments,
-    ConfigSource,
-    Out,
-    RayAddress,
-    Threads,
-    bounds_of,
-    command_with,
-    explained,
-    option,
-)
+from rag.cli.lazy import command_with, group_of
+from rag.cli.options import DATA, TRAINING, Count, Options, bounds_of, explained, option, options_from
 from rag.config import Config, parse_overrides, parse_scalar
 from rag.core.errors import ConfigError
 
@@ -78,57 +65,42 @@ _RESUMED = (
     "Ctrl-C or a crash loses at most a few minutes: the same command resumes from the last checkpoint. "
     "With several GPUs: torchrun --nproc-per-node N -m rag.cli.main train …"
 )
-_SETS = Annotated[
-    list[str] | None,
-    option("--train", help="Questions with answers, of any format; may be given several times.", panel=DATA),
-]
-_NEGATIVES = Annotated[
-    list[str] | None,
-    option(
-        help="Results of `rag retrieve` for the questions of the --train in the same place: hard negatives, "
-        "and positives where there are no gold passages.",
-        panel=DATA,
-    ),
-]
 _REFRESHED = ("ance", "realm", "rag", "emdr2")  # recipes that encode a corpus while they train
 
 
-class _Recipes(LazyGroup):
-    entries = _RECIPES
+def _common(
+    *,
+    train: list[str] | None = None,
+    negatives: list[str] | None = None,
+    config: str | None = None,
+    set_: list[str] | None = None,
+    threads: Count | None = None,
+    ray: str | None = None,
+    out: Path,
+) -> None:
+    """Options of recipes that are no settings of them.
 
-    def load(self, name: str) -> Any:
-        return recipe_command(name)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in self.entries and args[0][0] != "-":
-            from rag.recipes import is_recipe
-
-            if is_recipe(args[0]):
-                return args[0], recipe_command(args[0]), args[1:]
-        return super().resolve_command(ctx, args)
-
-
-app = typer.Typer(add_completion=False, no_args_is_help=True, cls=_Recipes)
-
-
-@app.callback()
-def _root() -> None:
-    """Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …"""
+    Args:
+        train: Questions with answers, of any format; may be given several times.
+        negatives: Results of `rag retrieve` for the questions of the --train in the same place: hard
+            negatives, and positives where there are no gold passages.
+        out: Folder of the run; an unfinished one is resumed.
+    """
 
 
 def recipe_command(name: str) -> Any:
     """The command of a recipe: an option for each setting of its configuration."""
-    options: dict[str, tuple[Any, Any]] = {}
+    options, common = Options(), options_from(_common)
     if "_RAG_COMPLETE" not in os.environ:  # else what the settings import is not needed
         from rag.recipes import recipe_class
 
         own = _setting_options(name, recipe_class(name))
-        options |= sorted(own.items(), key=lambda item: item[1][0].__metadata__[0].rich_help_panel != DATA)
-    if name == "reader":
-        options |= {"train": (_SETS, None), "negatives": (_NEGATIVES, None)}
-    options |= {"config": (ConfigSource, None), "set_": (Assignments, None), "threads": (Threads, None)}
-    options |= {"ray": (RayAddress, None)} if name in _REFRESHED else {}
-    options |= {"out": (Out, REQUIRED)}
+        options.update(
+            sorted(own.items(), key=lambda item: item[1][0].__metadata__[0].rich_help_panel != DATA)
+        )
+    left_out = () if name == "reader" else ("train", "negatives")
+    left_out += () if name in _REFRESHED else ("ray",)
+    options.update({each: it for each, it in common.items() if each not in left_out})
     flags = {name: _flag(name, annotation) for name, (annotation, _) in options.items()}
 
     def run(config: str | None, set_: list[str] | None, ray: str | None = None, **given: Any) -> None:
@@ -138,7 +110,19 @@ def recipe_command(name: str) -> Any:
         train(name, config, settings | parse_overrides(set_ or []), flags, ray)
 
     help = f"{_RECIPES.get(name, (None, name))[1]}\n\n{_RESUMED}"
-    return command_of(name, command_with(options, run, like=recipe_command, help=help))
+    return command_with(name, options, run, help=help)
+
+
+def _is_own(name: str) -> bool:
+    from rag.recipes import is_recipe
+
+    return is_recipe(name)
+
+
+app = group_of(
+    "Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …",
+    _RECIPES, recipe_command, is_own=_is_own, add_completion=False,
+)  # fmt: skip
 
 
 def train(
@@ -167,9 +151,9 @@ def train(
         typer.echo(_USES.get(name, _ENCODER).format(finished, index if index.is_dir() else "…"))
 
 
-def _setting_options(recipe: str, kind: type[Config]) -> dict[str, tuple[Any, Any]]:
+def _setting_options(recipe: str, kind: type[Config]) -> Options:
     """An option for each setting."""
-    options: dict[str, tuple[Any, Any]] = {}
+    options = Options()
     helps = explained(kind)
     flags = {**_FLAGS, **_FLAGS_OF.get(recipe, {})}
     for name, field in kind.model_fields.items():
@@ -183,7 +167,7 @@ def _setting_options(recipe: str, kind: type[Config]) -> dict[str, tuple[Any, An
         spellings = flags.get(name, (flag,))
         is_stated = isinstance(usual, int | float) or (isinstance(usual, str) and usual != "")
         help = f"{helps[name]} Default: {usual}." if is_stated else helps[name]
-        more |= bounds_of(field)
+        more |= bounds_of(field.metadata)
         options[name] = Annotated[annotation, option(*spellings, help=help, **more)], None
     return options
 

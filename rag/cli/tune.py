@@ -5,40 +5,25 @@ from typing import Annotated, Any
 
 import typer
 
-from rag.cli.options import (
-    DATA,
-    OPENING,
-    IndexDir,
-    QuestionFile,
-    QuestionFormat,
-    Read,
-    adds_options,
-    options_of,
-    out_option,
-)
+from rag.cli.lazy import group_of
+from rag.cli.options import DATA, Count, Opening, QuestionFormat, command_of, options_of
 from rag.eval.settings import EvaluationSettings
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
 
-
-@app.callback()
-def _root() -> None:
-    """Fit the reader's confidence to a corpus."""
-
-
-@app.command()
-@adds_options("opening", OPENING)
-@adds_options("drawn", options_of(EvaluationSettings, "limit", "sample", "seed", panel=DATA))
 def confidence(
-    index: IndexDir,
-    questions: QuestionFile,
-    out: Annotated[Path, out_option("Folder for the reader with its new confidence.")],
-    drawn: dict[str, Any],
-    opening: dict[str, Any],
-    read: Read = 20,
+    index: str,
+    questions: str,
+    out: Path,
+    drawn: Annotated[dict[str, Any], options_of(EvaluationSettings, "limit", "sample", "seed", panel=DATA)],
+    opening: Opening,
+    read: Count = 20,
     format: QuestionFormat = "auto",
 ) -> None:
-    """Fit the reader's confidence to a corpus, from about 50 questions, some of which it does not answer."""
+    """Fit the reader's confidence to a corpus, from about 50 questions, some of which it does not answer.
+
+    Args:
+        out: Folder for the reader with its new confidence.
+    """
     from rag.config import load_config
     from rag.core.views import text_table
     from rag.eval.api import fit_confidence
@@ -56,3 +41,10 @@ def confidence(
     if tuning.after.ece > tuning.before.ece:
         typer.echo("the fit makes the confidence no better: keep the reader as it is, or give more questions")
     typer.echo(f"reader → {out}\nuse it: --reader {out}")
+
+
+app = group_of(
+    "Fit the reader's confidence to a corpus.",
+    {"confidence": ("Commands", "Fit the reader's confidence to a corpus, from about 50 questions.")},
+    lambda name: command_of(name, confidence),
+)

@@ -12,10 +12,9 @@ import pytest
 
 import rag
 from indexers.index import Index
-from rag.cli import update_index
+from indexers.update import UpdateReport
+from rag.cli.index import _update
 from rag.core.errors import RagError
-
-READING = {"strict": False, "max_bad_share": 0.01, "format": "auto"}
 
 
 @pytest.fixture
@@ -93,21 +92,20 @@ def test_a_change_during_the_first_update_is_not_missed(
     folder, place = corpus
     updates, pauses = list[int](), list[float]()
 
-    def update(self: object) -> None:
-        updates.append(len(list(folder.iterdir())))
-        if len(updates) == 2:
-            raise KeyboardInterrupt
-        (folder / "late.md").write_text("It came while the first update read the others.")
+    class Updater:
+        def follow(self, corpus: list[str], **options: object) -> UpdateReport:
+            updates.append(len(list(folder.iterdir())))
+            if len(updates) == 2:
+                raise KeyboardInterrupt
+            (folder / "late.md").write_text("It came while the first update read the others.")
+            return UpdateReport("1")
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) > 20:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(update_index._Follower, "update", update)
-    monkeypatch.setattr(update_index.time, "sleep", sleep)
-    update_index.run_updates(
-        [str(folder)], place, READING, also_given=(), encoder=None, precision="auto", watch=True,
-        interval_s=0.1, max_deleted_share=0.5,
-    )  # fmt: skip
+    monkeypatch.setattr("rag.commands.index_updater", lambda *given: Updater())
+    monkeypatch.setattr("rag.cli.index.time.sleep", sleep)
+    _update([str(folder)], place, {"format": "auto"}, 0.1, encoder=None, precision="auto")
     assert updates == [3, 4]
