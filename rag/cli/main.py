@@ -40,7 +40,6 @@ _REMOVED = {  # command or option → what to use instead
     "--encoder": "--encoder is now --from (where training starts) or --index-encoder (of an index)",
     "convert": "`rag retrieve` writes TREC runs and DPR's JSON",
     "split": "`rag index` takes several corpora at once, and cuts each by --split",
-    "tune fusion": "`rag evaluate` takes several --fusion and compares them",
 }
 
 

@@ -47,4 +47,5 @@ app = group_of(
     "Fit the reader's confidence to a corpus.",
     {"confidence": ("Commands", "Fit the reader's confidence to a corpus, from about 50 questions.")},
     lambda name: command_of(name, confidence),
+    removed={"fusion": "`rag evaluate` takes several --fusion and compares them"},
 )

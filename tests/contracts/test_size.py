@@ -11,7 +11,7 @@ CEILINGS = {
     "rag/*.py": (1680, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1450, 1300),
-    "rag/cli": (2120, 1300),
+    "rag/cli": (1910, 1300),
     "rag/core": (1440, 900),
     "rag/data": (6820, 5000),
     "rag/docs": (80, 80),
