@@ -108,7 +108,7 @@ def index(
     from rag.core.log import setup_logging
 
     setup_logging("WARNING")
-    of_the_build = {
+    of_the_build: dict[str, Any] = {
         "out": out, "query_encoder": query_encoder, "pooling": pooling, "max_length": max_length,
         "reuse": reuse, "until": until, "ray": ray, "overwrite": overwrite,
     }  # fmt: skip

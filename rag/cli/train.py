@@ -98,7 +98,7 @@ def recipe_command(name: str) -> Any:
         options.update(
             sorted(own.items(), key=lambda item: item[1][0].__metadata__[0].rich_help_panel != DATA)
         )
-    left_out = () if name == "reader" else ("train", "negatives")
+    left_out: tuple[str, ...] = () if name == "reader" else ("train", "negatives")
     left_out += () if name in _REFRESHED else ("ray",)
     options.update({each: it for each, it in common.items() if each not in left_out})
     flags = {name: _flag(name, annotation) for name, (annotation, _) in options.items()}
