@@ -18,7 +18,6 @@ from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Query
 from rag.open_settings import OpenSettings
 from rag.pipeline import Pipeline
-from readers.extractive.files import SHIPPED_READER
 
 TEXTS = ["the danube rises in the black forest", "who wrote the river", "in the title text"]
 
@@ -92,9 +91,8 @@ def test_a_saved_pipeline_needs_nothing_else(tiny_bert: Path, tmp_path: Path) ->
 def test_what_was_saved_can_be_chosen_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Pipeline.from_texts(TEXTS, encoder="static", retriever="hybrid", reader=False, out=tmp_path / "i")
     made.close()
-    shutil.copytree(SHIPPED_READER, tmp_path / "rd")
     monkeypatch.chdir(tmp_path)
-    judged = {"fusion": "rrf60:1,1", "rerank": "reader:rd,depth=2", "reader": False}
+    judged = {"fusion": "rrf60:1,1", "rerank": "reader,depth=2", "reader": False}
     with Pipeline.open("i", retriever="hybrid", **judged) as opened:
         opened.save("saved")
         (tmp_path / "file").write_text("")
