@@ -77,7 +77,7 @@ def _read(
         return *read_archive(data), ()
     if kind == "rtf":  # in 7-bit characters
         return *pandoc.read(data, kind, limits), ()
-    if kind == "mail":
+    if read_mail := _MAIL.get(kind):
 
         def attached(part: bytes, part_name: str) -> list[Piece]:
             if depth or not part_name or (kind_by_name(part_name) is None and b"%PDF-" not in part[:1024]):
@@ -89,7 +89,7 @@ def _read(
             except Exception as error:  # one damaged attachment does not cost the message
                 raise Unreadable("broken file", "ask for it again", type(error).__name__) from error
 
-        return *mail.message(data, attached), ()
+        return *read_mail(data, attached), ()
     source, notes = plain.decode(data, encoding)
     if kind in pandoc.FORMATS:
         return *pandoc.read(source.encode(), kind, limits), notes
@@ -98,6 +98,7 @@ def _read(
 
 _LIMITED = {"pdf": pdf.pdf, "xlsx": sheets.workbook, "pptx": office.slides}
 _ARCHIVES = {"docx": office.word, "epub": epub.book, "odt": odf.text}
+_MAIL = {"mail": mail.message, "mbox": mail.mailbox}
 _TEXTS: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
     "html": html.page, "markdown": markdown.markdown, "rst": rst.rst, "text": plain.text,
     "csv": sheets.csv_table, "notebook": markdown.notebook, "code": plain.code,

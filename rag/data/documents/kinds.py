@@ -10,7 +10,7 @@ from rag.data.documents.limits import open_archive
 
 _SUFFIXES = {
     "pdf": "pdf", "docx": "docx docm", "pptx": "pptx pptm", "xlsx": "xlsx xlsm", "epub": "epub",
-    "html": "html htm xhtml", "markdown": "md markdown mdx", "rst": "rst rest", "mail": "eml",
+    "html": "html htm xhtml", "markdown": "md markdown mdx", "rst": "rst rest", "mail": "eml", "mbox": "mbox",
     "text": "txt text", "asciidoc": "adoc asciidoc", "org": "org", "latex": "tex", "rtf": "rtf", "man": "man",
     "csv": "csv tsv", "notebook": "ipynb", "odt": "odt ott",
     "code": "c h cc cpp cxx hpp cs go java kt scala swift rs rb php pl pm js jsx mjs ts tsx vue lua r jl m "
@@ -26,7 +26,7 @@ _UNSUPPORTED = {
     ".doc": "DOCX", ".dot": "DOCX", ".pages": "DOCX", ".wpd": "DOCX",
     ".ppt": "PPTX", ".key": "PPTX", ".xls": "XLSX", ".numbers": "XLSX",
     ".ods": "XLSX", ".odp": "PPTX", ".mobi": "EPUB", ".azw3": "EPUB", ".djvu": "PDF", ".ps": "PDF",
-    ".msg": "EML", ".mbox": "EML", ".mht": "HTML", ".srt": "TXT", ".vtt": "TXT",
+    ".msg": "EML", ".mht": "HTML", ".srt": "TXT", ".vtt": "TXT",
 }  # fmt: skip
 _MEMBERS = (("word/document.xml", "docx"), ("ppt/presentation.xml", "pptx"), ("xl/workbook.xml", "xlsx"),
             ("META-INF/container.xml", "epub"))  # fmt: skip
@@ -95,6 +95,8 @@ def kind_of(data: bytes, name: str) -> str:
     if named in _BINARY:
         what_to_do = "name it .txt, or as what it is" if _is_text(data) else _GET_AGAIN
         raise Unreadable("broken file", what_to_do, f"its content is not {named.upper()}")
+    if named is None and re.match(rb"From \S+.*\d{4}\r?\n[\w-]+:", data[:1024]):
+        return "mbox"
     if named is None and (remedy := remedy_by_name(name)):
         raise Unreadable("format not read", remedy)
     if named in (None, "text", "man"):

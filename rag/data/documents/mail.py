@@ -1,18 +1,22 @@
-"""Convert e-mail: subject, sender, recipient, date, the message and its attachments."""
+"""Convert e-mail: subject, sender, recipient, date, the message and its attachments; also mailboxes."""
 
 import email
 import email.policy
 import mimetypes
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from email.message import MIMEPart
 
+from rag.core.errors import RagError
 from rag.data.documents import html
 from rag.data.documents.blocks import Piece, Unreadable, clean
 from rag.data.documents.plain import decode, text
 
 _SHOWN = ("From", "To", "Cc", "Date")
 _MAX_DEPTH = 3  # of messages within messages
+# the line before each message: sender, time, year
+_SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\d\d:\d\d[^\n]*\d{4}[^\n]*\n")
 
 Attached = Callable[[bytes, str], list[Piece]]
 
@@ -30,6 +34,28 @@ def message(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
     if not found.keys():
         raise Unreadable("broken file", "save the message again", "it has no header of an e-mail")
     return _header(found, "Subject"), _pieces(found, attached, 1)
+
+
+def mailbox(data: bytes, attached: Attached) -> tuple[str, list[Piece]]:
+    """Title and pieces of an mbox file: each message is a section with its subject as heading.
+
+    Raises:
+        Unreadable: no message has a header.
+    """
+    pieces: list[Piece] = []
+    for part in _SEPARATOR.split(data):
+        content = email.message_from_bytes(part, policy=email.policy.default)
+        if content.keys():
+            pieces.append(Piece("heading", _header(content, "Subject") or "Message", 1))
+            try:
+                pieces += _pieces(content, attached, 2)
+            except (RagError, MemoryError):
+                raise
+            except Exception as error:  # one damaged message does not cost the others
+                pieces.append(Piece("paragraph", f"(not read: {type(error).__name__})"))
+    if not pieces:
+        raise Unreadable("broken file", "export the mailbox again", "no message in it has a header")
+    return "", pieces
 
 
 def _pieces(found: MIMEPart, attached: Attached, level: int) -> list[Piece]:

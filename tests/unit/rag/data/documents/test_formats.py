@@ -234,6 +234,19 @@ def test_a_document_that_is_a_message_by_itself_is_read() -> None:
     assert ("heading", "attachment.pdf") in blocks(convert(pdf, "a.eml"))
 
 
+@pytest.mark.parametrize("name", ["old.mbox", "old"])
+def test_each_message_of_a_mailbox_is_a_section(name: str) -> None:
+    first = "From ann Mon Jan  5 10:00:00 2009\nFrom: ann@example.org\nSubject: One\n\nFrom here on, é.\n\n"
+    second = "From bo Tue Jan  6 10:00:00 2009\nSubject: Two\nTo: ann@example.org\n"
+    second += "Content-Type: text/html\n\n<p>Second.</p><h1>Part</h1><p>Last.</p>\n"
+    converted = convert((first + second).encode("latin-1"), name)
+    assert [text for kind, text in blocks(converted) if kind == "heading"] == ["One", "Two", "Part"]
+    assert [block.level for block in converted.blocks if block.kind == "heading"] == [1, 1, 2]
+    assert [text for kind, text in blocks(converted) if kind == "paragraph"][1:] == [
+        "From here on, é.", "To: ann@example.org", "Second.", "Last.",
+    ]  # fmt: skip
+
+
 def test_plain_text() -> None:
     prose = [
         "It is a paragraph that was broken by hand at about",
