@@ -49,7 +49,7 @@ class LazyGroup(TyperGroup):
             return name, self.load(name), args[1:]
         if name.startswith("-"):
             return super().resolve_command(ctx, args)
-        hint = did_you_mean(name, self.entries, f"there are {', '.join(self.entries)}")
+        hint = did_you_mean(name, self.entries, f"known: {', '.join(self.entries)}")
         raise ConfigError(f"there is no command {name!r}", hint=self.removed.get(name, hint))
 
 
