@@ -8,6 +8,7 @@ the limits of a conversion itself: a document that takes too long ends it.
 import json
 import os
 import queue
+import re
 import resource
 import signal
 import sys
@@ -27,6 +28,7 @@ from rag.data.documents.limits import MAX_BYTES, Limits
 from rag.data.files.rows import open_binary, strip_compression
 
 _PIECE = 1 << 20
+_LATEX_HEADING = re.compile(r"^\\(?:part|chapter|(?:sub)*section)\*?\{(.*)\}\s*$", re.MULTILINE)
 _MAX_FRAMES = 20_000  # of converters that walk a tree: pages of a few thousand nested elements exist
 
 
@@ -92,7 +94,13 @@ def _read(
         return *read_mail(data, attached), ()
     source, notes = plain.decode(data, encoding)
     if kind in pandoc.FORMATS:
-        return *pandoc.read(source.encode(), kind, limits), notes
+        try:
+            return *pandoc.read(source.encode(), kind, limits), notes
+        except Unreadable as error:
+            if kind != "latex" or error.reason != "broken file":
+                raise
+            marked = _LATEX_HEADING.sub(lambda line: f"\n\n{line[1]}\n{'=' * len(line[1])}\n\n", source)
+            return *plain.text(marked), (*notes, f"read as plain text ({error.detail})")
     return *_TEXTS[kind](source), notes
 
 

@@ -2,17 +2,25 @@
 
 import ctypes
 import importlib.util
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 from rag.data.documents import html
 from rag.data.documents.blocks import Piece, Unreadable
 from rag.data.documents.limits import Limits
 
-FORMATS = {"rtf": "rtf", "latex": "latex", "man": "man", "org": "org", "asciidoc": "asciidoc"}
+FORMATS = ("rtf", "latex", "man", "org", "asciidoc")
 REMEDY = "install pandoc (or `pip install pypandoc_binary`), or save it as DOCX, PDF or HTML"
+_MACRO = re.compile(rb"^\.de1? .*?^\.\.$", re.MULTILINE | re.DOTALL)  # a definition, in manual pages
+_BSD = re.compile(rb"^\.Dd ", re.MULTILINE)  # a manual page in the macros of BSD
+_BSD_HEADING = re.compile(rb"^\.S[hs](?= )", re.MULTILINE)
+_INCLUDE = re.compile(rb"^include::.*$", re.MULTILINE)
+_UNDERLINED = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\]\n))(\w.*)\n([-=~^+])\2{2,}$", re.MULTILINE)
+_LEVELS = b"=-~^+"  # of AsciiDoc's underlined headings, which pandoc does not know
 
 
 def read(data: bytes, kind: str, limits: Limits) -> tuple[str, list[Piece]]:
@@ -24,8 +32,21 @@ def read(data: bytes, kind: str, limits: Limits) -> tuple[str, list[Piece]]:
     program = find_pandoc()
     if program is None:
         raise Unreadable("pandoc is not installed", REMEDY, f"it reads {kind.upper()} files")
-    command = [program, "--sandbox", "--standalone", f"--from={FORMATS[kind]}", "--to=html", "--wrap=none"]
-    if kind == "asciidoc":  # whose title is the first heading, "=", above those of "=="
+    if kind == "man" and _BSD.search(data):
+        with suppress(Unreadable):  # a strict reader; that of other manual pages drops what BSD's macros hold
+            return _run(program, "mdoc", data, limits)
+    if kind == "man":
+        data = _BSD_HEADING.sub(lambda macro: macro[0].upper(), _MACRO.sub(b"", data))
+        if b"\\{" not in data:  # pandoc stops at the end of what has not begun
+            data = data.replace(b"\n.\\}\n", b"\n")
+    if kind == "asciidoc":
+        data = _UNDERLINED.sub(_on_one_line, _INCLUDE.sub(b"", data))
+    return _run(program, kind, data, limits)
+
+
+def _run(program: str, source: str, data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
+    command = [program, "--sandbox", "--standalone", f"--from={source}", "--to=html", "--wrap=none"]
+    if source == "asciidoc":  # whose title is the first heading, "=", above those of "=="
         command.append("--shift-heading-level-by=1")
     try:
         done = subprocess.run(
@@ -36,8 +57,14 @@ def read(data: bytes, kind: str, limits: Limits) -> tuple[str, list[Piece]]:
     if done.returncode:
         said = " ".join(done.stderr.decode("utf-8", "replace").split())
         raise Unreadable("broken file", "save it as DOCX, PDF or HTML", f"pandoc: {said[:120].rstrip('.')}")
-    title, pieces = html.rendered_page(done.stdout.decode("utf-8", "replace"), has_title=kind == "asciidoc")
-    return title.lower() if kind == "man" and title.isupper() else title, pieces
+    title, pieces = html.rendered_page(done.stdout.decode("utf-8", "replace"), has_title=source == "asciidoc")
+    return title.lower() if source in ("man", "mdoc") and title.isupper() else title, pieces
+
+
+def _on_one_line(heading: re.Match[bytes]) -> bytes:
+    text, sign = heading.group(1, 2)
+    is_underline = abs(len(heading[0]) - 1 - 2 * len(text)) <= 2
+    return b"=" * (1 + _LEVELS.index(sign)) + b" " + text if is_underline else heading[0]
 
 
 def find_pandoc() -> str | None:

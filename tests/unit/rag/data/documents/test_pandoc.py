@@ -75,6 +75,38 @@ def test_nothing_that_a_file_names_is_opened(tmp_path: Path) -> None:
     assert not any("secret." in text for text in texts)
 
 
+def test_latex_that_pandoc_refuses_is_read_as_plain_text() -> None:
+    converted = convert(rb"""\documentclass{ltxguide}
+\section{Short verbatim}
+Write |\chapter| between bars, {as here.
+""", "guide.tex")  # fmt: skip
+    assert ("heading", "Short verbatim") in blocks(converted)
+    assert "between bars" in converted.text
+    (note,) = converted.notes
+    assert note.startswith("read as plain text (pandoc: ")
+
+
+def test_underlined_headings_and_includes_of_asciidoc() -> None:
+    head = b"git-clean(1)\n============\n\nNAME\n----\nRemove files.\n\n"
+    converted = convert(head + b"include::other.txt[]\n\nCode\n\n----\nls\n----\n", "a.adoc")
+    assert converted.title == "git-clean(1)"
+    assert ("heading", "NAME") in blocks(converted)
+    assert ("code", "ls") in blocks(converted)
+
+
+@pytest.mark.parametrize("page", [
+    b".Dd May 1, 2000\n.Dt HUNT 6\n.Os\n.Sh NAME\n.Nm hunt\n.Nd game\n.Sh OPTIONS\n.Fl q\nQuiet.\n",
+    b".TH HUNT 6\n.de tq\n.br\n..\n.\\}\n.SH NAME\nhunt \\- a game\n.SH OPTIONS\n\\-q\nQuiet.\n",
+    b".Dd May 1\n.Dt HUNT 6\n.Sh NAME\nhunt\n.Sh OPTIONS\n\\-q Quiet.\n.Unknown macro\n",
+])  # fmt: skip
+def test_manual_pages_of_every_kind_keep_their_headings(page: bytes) -> None:
+    converted = convert(page, "hunt.6")
+    headings = [text for kind, text in blocks(converted) if kind == "heading"]
+    assert [text.upper() for text in headings][-1:] == ["OPTIONS"]
+    assert "q" in converted.text
+    assert "Quiet." in converted.text
+
+
 def test_without_pandoc_a_file_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pandoc, "find_pandoc", lambda: None)
     with pytest.raises(Unreadable) as caught:
