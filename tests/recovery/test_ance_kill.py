@@ -77,5 +77,5 @@ def test_a_process_beside_the_training_mines_the_same(tmp_path: Path, material: 
     train_ance(beside)
     [(_, _, version, _)] = losses(turn.out)
     assert [used for _, _, used, _ in losses(beside.out)] == ["file"] * 4 + [version] * 2
-    mined = "refresh/step-00000000/result/negatives.arrow"
+    mined = "refresh/step-00000000/result/negatives.npy"
     assert (beside.out / mined).read_bytes() == (turn.out / mined).read_bytes()
