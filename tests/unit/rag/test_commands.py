@@ -88,7 +88,7 @@ def test_rounds_get_the_settings_of_the_command(folder: Path, monkeypatch: pytes
     assert exit_code("rounds", "--recipe", "colbert", *arguments, "--set", "epochs=2", "--out", "r") == 0
     assert given[0] == given[1]
     assert given[0][0]["rounds"] == 3
-    assert given[0][1]["optim"]["epochs"] == 2
+    assert given[0][1]["epochs"] == 2
 
 
 def test_importing_the_package_costs_nothing() -> None:
