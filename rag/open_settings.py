@@ -43,7 +43,9 @@ class OpenSettings(BaseModel):
     index_encoder: Any = Field(None, description="folder or hub name of the index's encoder, if it has moved")
     reader: Any = Field(None, description="folder or hub name of a reader; the one in the package by default")
     effort: str | None = Field(
-        None, description="how much is read: full, normal, low; or, by a language model, a number of passages"
+        None,
+        pattern=r"^(full|normal|low|[1-9]\d{0,3})$",
+        description="how much is read: full, normal, low; or, by a language model, a number of passages",
     )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto", description="number format in which the models compute"

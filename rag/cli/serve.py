@@ -17,7 +17,7 @@ def serve(
     workers: Count | None = None,
     ray: str | None = None,
 ) -> None:
-    """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (see the README).
+    """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (`rag docs serving`).
 
     Args:
         index: Folder of an index, or RAG_SERVE_INDEX; several as NAME=DIR, the default first.

@@ -140,7 +140,7 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], *, prefix: 
             )
             changed.append(f"{prefix}{key}: others are {', '.join([*names][:3])}{', …' * (len(names) > 3)}")
         elif before != after:
-            changed.append(f"{prefix}{key}: {before!r}, now {after!r}")
+            changed.append(f"{prefix}{key}: {before!r:.100}, now {after!r:.100}")
     return "; ".join(changed)
 
 

@@ -95,6 +95,8 @@ def kind_of(data: bytes, name: str) -> str:
     if named in _BINARY:
         what_to_do = "name it .txt, or as what it is" if _is_text(data) else _GET_AGAIN
         raise Unreadable("broken file", what_to_do, f"its content is not {named.upper()}")
+    if data.startswith(b"PK\x03\x04"):
+        raise Unreadable("broken file", _GET_AGAIN, "a damaged archive")
     if named is None and re.match(rb"From \S+.*\d{4}\r?\n[\w-]+:", data[:1024]):
         return "mbox"
     if named is None and (remedy := remedy_by_name(name)):

@@ -43,7 +43,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "empty.docx": (lambda: make.word([]), "empty"),
     "old.doc": (lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 99, "old Office format"),
     "empty.rtf": (lambda: b"{\\rtf1\\ansi }", "empty"),
-    "cut.tex": (lambda: b"\\begin{document} text", "broken file"),
+    "archive": (lambda: b"PK\x03\x04 not really", "broken file"),
     "locked.odt": (
         lambda: make.odf("text", "", **{"META-INF/manifest.xml": b"<manifest:encryption-data/>"}),
         "encrypted",
