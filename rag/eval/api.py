@@ -13,8 +13,8 @@ from indexers.index import Index
 from indexers.passages import PassageStore
 from rag.config import load_config
 from rag.core.arguments import checked
-from rag.core.errors import ConfigError
-from rag.core.files import check_target
+from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.files import check_target, sha256_file
 from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.questions import draw_sample, questions_from, read_questions
@@ -92,6 +92,12 @@ def evaluate(
     """
     opening = {name: options.pop(name) for name in OpenSettings.model_fields if name in options}
     reads = reads and opening.get("reader") is not False
+    own = [name for name, value in opening.items() if not isinstance(value, str | Path | int | float | None)]
+    if own and out is not None and Path(out).exists() and any(Path(out).iterdir()):
+        raise MismatchedArtifactError(
+            f"{out} holds results, and nothing tells whether they are those of the object given as {own[0]}",
+            hint="choose another out",
+        )
     settings = load_config(EvaluationSettings, overrides=options)
     if isinstance(questions, str | Path):
         source = QuestionSource.of_file(questions, split=split)
@@ -135,7 +141,9 @@ def _open_results(run: str | Path, passages: PassageStore | None) -> tuple[Syste
     """Search results as a system, the most passages of a question, and whether their texts are there."""
     rankings = read_results(run, None if passages is None else passages.find)
     has_texts = passages is not None or ".json" in Path(run).suffixes
-    return system_of_results(Path(run).name, rankings), max(map(len, rankings.values())), has_texts
+    system = system_of_results(Path(run).name, rankings)
+    system = replace(system, identity={**system.identity, "sha256": sha256_file(Path(run))})
+    return system, max(map(len, rankings.values())), has_texts
 
 
 def _index_of(index: Any) -> Index:

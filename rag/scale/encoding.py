@@ -89,7 +89,8 @@ def _run(
         while waiting or pending:
             room = _TASKS_PER_CPU * int(ray.cluster_resources().get("CPU", 1)) + 1
             while waiting and len(pending) < room:
-                pending[task.remote(*job, *waiting[-1])] = waiting.pop()
+                part = waiting.pop()
+                pending[task.remote(*job, *part)] = part
             for result in ray.wait(list(pending), timeout=_POLL_S)[0]:
                 shard, start, stop = pending.pop(result)
                 try:

@@ -346,7 +346,7 @@ def start_from_index(config: ConfigT) -> ConfigT:
     with Index.open(config.index) as index:
         identity = index.encoder_identity
         if identity is None or identity.pooling == STATIC or identity.pooling == TOKENS != config.pooling:
-            log.warning("training starts from the embedded encoder: that of %s cannot be", config.index)
+            log.warning("training starts from the embedded encoder: %s has none for this", config.index)
             return config
         index.check_encoder(load_like(identity, precision="fp32").identity)
     only_weights = identity.pooling != config.pooling == TOKENS  # of a vector per text, for one per token

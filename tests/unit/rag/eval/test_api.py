@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import rag
 from rag.cli.main import app
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Hit, Passage, Question
 from rag.data.examples import read_examples
 from rag.eval.api import REPORT_NAME
@@ -71,6 +71,13 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
     assert "top1" not in alone.figures  # nothing says what stands in the passages
     assert alone.figures["RR"].value == ours.figures["RR"].value
     assert "Reciprocal rank of the gold" in str(alone)
+    assert {row.figure for row in rag.compare([ours, alone])} >= {"RR"}
+    (tmp_path / "run" / "other.run").write_text(
+        (ours.place / "run.trec").read_text().replace(" 1 ", " 9 ", 1)
+    )
+    (tmp_path / "run" / "other.run").replace(ours.place / "run.trec")
+    with pytest.raises(MismatchedArtifactError):
+        rag.evaluate(index, asked, tmp_path / "run", run=ours.place / "run.trec", ks=(1, 2))
     results = [
         {"question": q.text, "answers": list(q.answers), "ctxs": [p.to_json()]}
         for q, p in zip(asked, PASSAGES, strict=True)
@@ -82,7 +89,7 @@ def test_results_of_another_program_are_scored_like_a_search(index: Path, tmp_pa
         rag.evaluate(None, asked, run=tmp_path / "nothing.run")
 
 
-def test_pipelines_and_own_retrievers_are_evaluated(index: Path) -> None:
+def test_pipelines_and_own_retrievers_are_evaluated(index: Path, tmp_path: Path) -> None:
     class Reversed:
         def __init__(self, rows: int) -> None:
             self.rows = rows
@@ -91,8 +98,10 @@ def test_pipelines_and_own_retrievers_are_evaluated(index: Path) -> None:
             hits = [Hit(row, PASSAGES[row].id, float(row)) for row in reversed(range(self.rows))]
             return [hits[:top_k] for _ in questions]
 
-    mine = rag.evaluate(index, QUESTIONS, retriever=Reversed(4), reader=False)
+    mine = rag.evaluate(index, QUESTIONS, tmp_path / "mine", retriever=Reversed(4), reader=False)
     assert (mine.figures["top1"].value, mine.figures["top5"].value) == (0.25, 1.0)
+    with pytest.raises(MismatchedArtifactError, match="nothing tells"):
+        rag.evaluate(index, QUESTIONS, tmp_path / "mine", retriever=Reversed(1), reader=False)
     with rag.Pipeline.open(index, reader=False) as pipeline:
         assert rag.evaluate(pipeline, QUESTIONS).figures["top5"].value == 1.0
 

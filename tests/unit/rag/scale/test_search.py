@@ -108,7 +108,7 @@ def test_a_part_that_hangs_is_named_at_the_deadline(nodes: Nodes, flat: Path) ->
 @pytest.mark.cluster
 def test_a_node_that_dies_loses_no_request_and_comes_back_elsewhere(nodes: Nodes, flat: Path) -> None:
     nodes.start(2)
-    with open_sharded(flat, f"{nodes.address},shards=2,deadline=200") as index:
+    with open_sharded(flat, f"{nodes.address},shards=3,deadline=200") as index:
         expected = ask(index)
         before = {pid for pid, _ in dense_of(index).processes()}
         dead = before & nodes.kill()
