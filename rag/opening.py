@@ -230,11 +230,14 @@ def _relevance_of(reader: Any, precision: str) -> ReaderRelevance:
 
 
 def _open_reader(reader: Any, precision: str, effort: str | None) -> Reader | None:
-
     if reader is False:
         return None
     if isinstance(reader, Reader):
         return reader
+    if not isinstance(reader, str | Path | None):
+        raise ConfigError(
+            f"{type(reader).__name__} is no reader: it has no method `read`", hint="see `rag docs extending`"
+        )
     from readers.open import open_reader
 
     settings = {"precision": precision, **({"effort": effort} if effort else {})}

@@ -176,6 +176,8 @@ def _notes(evaluation: Evaluation, unread: Counter[str]) -> list[str]:
     figures, notes = evaluation.figures, []
     if failures := [failure for record in evaluation.records() if (failure := record.get("failure"))]:
         notes += [f"{len(failures):,} questions could not be read and count as unanswered: {failures[0]}"]
+    if empty := sum(not record["hits"] for record in evaluation.records()):
+        notes += [f"{empty:,} questions have no results at all, and count as not found"]
     if unread:
         listed = [f"{name} ({count:,} questions)" for name, count in unread.most_common(_SHOWN_FIELDS)]
         notes += [f"fields of the questions that are not read: {', '.join(listed)}"]

@@ -145,8 +145,7 @@ def _aligned(evaluation: Evaluation, first: Evaluation) -> tuple[dict[str, Any],
     for record in evaluation.records():
         table.add(record["id"], record["scores"])
         texts[record["id"]] = _fingerprint(record)
-    odd = sorted(set(texts) ^ set(expected)) or [k for k in expected if _differ(texts[k], expected[k])]
-    if odd:
+    if odd := sorted(set(texts) ^ set(expected)) or [k for k in expected if _differ(texts[k], expected[k])]:
         raise MismatchedArtifactError(
             f"{first.name} and {evaluation.name} were not run on the same questions: {len(odd)} differ, "
             f"for example {odd[0]!r}",
