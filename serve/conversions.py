@@ -8,11 +8,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from rag.core.errors import MissingDependencyError
+from rag.data.documents.blocks import Converted
 from rag.data.documents.limits import Limits
 from rag.data.documents.read import CONVERTER, converter_environment, document_of, request_line, result_of
 from rag.data.records import BadRecord, Document
@@ -25,6 +26,15 @@ _MOST_OF_KEY, _MOST = 4, 16  # uploads that wait or are converted, in this proce
 _NICENESS = 10  # questions go first
 _LONGEST_REPLY = 1 << 28
 _FAILED = b'{"reason": "broken, or takes too long", "remedy": "save it again, or split it"}'
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """Documents of an upload, why its other files cannot be read, and remarks about the conversion."""
+
+    documents: list[Document] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 class Conversions:
@@ -44,7 +54,7 @@ class Conversions:
         """Uploads of this process that wait or are converted."""
         return self._uploads.total()
 
-    async def convert(self, key: str, files: Sequence[tuple[str, bytes]]) -> tuple[list[Document], list[str]]:
+    async def convert(self, key: str, files: Sequence[tuple[str, bytes]]) -> Uploaded:
         """The documents of files, given by name and content, and why the other files cannot be read.
 
         Cancelling this call ends the conversion.
@@ -65,10 +75,10 @@ class Conversions:
             async with self._slot() as lock:
                 with tempfile.TemporaryDirectory(prefix="upload-", dir=self.folder) as folder:
                     limits = Limits(memory_mib=_MEMORY_MIB // self.slots, timeout_s=_FILE_S)
-                    documents, unreadable = await _convert(files, Path(folder), lock, limits)
-            if not documents:
-                raise ApiError(422, "unreadable_file", "; ".join(unreadable))
-            return documents, unreadable
+                    uploaded = await _convert(files, Path(folder), lock, limits)
+            if not uploaded.documents:
+                raise ApiError(422, "unreadable_file", "; ".join(uploaded.unreadable))
+            return uploaded
         finally:
             self._uploads[key] -= 1
 
@@ -92,8 +102,8 @@ class Conversions:
 
 async def _convert(
     files: Sequence[tuple[str, bytes]], folder: Path, lock: IO[bytes], limits: Limits
-) -> tuple[list[Document], list[str]]:
-    documents, unreadable = list[Document](), list[str]()
+) -> Uploaded:
+    uploaded = Uploaded()
     ends = time.monotonic() + _UPLOAD_S
     converter: asyncio.subprocess.Process | None = None
     try:
@@ -107,12 +117,13 @@ async def _convert(
             if reply is None:  # it died of this file, or still works on it: the next one needs another
                 await _end(converter)
                 converter = None
-            item = await asyncio.to_thread(_document, name, reply or _FAILED)
+            item, notes = await asyncio.to_thread(_document, name, reply or _FAILED)
+            uploaded.notes.extend(f"{name}: {note}" for note in notes)
             if isinstance(item, BadRecord):
-                unreadable.append(f"{name}: {item.reason} ({item.detail})")
+                uploaded.unreadable.append(f"{name}: {item.reason} ({item.detail})")
             else:
-                documents.append(item)
-        return documents, unreadable
+                uploaded.documents.append(item)
+        return uploaded
     finally:
         if converter is not None:
             await _end(converter)
@@ -148,9 +159,10 @@ async def _reply(process: asyncio.subprocess.Process, path: Path, limits: Limits
         return None
 
 
-def _document(name: str, line: bytes) -> Document | BadRecord:
+def _document(name: str, line: bytes) -> tuple[Document | BadRecord, tuple[str, ...]]:
     try:
-        return document_of(name, result_of(line, name))
+        result = result_of(line, name)
+        return document_of(name, result), result.notes if isinstance(result, Converted) else ()
     except MissingDependencyError as error:
         raise ApiError(501, "missing_package", "the server lacks a package", hint=error.hint) from error
 

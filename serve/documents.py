@@ -114,7 +114,7 @@ class DocumentsOut(BaseModel):
     """Documents, the version of the index that has them, and how many it has in all.
 
     `next` is the value of `after` for the documents that follow; null at the end. `unreadable` says of each
-    file that was not added why; it is left out if there is none.
+    file that was not added why, `notes` what conversion lost; each is left out if there is none.
     """
 
     documents: list[DocumentOut]
@@ -122,6 +122,7 @@ class DocumentsOut(BaseModel):
     total: int
     next: str | None = None
     unreadable: list[str] | None = None
+    notes: list[str] | None = None
 
 
 def _index_of(engine: Engine, index: str | None, *, changes: bool = True) -> str:
@@ -153,9 +154,9 @@ async def send(request: Request, engine: AppEngine) -> Response:
     """
     _index_of(engine, None, changes=False)  # refused before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
-        index, documents, unreadable = await _uploaded(request, engine)
+        index, documents, remarks = await _uploaded(request, engine)
     else:
-        (index, documents), unreadable = await _listed(request), []
+        (index, documents), remarks = await _listed(request), {}
     name = _index_of(engine, index)
     if problem := _problem(documents):
         raise invalid_request(problem, "nothing was changed")
@@ -163,7 +164,7 @@ async def send(request: Request, engine: AppEngine) -> Response:
     entries = await documents_of(engine, name)
     shown = [_shown(entries[document.id]) for document in documents if document.id in entries]
     reply = {"documents": shown, "index_version": version, "total": len(entries), "next": None}
-    return JSONResponse({**reply, "unreadable": unreadable} if unreadable else reply)
+    return JSONResponse({**reply, **remarks})
 
 
 def _problem(documents: Sequence[Document]) -> str:
@@ -190,7 +191,7 @@ async def _listed(request: Request) -> tuple[str | None, list[Document]]:
     ]
 
 
-async def _uploaded(request: Request, engine: Engine) -> tuple[str | None, list[Document], list[str]]:
+async def _uploaded(request: Request, engine: Engine) -> tuple[str | None, list[Document], dict[str, Any]]:
     async with request.form(max_files=100, max_part_size=engine.settings.max_upload_bytes) as form:
         fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
         if len(dict(fields)) < len(fields):
@@ -202,8 +203,10 @@ async def _uploaded(request: Request, engine: Engine) -> tuple[str | None, list[
         contents = [(Path(str(file.filename).replace("%22", '"')).name, await file.read()) for file in files]
     name, metadata = _index_of(engine, body.index), tuple(body.metadata.items())
     converting = engine.conversions.convert(request.state.api_key, contents)
-    documents, unreadable = await engine.while_connected(request, converting, limit_s=None)
-    return name, [replace(document, metadata=metadata) for document in documents], unreadable
+    uploaded = await engine.while_connected(request, converting, limit_s=None)
+    remarks = {"unreadable": uploaded.unreadable, "notes": uploaded.notes}
+    documents = [replace(document, metadata=metadata) for document in uploaded.documents]
+    return name, documents, {kind: lines for kind, lines in remarks.items() if lines}
 
 
 def validated(validate: Callable[[Any], Body], value: Any) -> Body:

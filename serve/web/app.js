@@ -424,9 +424,9 @@ uploadInput.addEventListener("change", async () => {
   uploadButton.disabled = true;
   tell(uploadInput.files.length === 1 ? "Adding the file …" : `Adding ${uploadInput.files.length} files …`);
   try {
-    const { documents, unreadable = [] } = await post("v1/documents", sent);
+    const { documents, unreadable = [], notes = [] } = await post("v1/documents", sent);
     const added = documents.map(({ id, passages }) => `${id} (${passages} ${passages === 1 ? "passage" : "passages"})`);
-    tell([`Added: ${added.join(", ")}`, ...(unreadable.length ? [`Not added: ${unreadable.join("; ")}`] : [])].join(". "));
+    tell([`Added: ${added.join(", ")}`, ...(unreadable.length ? [`Not added: ${unreadable.join("; ")}`] : []), ...notes].join(". "));
     indexes = (await (await fetch("page.json")).json()).indexes;
     showTagline();
   } catch (error) {

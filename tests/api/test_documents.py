@@ -94,6 +94,12 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
         both = await client.post("/v1/documents", files=[broken, ("file", ("g.md", b"A gnu."))], headers=KEY)
         assert [document["id"] for document in both.json()["documents"]] == ["g.md"]
         assert both.json()["unreadable"][0].startswith("a.pdf: ")
+        assert "notes" not in both.json()
+        old = await client.post(
+            "/v1/documents", files=[("file", ("o.txt", b"Caf\xe9 du port."))], headers=KEY
+        )
+        assert old.json()["notes"] == ["o.txt: read as Windows-1252"]
+        assert (await client.delete("/v1/documents/o.txt", headers=KEY)).status_code == 200
         assert (await client.delete("/v1/documents/g.md", headers=KEY)).status_code == 200
         assert (await client.post("/v1/documents", content=b"x", headers=KEY)).status_code == 415
         assert (await client.get("/v1/documents?after=nothing", headers=KEY)).status_code == 404
