@@ -4,6 +4,7 @@ import csv
 import datetime
 import io
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
@@ -112,7 +113,7 @@ def csv_table(text: str) -> tuple[str, list[Piece]]:
     """
     named = re.match(r"sep=(.)\r?\n", text)
     text = text[named.end() :] if named else text
-    csv.field_size_limit(max(len(text), 1))
+    csv.field_size_limit(sys.maxsize)  # of the whole process: never lower than others need
     sample = text[:20_000].splitlines()[:_SAMPLE]
     counts = {mark: [line.count(mark) for line in sample if line.strip()] for mark in _DELIMITERS}
     likely = [mark for mark, n in counts.items() if n and min(n) > 0 and min(n) == max(n)]
