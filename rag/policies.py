@@ -19,6 +19,11 @@ from readers.llm.prompt import fence_passages
 from readers.llm.reader import Completer
 
 _MOST_STEPS = 32
+GREETING = re.compile(
+    r"\W*(?:(?:hello|hi|hey|good (?:morning|afternoon|evening|day)|thanks|thank you|bye|goodbye|ok|okay)"
+    r"(?: there| again| very much| so much)?\W*)+",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +128,15 @@ def run(
 
 
 class SearchOnce:
-    """Search, by one hop or several as the retriever does, and read what was found for the question alone."""
+    """Search, by one hop or several as the retriever does, and read what was found for the question alone.
+
+    A greeting is no question: nothing is searched.
+    """
 
     def step(self, state: State) -> Search | Read | Finish:
         """See `Policy`."""
+        if GREETING.fullmatch(state.question):
+            return Finish(AnswerSet(state.question, (), 1.0))
         if not state.searches:
             return Search((state.query,))
         if not state.answers:

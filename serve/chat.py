@@ -25,6 +25,7 @@ from rag.core.arrays import Float32
 from rag.core.types import certainty
 from rag.core.unicode import as_unicode
 from rag.data.text import simple_tokenize
+from rag.policies import GREETING
 from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request
 from serve.routes import AppEngine
@@ -37,11 +38,6 @@ _PERHAPS = "Perhaps: "
 _BEARS = "This asks for yes or no, which the reader cannot tell. The passage that bears on it"
 _UNDERSTOOD = "Question as understood: "
 _GREETED = "Ask a question, and the passages that answer it are searched."
-_GREETING = re.compile(
-    r"\W*(?:(?:hello|hi|hey|good (?:morning|afternoon|evening|day)|thanks|thank you|bye|goodbye|ok|okay)"
-    r"(?: there| again| very much| so much)?\W*)+",
-    re.IGNORECASE,
-)
 _FOLLOWS_UP = re.compile(
     r"^\W*(?:and|but|so|then|(?:what|how) about)\b"
     r"|\b(?:it|its|he|him|his|she|her|they|them|their|there|that|this|those|these)\b",
@@ -172,7 +168,7 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
         message = _TEXT.validate_python(message)
     except ValidationError as error:
         raise invalid_request(f"the last user message: {error.errors()[0]['msg']}") from None
-    if _GREETING.fullmatch(message):
+    if GREETING.fullmatch(message):
         engine.require_ready(index)
         result: dict[str, Any] = {"answers": [], "no_answer_confidence": 1.0}
         understood, sources, content = message, list[dict[str, Any]](), _GREETED
@@ -234,7 +230,7 @@ def _last_questions(messages: list[ChatMessage]) -> tuple[str, str]:
     if len(places) == 1:
         return last, ""
     previous = as_unicode(messages[places[-2]].text).strip()
-    if _GREETING.fullmatch(previous):
+    if GREETING.fullmatch(previous):
         return last, ""
     reply = "\n".join(message.text for message in messages[places[-2] + 1 : places[-1]])
     understood = (line for line in as_unicode(reply).splitlines() if line.startswith(_UNDERSTOOD))

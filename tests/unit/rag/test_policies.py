@@ -43,6 +43,11 @@ class World:
         return answers
 
 
+def test_a_greeting_is_no_question() -> None:
+    assert SearchOnce().step(State("Hello!")) == Finish(AnswerSet("Hello!", (), 1.0))
+    assert isinstance(SearchOnce().step(State("Who wrote Hello?")), Search)
+
+
 def test_all_questions_search_and_read_together() -> None:
     world = World()
     policy = SearchOnce()
