@@ -14,7 +14,7 @@ from indexers.passages import PassageStore
 from rag.config import load_config
 from rag.core.arguments import checked
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.files import check_target, sha256_file
+from rag.core.files import check_target
 from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.questions import draw_sample, questions_from, read_questions
@@ -106,7 +106,9 @@ def evaluate(
         stream = listed = questions_from(questions)
         source = QuestionSource.of_questions(listed, split=split)
     if run is not None:
-        passages = None if index is None else _index_of(index).passages
+        opened = Index.open(index) if isinstance(index, str | Path) else index
+        opened = opened.index if isinstance(opened, Pipeline) else opened
+        passages = None if opened is None else opened.passages
         system, depth, has_texts = _open_results(run, passages)
         settings = settings.replaced(ks=tuple(k for k in settings.ks if k <= depth) or (depth,))
         if not has_texts:  # ids alone can be judged
@@ -141,15 +143,7 @@ def _open_results(run: str | Path, passages: PassageStore | None) -> tuple[Syste
     """Search results as a system, the most passages of a question, and whether their texts are there."""
     rankings = read_results(run, None if passages is None else passages.find)
     has_texts = passages is not None or ".json" in Path(run).suffixes
-    system = system_of_results(Path(run).name, rankings)
-    system = replace(system, identity={**system.identity, "sha256": sha256_file(Path(run))})
-    return system, max(map(len, rankings.values())), has_texts
-
-
-def _index_of(index: Any) -> Index:
-    if isinstance(index, str | Path):
-        return Index.open(index)
-    return index.index if isinstance(index, Pipeline) else index
+    return system_of_results(Path(run), rankings), max(map(len, rankings.values())), has_texts
 
 
 def _open_system(
@@ -174,9 +168,10 @@ def _open_system(
 def _notes(evaluation: Evaluation, unread: Counter[str]) -> list[str]:
     """Warnings about the figures."""
     figures, notes = evaluation.figures, []
-    if failures := [failure for record in evaluation.records() if (failure := record.get("failure"))]:
+    outcomes = [(record.get("failure"), not record["hits"]) for record in evaluation.records()]
+    if failures := [failure for failure, _ in outcomes if failure]:
         notes += [f"{len(failures):,} questions could not be read and count as unanswered: {failures[0]}"]
-    if empty := sum(not record["hits"] for record in evaluation.records()):
+    if empty := sum(has_no_hits for _, has_no_hits in outcomes):
         notes += [f"{empty:,} questions have no results at all, and count as not found"]
     if unread:
         listed = [f"{name} ({count:,} questions)" for name, count in unread.most_common(_SHOWN_FIELDS)]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rag.core.errors import DataError
+from rag.core.files import sha256_file
 from rag.core.types import AnswerSet, Hit, Passage, Paths, Question, RankedPassages
 from rag.data.examples import read_examples
 from rag.eval.gold import PassageLookup, gold_passages
@@ -119,14 +120,15 @@ def read_results(path: str | Path, lookup: PassageLookup | None = None) -> dict[
     return rankings
 
 
-def system_of_results(name: str, rankings: Mapping[str, RankedPassages]) -> System:
+def system_of_results(path: Path, rankings: Mapping[str, RankedPassages]) -> System:
     """The system of search results; a question that they lack has an empty ranking."""
 
     def search(questions: Sequence[Question], top_k: int) -> SearchResults:
         hits = [rankings.get(each.id, rankings.get(each.text, ()))[:top_k] for each in questions]
         return hits, [()] * len(questions)
 
-    return System({"retriever": name, "reader": None, "index_version": ""}, search)
+    named = {"retriever": path.name, "sha256": sha256_file(path)}
+    return System({**named, "reader": None, "index_version": ""}, search)
 
 
 def _read_dpr(path: Path) -> dict[str, RankedPassages]:

@@ -32,10 +32,10 @@ def read(data: bytes, kind: str, limits: Limits) -> tuple[str, list[Piece]]:
     program = find_pandoc()
     if program is None:
         raise Unreadable("pandoc is not installed", REMEDY, f"it reads {kind.upper()} files")
-    if kind == "man" and _BSD.search(data):
-        with suppress(Unreadable):  # a strict reader; that of other manual pages drops what BSD's macros hold
-            return _run(program, "mdoc", data, limits)
     if kind == "man":
+        if _BSD.search(data):
+            with suppress(Unreadable):  # a strict reader; that of the others drops what BSD's macros hold
+                return _run(program, "mdoc", data, limits)
         data = _BSD_HEADING.sub(lambda macro: macro[0].upper(), _MACRO.sub(b"", data))
         if b"\\{" not in data:  # pandoc stops at the end of what has not begun
             data = data.replace(b"\n.\\}\n", b"\n")
