@@ -6,7 +6,6 @@ the models in `encoder/` and `reader/`, unless they come with the package or fro
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Mapping
 from functools import partial
@@ -98,7 +97,7 @@ def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[R
         from retrievers.rerank import reranked
 
         judge = partial(_relevance_of, opened or reader or None, precision)
-        searcher = reranked(searcher, index, settings.rerank, precision=precision, reader=judge)
+        searcher = reranked(searcher, index.passages, settings.rerank, precision=precision, reader=judge)
     if trained_with and isinstance(retriever, str) and counts_scores(opened):
         searched = _OWN if bound else named_kind(retriever, index)
         _check_scores(str(reader), trained_with, searched, index)
@@ -161,9 +160,9 @@ def save(index: Index, opened: OpenSettings, place: Path, *, overwrite: bool) ->
 
 
 def _with_absolute_paths(rerank: str) -> str:
-    """A re-ranker whose folder and index of token vectors are named by absolute paths."""
-    parts = re.split(r"(,|tokens=)", rerank)
-    return "".join(str(Path(part).resolve()) if part and Path(part).is_dir() else part for part in parts)
+    """A re-ranker whose folder is named by its absolute path."""
+    name, comma, options = rerank.partition(",")
+    return f"{Path(name).resolve() if Path(name).is_dir() else name}{comma}{options}"
 
 
 def _write(source: Any, folder: Path) -> str:

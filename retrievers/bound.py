@@ -18,7 +18,6 @@ def binding(folder: Path, passages: EncoderIdentity) -> dict[str, Any]:
     """Description of the question encoder in `folder / "question_encoder"`, for the reader's `reader.json`.
 
     Args:
-        folder: the reader's folder; its question encoder is already written.
         passages: encoder of the index that reader and question encoder were trained with.
     """
     encoder = BiEncoder.load(folder / QUESTION_ENCODER, precision="fp32")
@@ -55,9 +54,7 @@ def open_bound(
     """Search an index with the question encoder in a reader's folder.
 
     Args:
-        folder: folder of the reader.
         description: the entry of `reader.json` that `binding` returned.
-        precision: see `BiEncoder.load`.
 
     Raises:
         MismatchedArtifactError: the index's vectors are from another passage encoder than the one the reader
@@ -67,7 +64,7 @@ def open_bound(
     """
     try:
         identity = EncoderIdentity.from_json(description["index_encoder"])
-        wanted = str(description["questions_sha256"])
+        weights = str(description["questions_sha256"])
     except (KeyError, TypeError) as error:
         raise ArtifactError(
             f"{folder}: reader.json does not describe its question encoder ({error})", hint="train it again"
@@ -88,7 +85,7 @@ def open_bound(
         place, precision=precision, pooling=identity.pooling, normalize=identity.normalize,
         query_prefix=identity.query_prefix,
     )  # fmt: skip
-    if encoder.identity.weights_sha256 != wanted:
+    if encoder.identity.weights_sha256 != weights:
         raise MismatchedArtifactError(
             f"{place} is another question encoder than {folder / 'reader.json'} states",
             hint="copy the reader's whole folder again",

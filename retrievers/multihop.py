@@ -14,7 +14,6 @@ from pydantic import Field
 
 from indexers.selected import Selection
 from rag.config import Config
-from rag.core.arrays import Float32
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Path, Query
 from retrievers.dense import DenseRetriever, stage
@@ -74,10 +73,6 @@ class MultiHopRetriever:
         """The list of passages of `search_both`; see `Retriever.search`."""
         return self.search_both(questions, top_k, timer=timer, selected=selected)[0]
 
-    def search_paths(self, questions: Sequence[str], top_k: int) -> list[list[Path]]:
-        """At most `top_k` paths per question, best first; those of one question are of equal length."""
-        return self.search_both(questions, top_k)[1]
-
     def search_both(
         self,
         questions: Sequence[str],
@@ -86,7 +81,7 @@ class MultiHopRetriever:
         timer: StageTimer | None = None,
         selected: Selection | None = None,
     ) -> tuple[list[list[Hit]], list[list[Path]]]:
-        """For each question a list of passages, and the paths.
+        """For each question a list of passages, and at most `top_k` paths, best first and of equal length.
 
         The list has the passages of the best paths, then the other hits of the first hop. All passages of a
         path come together, with its score. With a selection, every passage of a path belongs to it.
@@ -94,63 +89,42 @@ class MultiHopRetriever:
         if not questions:
             return [], []
         width = max(top_k, self.beam)
-        first = self._first_hop(questions, width, timer, selected)
-        paths = self._continue(questions, first, width, timer, selected)
-        hits = [hits_of_paths(found, rest, top_k) for found, rest in zip(paths, first, strict=True)]
-        return hits, [found[:top_k] for found in paths]
-
-    def _first_hop(
-        self, questions: Sequence[str], width: int, timer: StageTimer | None, selected: Selection | None
-    ) -> list[list[Hit]]:
-        """The first passages of the questions."""
         with stage(timer, "hop_1"):
-            queries = self.dense.encoder.encode_queries([Query(question) for question in questions])
-            found = self.dense.search_vectors(queries, width, selected)
-            if self.first is None:
-                return found
-            return [
-                [replace(hit, score=dense.score) for hit, dense in zip(hits, by_vector, strict=False)]
-                for hits, by_vector in zip(
-                    self.first.search(questions, width, selected=selected), found, strict=True
-                )
-            ]
-
-    def _continue(
-        self,
-        questions: Sequence[str],
-        first: Sequence[Sequence[Hit]],
-        width: int,
-        timer: StageTimer | None,
-        selected: Selection | None,
-    ) -> list[list[Path]]:
-        """Up to `width` paths of each question, from its first hits."""
+            first = self._search([Query(question) for question in questions], width, selected)
+            if self.first is not None:
+                other = self.first.search(questions, width, selected=selected)
+                first = [
+                    [replace(hit, score=dense.score) for hit, dense in zip(hits, by_vector, strict=False)]
+                    for hits, by_vector in zip(other, first, strict=True)
+                ]
         paths = [[Path((hit,), hit.score) for hit in hits] for hits in first]
-        going = [number for number, found in enumerate(paths) if found]
+        going = [number for number, begun in enumerate(paths) if begun]
         for hop in range(1, self.hops):
             if not going:
                 break
             with stage(timer, f"hop_{hop + 1}"):
                 pairs = [(number, path) for number in going for path in paths[number][: self.beam]]
-                queries = self._encode([questions[number] for number, _ in pairs], [p for _, p in pairs])
-                longer: dict[int, list[Path]] = {}
-                found = self.dense.search_vectors(queries, self.beam + hop, selected)
-                for (number, path), hits in zip(pairs, found, strict=True):
-                    longer.setdefault(number, []).extend(_extend(path, hits, self.beam))
+                rows = list({hit.row for _, path in pairs for hit in path.hits})
+                texts = dict(zip(rows, self.passages.get_many(rows), strict=True))
+                queries = [
+                    Query(questions[number], tuple(texts[hit.row] for hit in path.hits))
+                    for number, path in pairs
+                ]
+                longer: dict[int, list[Path]] = {number: [] for number in going}
+                for (number, path), hits in zip(
+                    pairs, self._search(queries, self.beam + hop, selected), strict=True
+                ):
+                    longer[number] += _extend(path, hits, self.beam)
                 # The others have no further passage in the corpus.
                 going = [number for number in going if longer[number]]
                 for number in going:
                     paths[number] = _best(longer[number], width)
-        return paths
+        hits_of = [hits_of_paths(own, rest, top_k) for own, rest in zip(paths, first, strict=True)]
+        return hits_of, [own[:top_k] for own in paths]
 
-    def _encode(self, questions: Sequence[str], paths: Sequence[Path]) -> Float32:
-        rows = list({hit.row for path in paths for hit in path.hits})
-        passages = dict(zip(rows, self.passages.get_many(rows), strict=True))
-        return self.dense.encoder.encode_queries(
-            [
-                Query(question, tuple(passages[hit.row] for hit in path.hits))
-                for question, path in zip(questions, paths, strict=True)
-            ]
-        )
+    def _search(self, queries: Sequence[Query], top_k: int, selected: Selection | None) -> list[list[Hit]]:
+        vectors = self.dense.encoder.encode_queries(queries)
+        return self.dense.search_vectors(vectors, top_k, selected)
 
 
 def hits_of_paths(paths: Iterable[Path], rest: Iterable[Hit], top_k: int) -> list[Hit]:
@@ -183,8 +157,8 @@ def hits_of_paths(paths: Iterable[Path], rest: Iterable[Hit], top_k: int) -> lis
 
 
 def _extend(path: Path, hits: Iterable[Hit], most: int) -> list[Path]:
-    known = {hit.row for hit in path.hits}
-    new = [hit for hit in hits if hit.row not in known][:most]
+    rows = {hit.row for hit in path.hits}
+    new = [hit for hit in hits if hit.row not in rows][:most]
     return [Path((*path.hits, hit), path.score + hit.score) for hit in new]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,8 +16,7 @@ from rag.runtime.model_files import PACKAGED, STATIC_ENCODER
 from retrievers.dense import DenseRetriever
 from retrievers.fusion import Fusion
 from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever, default_fusion
-from retrievers.kinds import KIND_NAMES
-from retrievers.late_interaction import LateInteractionRetriever, TokenSearchOptions
+from retrievers.late_interaction import LateInteractionRetriever
 from retrievers.multihop import HopOptions, MultiHopRetriever
 from retrievers.protocols import Retriever, TextEncoder
 from retrievers.sparse import SparseRetriever
@@ -32,10 +30,6 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 
-class NoOptions(Config):
-    """Options of a kind of retriever that has none."""
-
-
 class HybridOptions(Config):
     """Options of hybrid retrieval.
 
@@ -46,28 +40,15 @@ class HybridOptions(Config):
     depth: int = Field(default=DEFAULT_DEPTH, ge=1)
 
 
-@dataclass(frozen=True, slots=True)
-class RetrieverKind:
-    """One kind of retriever.
-
-    Attributes:
-        needs: parts that the index must have.
-        options: configuration class of its options (`hybrid:depth=500`).
-        fuses: whether it fuses lists, so that a fusion may be given.
-    """
-
-    needs: tuple[Part, ...]
-    options: type[Config] = NoOptions
-    fuses: bool = False
-
-
-KINDS: dict[str, RetrieverKind] = {
-    "dense": RetrieverKind(("dense",)),
-    "colbert": RetrieverKind(("tokens",), TokenSearchOptions),
-    "bm25": RetrieverKind(("bm25",)),
-    "hybrid": RetrieverKind(("dense", "bm25"), HybridOptions, fuses=True),
-    "multihop": RetrieverKind(("dense",), HopOptions, fuses=True),
+KINDS: dict[str, tuple[Part, ...]] = {
+    "dense": ("dense",),
+    "colbert": ("tokens",),
+    "bm25": ("bm25",),
+    "hybrid": ("dense", "bm25"),
+    "multihop": ("dense",),
 }
+"""Kinds of retrievers, and the parts that the index must have for each."""
+_OPTIONS: dict[str, type[Config]] = {"hybrid": HybridOptions, "multihop": HopOptions}
 _AUTO = ("hybrid", "dense", "colbert", "bm25")  # the first kind for which the index has all parts
 
 
@@ -82,16 +63,15 @@ def parse_kind(text: str) -> tuple[str, Config]:
         >>> kind, options.depth
         ('hybrid', 500)
     """
-    name, _, given = text.partition(":")
+    name, _, stated = text.partition(":")
     if name != "auto" and name not in KINDS:
         raise ConfigError(
-            f"retriever is {name!r}, expected one of {', '.join(KIND_NAMES)}",
+            f"retriever is {name!r}, expected one of {', '.join(['auto', *KINDS])}",
             hint=did_you_mean(name, KINDS, ""),
         )
-    options = KINDS[name].options if name in KINDS else NoOptions
-    values = [part.strip() for part in given.split(",") if part.strip()]
+    values = [part.strip() for part in stated.split(",") if part.strip()]
     try:
-        return name, load_config(options, overrides=parse_overrides(values))
+        return name, load_config(_OPTIONS.get(name, Config), overrides=parse_overrides(values))
     except ConfigError as error:
         raise ConfigError(f"retriever {text!r}: {error}") from error
 
@@ -132,15 +112,14 @@ def open_retriever(
         MismatchedArtifactError: the encoder is not the one the index was built with.
     """
     name, options = parse_kind(named_kind(kind, index))
-    chosen = KINDS[name]
     if missing := _missing(name, index):
-        enough = next((kind for kind, parts in INDEX_KINDS.items() if set(chosen.needs) <= set(parts)), "")
+        enough = next((kind for kind, parts in INDEX_KINDS.items() if set(KINDS[name]) <= set(parts)), "")
         raise ConfigError(
             f"{name} retrieval needs a {' and a '.join(missing)} index; this one has "
             f"{' and '.join(index.parts) or 'neither'}",
             hint=f"build it with `rag index … {f'--retriever {enough}' if enough else '--index-type plaid'}`",
         )
-    if fusion is not None and not chosen.fuses:
+    if fusion is not None and name not in _OPTIONS:  # those with options are those that fuse lists
         raise ConfigError(
             f"a fusion ({fusion}) is given, but {name} retrieval has nothing to fuse",
             hint="leave it out, or use hybrid retrieval",
@@ -150,8 +129,8 @@ def open_retriever(
     loaded = open_encoder(index, encoder=encoder, precision=precision, device=device)
     if name == "dense":
         return _dense(index, loaded)
-    if isinstance(options, TokenSearchOptions):
-        return _colbert(index, loaded, options)
+    if name == "colbert":
+        return _colbert(index, loaded)
     if isinstance(options, HybridOptions):
         return _hybrid(index, loaded, fusion, options.depth)
     assert isinstance(options, HopOptions)
@@ -167,11 +146,9 @@ def _dense(index: Index, encoder: BiEncoder | StaticEncoder) -> DenseRetriever:
     return DenseRetriever(index.require_dense().vectors, index.passages, encoder)
 
 
-def _colbert(
-    index: Index, encoder: BiEncoder | StaticEncoder, options: TokenSearchOptions | None = None
-) -> LateInteractionRetriever:
+def _colbert(index: Index, encoder: BiEncoder | StaticEncoder) -> LateInteractionRetriever:
     assert index.tokens is not None
-    return LateInteractionRetriever(index.tokens, index.passages, cast("BiEncoder", encoder), options)
+    return LateInteractionRetriever(index.tokens, index.passages, cast("BiEncoder", encoder))
 
 
 def _hybrid(
@@ -221,9 +198,7 @@ def over_index(retriever: Retriever, index: Index) -> Retriever:
     Raises:
         ConfigError: it reads token vectors, which belong to one version.
     """
-    if isinstance(retriever, LateInteractionRetriever) or getattr(
-        getattr(retriever, "scorer", None), "stored", None
-    ):
+    if isinstance(retriever, LateInteractionRetriever):
         raise ConfigError("token vectors belong to one version of an index", hint="reload it")
     made = copy.copy(retriever)
     renewed: dict[str, Any] = {"passages": index.passages, "vectors": index.dense, "terms": index.lucene}
@@ -249,7 +224,7 @@ def encoder_of(retriever: Retriever) -> TextEncoder | None:
 def _missing(kind: str, index: Index) -> list[Part]:
     """Parts that the index lacks for a kind; a fusion with BM25 takes token vectors for dense ones."""
     instead = "tokens" if kind == "hybrid" and "tokens" in index.parts else "dense"
-    return [part for part in KINDS[kind].needs if (instead if part == "dense" else part) not in index.parts]
+    return [part for part in KINDS[kind] if (instead if part == "dense" else part) not in index.parts]
 
 
 def open_encoder(

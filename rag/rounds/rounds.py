@@ -159,7 +159,7 @@ def _retrievers(config: RoundsConfig) -> tuple[str, str, str]:
     trained_kind = "colbert" if config.index_type == "plaid" else "dense"
     with Index.open(config.index) as index:
         first, parts = named_kind(config.retriever, index), index.parts
-    alone = config.retriever == "auto" and set(KINDS[trained_kind].needs) <= set(parts)
+    alone = config.retriever == "auto" and set(KINDS[trained_kind]) <= set(parts)
     later = first if parse_kind(first)[0] == "hybrid" and not alone else trained_kind
     log.info("round 1 learns from %s, later rounds from %s", first, later)
     return first, trained_kind if alone else first, later

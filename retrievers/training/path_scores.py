@@ -58,7 +58,7 @@ class PathScores:
             searcher = MultiHopRetriever(dense, store, hops=hops)
             for start in range(0, len(chosen), _QUESTIONS):
                 block = chosen[start : start + _QUESTIONS]
-                found = searcher.search_paths([e.question for e in block], _PATHS)
+                found = searcher.search_both([e.question for e in block], _PATHS)[1]
                 ranks += [
                     _rank(example, paths, store, hops) for example, paths in zip(block, found, strict=True)
                 ]

@@ -26,9 +26,9 @@ CEILINGS = {
     "rag/training": (2030, 1400),
     "indexers": (5210, 4400),
     "readers": (8040, 6600),
-    "retrievers": (8690, 6600),
+    "retrievers": (8520, 6600),
     "serve": (3210, 2600),
-    "tests": (30880, 24000),
+    "tests": (30780, 24000),
 }
 
 

@@ -95,16 +95,6 @@ def test_ties_at_the_cut_go_by_id():
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{"method": "borda"}, {"weights": ()}, {"weights": (1.0, -1.0)}, {"weights": (float("nan"),)}, {"k": -1},
-     {"weights": (float("inf"),)}],
-)  # fmt: skip
-def test_bad_settings(arguments):
-    with pytest.raises(ConfigError):
-        Fusion(**arguments)
-
-
-@pytest.mark.parametrize(
     ("spec", "fusion"),
     [
         ("minmax:0.7,0.3", Fusion("minmax", (0.7, 0.3))),
@@ -135,10 +125,3 @@ def test_a_question_whose_bm25_scores_lie_far_apart_follows_them():
 def test_what_is_no_spec_is_refused_with_examples(spec):
     with pytest.raises(ConfigError, match=r"minmax:0\.7,0\.3"):
         Fusion.parse(spec)
-
-
-def test_list_counts_are_checked():
-    with pytest.raises(ConfigError, match="3 lists"):
-        Fusion().fuse([[], [], []], 5)
-    with pytest.raises(ConfigError, match="different numbers"):
-        Fusion().fuse([[[]], [[], []]], 5)

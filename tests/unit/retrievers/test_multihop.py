@@ -94,14 +94,14 @@ def shown(paths):
 @pytest.mark.parametrize("hops", [1, 2, 3])
 def test_a_beam_as_wide_as_the_corpus_finds_what_counting_all_paths_finds(hops):
     questions = ["who", "where was it"]
-    found = retriever(hops=hops, beam=N**2).search_paths(questions, 1000)
+    found = retriever(hops=hops, beam=N**2).search_both(questions, 1000)[1]
     for question, paths in zip(questions, found, strict=True):
         assert all_paths(question, hops) == shown(paths)
 
 
 def test_a_narrow_beam_follows_its_best_first_passages_and_merges_orders():
-    wide = retriever(hops=2, beam=N).search_paths(["who"], 100)[0]
-    narrow = retriever(hops=2, beam=2).search_paths(["who"], 100)[0]
+    wide = retriever(hops=2, beam=N).search_both(["who"], 100)[1][0]
+    narrow = retriever(hops=2, beam=2).search_both(["who"], 100)[1][0]
     first = {hit.passage_id for hit in retriever(hops=1).search(["who"], 2)[0]}
     assert len(narrow) == len({frozenset(hit.row for hit in path.hits) for path in narrow}) <= 4
     assert {path.hits[0].passage_id for path in narrow} <= first
@@ -135,7 +135,7 @@ def test_the_list_holds_path_after_path_each_with_what_the_question_finds_first_
 
 
 def test_a_corpus_of_one_passage_has_paths_of_one_passage():
-    assert [len(path.hits) for path in retriever(rows=1, hops=4).search_paths(["who"], 5)[0]] == [1]
+    assert [len(path.hits) for path in retriever(rows=1, hops=4).search_both(["who"], 5)[1][0]] == [1]
 
 
 def test_first_hits_of_another_retriever_take_the_scores_of_the_dense_list():
@@ -143,7 +143,7 @@ def test_first_hits_of_another_retriever_take_the_scores_of_the_dense_list():
         def search(self, questions, top_k, *, timer=None, selected=None):
             return [[Hit(4, "p4", 31.0), Hit(1, "p1", 7.0)] if q == "who" else [] for q in questions]
 
-    paths = retriever(hops=1, first=Words()).search_paths(["who", "nothing"], 5)
+    paths = retriever(hops=1, first=Words()).search_both(["who", "nothing"], 5)[1]
     dense = retriever(hops=1).search(["who"], 2)[0]
     assert [(p.hits[0].passage_id, p.score) for p in paths[0]] == [
         ("p4", dense[0].score),
@@ -165,9 +165,9 @@ def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
     with Index.open(place) as index:
         for first in ("dense", "hybrid"):
             searcher = open_retriever(index, f"multihop:beam=3,first={first}")
-            paths = searcher.search_paths(["What is the capital of the country where the Danube rises?"], 9)[
-                0
-            ]
+            paths = searcher.search_both(["What is the capital of the country where the Danube rises?"], 9)[
+                1
+            ][0]
             assert [hit.passage_id for hit in paths[0].hits] == ["danube", "germany"]
             assert all(len({hit.row for hit in path.hits}) == 2 for path in paths)
         with pytest.raises(ConfigError, match="first=dense has one list"):

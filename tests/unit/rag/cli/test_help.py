@@ -10,8 +10,6 @@ import pytest
 
 from rag.cli.main import _COMMANDS
 from rag.data.text import PROFILES
-from retrievers.kinds import KIND_NAMES
-from retrievers.open import KINDS
 from tests.commands import exit_code, subcommands
 
 
@@ -61,10 +59,6 @@ def test_every_command_has_help_in_panels(capsys: pytest.CaptureFixture[str]) ->
         options = [param for param in command.params if param.param_type_name == "option"]
         if len(options) > 6 and not name.startswith("bench"):
             assert [option.name for option in options if not option.rich_help_panel] == [], name
-
-
-def test_kinds_of_retrievers_are_those_that_open() -> None:
-    assert set(KIND_NAMES) == {"auto", *KINDS}
 
 
 def test_help_names_formats_and_rules(
