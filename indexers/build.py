@@ -39,10 +39,7 @@ from rag.core.progress import Progress
 from rag.core.types import Passage
 
 __all__ = ["INDEX_KIND", "BuildSettings", "build_index"]
-_OWN = {
-    *(MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR),
-    *("encoder", "reader", "pipeline.json"),  # of saved pipelines
-}
+_OWN = {MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR}
 
 
 def build_index(

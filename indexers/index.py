@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,7 +29,6 @@ from rag.data.split import document_of
 Verify = Literal["none", "size", "deep"]
 QUICK_CHECK_BYTES = 256 << 20
 _ATTEMPTS = 5
-ENCODER_DIR = "encoder"  # the encoder's folder, where the index keeps one
 _KEPT_FILTERS, _KEPT_BYTES = 64, 64 << 20  # limits of the cache of filters, one byte per passage
 
 
@@ -135,14 +133,9 @@ class Index:
 
     @property
     def encoder_identity(self) -> EncoderIdentity | None:
-        """The encoder of the stored vectors, named by its folder in the index if that keeps one; None for a
-        BM25-only index.
-        """
+        """The encoder of the stored vectors; None for a BM25-only index."""
         stored = self.embeddings if self.tokens is None else self.tokens
-        if stored is None:
-            return None
-        folder = self.directory / ENCODER_DIR
-        return replace(stored.encoder, name=str(folder.resolve())) if folder.is_dir() else stored.encoder
+        return None if stored is None else stored.encoder
 
     def require_dense(self) -> DensePart:
         """The dense part.

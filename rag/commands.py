@@ -1,6 +1,7 @@
-"""The commands as functions: `rag.index`, `rag.mine`, `rag.retrieve` and `rag.train_rounds`.
+"""The commands as functions, which the command line calls: `rag.index`, `rag.mine`, `rag.retrieve`, …
 
-The command line calls these functions, so that a command and its function do the same.
+All raise a ConfigError for a setting that is unknown or does not fit, and a DataError for a file that cannot
+be read, before any work.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from indexers.documents import DocumentList, list_puts
+from indexers.documents import DocumentList, Put, list_puts
 from indexers.presets import IndexKind
 from indexers.settings import BuildSettings, Stage
 from rag.config import load_config
@@ -18,7 +19,6 @@ from rag.core.arguments import checked
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
 from rag.data.document_options import DOCUMENT_ARGUMENTS, read_and_split
-from rag.data.documents.sections import CountTokens
 from rag.data.filters import Filter
 from rag.data.questions import read_questions
 from rag.data.records import Document, ReadReport
@@ -27,9 +27,7 @@ from readers.protocols import check_lengths
 from retrievers.negatives.settings import MiningSettings, parse_ranks
 
 if TYPE_CHECKING:
-    from indexers.protocols import EncoderIdentity
     from indexers.update import UpdateReport
-    from indexers.updater import IndexUpdater
     from rag.rounds.rounds import RoundResult
     from retrievers.negatives.mine import MiningReport
 
@@ -79,17 +77,13 @@ def index(
         `out`.
 
     Raises:
-        ConfigError: a setting is unknown or does not fit.
         DataError: the corpus cannot be read, or has too many bad records.
         MismatchedArtifactError: `out` holds a build of other inputs or settings.
-
-    Example:
-        `rag.index("corpus.jsonl", "my-index", split="none")`
     """
     from indexers.build import build_index
     from indexers.reuse import KnownVectors
-    from indexers.updater import Corpus
     from rag.scale.encoding import encoding_at
+    from rag.updates import Corpus
     from retrievers.encoders.open import load_encoder, passage_budget
 
     place, report = Path(out), report if report is not None else ReadReport()
@@ -123,12 +117,13 @@ def index(
         if place.resolve() in [Path(path).resolve() for path in reuse]:
             raise ConfigError(f"--reuse and --out are both {out}", hint="build into a new directory")
         known = KnownVectors.of_indexes(loaded, reuse, build.stored_dtype)
-    table = DocumentList()
+    table, changes = DocumentList(), read.changes({})
+    puts = (change for change in changes if isinstance(change, Put))  # nothing is stored that could stay
     with encoding_at(ray) as encoding:
         if known is not None:
             encoding["encode"] = known.encode
         build_index(
-            list_puts(read.new(), table), place, encoder=loaded, settings=build, documents=table,
+            list_puts(puts, table), place, encoder=loaded, settings=build, documents=table,
             source=read.describe(split_options), overwrite=overwrite, until=until, **encoding,
         )  # fmt: skip
     if known is not None:
@@ -173,7 +168,9 @@ def update(
         MismatchedArtifactError: the encoder is not that of the index.
         ResourceError: another process writes into the index, or the disk is full.
     """
-    updater, sent = index_updater(index, encoder, precision), list(documents)
+    from rag.updates import IndexUpdater
+
+    updater, sent = IndexUpdater(index, encoder, precision), list(documents)
     if corpus and not (sent or deleted):
         inputs, _ = resolve_corpus([corpus] if isinstance(corpus, str | Path) else corpus)
         return updater.follow(inputs, **options)
@@ -182,18 +179,6 @@ def update(
     puts = updater.cut(sent)
     check_lengths(passage for put in puts for passage in put.passages)
     return updater.change(puts, deleted)
-
-
-def index_updater(index: str | Path, encoder: Any = None, precision: str = "auto") -> IndexUpdater:
-    """What updates an index again and again, with its encoder or the one that is given; see `update`."""
-    from indexers.updater import IndexUpdater
-    from retrievers.encoders.open import load_like, passage_budget
-
-    def budget(identity: EncoderIdentity | None) -> tuple[int, CountTokens]:
-        name, length = (identity.name, identity.max_length) if identity else (None, None)
-        return passage_budget(encoder if isinstance(encoder, str | Path) else name, length)
-
-    return IndexUpdater(index, lambda identity: load_like(identity, encoder, precision=precision), budget)
 
 
 @checked
@@ -223,7 +208,6 @@ def mine(
         **settings: fields of `MiningSettings` (source, per_question, margin, …).
 
     Raises:
-        ConfigError: a setting is unknown, or the index lacks what it needs.
         DataError: no question has a positive passage.
     """
     from retrievers.negatives.mine import mine as run
@@ -266,10 +250,6 @@ def retrieve(
 
     Returns:
         The number of questions.
-
-    Raises:
-        ConfigError: the name of `out` has another ending, or a setting does not fit.
-        DataError: the questions cannot be read.
     """
     from rag.eval.runs import extension_of, write_results
     from rag.pipeline import Pipeline
@@ -310,10 +290,6 @@ def train_rounds(
 
     Returns:
         The results of all rounds; `out / "rounds.json"` names the best round's encoder.
-
-    Raises:
-        ConfigError: a setting is unknown or does not fit.
-        DataError: no question can be trained on.
     """
     from rag.recipes import read_config, recipe_class
     from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig
@@ -352,13 +328,6 @@ def adapt(
 
     Returns:
         The folder of the adapted encoder.
-
-    Raises:
-        ConfigError: a setting is unknown or does not fit.
-        DataError: the passages give too few questions.
-
-    Example:
-        `rag.index("my-corpus", "my-index-2", encoder=rag.adapt("my-index", "run"))`
     """
     from rag.adaptation.config import AdaptConfig
     from rag.recipes import read_config, recipe_class

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Self, TypeVar, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -41,12 +41,12 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _single_files(cls, given: Any) -> Any:
+    def _single_files(cls, settings: Any) -> Any:
         """A single file or name where several may be given."""
-        if not isinstance(given, Mapping):
-            return given
+        if not isinstance(settings, Mapping):
+            return settings
         several = {n for n, field in cls.model_fields.items() if get_origin(field.annotation) is tuple}
-        return {k: (v,) if k in several and isinstance(v, str | Path) else v for k, v in given.items()}
+        return {k: (v,) if k in several and isinstance(v, str | Path) else v for k, v in settings.items()}
 
     def replaced(self, **settings: Any) -> Self:
         """A checked copy with other values.
@@ -100,29 +100,22 @@ def parse_scalar(text: str) -> Any:
     return text if is_block or (isinstance(value, int | float) and ":" in text) else value
 
 
-def _text_of(source: str | Path) -> str:
-    path = Path(source)
-    if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{path} is not UTF-8 text", hint="convert it to UTF-8 first") from error
-    if str(source) in preset_names():
-        return files("rag.presets").joinpath(f"{source}.yaml").read_text(encoding="utf-8")
-    hint = did_you_mean(source, preset_names(), f"presets: {', '.join(preset_names()) or 'none'}")
-    raise ConfigError(f"no configuration file and no preset named {str(source)!r}", hint=hint)
-
-
 def _read_source(source: str | Path) -> dict[str, Any]:
-    text = _text_of(source)
+    path = Path(source)
+    if not path.is_file() and str(source) not in (names := preset_names()):
+        hint = did_you_mean(source, names, f"presets: {', '.join(names) or 'none'}")
+        raise ConfigError(f"no configuration file and no preset named {str(source)!r}", hint=hint)
+    place = path if path.is_file() else files("rag.presets").joinpath(f"{source}.yaml")
     try:
-        data = json.loads(text) if Path(source).suffix == ".json" else yaml.safe_load(text)
+        text = place.read_text(encoding="utf-8")
+        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text", hint="convert it to UTF-8 first") from error
     except (json.JSONDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{source}: not readable as YAML or JSON: {error}") from error
-    data = {} if data is None else data
-    if not isinstance(data, dict):
+    if not isinstance(data, dict | None):
         raise ConfigError(f"{source}: expected a mapping of settings, found {type(data).__name__}")
-    return data
+    return data or {}
 
 
 def load_config(
@@ -143,51 +136,33 @@ def load_config(
         ConfigError: lists every wrong key (with the nearest right one) and every wrong value; or says that
             `source` is for another recipe.
     """
-    given = _read_source(source) if source is not None else {}
-    _check_recipe(kind, source, given.pop(RECIPE_KEY, None))
+    settings, recipe = _read_source(source) if source is not None else {}, getattr(kind, RECIPE_KEY, "")
+    stated = settings.pop(RECIPE_KEY, None) or recipe
+    presets = f"presets for {recipe}: {', '.join(preset_names(recipe)) or 'none'}" if recipe else ""
+    if recipe and stated != recipe:
+        raise ConfigError(
+            f"{source} is a configuration of {stated!r}, expected one of {recipe!r}",
+            hint=f"{presets}; `rag train {stated}` takes this one",
+        )
     try:
-        return kind.model_validate({**given, **(overrides or {})})
+        return kind.model_validate({**settings, **(overrides or {})})
     except ValidationError as error:
         lines = [_explain(kind, issue, flags or {}) for issue in error.errors()]
         where = f"{source}: " if source is not None else ""
         is_missing = source is None and any(issue["type"] == "missing" for issue in error.errors())
-        presets = preset_names(recipe) if is_missing and (recipe := getattr(kind, RECIPE_KEY, "")) else ()
-        hint = f"--config gives what else is needed; presets: {', '.join(presets)}" if presets else ""
+        hint = f"--config gives what else is needed; {presets}" if is_missing and presets else ""
         raise ConfigError(where + "; ".join(lines), hint=hint) from error
-
-
-def _check_recipe(kind: type[BaseModel], source: str | Path | None, found: Any) -> None:
-    wanted = getattr(kind, RECIPE_KEY, "")
-    if found is None or not wanted or found == wanted:
-        return
-    names = preset_names(wanted)
-    raise ConfigError(
-        f"{source} is a configuration of {found!r}, expected one of {wanted!r}",
-        hint=f"presets for {wanted}: {', '.join(names) or 'none'}; `rag train {found}` takes this one",
-    )
 
 
 def _explain(kind: type[BaseModel], issue: Any, flags: Mapping[str, str]) -> str:
     path, value = ".".join(str(part) for part in issue["loc"]), issue.get("input")
     if issue["type"] == "missing":
         return flags.get(path, f"{path} (--set {path}=…)") + " is not given"
-    if issue["type"] != "extra_forbidden":
-        problem = str(issue["msg"]).removeprefix("Value error, ")
-        if isinstance(value, Mapping | Config):  # settings that do not go together
-            return f"{path}: {problem}" if path else problem
-        return f"{path} = {value!r:.80}: {problem}"
-    key = str(issue["loc"][-1])
-    inner = next(iter(value)) if isinstance(value, Mapping) and value else ""
-    if "." in key or inner:  # a group of settings
-        path = f"{path}.{inner}" if inner else path
-        hint = f"settings stand at the top level: {path.rpartition('.')[2]}, not {path}"
+    if issue["type"] == "extra_forbidden":
+        names = list(kind.model_fields)
+        hint = did_you_mean(issue["loc"][-1], names, "there are " + ", ".join(names))
         return f"unknown setting {path!r}; {hint}"
-    known = list(_class_at(kind, issue["loc"]).model_fields)
-    return f"unknown setting {path!r}; {did_you_mean(key, known, 'known: ' + ', '.join(known))}"
-
-
-def _class_at(kind: type[BaseModel], place: Sequence[str | int]) -> type[BaseModel]:
-    """The class that has the setting at `place`: of a part, such as a stage, the part's own."""
-    annotation = kind.model_fields[str(place[0])].annotation if len(place) > 1 else kind
-    kinds = (annotation, *get_args(annotation))
-    return next(k for k in (*kinds, kind) if isinstance(k, type) and issubclass(k, BaseModel))
+    problem = str(issue["msg"]).removeprefix("Value error, ")
+    if isinstance(value, Mapping | Config):  # settings that do not go together
+        return f"{path}: {problem}" if path else problem
+    return f"{path} = {value!r:.80}: {problem}"

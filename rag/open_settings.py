@@ -54,24 +54,23 @@ class OpenSettings(BaseModel):
     @field_validator("retriever", "fusion", "rerank", mode="before")
     @classmethod
     def _check_spec(cls, value: Any, info: Any) -> Any:
-        if info.field_name == "retriever":
-            from retrievers.open import parse_kind
+        if info.field_name == "retriever" and not isinstance(value, str):
             from retrievers.protocols import Retriever
 
-            if isinstance(value, str):
-                parse_kind(value)
-            elif not isinstance(value, Retriever):
+            if not isinstance(value, Retriever):
                 raise ConfigError(
                     f"retriever is {value!r:.40}, expected a name or a Retriever", hint="for example hybrid"
                 )
-            return value
-        if value is None:
-            return None
-        if info.field_name == "fusion":
+        elif info.field_name == "retriever":
+            from retrievers.open import parse_kind
+
+            parse_kind(value)
+        elif info.field_name == "fusion" and value is not None:
             from retrievers.fusion import Fusion
 
             return str(Fusion.parse(str(value)))
-        from retrievers.rerank import parse_rerank
+        elif value is not None:
+            from retrievers.rerank import parse_rerank
 
-        parse_rerank(str(value))
-        return str(value)
+            parse_rerank(str(value))
+        return value

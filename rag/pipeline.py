@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 from indexers.build import build_index
 from indexers.index import Index
@@ -25,7 +25,7 @@ from rag.data.corpus import passages_of
 from rag.data.filters import Filter
 from rag.data.question_checks import check_questions
 from rag.open_settings import OpenSettings
-from rag.opening import describe, open_models, save, with_saved
+from rag.opening import describe, open_models
 from rag.policies import Policy, SearchOnce, run
 from readers.answer_kinds import count_candidates, present
 from readers.answers import read_answers
@@ -65,7 +65,6 @@ class Pipeline:
         self._lock = threading.RLock()
         self.reads_at_once = int(getattr(reader, "reads_at_once", 0))
         self._reading: AbstractContextManager[object] = nullcontext() if self.reads_at_once else self._lock
-        self._settings: OpenSettings | None = None
         self._holder: tempfile.TemporaryDirectory[str] | None = None
         self._is_closed = False
 
@@ -83,8 +82,7 @@ class Pipeline:
         """Open an index directory; nothing else is needed.
 
         Args:
-            index: a directory written by `rag index` or `save`, or an open index, which the pipeline then
-                owns. The models and settings that `save` kept stand in for those that are not given here.
+            index: a directory written by `rag index`, or an open index, which the pipeline then owns.
             settings: retriever, reader, encoder and how they are used; None takes them from `options`.
             reads: False only searches, if need be with the question encoder that the reader brings with it.
             verify: how thoroughly files are checked before use.
@@ -99,10 +97,7 @@ class Pipeline:
         if settings is not None and options:
             raise ConfigError(f"{', '.join(options)} given beside settings", hint="put all into the settings")
         opened = index if isinstance(index, Index) else Index.open(index, verify=verify)
-        chosen = with_saved(chosen, opened.directory)
-        pipeline = cls(opened, *open_models(opened, chosen, reads=reads))
-        pipeline._settings = chosen
-        return pipeline
+        return cls(opened, *open_models(opened, chosen, reads=reads))
 
     @classmethod
     @checked
@@ -153,26 +148,6 @@ class Pipeline:
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline
         return pipeline
 
-    @checked
-    def save(self, directory: str | FilePath, *, overwrite: bool = False) -> FilePath:
-        """Write the index, and with it the models and settings that this pipeline was opened with.
-
-        `Pipeline.open(directory)`, `rag ask --index` and `rag serve --index` then need nothing else. Models
-        from the hub are named and not copied, and so are those of `rerank`.
-
-        Args:
-            directory: a new or empty directory, written as a whole or not at all.
-            overwrite: replace the index that is there.
-
-        Raises:
-            ConfigError: `directory` holds something, or the reader cannot be written.
-        """
-        self._require_open()
-        if self._settings is None:
-            raise ConfigError("only a pipeline from `Pipeline.open` or `from_texts` can be saved")
-        save(self.index, self._settings, FilePath(directory), overwrite=overwrite)
-        return FilePath(directory)
-
     def __enter__(self) -> Pipeline:
         return self
 
@@ -219,24 +194,17 @@ class Pipeline:
         self._require_open()
         return self.index.passages.find(passage_id)
 
-    @overload
-    def retrieve(  # type: ignore[overload-overlap]
-        self, questions: str, top_k: int = 20, *, filter: FilterLike = None, timer: StageTimer | None = None
-    ) -> RankedPassages: ...
-    @overload
-    def retrieve(
-        self, questions: Sequence[str], top_k: int = 20, *, filter: FilterLike = None,
-        timer: StageTimer | None = None,
-    ) -> list[RankedPassages]: ...  # fmt: skip
-
     def retrieve(
         self, questions: str | Sequence[str], top_k: int = 20, *, filter: FilterLike = None,
         timer: StageTimer | None = None,
-    ) -> RankedPassages | list[RankedPassages]:  # fmt: skip
+    ) -> Any:  # fmt: skip
         """Best passages, best first: of one question, or of each question of a list.
 
         Args:
             filter: which passages may be returned, such as `{"path": "guide/*"}`; see `Filter.parse`.
+
+        Returns:
+            `RankedPassages`, pairs of hit and passage; of a list of questions a list of them.
 
         Raises:
             ConfigError: `top_k` is not in 1..1000, a filter's field is unknown, or the pipeline is closed.
@@ -251,9 +219,9 @@ class Pipeline:
         timer: StageTimer | None = None,
     ) -> tuple[list[RankedPassages], list[Paths]]:  # fmt: skip
         """The result of `retrieve`, and the paths of each question, best first, if there are any."""
-        asked = check_questions(questions, top_k)
+        texts = check_questions(questions, top_k)
         with self._lock:
-            return self._search(asked, int(top_k), timer or StageTimer(), filter)
+            return self._search(texts, int(top_k), timer or StageTimer(), filter)
 
     def _search(
         self, questions: Sequence[str], top_k: int, timer: StageTimer, filter: FilterLike = None
@@ -270,29 +238,24 @@ class Pipeline:
             hit_lists = self.retriever.search(questions, top_k, timer=timer, **within)
         with timer("fetch_passages"):
             fetched = [self._fetch(hits) for hits in hit_lists]
-            return fetched, [[self._fetch(path.hits) for path in found] for found in paths]
+            return fetched, [[self._fetch(path.hits) for path in own] for own in paths]
 
     def read(
-        self,
-        questions: Sequence[str],
-        found: Sequence[RankedPassages],
-        n_best: int,
+        self, questions: Sequence[str], passages: Sequence[RankedPassages], n_best: int,
         paths: Sequence[Paths] = (),
-    ) -> list[AnswerSet]:
+    ) -> list[AnswerSet]:  # fmt: skip
         """Answers from retrieved passages, or from paths of them; questions without passages get none.
 
         Raises:
             ConfigError: the pipeline has no reader.
         """
-        each = paths or [()] * len(questions)
+        each, reader = paths or [()] * len(questions), self._require_reader()
         with self._reading:
-            return read_answers(self._require_reader(), questions, found, each, n_best, self.index_version)
+            return read_answers(reader, questions, passages, each, n_best, self.index_version)
 
     def _require_reader(self) -> Reader:
         if self.reader is None:
-            raise ConfigError(
-                "this pipeline was opened without a reader", hint="use retrieve(), or give a reader"
-            )
+            raise ConfigError("this pipeline has no reader", hint="use retrieve(), or give a reader")
         return self.reader
 
     def _fetch(self, hits: Sequence[Hit]) -> RankedPassages:
@@ -322,23 +285,20 @@ class Pipeline:
             with self._lock:
                 return self._search(queries, int(top_k), timer, filter)
 
-        def read(
-            texts: Sequence[str], found: Sequence[RankedPassages], paths: Sequence[Paths]
-        ) -> list[AnswerSet]:
+        def read(texts: Sequence[str], lists: Any, paths: Sequence[Paths]) -> list[AnswerSet]:
             with timer("read"):
-                answers = self.read(texts, found, count_candidates(self.reader, texts, n_best), paths)
+                answers = self.read(texts, lists, count_candidates(self.reader, texts, n_best), paths)
             return [present(self.reader, each, n_best) for each in map(with_paths, answers, paths)]
 
         with self._reading, timer("total"):
             self._require_open()
             self._require_reader()
             results = run(policy or SearchOnce(), batch, search, read, context=context)
-            is_empty = not any(found.passages for state, _ in results for found in state.searches)
-            conditions = Filter.parse(filter) if is_empty else None
-            with self._lock:
-                selects_none = conditions is not None and not len(self.index.select(conditions))
-        none = "no passage meets the filter" if selects_none else ""
-        answers = [replace(answer, notice=none, timings_ms=timer.timings_ms) for _, answer in results]
+            notice, conditions = "", Filter.parse(filter)
+            if conditions and not any(search.passages for state, _ in results for search in state.searches):
+                with self._lock:
+                    notice = "" if len(self.index.select(conditions)) else "no passage meets the filter"
+        answers = [replace(answer, notice=notice, timings_ms=timer.timings_ms) for _, answer in results]
         return answers[0] if isinstance(questions, str) else answers
 
     async def aask(self, questions: str | Sequence[str], **options: Any) -> Any:

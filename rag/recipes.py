@@ -66,23 +66,18 @@ def recipe_class(name: str) -> Any:
 
 
 def _class_of_file(file: Path, attribute: str) -> Any:
-    if not file.is_file():
-        raise ConfigError(f"{file}: no such file", hint="give a recipe of one's own as FILE.py:Class")
     name = f"recipe_{file.stem}_{fingerprint(str(file.resolve()))[:8]}"
     if name not in sys.modules:
-        spec = spec_from_file_location(name, file)
-        assert spec is not None
-        assert spec.loader is not None
+        if not file.is_file():
+            raise ConfigError(f"{file}: no such file", hint="give a recipe of one's own as FILE.py:Class")
+        spec: Any = spec_from_file_location(name, file)
         sys.modules[name] = module = module_from_spec(spec)
         spec.loader.exec_module(module)
-    found = getattr(sys.modules[name], attribute, None)
-    if not hasattr(found, "train_model"):
-        raise ConfigError(
-            f"{file} has no recipe {attribute!r}",
-            hint="a recipe is a class derived from `rag.training.config.TrainConfig` with a method "
-            "`train_model`",
-        )
-    return found
+    recipe = getattr(sys.modules[name], attribute, None)
+    if not hasattr(recipe, "train_model"):
+        hint = "derive a class from `rag.training.config.TrainConfig`, with a method `train_model`"
+        raise ConfigError(f"{file} has no recipe {attribute!r}", hint=hint)
+    return recipe
 
 
 @checked
@@ -108,12 +103,6 @@ def train(recipe: str, out: str | Path, *, config: str | Path | None = None, **s
         PosixPath('run/encoder')
     """
     return run(read_config(recipe_class(recipe), config, {"out": str(out), **settings}))
-
-
-def is_recipe(name: str) -> bool:
-    """Whether a name is that of a recipe, of this package or another; nothing is imported."""
-    is_file = name.rpartition(":")[0].endswith(".py")
-    return name in RECIPES or is_file or bool(entry_points(group=ENTRY_POINTS, name=name))
 
 
 def run(config: Any, **encoding: Any) -> Path:
@@ -178,11 +167,9 @@ def check_files(settings: Mapping[str, Any]) -> None:
 
 def _named_in(settings: Any, name: str = "") -> Iterator[tuple[str, str | Path]]:
     """Setting and value of all input files, indexes and models."""
-    if isinstance(settings, Mapping):
-        for key, value in settings.items():
+    if isinstance(settings, Mapping | list | tuple):
+        pairs = settings.items() if isinstance(settings, Mapping) else ((name, value) for value in settings)
+        for key, value in pairs:
             yield from _named_in(value, str(key))
-    elif isinstance(settings, list | tuple):
-        for value in settings:
-            yield from _named_in(value, name)
     elif isinstance(settings, Path) or (isinstance(settings, str) and name in _INPUTS | _MODELS):
         yield name, settings

@@ -22,7 +22,6 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 
 from indexers.documents import DocumentEntry
 from indexers.index import Index
-from rag.commands import index_updater
 from rag.core.errors import ArtifactError, ConfigError, DataError, RagError, ResourceError
 from rag.core.log import get_logger
 from rag.data.corpus import IdSet, fault_of
@@ -31,6 +30,7 @@ from rag.data.documents.pdf import number_of_page
 from rag.data.documents.read import file_id
 from rag.data.files.fields import METADATA_HINT, metadata_of_fields
 from rag.data.records import Document
+from rag.updates import IndexUpdater
 from readers.protocols import check_lengths
 from serve.engine import SEE_LOG, Engine
 from serve.errors import ApiError, invalid_request
@@ -41,9 +41,8 @@ from serve.settings import ServeSettings
 log = get_logger(__name__)
 Body = TypeVar("Body")
 router = APIRouter()
-_updater = lru_cache(4)(
-    index_updater
-)  # with an encoder for passages alone: another thread has the questions'
+# with an encoder for passages alone: another thread has the questions'
+_updater = lru_cache(4)(IndexUpdater)
 _LOCK_WAIT_S, _RETRY_S = 30.0, 0.5
 _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage

@@ -179,11 +179,12 @@ def _update(
     corpus: Sequence[str], place: Path, options: Mapping[str, Any], interval_s: float | None, **models: Any
 ) -> None:
     """Update an index once, or whenever files change until Ctrl-C; prints what was done."""
-    from rag.commands import index_updater, resolve_corpus
+    from rag.commands import resolve_corpus
     from rag.data.records import ReadReport
+    from rag.updates import IndexUpdater
 
     inputs, _ = resolve_corpus(corpus)
-    updater = index_updater(place, models["encoder"], models["precision"])
+    updater = IndexUpdater(place, models["encoder"], models["precision"])
 
     def update() -> None:
         report = ReadReport()

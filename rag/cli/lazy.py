@@ -19,13 +19,13 @@ class LazyGroup(TyperGroup):
         entries: name → panel, summary.
         removed: name of a command that is gone → what to use instead.
         load: function from a name to the command.
-        is_own: function that says whether a name that is not listed can be loaded too.
+        takes_others: whether names that are not listed are loaded too.
     """
 
     entries: ClassVar[Mapping[str, tuple[str, str]]] = {}
     removed: ClassVar[Mapping[str, str]] = {}
     load: Callable[[str], Any]
-    is_own: Callable[[str], bool]
+    takes_others: ClassVar[bool] = False
 
     def list_commands(self, ctx: Any) -> list[str]:
         """All names, in the order of the help."""
@@ -45,11 +45,11 @@ class LazyGroup(TyperGroup):
             ConfigError: there is none of this name; with the nearest, or what is used instead.
         """
         name = args[0]
-        if name in self.entries or (name[:1] != "-" and self.is_own(name)):
-            return name, self.load(name), args[1:]
         if name.startswith("-"):
             return super().resolve_command(ctx, args)
-        hint = did_you_mean(name, self.entries, f"known: {', '.join(self.entries)}")
+        if name in self.entries or self.takes_others:
+            return name, self.load(name), args[1:]
+        hint = did_you_mean(name, self.entries, f"there are {', '.join(self.entries)}")
         raise ConfigError(f"there is no command {name!r}", hint=self.removed.get(name, hint))
 
 
@@ -59,12 +59,12 @@ def group_of(
     load: Callable[[str], Any],
     *,
     removed: Mapping[str, str] | None = None,
-    is_own: Callable[[str], bool] = lambda name: False,
+    takes_others: bool = False,
     **shown: Any,
 ) -> typer.Typer:
     """A group of commands; see `LazyGroup`."""
     members = {"entries": entries, "removed": removed or {}, "load": staticmethod(load)}
-    kind = type("_Group", (LazyGroup,), {**members, "is_own": staticmethod(is_own)})
+    kind = type("_Group", (LazyGroup,), {**members, "takes_others": takes_others})
     group = typer.Typer(cls=kind, no_args_is_help=True, help=about, **shown)
     group.callback()(lambda: None)
     return group
@@ -76,8 +76,8 @@ def command_with(
     """A command with these options (name → annotation, default), whose values `run` gets."""
     usual = {each: default for each, (_, default) in options.items() if default is not REQUIRED}
 
-    def command(**given: Any) -> None:
-        run(**{**usual, **given})
+    def command(**values: Any) -> None:
+        run(**{**usual, **values})
 
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [

@@ -14,7 +14,6 @@ from rag.core.errors import RagError, ResourceError
 
 _COMMANDS = {  # name → panel of the help, summary
     "index": ("Build", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
-    "plan": ("Build", "State memory and disk of an index before it is built."),
     "inspect": ("Build", "Show what is in an index; --verify checks every checksum."),
     "import": ("Build", "Bring a published checkpoint over, without running what is in it."),
     "ask": ("Ask", "Ask a question; prints answers with their evidence."),
@@ -38,6 +37,7 @@ _COMMANDS = {  # name → panel of the help, summary
 
 _REMOVED = {  # command or option → what to use instead
     "--encoder": "--encoder is now --from (where training starts) or --index-encoder (of an index)",
+    "plan": "`rag docs indexing` states the bytes of a vector for each index type",
     "convert": "`rag retrieve` writes TREC runs and DPR's JSON",
     "split": "`rag index` takes several corpora at once, and cuts each by --split",
 }
@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(141)
     except MemoryError:
         typer.echo(
-            "error: out of memory\n  → `rag plan` states what an index needs; try a smaller --index-type",
+            "error: out of memory\n  → try a smaller --index-type, see `rag docs indexing`",
             err=True,
         )
         sys.exit(6)

@@ -59,7 +59,6 @@ _SHARED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "limit": (DATA, "Use only this number of questions, from the beginning.", {}),
     "sample": (DATA, "A random sample of so many.", {}),
     "examples": (DATA, "", {"flags": ("--examples", "-e")}),
-    "passages": ("Index", "", {"flags": ("--passages", "-n")}),
     "read": (READING, "Passages to read for each question.", {}),
     "filter": (
         SEARCH,
@@ -89,7 +88,6 @@ _PANELS = {  # of other parameters
     **dict.fromkeys(("encoder", "query_encoder", "pooling", "max_length"), "Encoder"),
     **dict.fromkeys(("update", "watch", "interval", "max_deleted_share"), "Updates"),
     **dict.fromkeys(("reuse", "until"), "Build"),
-    **dict.fromkeys(("passage_bytes", "dim"), "Index"),
     **dict.fromkeys(("ks", "by"), "Figures"),
     **dict.fromkeys(("signal", "reader"), READING),
     "precision": "Models",

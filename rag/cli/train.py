@@ -113,15 +113,9 @@ def recipe_command(name: str) -> Any:
     return command_with(name, options, run, help=help)
 
 
-def _is_own(name: str) -> bool:
-    from rag.recipes import is_recipe
-
-    return is_recipe(name)
-
-
 app = group_of(
     "Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …",
-    _RECIPES, recipe_command, is_own=_is_own, add_completion=False,
+    _RECIPES, recipe_command, takes_others=True, add_completion=False,
 )  # fmt: skip
 
 

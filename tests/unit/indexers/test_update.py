@@ -15,7 +15,6 @@ from indexers.index import Index
 from indexers.selected import Selection
 from indexers.settings import BuildSettings
 from indexers.update import Change, Unchanged, update_index
-from indexers.updater import Corpus
 from rag.core.errors import (
     DataError,
     IncompleteArtifactError,
@@ -28,6 +27,7 @@ from rag.data.corpus import read_documents
 from rag.data.files.sources import ReadOptions
 from rag.data.records import Document, ReadReport
 from rag.data.split import SplitOptions, split_documents
+from rag.updates import Corpus
 
 SPLIT = SplitOptions(words=6, wrap=False)
 WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905

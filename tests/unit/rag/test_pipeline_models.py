@@ -1,8 +1,6 @@
-"""Models given in memory, saved pipelines, several threads, and how answers look in a notebook."""
+"""Models given in memory, several threads, and how answers look in a notebook."""
 
 import asyncio
-import json
-import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 
 from indexers.protocols import EncoderIdentity
-from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
+from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Query
 from rag.open_settings import OpenSettings
 from rag.pipeline import Pipeline
@@ -53,8 +51,6 @@ def test_own_objects_that_meet_a_protocol_are_taken(tmp_path: Path) -> None:
     with Pipeline.open(tmp_path / "i", retriever=_RetrieverOfMine(sorted(ids)), reader=reader) as own:
         assert [hit.passage_id for hit, _ in own.retrieve("x", 3)] == sorted(ids)
         assert own.ask("who wrote it").answers[0].text == "who"
-        with pytest.raises(ConfigError, match="cannot be saved"):
-            own.save(tmp_path / "saved")
     settings = OpenSettings(retriever="dense", index_encoder=encoder, reader=False)
     with Pipeline.open(tmp_path / "i", settings) as again:
         assert again.retrieve("title title text", 1)[0][1].text == TEXTS[2]
@@ -75,61 +71,6 @@ def test_other_weights_and_other_objects_are_refused(tiny: Any, tiny_bert: Path,
         Pipeline.open(tmp_path / "index", reader=False, index_encoder=tiny.bert(tmp_path / "other", seed=9))
     with pytest.raises(ConfigError, match="cannot encode with a int"):
         Pipeline.from_texts(TEXTS, encoder=3, reader=False)
-
-
-def test_a_saved_pipeline_needs_nothing_else(tiny_bert: Path, tmp_path: Path) -> None:
-    encoder = shutil.copytree(tiny_bert, tmp_path / "encoder")
-    with Pipeline.from_texts(TEXTS, encoder=str(encoder), reader=False, out=tmp_path / "index") as made:
-        expected = made.retrieve("danube river")
-        made.save(tmp_path / "saved")
-    shutil.rmtree(encoder)
-    shutil.rmtree(tmp_path / "index")
-    with Pipeline.open(tmp_path / "saved", reader=False) as again:
-        assert again.retrieve("danube river") == expected
-
-
-def test_what_was_saved_can_be_chosen_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Pipeline.from_texts(TEXTS, encoder="static", retriever="hybrid", reader=False, out=tmp_path / "i")
-    made.close()
-    monkeypatch.chdir(tmp_path)
-    judged = {"fusion": "rrf60:1,1", "rerank": "reader,depth=2", "reader": False}
-    with Pipeline.open("i", retriever="hybrid", **judged) as opened:
-        opened.save("saved")
-        (tmp_path / "file").write_text("")
-        with pytest.raises(ConfigError, match="is a file"):
-            opened.save("file")
-    (tmp_path / "other").mkdir()
-    monkeypatch.chdir(tmp_path / "other")
-    for retriever in ("auto", "bm25", "dense"):
-        with Pipeline.open("../saved", retriever=retriever, reader=False) as again:
-            assert again.retrieve("who wrote the river", 2)
-
-
-def test_saving_replaces_no_other_files(tmp_path: Path) -> None:
-    pipeline = Pipeline.from_texts(TEXTS, retriever="bm25", reader=False)
-    pipeline.save(tmp_path / "index")
-    with pytest.raises(ConfigError, match=r"index is not empty\n.*or add --overwrite"):
-        pipeline.save(tmp_path / "index")
-    pipeline.save(tmp_path / "index", overwrite=True)
-    (tmp_path / "link").symlink_to("index")
-    pipeline.save(tmp_path / "link", overwrite=True)
-    assert (tmp_path / "link").is_symlink()
-    assert not (tmp_path / "index").is_symlink()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("all of it")
-    with pytest.raises(ArtifactError, match=r"has no manifest\.json"):
-        pipeline.save(tmp_path / "mine", overwrite=True)
-    assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"
-    with pytest.raises(ConfigError, match="the pipeline's own directory"):
-        pipeline.save(pipeline.index.directory, overwrite=True)
-    (tmp_path / "index" / "manifest.json").write_text(
-        json.dumps(json.loads((tmp_path / "index" / "manifest.json").read_text()) | {"checksum": "0"})
-    )
-    with pytest.raises(ArtifactError):
-        Pipeline.open(tmp_path / "index", reader=False)
-    pipeline.close()
-    with pytest.raises(ConfigError, match="this pipeline is closed"):
-        pipeline.save(tmp_path / "late")
 
 
 class _CountingReader:

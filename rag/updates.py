@@ -13,7 +13,7 @@ from typing import Any
 from indexers.documents import Put, record_digest
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity, PassageEncoder
-from indexers.update import Change, DocumentEntries, OpenEncoder, Unchanged, UpdateReport, update_index
+from indexers.update import Change, DocumentEntries, Unchanged, UpdateReport, update_index
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
 from rag.core.log import get_logger
@@ -21,13 +21,12 @@ from rag.core.types import Passage
 from rag.data.corpus import IdSet, read_files, read_records
 from rag.data.documents.limits import Limits
 from rag.data.documents.read import file_id
-from rag.data.documents.sections import CountTokens
 from rag.data.files.rows import STDIN
 from rag.data.files.sources import DOCUMENTS, ReadOptions, Source, find_sources
 from rag.data.records import Document, ReadReport
 from rag.data.split import SplitOptions, split_documents
+from retrievers.encoders.open import load_like, passage_budget
 
-Budget = Callable[[EncoderIdentity | None], tuple[int, CountTokens]]
 Cut = Callable[[Document], list[Passage]]
 _log = get_logger(__name__)
 
@@ -45,17 +44,9 @@ class Corpus:
     ) -> None:
         self._options, self._cut, self._report = options, cut, report
         self._sources = find_sources([str(item) for item in inputs], format, report)
-        self._digests: dict[Source, str] = {}
+        self._digest = cache(_digest)
         if report.ignored:
             _log.warning("%s", report.ignored_summary())
-
-    def _digest(self, source: Source) -> str:
-        """Hex sha256 of a file; "" if it cannot be read, which reading says."""
-        if source not in self._digests:
-            self._digests[source] = ""
-            with suppress(OSError):
-                self._digests[source] = sha256_file(source.path)
-        return self._digests[source]
 
     def describe(self, split: SplitOptions) -> dict[str, Any] | None:
         """What identifies the passages before they are read; None if that is impossible (standard input)."""
@@ -66,60 +57,63 @@ class Corpus:
             entry = {"name": source.path, "format": source.format}
             if Path(source.path).is_file():
                 entry["name"] = source.name if source.format == DOCUMENTS else Path(source.path).name
-                entry["sha256"] = self._digest(source)
+                entry["sha256"] = self._digest(source.path)
             files.append(entry)
-        left_out = {"strict"}  # which changes no passage
+        omitted = {"strict"}  # which changes no passage
         if all(entry["format"] != DOCUMENTS for entry in files):  # no sections, whose size an encoder decides
-            left_out.add("max_tokens")
+            omitted.add("max_tokens")
         split_by, read_by = (
-            {name: value for name, value in asdict(options).items() if name not in left_out}
+            {name: value for name, value in asdict(options).items() if name not in omitted}
             for options in (split, self._options)
         )
         return {"files": files, "split": split_by, "read": read_by}
 
-    def changes(self, known: DocumentEntries) -> Iterator[Change]:
-        """Every document, in the corpus's order, and after these the known ones that were put by themselves.
+    def changes(self, stored: DocumentEntries) -> Iterator[Change]:
+        """Every document, in the corpus's order, and after these the stored ones that were put by themselves.
 
-        Files that are documents and whose bytes are known are not converted again.
+        Files that are documents and whose bytes did not change are not converted again.
         """
-        digests = {id: entry.digest for id, entry in known.items() if not entry.sent}
+        digests = {id: entry.digest for id, entry in stored.items() if not entry.sent}
         seen, ids = IdSet(), set[str]()
         for is_file, group in itertools.groupby(self._sources, key=lambda source: source.format == DOCUMENTS):
             for change in (self._of_files if is_file else self._of_records)(list(group), digests, seen):
-                if known:
+                if stored:
                     ids.add(change.id)
                 yield change
         self._report.check(self._options.max_bad_share, at_end=True)
         if self._report.bad:
             _log.warning("%s", self._report.faults())
-        yield from (Unchanged(entry.id) for entry in known.values() if entry.sent and entry.id not in ids)
-
-    def new(self) -> Iterator[Put]:
-        """Every document of a corpus of which nothing is known yet."""
-        return (change for change in self.changes({}) if isinstance(change, Put))
+        yield from (Unchanged(entry.id) for entry in stored.values() if entry.sent and entry.id not in ids)
 
     def _of_records(
         self, sources: Sequence[Source], digests: dict[str, str], seen: IdSet
     ) -> Iterator[Change]:
         for document in read_records(sources, self._options, self._report, seen):
             digest = record_digest(document)
-            is_known = digests.get(document.id) == digest
-            yield Unchanged(document.id) if is_known else Put(document.id, digest, self._cut(document))
+            is_equal = digests.get(document.id) == digest
+            yield Unchanged(document.id) if is_equal else Put(document.id, digest, self._cut(document))
 
     def _of_files(self, files: Sequence[Source], digests: dict[str, str], seen: IdSet) -> Iterator[Change]:
-        is_known = [self._digest(file) == digests.get(file_id(file.name)) != "" for file in files]
-        changed = [file for file, known in zip(files, is_known, strict=True) if not known]
+        is_equal = [self._digest(file.path) == digests.get(file_id(file.name)) != "" for file in files]
+        changed = [file for file, equal in zip(files, is_equal, strict=True) if not equal]
         documents = read_files(changed, self._options, self._report, seen)
         coming = next(documents, None)
-        for file, known in zip(files, is_known, strict=True):
+        for file, equal in zip(files, is_equal, strict=True):
             id = file_id(file.name)
-            if known and seen.add(id):
+            if equal and seen.add(id):
                 self._report.files += 1
                 self._report.add_good()
                 yield Unchanged(id)
-            elif not known and coming is not None and coming.id == id:
-                yield Put(id, self._digest(file), self._cut(coming))
+            elif not equal and coming is not None and coming.id == id:
+                yield Put(id, self._digest(file.path), self._cut(coming))
                 coming = next(documents, None)
+
+
+def _digest(path: str) -> str:
+    """Hex sha256 of a file; "" if it cannot be read, which reading says."""
+    with suppress(OSError):
+        return sha256_file(path)
+    return ""
 
 
 class IndexUpdater:
@@ -127,14 +121,14 @@ class IndexUpdater:
 
     Args:
         index: directory of the index.
-        open_encoder: opens an encoder like the one the index was built with.
-        budget: most tokens of a passage for that encoder (None: for an index without one), and a function
-            that counts them.
+        encoder, precision: the encoder of the index, if it moved, and its number format.
     """
 
-    def __init__(self, index: str | Path, open_encoder: OpenEncoder, budget: Budget) -> None:
-        self.place, self._open, self._budget = Path(index), open_encoder, cache(budget)
-        self._encoder: tuple[EncoderIdentity, PassageEncoder] | None = None
+    def __init__(self, index: str | Path, encoder: Any = None, precision: str = "auto") -> None:
+        self.place = Path(index)
+        self._source = encoder
+        self._open = cache(lambda identity: load_like(identity, encoder, precision=precision))
+        self._budget = cache(self._passage_budget)
 
     def follow(
         self,
@@ -154,23 +148,22 @@ class IndexUpdater:
             report: counts what was read.
         """
         with Index.open(self.place, verify="none") as index:
-            described = index.source
-            cut = self._cut_as(index)
-        if "read" not in described:
+            read, cut = index.source.get("read"), self._cut_as(index)
+        if read is None:
             raise ConfigError(
                 f"{self.place} was not built from files, so it has no corpus to be updated from",
                 hint="build it with `rag index FOLDER --out DIR`; documents can also be sent to its server",
             )
-        stored = {**described["read"], "limits": _known_fields(Limits, described["read"].get("limits", {}))}
-        options = replace(_known_fields(ReadOptions, stored), strict=strict, max_bad_share=max_bad_share)
+        options = _fields_of(ReadOptions, {**read, "limits": _fields_of(Limits, read.get("limits", {}))})
         report = report if report is not None else ReadReport()
-        read = Corpus(corpus, format, options, cut, report)
+        options = replace(options, strict=strict, max_bad_share=max_bad_share)
+        documents = Corpus(corpus, format, options, cut, report)
         if report.unread:
             raise DataError(
                 f"{report.problems[0].source} may not be read, and its documents would be deleted",
                 hint="change its permissions; nothing was changed",
             )
-        return update_index(self.place, read.changes, self._open_encoder, max_deleted_share=max_deleted_share)
+        return update_index(self.place, documents.changes, self._encoder, max_deleted_share=max_deleted_share)
 
     def cut(self, documents: Iterable[Document]) -> list[Put]:
         """Documents for `change`, in passages as the index has them."""
@@ -183,15 +176,23 @@ class IndexUpdater:
         puts = {put.id: put for put in documents}
         gone, present = set(deleted), frozenset[str]()
 
-        def changes(known: DocumentEntries) -> Iterator[Change]:
+        def changes(stored: DocumentEntries) -> Iterator[Change]:
             nonlocal present
-            present = frozenset(known) & {*puts, *gone}
-            yield from (puts.get(id) or Unchanged(id) for id in known if id in puts or id not in gone)
-            yield from (put for id, put in puts.items() if id not in known)
+            present = frozenset(stored) & {*puts, *gone}
+            yield from (puts.get(id) or Unchanged(id) for id in stored if id in puts or id not in gone)
+            yield from (put for id, put in puts.items() if id not in stored)
 
-        report = update_index(self.place, changes, self._open_encoder)
+        report = update_index(self.place, changes, self._encoder)
         report.present = present
         return report
+
+    def _encoder(self, identity: EncoderIdentity) -> PassageEncoder:
+        return self._open(identity)
+
+    def _passage_budget(self, identity: EncoderIdentity | None) -> tuple[int, Callable[[str], int]]:
+        """Most tokens of a passage for the encoder of the index, and a function that counts them."""
+        name, length = (identity.name, identity.max_length) if identity else (None, None)
+        return passage_budget(self._source if isinstance(self._source, str | Path) else name, length)
 
     def _cut_as(self, index: Index) -> Cut:
         """How the index cuts documents into passages; what counts tokens is opened for the first one."""
@@ -199,18 +200,13 @@ class IndexUpdater:
 
         def cut(document: Document) -> list[Passage]:
             max_tokens, count = self._budget(identity)
-            options = _known_fields(SplitOptions, {"max_tokens": max_tokens, **split})
+            options = _fields_of(SplitOptions, {"max_tokens": max_tokens, **split})
             return list(split_documents([document], options, count))
 
         return cut
 
-    def _open_encoder(self, identity: EncoderIdentity) -> PassageEncoder:
-        if self._encoder is None or self._encoder[0] != identity:
-            self._encoder = identity, self._open(identity)
-        return self._encoder[1]
 
-
-def _known_fields(kind: Any, values: dict[str, Any]) -> Any:
+def _fields_of(kind: Any, values: dict[str, Any]) -> Any:
     """Options of the kind, from those that an index states: earlier programs had others too."""
     names = {field.name for field in fields(kind)}
     return kind(**{name: value for name, value in values.items() if name in names})
