@@ -255,7 +255,7 @@ class Pipeline:
 
     def _require_reader(self) -> Reader:
         if self.reader is None:
-            raise ConfigError("this pipeline has no reader", hint="use retrieve(), or give a reader")
+            raise ConfigError("this pipeline is without a reader", hint="use retrieve(), or give a reader")
         return self.reader
 
     def _fetch(self, hits: Sequence[Hit]) -> RankedPassages:
