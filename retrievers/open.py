@@ -18,7 +18,7 @@ from retrievers.fusion import Fusion
 from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever, default_fusion
 from retrievers.late_interaction import LateInteractionRetriever
 from retrievers.multihop import HopOptions, MultiHopRetriever
-from retrievers.protocols import Retriever, TextEncoder
+from retrievers.protocols import Retriever
 from retrievers.sparse import SparseRetriever
 
 if TYPE_CHECKING:
@@ -210,15 +210,6 @@ def over_index(retriever: Retriever, index: Index) -> Retriever:
         elif name == "members":
             made.members = tuple(over_index(member, index) for member in value)  # type: ignore[attr-defined]
     return made
-
-
-def encoder_of(retriever: Retriever) -> TextEncoder | None:
-    """The encoder that a retriever, or the first of its parts that has one, searches with."""
-    if (encoder := getattr(retriever, "encoder", None)) is not None:
-        return cast("TextEncoder", encoder)
-    parts = (getattr(retriever, name, None) for name in ("dense", "first"))
-    found = (encoder_of(part) for part in (*parts, *getattr(retriever, "members", ())) if part is not None)
-    return next((encoder for encoder in found if encoder is not None), None)
 
 
 def _missing(kind: str, index: Index) -> list[Part]:

@@ -51,11 +51,11 @@ def create_app(
     """The server as an ASGI application; its life span can be run once.
 
     Args:
-        pipeline: an open pipeline of the default index; without it that is opened on a thread at start, as
-            the others are, and `/readyz` answers 503 until that is done.
-        open_pipeline: opens one index of those in the settings, at start and at each reload.
-        on_load_error: called on the event loop if an index cannot be opened at start.
-        opens_first: whether no connection is accepted before the indexes are open.
+        pipeline: an open pipeline; without it the index is opened on a thread at start, and `/readyz` answers
+            503 until that is done.
+        open_pipeline: opens the index in the settings, at start and at each reload.
+        on_load_error: called on the event loop if the index cannot be opened at start.
+        opens_first: whether no connection is accepted before the index is open.
         folder: what all workers of the server share; a temporary one by default.
 
     Example:
@@ -115,23 +115,16 @@ def _page_routes(settings: ServeSettings) -> list[BaseRoute]:
 
     async def page_settings(request: Request) -> Response:
         engine: Engine = request.app.state.engine
-        pipelines = {name: holder.current for name, holder in engine.holders.items()}
+        pipeline = engine.holder.current
         return JSONResponse(
             {
                 "examples": settings.example_questions,
-                "feedback": settings.feedback_file is not None,
                 "needs_key": bool(settings.api_keys),
-                "indexes": [
-                    {
-                        "name": name,
-                        "n_passages": pipeline.n_passages if pipeline is not None else None,
-                        "files": settings.folder_of_files(name) is not None,
-                        # names of files are for those with a key
-                        "folders": pipeline.folders if pipeline is not None and not settings.api_keys else [],
-                        **({"read_only": reason} if (reason := engine.read_only(name)) else {}),
-                    }
-                    for name, pipeline in pipelines.items()
-                ],
+                "n_passages": pipeline.n_passages if pipeline is not None else None,
+                "files": settings.files is not None,
+                # names of files are for those with a key
+                "folders": pipeline.folders if pipeline is not None and not settings.api_keys else [],
+                "read_only": engine.read_only(),
             }
         )
 

@@ -1,27 +1,16 @@
-"""What OpenAI's clients call: chat completions, vectors of texts, and the list of models."""
+"""What OpenAI's clients call: chat completions, and the list of models."""
 
-import base64
 import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
-import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-)  # fmt: skip
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from rag.core.arrays import Float32
 from rag.core.types import certainty
 from rag.core.unicode import as_unicode
 from rag.data.text import simple_tokenize
@@ -30,9 +19,8 @@ from serve.engine import Engine, Job
 from serve.errors import ApiError, invalid_request
 from serve.routes import AppEngine
 from serve.schemas import MAX_QUESTION_CHARS, Text, checked_filter
-from serve.settings import ONLY_INDEX
 
-MODEL = ONLY_INDEX  # with several indexes, the default one
+MODEL = "openqa-rag"
 _NO_ANSWER = "No answer found"
 _PERHAPS = "Perhaps: "
 _BEARS = "This asks for yes or no, which the reader cannot tell. The passage that bears on it"
@@ -96,59 +84,23 @@ class ChatRequest(BaseModel):
     filter: dict[str, Any] | None = Field(None, description="as in /v1/ask; not of OpenAI's protocol")
 
 
-class EmbeddingsRequest(BaseModel):
-    """Texts to encode; `input_type` is not of OpenAI's protocol."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"model": MODEL, "input": ["Where does the Danube rise?"], "input_type": "query"}]
-        }
-    )
-
-    model: str = MODEL
-    input: list[Annotated[str, StringConstraints(strict=True, pattern=r"\S")]] = Field(
-        min_length=1, max_length=2048, description="texts, or a single one"
-    )
-    encoding_format: Literal["float", "base64"] = Field(
-        "float", description="numbers, or the bytes of little-endian float32"
-    )
-    input_type: Literal["query", "passage"] = Field(
-        "passage", description="which side of the encoder: questions or passages (without titles)"
-    )
-    dimensions: int | None = Field(None, description="only the encoder's own is accepted")
-
-    @field_validator("input", mode="before")
-    @classmethod
-    def _are_texts(cls, value: object) -> object:
-        if isinstance(value, list) and any(isinstance(item, int | list) for item in value):
-            raise ValueError(
-                "token ids, expected texts (OpenAIEmbeddings of LangChain: check_embedding_ctx_length=False)"
-            )
-        return [value] if isinstance(value, str) else value
-
-
 @router.get("/v1/models", tags=["chat"])
 async def models(engine: AppEngine) -> Response:
-    """One model per index that is served, the default first."""
-    return JSONResponse({"object": "list", "data": [_model(name, engine) for name in engine.holders]})
+    """The index, as a model."""
+    return JSONResponse({"object": "list", "data": [_model(MODEL, engine)]})
 
 
 @router.get("/v1/models/{model}", tags=["chat"])
 async def model(model: str, engine: AppEngine) -> Response:
     """The model of this name."""
-    return JSONResponse(_model(index_of(model, engine), engine))
+    return JSONResponse(_model(model, engine))
 
 
-def _model(index: str, engine: Engine) -> dict[str, Any]:
-    return {"id": index, "object": "model", "created": engine.created_s, "owned_by": MODEL}
-
-
-def index_of(model: str, engine: Engine) -> str:
-    """The index that a model's name stands for."""
-    if model == MODEL or model in engine.holders:
-        return engine.default if model not in engine.holders else model
-    hint = f"the models here are {', '.join(engine.holders)}"
-    raise ApiError(404, "model_not_found", f"there is no model {model[:100]!r}", hint=hint)
+def _model(name: str, engine: Engine) -> dict[str, Any]:
+    if name != MODEL:
+        message = f"there is no model {name[:100]!r}"
+        raise ApiError(404, "model_not_found", message, hint=f"the models here are {MODEL}")
+    return {"id": MODEL, "object": "model", "created": engine.created_s, "owned_by": MODEL}
 
 
 @router.post("/v1/chat/completions", tags=["chat"])
@@ -162,23 +114,25 @@ async def chat(body: ChatRequest, request: Request, engine: AppEngine) -> Respon
     as the marks, with page and link as in the footnotes), `confidence` and `no_answer_confidence`. `usage`
     counts words and punctuation marks: the readers have no common tokens.
     """
-    index, conditions = index_of(body.model, engine), checked_filter(body.filter)
+    _model(body.model, engine)
+    conditions = checked_filter(body.filter)
     message, previous = _last_questions(body.messages)
     try:
         message = _TEXT.validate_python(message)
     except ValidationError as error:
         raise invalid_request(f"the last user message: {error.errors()[0]['msg']}") from None
     if GREETING.fullmatch(message):
-        engine.require_ready(index)
+        engine.require_ready()
         result: dict[str, Any] = {"answers": [], "no_answer_confidence": 1.0}
         understood, sources, content = message, list[dict[str, Any]](), _GREETED
     else:
         context = context_of(message, previous)
-        job = Job("ask", index, _TOP_K, _N_BEST, conditions, context=context)
+        job = Job("ask", _TOP_K, _N_BEST, conditions, context=context)
         (result,) = await engine.run(request, job, [message])
         understood = f"{context} {message}" if context else message
-        sources = _sources(result, *_links(request, engine, index))
-        content = _content(result, understood, sources)
+        base_url = _base_url(request)
+        sources = _sources(result, base_url)
+        content = _content(result, understood, sources, base_url if engine.settings.api_keys else None)
     answers = result["answers"]
     n_prompt, n_reply = _count(message.text for message in body.messages), _count([content])
     usage = {"prompt_tokens": n_prompt, "completion_tokens": n_reply, "total_tokens": n_prompt + n_reply}
@@ -250,14 +204,12 @@ def context_of(question: str, previous: str) -> str:
     return previous if follows_up and len(f"{previous} {question}") <= MAX_QUESTION_CHARS else ""
 
 
-def _links(request: Request, engine: Engine, index: str) -> tuple[str, str]:
-    """Beginning and end of the addresses of passages."""
+def _base_url(request: Request) -> str:
     prefix = quote(request.headers.get("x-forwarded-prefix", "").strip("/"))  # of a proxy
-    base_url = f"{request.base_url}{prefix}/" if prefix else str(request.base_url)
-    return base_url, "" if index == engine.default else f"?index={index}"
+    return f"{request.base_url}{prefix}/" if prefix else str(request.base_url)
 
 
-def _sources(result: dict[str, Any], base_url: str, query: str) -> list[dict[str, Any]]:
+def _sources(result: dict[str, Any], base_url: str) -> list[dict[str, Any]]:
     """The passages behind the answers: those they cite, or their paths, or their evidence."""
     answers = result["answers"][:1]
     cited = [
@@ -267,20 +219,25 @@ def _sources(result: dict[str, Any], base_url: str, query: str) -> list[dict[str
     ]
     passages = {each["passage_id"]: each for each in (*(answer["evidence"] for answer in answers), *cited)}
     in_order = dict.fromkeys([*(passage["passage_id"] for passage in cited), *passages])
-    return [_source(number, passages[name], base_url, query) for number, name in enumerate(in_order, start=1)]
+    return [_source(number, passages[name], base_url) for number, name in enumerate(in_order, start=1)]
 
 
-def _source(number: int, passage: dict[str, Any], base_url: str, query: str) -> dict[str, Any]:
+def _source(number: int, passage: dict[str, Any], base_url: str) -> dict[str, Any]:
     location = passage.get("location") or {}
     path = location.get("path", "")
     is_web = path.startswith(("https://", "http://"))
-    link = path if is_web else f"{base_url}v1/passages/{quote(passage['passage_id'])}{query}"
+    link = path if is_web else f"{base_url}v1/passages/{quote(passage['passage_id'])}"
     shown = {name: passage[name] for name in ("passage_id", "title", "text", "start", "end", "score")}
     return {"number": number, **shown, "page": location.get("page", ""), "link": link}
 
 
-def _content(result: dict[str, Any], understood: str, sources: list[dict[str, Any]]) -> str:
-    """The reply in Markdown: the answer in the first line, then what was understood, then the footnotes."""
+def _content(
+    result: dict[str, Any], understood: str, sources: list[dict[str, Any]], locked_url: str | None
+) -> str:
+    """The reply in Markdown: the answer in the first line, then what was understood, then the footnotes.
+
+    Addresses below `locked_url` need an API key, which a link cannot send: they are no links.
+    """
     answers, nothing = result["answers"], result["no_answer_confidence"]
     marks = " " + "".join(f"[{source['number']}]" for source in sources)
     level = certainty(answers[0]["confidence"] if answers else 0.0, nothing)
@@ -302,14 +259,16 @@ def _content(result: dict[str, Any], understood: str, sources: list[dict[str, An
     if result["question"] != understood:
         parts.append(_UNDERSTOOD + understood)
     if sources:
-        parts.append("  \n".join(_footnote(source) for source in sources))
+        parts.append("  \n".join(_footnote(source, locked_url) for source in sources))
     return "\n\n".join(parts)
 
 
-def _footnote(source: dict[str, Any]) -> str:
+def _footnote(source: dict[str, Any], locked_url: str | None) -> str:
     page = f", page {source['page']}" if source["page"] else ""
     name = _in_one_line(f"{source['title'] or source['passage_id']}{page}")
     name = re.sub(r"([\\\[\]<>])", r"\\\1", name)
+    if locked_url is not None and source["link"].startswith(locked_url):
+        return f"[{source['number']}] {name}"
     return f"[{source['number']}] [{name}](<{source['link'].replace('>', '%3E').replace('<', '%3C')}>)"
 
 
@@ -320,28 +279,3 @@ def _in_one_line(text: str) -> str:
 def _count(texts: Iterable[str]) -> int:
     """Words and punctuation marks, in place of tokens, of which the readers have no common ones."""
     return sum(len(simple_tokenize(text)) for text in texts)
-
-
-@router.post("/v1/embeddings", tags=["chat"])
-async def embeddings(body: EmbeddingsRequest, request: Request, engine: AppEngine) -> Response:
-    """The vectors that the index's encoder makes; their inner product with those of passages is the score."""
-    index = index_of(body.model, engine)
-    encoded = await engine.run(request, Job("embed", index, side=body.input_type), body.input)
-    if len({result["index_version"] for result in encoded}) > 1:  # perhaps with another encoder
-        message = "the index was replaced while its encoder was used"
-        raise ApiError(503, "index_changed", message, hint="try again", headers={"Retry-After": "1"})
-    vectors = np.stack([result["vector"] for result in encoded])  # (n, D)
-    if body.dimensions not in (None, vectors.shape[1]):
-        message = f"dimensions is {body.dimensions}, the vectors have {vectors.shape[1]}"
-        raise invalid_request(message, "leave it out")
-    return await engine.in_thread(_embeddings_response, body, vectors)
-
-
-def _embeddings_response(body: EmbeddingsRequest, vectors: Float32) -> JSONResponse:
-    shown: list[Any] = vectors.tolist()
-    if body.encoding_format == "base64":
-        shown = [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in vectors]
-    data = [{"object": "embedding", "index": number, "embedding": each} for number, each in enumerate(shown)]
-    n_tokens = _count(body.input)
-    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    return JSONResponse({"object": "list", "data": data, "model": body.model, "usage": usage})

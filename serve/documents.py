@@ -8,7 +8,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -41,8 +40,7 @@ from serve.settings import ServeSettings
 log = get_logger(__name__)
 Body = TypeVar("Body")
 router = APIRouter()
-# with an encoder for passages alone: another thread has the questions'
-_updater = lru_cache(4)(IndexUpdater)
+_updater = lru_cache(1)(IndexUpdater)  # with an encoder of its own: another thread has the questions'
 _LOCK_WAIT_S, _RETRY_S = 30.0, 0.5
 _MOST_LISTED = 1000
 _MOST_METADATA = 10_000  # characters as JSON: they are stored with every passage
@@ -84,14 +82,12 @@ class DocumentsRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     documents: list[DocumentIn] = Field(min_length=1, max_length=1000)
-    index: Name | None = None
 
 
 class FilesRequest(_Described):
     """The fields of a form beside its files; `metadata` is a JSON object, for all of them."""
 
     metadata: Json[dict[str, Any]] = {}
-    index: Name | None = None
 
 
 _JSON = DocumentsRequest.model_json_schema()
@@ -124,17 +120,15 @@ class DocumentsOut(BaseModel):
     notes: list[str] | None = None
 
 
-def _index_of(engine: Engine, index: str | None, *, changes: bool = True) -> str:
-    """The name of the index to read or to change, on a server with API keys."""
+def _check_access(engine: Engine, *, changes: bool = True) -> None:
+    """Refuse access to documents without API keys, and changes where the server cannot write."""
     if not engine.settings.api_keys:
         message = "documents cannot be read or changed over HTTP because this server has no API keys"
         raise ApiError(403, "documents_disabled", message, hint="set RAG_SERVE_API_KEYS")
-    name = engine.index_name(index)
-    engine.require_ready(name)
-    if changes and (reason := engine.read_only(name)):
+    engine.require_ready()
+    if changes and (reason := engine.read_only()):
         message = f"the index cannot be changed: {reason}"
         raise ApiError(409, "index_read_only", message, hint="nothing was changed")
-    return name
 
 
 @router.post(
@@ -151,16 +145,15 @@ async def send(request: Request, engine: AppEngine) -> Response:
     JSON object, for all of its files. The answer comes when the documents are on disk and searched. Sending
     the same again changes nothing. Of several files those that cannot be read are named, the others added.
     """
-    _index_of(engine, None, changes=False)  # refused before anything is read
+    _check_access(engine)  # before anything is read
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
-        index, documents, remarks = await _uploaded(request, engine)
+        documents, remarks = await _uploaded(request, engine)
     else:
-        (index, documents), remarks = await _listed(request), {}
-    name = _index_of(engine, index)
+        documents, remarks = await _listed(request), {}
     if problem := _problem(documents):
         raise invalid_request(problem, "nothing was changed")
-    version, _ = await _change(engine, name, documents, ())
-    entries = await documents_of(engine, name)
+    version, _ = await _change(engine, documents, ())
+    entries = await documents_of(engine)
     shown = [_shown(entries[document.id]) for document in documents if document.id in entries]
     reply = {"documents": shown, "index_version": version, "total": len(entries), "next": None}
     return JSONResponse({**reply, **remarks})
@@ -178,34 +171,34 @@ def _problem(documents: Sequence[Document]) -> str:
     return ""
 
 
-async def _listed(request: Request) -> tuple[str | None, list[Document]]:
+async def _listed(request: Request) -> list[Document]:
     if not request.headers.get("content-type", "").startswith("application/json"):
         message = "the body is neither JSON nor form data"
         hint = "send Content-Type: application/json, or upload with curl -F file=@guide.pdf"
         raise ApiError(415, "unsupported_media_type", message, hint=hint)
     body = validated(DocumentsRequest.model_validate_json, await request.body())
-    return body.index, [
+    return [
         Document(sent.id, sent.title, sent.text, metadata=tuple(sent.metadata.items()))
         for sent in body.documents
     ]
 
 
-async def _uploaded(request: Request, engine: Engine) -> tuple[str | None, list[Document], dict[str, Any]]:
+async def _uploaded(request: Request, engine: Engine) -> tuple[list[Document], dict[str, Any]]:
     async with request.form(max_files=100, max_part_size=engine.settings.max_upload_bytes) as form:
         fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
         if len(dict(fields)) < len(fields):
-            raise invalid_request("a field of the form is given twice", "give index and metadata once")
+            raise invalid_request("a field of the form is given twice", "give metadata once")
         body = validated(FilesRequest.model_validate, dict(fields))
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile) and value.filename]
         if not files:
             raise invalid_request("the form has no file", "curl -F file=@guide.pdf")
         contents = [(Path(str(file.filename).replace("%22", '"')).name, await file.read()) for file in files]
-    name, metadata = _index_of(engine, body.index), tuple(body.metadata.items())
+    metadata = tuple(body.metadata.items())
     converting = engine.conversions.convert(request.state.api_key, contents)
     uploaded = await engine.while_connected(request, converting, limit_s=None)
     remarks = {"unreadable": uploaded.unreadable, "notes": uploaded.notes}
     documents = [replace(document, metadata=metadata) for document in uploaded.documents]
-    return name, documents, {kind: lines for kind, lines in remarks.items() if lines}
+    return documents, {kind: lines for kind, lines in remarks.items() if lines}
 
 
 def validated(validate: Callable[[Any], Body], value: Any) -> Body:
@@ -224,7 +217,7 @@ def validated(validate: Callable[[Any], Body], value: Any) -> Body:
 
 
 async def _change(
-    engine: Engine, name: str, documents: Sequence[Document], deleted: Sequence[str]
+    engine: Engine, documents: Sequence[Document], deleted: Sequence[str]
 ) -> tuple[str, frozenset[str]]:
     """The version of the index with these changes, now in use, and which of the ids it had before.
 
@@ -233,18 +226,16 @@ async def _change(
     """
     deadline = time.monotonic() + _LOCK_WAIT_S
     try:
-        async with engine.write_locks[name]:
+        async with engine.write_lock:
             while True:
                 try:
-                    settings = engine.settings.only(name)
-                    changed = await engine.in_background(_update, settings, documents, deleted)
+                    changed = await engine.in_background(_update, engine.settings, documents, deleted)
                     break
                 except ResourceError:
                     if time.monotonic() > deadline:
                         raise
                 await asyncio.sleep(_RETRY_S)
-            with suppress(ApiError):  # the version in use stays, and the log has the reason
-                await engine.replace(name, anew=False)
+            await engine.replace()
             return changed
     except RagError as error:
         raise _refusal(error) from None
@@ -253,8 +244,7 @@ async def _change(
 def _update(
     settings: ServeSettings, documents: Sequence[Document], deleted: Sequence[str]
 ) -> tuple[str, frozenset[str]]:
-    (place,) = settings.index.values()
-    updater = _updater(place, settings.index_encoder, settings.precision)
+    updater = _updater(settings.index, settings.index_encoder, settings.precision)
     try:
         puts = updater.cut(documents)
         check_lengths(passage for put in puts for passage in put.passages)
@@ -277,15 +267,15 @@ def _refusal(error: RagError) -> ApiError:
     return ApiError(500, "index_unusable", "the index cannot be updated", hint=SEE_LOG)
 
 
-async def documents_of(engine: Engine, name: str) -> dict[str, DocumentEntry]:
-    """The documents of an index as it is in use, by their ids.
+async def documents_of(engine: Engine) -> dict[str, DocumentEntry]:
+    """The documents of the index in use, by their ids.
 
     Raises:
         ApiError: 503 if not ready, 500 if the index cannot be read.
     """
-    version = engine.require_ready(name).index_version
+    version = engine.require_ready().index_version
     try:
-        return await engine.in_thread(_documents, engine.settings.index[name], version)
+        return await engine.in_thread(_documents, engine.settings.index, version)
     except ArtifactError as error:
         log.error("the documents cannot be listed: %s", error)
         raise ApiError(500, "index_unusable", "the index cannot be read", hint=SEE_LOG) from None
@@ -306,11 +296,10 @@ async def listing(
     engine: AppEngine,
     after: str | None = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 100,
-    index: str | None = None,
 ) -> Response:
     """Ids and numbers of passages, in the order of the index, `limit` of them after the document `after`."""
-    name = _index_of(engine, index, changes=False)
-    documents, version = await documents_of(engine, name), engine.require_ready(name).index_version
+    _check_access(engine, changes=False)
+    documents, version = await documents_of(engine), engine.require_ready().index_version
     ids, total = list(documents), len(documents)
     if after is not None and after not in documents:
         raise ApiError(404, "document_not_found", f"no document has the id {after[:100]!r}")
@@ -322,28 +311,28 @@ async def listing(
 
 
 @router.delete("/v1/documents/{document_id:path}", tags=["documents"])
-async def delete(document_id: str, engine: AppEngine, index: str | None = None) -> Response:
+async def delete(document_id: str, engine: AppEngine) -> Response:
     """Delete a document's passages from the index; if there is no such document, `deleted` is false."""
-    version, present = await _change(engine, _index_of(engine, index), (), [document_id])
+    _check_access(engine)
+    version, present = await _change(engine, (), [document_id])
     return JSONResponse({"id": document_id, "deleted": document_id in present, "index_version": version})
 
 
 @router.get("/v1/files/{path:path}", tags=["documents"], response_class=FileResponse)
-async def file(path: str, engine: AppEngine, index: str | None = None, page: str = "") -> Response:
+async def file(path: str, engine: AppEngine, page: str = "") -> Response:
     """The file that a passage's location names, where the server has its folder.
 
     PDF, HTML and text are shown by a browser, HTML without its scripts; other files are downloaded. `page`
     is the label of a page of a PDF: the answer redirects to it. Of a document that was sent,
     the text is shown.
     """
-    name = engine.index_name(index)
-    folder = engine.settings.folder_of_files(name)
+    folder = engine.settings.files
     if folder is None:
         hint = "set RAG_SERVE_FILES to the folder that was indexed"
         raise ApiError(403, "files_disabled", "files are not served here", hint=hint)
-    document = await _document(engine, name, path)
+    document = await _document(engine, path)
     if document is not None and document.sent:
-        return PlainTextResponse(await _text(engine, name, document), headers=_HEADERS)
+        return PlainTextResponse(await _text(engine, document), headers=_HEADERS)
     place = None if document is None else await engine.in_thread(_inside, folder, path)
     if place is None:
         hint = "it is gone, or was not indexed"
@@ -351,9 +340,8 @@ async def file(path: str, engine: AppEngine, index: str | None = None, page: str
     kind = kind_by_name(path)
     if kind == "pdf" and page:
         number = await engine.in_thread(number_of_page, place, page)
-        query = f"?index={quote(index)}" if index else ""
         # relative, for proxies that serve this below another path
-        return RedirectResponse(f"./{quote(path.rsplit('/', 1)[-1])}{query}#page={number}", 303)
+        return RedirectResponse(f"./{quote(path.rsplit('/', 1)[-1])}#page={number}", 303)
     if kind == "pdf":  # a sandbox would stop the browser's own viewer
         return FileResponse(place, media_type="application/pdf", headers=_HEADERS)
     media_type = "text/html" if kind == "html" else "text/plain" if kind in _TEXTS else None
@@ -365,16 +353,16 @@ async def file(path: str, engine: AppEngine, index: str | None = None, page: str
     )
 
 
-async def _document(engine: Engine, name: str, path: str) -> DocumentEntry | None:
+async def _document(engine: Engine, path: str) -> DocumentEntry | None:
     """The document that the index made of this file, or None."""
-    entry = (await documents_of(engine, name)).get(file_id(path))
-    first = None if entry is None else await engine.passage(f"{entry.id}-0", name)
+    entry = (await documents_of(engine)).get(file_id(path))
+    first = None if entry is None else await engine.passage(f"{entry.id}-0")
     return entry if first is not None and first.get("location", {}).get("path") == path else None
 
 
-async def _text(engine: Engine, name: str, document: DocumentEntry) -> str:
+async def _text(engine: Engine, document: DocumentEntry) -> str:
     """The passages of a document, each under its title where that is another than before."""
-    first = await engine.passage(f"{document.id}-0", name, around=document.passages)
+    first = await engine.passage(f"{document.id}-0", around=document.passages)
     lines, title = [], ""
     for passage in [first, *first["after"]] if first else []:
         if passage["title"] != title:

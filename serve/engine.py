@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import math
 import os
 import platform
 import time
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from starlette.requests import Request
 
-from rag.core.errors import ConfigError, MismatchedArtifactError, RagError, ReaderError, RetrievalError
+from rag.core.errors import MismatchedArtifactError, RagError, ReaderError, RetrievalError
 from rag.core.log import get_logger
 from rag.core.manifest import read_manifest, version_of
 from rag.core.progress import StageTimer
@@ -38,6 +37,8 @@ log = get_logger(__name__)
 State = Literal["loading", "ready", "failed", "stopping"]
 Result = TypeVar("Result")
 SEE_LOG = "the server's log has the reason"
+FOLLOW_S = 2.0  # between two looks for an update of the index
+_BATCH_WAIT_S = 0.008  # longest wait for a batch to fill up
 _CLOSE_S = 5.0  # for what no request waits for any more
 _Batcher = MicroBatcher[str, dict[str, Any]]
 _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
@@ -49,27 +50,21 @@ _FAILURES: tuple[tuple[type[Exception], tuple[int, str, str]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The task for a question, or for a text to encode; only questions with equal jobs share a batch.
+    """The task for a question, which may follow up on `context`; only equal jobs share a batch."""
 
-    `index` is the name of one of the server's indexes; `side` is the encoder's for texts, `context` the
-    question that these follow up on.
-    """
-
-    kind: Literal["ask", "retrieve", "embed"]
-    index: str
-    top_k: int = 0
+    kind: Literal["ask", "retrieve"]
+    top_k: int
     n_best: int = 0
     filter: Filter | None = None
-    side: Literal["query", "passage"] = "query"
     context: str = ""
 
 
 class Engine:
-    """State of a running application: the pipeline of each index, the queue, and readiness.
+    """State of a running application: the pipeline, the queue, and readiness.
 
     Args:
-        open_pipeline: opens an index at start and at each reload; runs on a thread.
-        pipeline: an open pipeline for the default index.
+        open_pipeline: opens the index at start and at each reload; runs on a thread.
+        pipeline: an open pipeline, to begin with.
         folder: of this run, for files that all workers of the server share.
     """
 
@@ -77,16 +72,15 @@ class Engine:
         self, settings: ServeSettings, open_pipeline: OpenPipeline, pipeline: Pipeline | None, folder: Path
     ) -> None:
         self.settings, self._open, self._first = settings, open_pipeline, pipeline
-        self.holders = {name: PipelineHolder() for name in settings.index}
-        self.default = next(iter(self.holders))
+        self.holder = PipelineHolder()
         self.metrics = ServerMetrics()
         self.state: State = "loading"
         self.created_s = int(time.time())
         limit = settings.questions_per_minute
         self._rates = None if limit is None else KeyRates(limit)
         self.conversions = Conversions(folder, settings.conversions)
-        self.write_locks = {name: asyncio.Lock() for name in self.holders}  # of changes of documents
-        self._reload_locks = {name: asyncio.Lock() for name in self.holders}
+        self.write_lock = asyncio.Lock()  # of changes of documents
+        self._reload_lock = asyncio.Lock()
         self._reads = ThreadPoolExecutor(thread_name_prefix="rag-read")
         self._changes = ThreadPoolExecutor(2, thread_name_prefix="rag-change")  # which take long
         self.batcher = self._batcher(settings.batch_max_size, workers=1)
@@ -96,7 +90,7 @@ class Engine:
         return MicroBatcher(
             self._run_batch,
             max_size=max_size,
-            max_wait_s=self.settings.batch_max_wait_ms / 1000.0,
+            max_wait_s=_BATCH_WAIT_S,
             queue_size=self.settings.queue_size,
             workers=workers,
             on_wait=self.metrics.queue_depth.inc,
@@ -104,57 +98,36 @@ class Engine:
         )
 
     async def load(self, on_error: Callable[[Exception], object]) -> None:
-        """Open all indexes and become ready; on failure the state is "failed", and the log has the reason."""
-        for name in self.holders:
-            try:
-                pipeline = self._first if name == self.default else None
-                if pipeline is None:
-                    pipeline = await self.in_background(self._open, self.settings.only(name))
-            except Exception as error:
-                self.state = "failed"
-                log.error(
-                    "the index could not be opened: %s", error,
-                    exc_info=not isinstance(error, RagError), extra=self._fields(name),
-                )  # fmt: skip
-                on_error(error)
-                return
-            await self._install(name, pipeline)
-            if reason := self.read_only(name):
-                log.warning("documents cannot be changed: %s", reason, extra=self._fields(name))
-            if pipeline.reads_at_once and self._readings is None:  # all indexes have the same reader
-                self._readings = self._batcher(1, workers=pipeline.reads_at_once)
-                self._readings.start()
+        """Open the index and become ready; on failure the state is "failed", and the log has the reason."""
+        try:
+            pipeline = self._first or await self.in_background(self._open, self.settings)
+        except Exception as error:
+            self.state = "failed"
+            is_bug = not isinstance(error, RagError)
+            log.error("the index could not be opened: %s", error, exc_info=is_bug, extra=self._fields())
+            on_error(error)
+            return
+        await self._install(pipeline)
+        if reason := self.read_only():
+            log.warning("documents cannot be changed: %s", reason, extra=self._fields())
+        if pipeline.reads_at_once:
+            self._readings = self._batcher(1, workers=pipeline.reads_at_once)
+            self._readings.start()
         if self.state == "loading":
             self.state = "ready"
 
-    def _fields(self, name: str) -> dict[str, str]:
-        return {"index": name, "folder": str(self.settings.index[name])}
+    def _fields(self) -> dict[str, str]:
+        return {"folder": str(self.settings.index)}
 
-    def read_only(self, name: str) -> str:
-        """Why the documents of an index cannot be changed; "" if they can, or if that is off without keys."""
-        folder = self.settings.index[name]
+    def read_only(self) -> str:
+        """Why documents cannot be changed; "" if they can, or if that is off because there are no keys."""
+        folder = self.settings.index
         may_write = not self.settings.api_keys or not folder.exists() or os.access(folder, os.W_OK)
         return "" if may_write else "its folder is read-only for this server"
 
-    def description(self, name: str) -> dict[str, Any]:
-        """Version and size of an index in use; with the reason if it is read-only."""
-        pipeline, reason = self.require_ready(name), self.read_only(name)
-        shown = {"index_version": pipeline.index_version, "n_passages": pipeline.n_passages}
-        return {**shown, "read_only": reason} if reason else shown
-
-    def index_name(self, requested: str | None) -> str:
-        """The name of an index that a request names, or the default's.
-
-        Raises:
-            ApiError: 404; there is no such index.
-        """
-        if requested is not None and requested not in self.holders:
-            hint = f"the indexes of this server are {', '.join(self.holders)}"
-            raise ApiError(404, "index_not_found", f"there is no index {requested[:100]!r}", hint=hint)
-        return requested or self.default
-
-    async def replace(self, name: str, *, anew: bool) -> dict[str, Any]:
-        """Open the version of an index that is on disk now, and switch to it.
+    async def replace(self, *, anew: bool = False) -> None:
+        """Switch to the version of the index that is on disk now; if it cannot be opened, the one in use
+        stays, and the log has the reason.
 
         Running requests finish on the old index, which is closed after the last of them; until then both are
         in memory.
@@ -162,76 +135,52 @@ class Engine:
         Args:
             anew: also open its models anew, and the same version again; else those in use are kept if they
                 belong to the index.
-
-        Raises:
-            ApiError: 500; the index could not be opened, and the one in use stays.
         """
-        async with self._reload_locks[name]:
-            self.require_ready(name)
+        async with self._reload_lock:
+            if self.state != "ready":
+                return
             try:
-                opened = await self.in_background(self._opened, name, anew)
+                opened = await self.in_background(self._opened, anew)
             except Exception:
-                log.exception("an index could not be opened; the one in use stays", extra=self._fields(name))
-                message = "the index could not be opened; the one in use stays"
-                raise ApiError(500, "reload_failed", message, hint=SEE_LOG) from None
-            previous = None if opened is None else await self._install(name, opened)
-            current = self.require_ready(name)
-        return {
-            "index_version": current.index_version,
-            "previous_index_version": previous,
-            "n_passages": current.n_passages,
-        }
+                log.exception("the index could not be opened; the one in use stays", extra=self._fields())
+                return
+            if opened is not None:
+                await self._install(opened)
 
-    async def replace_all(self) -> None:
-        """Open every index anew; what fails is in the log."""
-        for name in self.holders:
-            with suppress(ApiError):
-                await self.replace(name, anew=True)
-
-    def _opened(self, name: str, anew: bool) -> Pipeline | None:
+    def _opened(self, anew: bool) -> Pipeline | None:
         if not anew:
             with suppress(MismatchedArtifactError):  # it has another encoder now
-                return open_newer(self.require_ready(name))
-        return self._open(self.settings.only(name))
-
-    def is_reloading(self, name: str) -> bool:
-        """Whether this index is being opened again."""
-        return self._reload_locks[name].locked()
+                return open_newer(self.require_ready())
+        return self._open(self.settings)
 
     async def follow_updates(self) -> None:
         """Look for updates that other processes write, and switch to them, until cancelled."""
-        tried: dict[str, str] = {}  # a version that cannot be opened is not tried again and again
-        while pause_s := self.settings.follow_updates_s:
-            await asyncio.sleep(pause_s)
-            for name, holder in self.holders.items():
-                pipeline = holder.current
-                version = await self.in_thread(_version_in, self.settings.index[name])
-                if pipeline is None or version in ("", pipeline.index_version, tried.get(name)):
-                    continue
-                if self.state == "ready":
-                    tried[name] = version
-                    with suppress(ApiError):
-                        await self.replace(name, anew=False)
+        tried = ""  # a version that cannot be opened is not tried again and again
+        while True:
+            await asyncio.sleep(FOLLOW_S)
+            version = await self.in_thread(_version_in, self.settings.index)
+            pipeline = self.holder.current
+            if self.state == "ready" and pipeline and version not in ("", tried, pipeline.index_version):
+                tried = version
+                await self.replace()
 
-    async def _install(self, name: str, pipeline: Pipeline) -> str | None:
-        previous = await self.in_background(self.holders[name].swap, pipeline)
-        self.metrics.index_changed(name, pipeline.index_version, pipeline.n_passages, previous)
+    async def _install(self, pipeline: Pipeline) -> None:
+        previous = await self.in_background(self.holder.swap, pipeline)
+        self.metrics.index_changed(pipeline.index_version, pipeline.n_passages, previous)
         versions = {"index_version": pipeline.index_version, "previous_index_version": previous}
-        log.info("index in use", extra={**self._fields(name), **versions})
+        log.info("index in use", extra={**self._fields(), **versions})
         if previous is not None:
             await self.in_background(_release_memory)
-        return previous
 
     async def close(self) -> None:
-        """Refuse new questions, finish the accepted ones, release the indexes; a second call does nothing."""
+        """Refuse new questions, finish the accepted ones, release the index; a second call does nothing."""
         if self.state == "stopping":
             return
         self.state = "stopping"
         batchers = [batcher for batcher in (self.batcher, self._readings) if batcher is not None]
         if not all(await asyncio.gather(*(batcher.close(_CLOSE_S) for batcher in batchers))):
             log.warning("accepted questions were not finished")
-        for holder in self.holders.values():
-            await self.in_thread(holder.swap, None)
+        await self.in_thread(self.holder.swap, None)
 
     async def in_thread(self, function: Callable[..., Result], *args: object) -> Result:
         """Call a short `function` on a thread; it runs to its end even if the caller is cancelled."""
@@ -241,13 +190,13 @@ class Engine:
         """The same for a long one, which opens or writes an index; it takes no thread from the short ones."""
         return await asyncio.wrap_future(self._changes.submit(function, *args))
 
-    def require_ready(self, name: str) -> Pipeline:
-        """The pipeline of this index.
+    def require_ready(self) -> Pipeline:
+        """The pipeline in use.
 
         Raises:
             ApiError: 503 while loading, after a failed load, or while stopping.
         """
-        pipeline = self.holders[name].current
+        pipeline = self.holder.current
         if self.state == "stopping":
             raise shutting_down()
         if self.state == "failed":
@@ -256,29 +205,27 @@ class Engine:
             raise refused(503, "not_ready", "the index is still being loaded", 2)
         return pipeline
 
-    async def run(self, request: Request, job: Job, texts: list[str]) -> list[dict[str, Any]]:
-        """Results for questions or texts as JSON values, in order; timings include the wait in the queue.
+    async def run(self, request: Request, job: Job, questions: list[str]) -> list[dict[str, Any]]:
+        """Results for questions as JSON values, in order; timings include the wait in the queue.
 
         Raises:
             ApiError: 429 if the key has asked too much; 503 if not ready or full; 500 or 502 if a question
                 fails, with its number; 499 and 504 as `while_connected`.
         """
-        self.require_ready(job.index)
-        self._charge(getattr(request.state, "api_key", None), job, len(texts))
+        self.require_ready()
+        self._charge(getattr(request.state, "api_key", None), len(questions))
         fields = request.state.log_fields
-        fields["n_questions"] = len(texts)
-        work = self._batched(job, texts, request.state.request_id)
+        fields["n_questions"] = len(questions)
+        work = self._batched(job, questions, request.state.request_id)
         results = await self.while_connected(request, work, self.settings.timeout_s)
         fields["queue_ms"] = results[0]["timings_ms"]["queue"]
         fields["index_version"] = results[0]["index_version"]
         return results
 
-    def _charge(self, key: str | None, job: Job, questions: int) -> None:
-        """Count the questions of an API key; a batch of texts to encode counts as one question."""
+    def _charge(self, key: str | None, questions: int) -> None:
+        """Count the questions of an API key."""
         if key is None:
             return
-        if job.kind == "embed":
-            questions = math.ceil(questions / self.batcher.max_size)
         if self._rates is not None and (wait_s := self._rates.charge(key, questions)):
             message = f"this API key may ask {self.settings.questions_per_minute} questions per minute"
             raise refused(429, "rate_limited", message, wait_s)
@@ -306,81 +253,70 @@ class Engine:
             gone.cancel()
             await asyncio.gather(working, gone, return_exceptions=True)
 
-    async def _batched(self, job: Job, texts: list[str], request_id: str) -> list[dict[str, Any]]:
+    async def _batched(self, job: Job, questions: list[str], request_id: str) -> list[dict[str, Any]]:
         batcher = self._readings if job.kind == "ask" and self._readings else self.batcher
-        step = batcher.max_size if job.kind == "embed" else len(texts)  # others' turn in between
-        results, start = list[dict[str, Any]](), 0
         try:
-            for start in range(0, len(texts), step):
-                for result, wait_s in await batcher.submit(job, texts[start : start + step]):
-                    waited = {"queue": round(wait_s * 1000.0, 3)}
-                    results.append({**result, "timings_ms": waited | result["timings_ms"]})
+            results = await batcher.submit(job, questions)
         except QueueFull as full:
             message = "too many questions are waiting"
             raise refused(503, "overloaded", message, full.retry_after_s) from None
         except ItemFailed as failed:
-            raise self._failed(failed, job, texts, start + failed.number, request_id) from None
+            raise _failure(failed, questions, request_id) from None
         except BatcherClosed:
             raise shutting_down() from None
-        return results
+        return [
+            {**result, "timings_ms": {"queue": round(wait_s * 1000.0, 3)} | result["timings_ms"]}
+            for result, wait_s in results
+        ]
 
-    def _run_batch(self, key: Hashable, texts: list[str]) -> list[dict[str, Any] | BaseException]:
+    def _run_batch(self, job: Hashable, questions: list[str]) -> list[dict[str, Any] | BaseException]:
         """Run one batch on a worker thread; a question that failed has an error as its result."""
-        assert isinstance(key, Job)
+        assert isinstance(job, Job)
         results: list[dict[str, Any] | BaseException]
-        with self.holders[key.index].lease() as pipeline:
-            if key.kind == "ask":
+        with self.holder.lease() as pipeline:
+            if job.kind == "ask":
                 answer_sets = pipeline.ask(
-                    texts, top_k=key.top_k, n_best=key.n_best, filter=key.filter, context=key.context
+                    questions, top_k=job.top_k, n_best=job.n_best, filter=job.filter, context=job.context
                 )
                 timings_ms = answer_sets[0].timings_ms
-                no_answers = sum(not answers.is_answered for answers in answer_sets)
-                self.metrics.no_answers.labels(key.index).inc(no_answers)
+                self.metrics.no_answers.inc(sum(not answers.is_answered for answers in answer_sets))
                 results = [
                     ReaderError(each.failure) if each.failure else each.to_json() for each in answer_sets
                 ]
             else:
                 timer = StageTimer()
-                if key.kind == "retrieve":
-                    with timer("retrieve"):
-                        ranked = pipeline.retrieve(texts, key.top_k, filter=key.filter, timer=timer)
-                    hits = [[hit_json(*pair) for pair in pairs] for pairs in ranked]
-                    shown = [{"question": text, "hits": own} for text, own in zip(texts, hits, strict=True)]
-                else:
-                    with timer("encode"):
-                        shown = [{"vector": vector} for vector in pipeline.embed(texts, key.side)]
+                with timer("retrieve"):
+                    ranked = pipeline.retrieve(questions, job.top_k, filter=job.filter, timer=timer)
                 timings_ms = {stage: round(value, 3) for stage, value in timer.timings_ms.items()}
                 shared = {"index_version": pipeline.index_version, "timings_ms": timings_ms}
-                results = [{**result, **shared} for result in shown]
+                results = [
+                    {"question": question, "hits": [hit_json(*pair) for pair in pairs], **shared}
+                    for question, pairs in zip(questions, ranked, strict=True)
+                ]
         self.metrics.stages_finished(timings_ms)
-        self.metrics.questions.labels(key.kind, key.index).inc(len(texts))
+        self.metrics.questions.labels(job.kind).inc(len(questions))
         return results
 
-    async def passage(self, passage_id: str, name: str, around: int = 0) -> dict[str, Any] | None:
-        """The passage of this index with this id as JSON, with `around` of them before and after it, or None.
+    async def passage(self, passage_id: str, around: int = 0) -> dict[str, Any] | None:
+        """The passage with this id as JSON, with `around` of them before and after it, or None.
 
         Raises:
             ApiError: 503 if not ready.
         """
-        self.require_ready(name)
-        return await self.in_thread(_look_up, self.holders[name], passage_id, around)
+        self.require_ready()
+        return await self.in_thread(_look_up, self.holder, passage_id, around)
 
-    def _failed(
-        self, failed: ItemFailed, job: Job, texts: list[str], number: int, request_id: str
-    ) -> ApiError:
-        cause = failed.__cause__
-        if isinstance(cause, FilterError):  # the client's mistake, which only the index could show
-            return invalid_request(cause.message, cause.hint)
-        if job.kind == "embed" and isinstance(cause, ConfigError):
-            log.warning("a text could not be encoded: %s", cause, extra={"request_id": request_id})
-            hint = "an encoder with one vector per text makes them; a reader's own one, of questions alone"
-            return invalid_request(f"this index makes no vectors of input_type {job.side!r}", hint)
-        status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
-        fields = {"request_id": request_id, "code": code, "question_number": number}
-        log.error("a question could not be answered", exc_info=cause, extra=fields)
-        which = f"questions.{number} ({texts[number][:100]!r}): " if len(texts) > 1 else ""
-        hint = "try again in a moment; the server's log has the reason under this request id"
-        return ApiError(status, code, which + message, hint=hint)
+
+def _failure(failed: ItemFailed, questions: list[str], request_id: str) -> ApiError:
+    cause, number = failed.__cause__, failed.number
+    if isinstance(cause, FilterError):  # the client's mistake, which only the index could show
+        return invalid_request(cause.message, cause.hint)
+    status, code, message = next(failure for kind, failure in _FAILURES if isinstance(cause, kind))
+    fields = {"request_id": request_id, "code": code, "question_number": number}
+    log.error("a question could not be answered", exc_info=cause, extra=fields)
+    which = f"questions.{number} ({questions[number][:100]!r}): " if len(questions) > 1 else ""
+    hint = "try again in a moment; the server's log has the reason under this request id"
+    return ApiError(status, code, which + message, hint=hint)
 
 
 async def _disconnected(request: Request) -> None:
@@ -424,11 +360,6 @@ class KeyRates:
 
     Source: ITU-T I.371, the generic cell rate algorithm; per key it stores one number, the time at which the
         allowance is full again.
-
-    Example:
-        >>> rates = KeyRates(2, clock=lambda: 100.0)
-        >>> [rates.charge(key) for key in "aaab"]
-        [0.0, 0.0, 30.0, 0.0]
     """
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -436,9 +367,7 @@ class KeyRates:
         self._full_at_s: dict[str, float] = {}
 
     def charge(self, key: str, questions: int = 1) -> float:
-        """Count these questions and return 0.0; or, if there is no room, count none and return the seconds
-        until there is.
-        """
+        """Count these questions and return 0.0; or, if there is no room, the seconds until there is."""
         now_s = self._clock()
         full_at_s = max(now_s, self._full_at_s.get(key, 0.0))
         wait_s = full_at_s - now_s - (60.0 - self._interval_s)

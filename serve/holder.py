@@ -20,7 +20,7 @@ OpenPipeline = Callable[[ServeSettings], "Pipeline"]
 
 
 def open_pipeline(settings: ServeSettings) -> Pipeline:
-    """Open the pipeline of the settings' only index and warm it up with one question, while the system reads
+    """Open the pipeline of the settings' index and warm it up with one question, while the system reads
     the files of its search into memory.
 
     Raises:
@@ -33,7 +33,7 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     from rag.pipeline import Pipeline
     from rag.scale.search import open_sharded
 
-    (folder,) = settings.index.values()
+    folder = settings.index
     pipeline = Pipeline.open(folder if settings.ray is None else open_sharded(folder, settings.ray), settings)
     if isinstance(pipeline.index, Index):
         threading.Thread(target=pipeline.index.read_ahead, name="rag-read-ahead", daemon=True).start()
@@ -70,7 +70,7 @@ def open_newer(pipeline: Pipeline) -> Pipeline | None:
 
 
 class PipelineHolder:
-    """Holds the current pipeline of an index; `swap` replaces it while requests run.
+    """Holds the current pipeline; `swap` replaces it while requests run.
 
     Every user takes a lease; a replaced pipeline is closed when its last lease ends, so running requests
     finish on the index with which they started.

@@ -28,11 +28,11 @@ class ServerMetrics:
         self.request_seconds = seconds("rag_request_seconds", "Wall time of a request", ["route"])
         self.in_flight = gauge("rag_requests_in_flight", "Requests being answered")
         self.rejected = counter("rag_rejected", "Requests refused to protect the server", ["reason"])
-        self.questions = counter("rag_questions", "Questions run", ["kind", "index"])
+        self.questions = counter("rag_questions", "Questions run", ["kind"])
         self.key_questions = counter(
             "rag_key_questions", "Questions accepted, by the API key's place in the settings", ["key"]
         )
-        self.no_answers = counter("rag_no_answers", "Questions for which no answer was found", ["index"])
+        self.no_answers = counter("rag_no_answers", "Questions for which no answer was found")
         self.stage_seconds = seconds(
             "rag_stage_seconds", "Wall time: queue wait of a question, stages of a batch", ["stage"]
         )
@@ -40,11 +40,9 @@ class ServerMetrics:
             "rag_batch_size", "Questions in a batch", buckets=_SIZES, registry=registry
         )
         self.queue_depth = gauge("rag_queue_depth", "Questions waiting for the model")
-        self.index_info = newest("rag_index_info", "1 for each index being served", ["index", "version"])
-        self.index_passages = newest("rag_index_passages", "Passages in each index being served", ["index"])
-        self.index_loads = counter(
-            "rag_index_loads", "Times that an index was opened and taken into use", ["index"]
-        )
+        self.index_info = newest("rag_index_info", "1 for the version being served", ["version"])
+        self.index_passages = newest("rag_index_passages", "Passages in the index")
+        self.index_loads = counter("rag_index_loads", "Times that an index was taken into use")
 
     def batch_finished(self, size: int, duration_s: float, waits_s: Sequence[float]) -> None:
         """Record one batch."""
@@ -68,15 +66,15 @@ class ServerMetrics:
         self.requests.labels(method, route, str(status)).inc()
         self.request_seconds.labels(route).observe(duration_s)
 
-    def index_changed(self, name: str, version: str, n_passages: int, previous: str | None) -> None:
-        """Record a change of a served index."""
+    def index_changed(self, version: str, n_passages: int, previous: str | None) -> None:
+        """Record a change of the served index."""
         if previous is not None:
-            self.index_info.labels(name, previous).set(0)  # the shared files forget no label
+            self.index_info.labels(previous).set(0)  # the shared files forget no label
         if SHARED_FOLDER not in os.environ:
-            self.index_info.remove_by_labels({"index": name})
-        self.index_info.labels(name, version).set(1)
-        self.index_loads.labels(name).inc()
-        self.index_passages.labels(name).set(n_passages)
+            self.index_info.clear()
+        self.index_info.labels(version).set(1)
+        self.index_loads.inc()
+        self.index_passages.set(n_passages)
 
     def render(self) -> bytes:
         """The metrics in Prometheus' text format, summed over all workers."""

@@ -41,7 +41,7 @@ _LOCK = "run.lock"
 
 
 def run_server(settings: ServeSettings, *, open_pipeline: OpenPipeline = open_pipeline) -> None:
-    """Serve until SIGTERM or SIGINT, then finish accepted requests; SIGHUP opens every index again.
+    """Serve until SIGTERM or SIGINT, then finish accepted requests; SIGHUP opens the index again.
 
     Requests that are left after `drain_timeout_s` are refused; their threads may go on, see `leave`.
 
@@ -53,8 +53,7 @@ def run_server(settings: ServeSettings, *, open_pipeline: OpenPipeline = open_pi
         RagError: the index could not be opened.
     """
     _set_up_logging(settings)
-    for folder in settings.index.values():
-        read_manifest(folder, kind=INDEX_KIND)
+    read_manifest(settings.index, kind=INDEX_KIND)
     with bind(settings.host, settings.port) as listener, run_folder() as folder:
         print(f"listening on {_url(listener)}", flush=True)
         serve = _serve if settings.workers == 1 else _supervise
@@ -100,20 +99,20 @@ def _serve(
 
     app = create_app(settings, open_pipeline=open_pipeline, on_load_error=stop_on, folder=folder)
     server = _Server(_config(settings, app))
-    server.reload_all = app.state.engine.replace_all
+    server.reload = partial(app.state.engine.replace, anew=True)
     server.run([listener])
     for error in failures:
         if isinstance(error, RagError):
             raise error
         raise ResourceError(
-            f"an index could not be opened ({type(error).__name__})", hint="the log above has the reason"
+            f"the index could not be opened ({type(error).__name__})", hint="the log above has the reason"
         ) from error
 
 
 class _Server(uvicorn.Server):
     """Returns after a stop signal, where uvicorn's own would raise it again; SIGHUP reloads."""
 
-    reload_all: Callable[[], Coroutine[Any, Any, None]]
+    reload: Callable[[], Coroutine[Any, Any, None]]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept few connections at once, while many may wait."""
@@ -127,7 +126,7 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.handle_exit, number, None)
-        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload_all()))
+        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload()))
         yield
 
 

@@ -31,7 +31,6 @@ class _Request(BaseModel):
         None, min_length=1, max_length=32, description="several questions, answered in this order"
     )
     top_k: int = Field(20, ge=1, le=100, strict=True, description="passages to retrieve for each question")
-    index: Name | None = Field(None, description="name of one of the server's indexes; null: the default")
     filter: dict[str, Any] | None = Field(
         None,
         description="only passages that meet all conditions: path (patterns such as guide/*), document, or "
@@ -76,35 +75,6 @@ class RetrieveRequest(_Request):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"question": "Where does the Danube rise?", "top_k": 10}]}
     )
-
-
-class ReloadRequest(BaseModel):
-    """The index to open again; the default one unless it is named."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    index: Name | None = None
-
-
-class FeedbackRequest(BaseModel):
-    """A judgement of one answer: right, wrong, or wrong with a better answer."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    question: Text
-    answer: Text
-    verdict: Literal["right", "wrong"]
-    better_answer: Text | None = None
-    passage_id: Text | None = None
-    index: Name | None = None
-
-    @model_validator(mode="after")
-    def _fits(self) -> FeedbackRequest:
-        if self.better_answer is not None and self.verdict == "right":
-            raise ValueError("a right answer has no 'better_answer'")
-        if any("\0" in text for text in (self.question, self.answer, self.better_answer or "")):
-            raise ValueError("a text holds a NUL character; remove it")
-        return self
 
 
 def checked_filter(conditions: dict[str, Any] | None) -> Filter | None:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -17,9 +17,6 @@ from rag.scale.cluster import parse_cluster
 
 _PREFIX = "RAG_SERVE_"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-ONLY_INDEX = "openqa-rag"  # name of an index that is given without one
-_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-_NAMED = re.compile(rf"({_NAME})=(.+)", re.DOTALL)
 
 
 def hash_api_key(key: str | bytes) -> str:
@@ -44,15 +41,9 @@ class ServeSettings(BaseSettings, OpenSettings):
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, frozen=True, extra="forbid")
 
-    index: Annotated[dict[str, Path], NoDecode] = Field(
-        {ONLY_INDEX: Path("index")},
-        min_length=1,
-        description="index to serve, may be a symbolic link; or several, each as NAME=DIR, the default first",
-    )
-    files: Annotated[dict[str, Path], NoDecode] = Field(
-        {},
-        description="folder that was indexed, whose files the server then shows to those who may ask it; of "
-        "several indexes, each as NAME=DIR",
+    index: Path = Field(Path("index"), description="index to serve, may be a symbolic link")
+    files: Path | None = Field(
+        None, description="folder that was indexed, whose files the server then shows to those who may ask it"
     )
     ray: str | None = Field(
         None,
@@ -77,9 +68,6 @@ class ServeSettings(BaseSettings, OpenSettings):
     conversions: int = Field(
         2, ge=1, le=4, description="uploads whose files are converted at a time, over all workers"
     )
-    follow_updates_s: float = Field(
-        2.0, ge=0, description="seconds between two looks for updates of an index; 0: only by reloading"
-    )
     timeout_s: float = Field(
         30.0, gt=0, allow_inf_nan=False, description="a request that takes longer is answered with 504"
     )
@@ -92,11 +80,6 @@ class ServeSettings(BaseSettings, OpenSettings):
 
     queue_size: int = Field(256, ge=1, description="questions that may wait; more are refused with 503")
     batch_max_size: int = Field(16, ge=1, description="most questions in one batch")
-    batch_max_wait_ms: float = Field(8.0, ge=0, le=1000, description="longest wait for a batch to fill up")
-
-    feedback_file: Path | None = Field(
-        None, description="JSON lines file that /v1/feedback appends to; it is off without one"
-    )
 
     api_keys: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="sha256 of each accepted API key (printf %s KEY | sha256sum); none: open to all"
@@ -110,35 +93,6 @@ class ServeSettings(BaseSettings, OpenSettings):
     example_questions: Annotated[tuple[str, ...], NoDecode] = Field(
         (), max_length=8, description="questions the web page offers to try"
     )
-
-    @field_validator("index", "files", mode="before")
-    @classmethod
-    def _split_named(cls, value: Any) -> dict[str, Path]:
-        """Folders by name, in order; a single one may lack its name, and is then `openqa-rag`."""
-        if isinstance(value, str | Path):
-            text = str(value)
-            value = re.split(rf",(?={_NAME}=)", text) if _NAMED.fullmatch(text) else [text]
-        if isinstance(value, dict):
-            return value
-        named = [
-            match.groups() if (match := _NAMED.fullmatch(text)) else (ONLY_INDEX, text) for text in value
-        ]
-        names = [name for name, _ in named]
-        if len(named) > 1 and ONLY_INDEX in names:
-            text = named[names.index(ONLY_INDEX)][1]
-            raise ValueError(f"{text!r} needs a name beside others; write NAME=DIR")
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"{', '.join(sorted(twice))} is the name of two; give each its own")
-        return {name: Path(folder) for name, folder in named}
-
-    def folder_of_files(self, name: str) -> Path | None:
-        """The folder with the files of an index, if they may be shown; without a name it is the default's."""
-        is_default = name == next(iter(self.index))
-        return self.files.get(name) or (self.files.get(ONLY_INDEX) if is_default else None)
-
-    def only(self, name: str) -> ServeSettings:
-        """These settings with one of the indexes alone."""
-        return self.model_copy(update={"index": {name: self.index[name]}})
 
     @field_validator("ray")
     @classmethod
@@ -172,17 +126,10 @@ class ServeSettings(BaseSettings, OpenSettings):
 
     @model_validator(mode="after")
     def _fit_together(self) -> ServeSettings:
-        if self.workers > 1 and not self.follow_updates_s:
-            raise ValueError("follow_updates_s=0 with several workers, which see each other's changes so")
         if self.questions_per_minute is not None and not self.api_keys:
             raise ValueError("questions_per_minute limits API keys, and there are none; set api_keys too")
-        if self.feedback_file is not None and not self.feedback_file.parent.is_dir():
-            raise ValueError(f"feedback_file={self.feedback_file}: there is no folder for it")
-        for index, folder in self.files.items():
-            if not folder.is_dir():
-                raise ValueError(f"files={folder}: there is no such folder")
-            if index not in (ONLY_INDEX, *self.index):
-                raise ValueError(f"files={index}={folder}: the indexes are {', '.join(self.index)}")
+        if self.files is not None and not self.files.is_dir():
+            raise ValueError(f"files={self.files}: there is no such folder")
         return self
 
 

@@ -1,5 +1,6 @@
 """`rag serve`: answers over HTTP, with a web page."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge, Le
@@ -11,7 +12,7 @@ _OPENING = Options({name: (kind, None) for name, (kind, _) in OPENING.items()})
 
 def serve(
     opening: Annotated[dict[str, Any], _OPENING],
-    index: list[str] | None = None,
+    index: Path | None = None,
     host: str | None = None,
     port: Annotated[int, Ge(0), Le(65535)] | None = None,
     workers: Count | None = None,
@@ -20,7 +21,7 @@ def serve(
     """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (`rag docs serving`).
 
     Args:
-        index: Folder of an index, or RAG_SERVE_INDEX; several as NAME=DIR, the default first.
+        index: Folder of an index, or RAG_SERVE_INDEX.
         host: Address to listen on; default 127.0.0.1.
         port: Port to listen on; default 8000.
         workers: Processes that serve; they share the index's files. Default 1.
@@ -30,6 +31,6 @@ def serve(
     from serve.run import leave, run_server
     from serve.settings import load_settings
 
-    own = {"index": tuple(index or ()) or None, "host": host, "port": port, "workers": workers, "ray": ray}
+    own = {"index": index, "host": host, "port": port, "workers": workers, "ray": ray}
     run_server(load_settings(**{name: value for name, value in (own | opening).items() if value is not None}))
     leave()

@@ -6,13 +6,11 @@ const MAX_RECENT = 6;
 const BEARS = "The passage that bears on this";
 const byId = (id) => document.getElementById(id);
 const form = byId("form"), input = byId("question"), keyInput = byId("key"), results = byId("results");
-const indexInput = byId("index");  // has options only where the server has several indexes
 const folderInput = byId("folder");  // shown only where the files of the index lie in folders
 const uploadButton = byId("upload"), uploadInput = byId("upload-files"), uploadNote = byId("upload-note");
 const recent = [];
 let running = null;  // AbortController of the request under way
-let takesFeedback = false, needsKey = false;
-let indexes = [];  // of each its name, size, folders, and whether its files are served; the default first
+let corpus = {};  // size, folders, whether files are served, whether a key is needed
 
 function make(tag, className, ...children) {
   const element = document.createElement(tag);
@@ -81,14 +79,13 @@ async function ask(question) {
   const controller = running = new AbortController();
   showLoading();
   try {
-    const index = indexInput.value ? { index: indexInput.value } : {};
     const within = folderInput.value ? { filter: { path: folderInput.value } } : {};
-    const result = await post("v1/ask", { question, ...index, ...within }, controller.signal);
+    const result = await post("v1/ask", { question, ...within }, controller.signal);
     let passages = [];
     if (result.answers.length === 0) {
-      passages = (await post("v1/retrieve", { question, top_k: 5, ...index, ...within }, controller.signal)).hits;
+      passages = (await post("v1/retrieve", { question, top_k: 5, ...within }, controller.signal)).hits;
     }
-    showResult(result, passages, index);
+    showResult(result, passages);
     remember(question);
   } catch (error) {
     if (error.name !== "AbortError") showError(error, question);
@@ -112,8 +109,8 @@ function showLoading() {
   announce("Searching and reading");
 }
 
-function showResult(result, passages, index) {
-  show(...blocksOf(result, passages, index));
+function showResult(result, passages) {
+  show(...blocksOf(result, passages));
   const stages = Object.entries(result.timings_ms).map(([stage, value]) => `${stage.replaceAll("_", " ")} ${milliseconds(value)}`);
   const read = result.reading ? [`${result.reading.passages} passages read`] : [];
   if (result.reading?.over_limit) read.push(`${result.reading.over_limit} more left out by the limit on reading`);
@@ -129,13 +126,13 @@ function inShort(result) {
 }
 
 // A result: the answer, other possibilities, and the evidence.
-function blocksOf(result, passages, index) {
+function blocksOf(result, passages) {
   const answered = isAnswered(result), bears = result.kind === "passage";
   const path = answered ? (result.answers[0].path ?? []).map(stepOf) : [];
   const found = result.answers.length ? cardsOf(result.answers) : passages.map(asCard);
   const cards = found.filter((card) => path.every((step) => step.id !== card.id));
   return [
-    !answered ? noAnswerPanel(result) : bears ? bearingPanel(result) : answerPanel(result, index),
+    !answered ? noAnswerPanel(result) : bears ? bearingPanel(result) : answerPanel(result),
     ...(result.notice ? [make("p", "fine notice", `${capital(result.notice)}.`)] : []),
     ...(path.length ? [steps(path)] : []),
     ...(answered && !bears && result.answers.length > 1 ? [alternatives(result.answers.slice(1))] : []),
@@ -166,7 +163,7 @@ function showStart() {
 
 // --- parts ----------------------------------------------------------------------------------------------
 
-function answerPanel(result, index) {
+function answerPanel(result) {
   const best = result.answers[0];
   const text = make("p", result.kind === "list" ? "answer list" : "answer", best.text);
   text.dir = "auto";
@@ -175,44 +172,7 @@ function answerPanel(result, index) {
   const worded = start === null ? "answer worded by the model" : "";
   if (title) panel.append(make("p", "fine", "from ", make("cite", "", title), worded && ` · ${worded}`));
   else if (worded) panel.append(make("p", "fine", worded));
-  if (takesFeedback) panel.append(judging(result.question, best, index));
   return panel;
-}
-
-// Of the two buttons "right" is sent at once, "wrong" asks for a better answer first, which may stay empty.
-function judging(question, { text: answer, evidence: { passage_id } }, index) {
-  const row = make("div", "feedback");
-  const tell = (text) => {
-    row.replaceChildren(make("p", "fine", text));
-    announce(text);
-  };
-  const send = async (judgement) => {
-    try {
-      await post("v1/feedback", { question, answer, passage_id, ...index, ...judgement });
-      tell("Thank you, your judgement is kept.");
-    } catch (error) {
-      tell(`The judgement was not kept: ${error.message}.`);
-    }
-  };
-  const askForBetter = () => {
-    const better = make("input");
-    better.dir = "auto";
-    better.setAttribute("aria-label", "Better answer, if you know it");
-    better.placeholder = "Better answer, if you know it";
-    const box = make("form", "box", better, make("button", "", "Send"));
-    box.addEventListener("submit", (event) => {
-      event.preventDefault();
-      const text = better.value.trim();
-      send({ verdict: "wrong", ...(text && { better_answer: text }) });
-    });
-    row.replaceChildren(box);
-    better.focus();
-  };
-  const up = button("Right", () => send({ verdict: "right" })), down = button("Wrong", askForBetter);
-  up.setAttribute("aria-label", "This answer is right");
-  down.setAttribute("aria-label", "This answer is wrong");
-  row.append(up, down);
-  return row;
 }
 
 // The question asks for yes or no, and the reader cannot tell.
@@ -295,15 +255,13 @@ function passageCard(card, answered) {
 
 // Where a passage stands: a link to the file, if the server shows the files of this index.
 function place(where) {
-  if (!chosenIndex()?.files || where.path.includes("://")) return placeOf(where);
+  if (!corpus.files || where.path.includes("://")) return placeOf(where);
   const link = make("a", "", placeOf(where));
-  const query = new URLSearchParams({
-    ...(indexInput.value && { index: indexInput.value }), ...(where.page && { page: where.page }),
-  });
+  const query = new URLSearchParams(where.page && { page: where.page });
   link.href = `v1/files/${asPath(where.path)}?${query}`;
   link.target = "_blank";
   link.rel = "noopener";
-  if (needsKey) {  // a link cannot send the key
+  if (corpus.needs_key) {  // a link cannot send the key
     link.addEventListener("click", (event) => {
       event.preventDefault();
       fetchFile(link, where);
@@ -338,8 +296,7 @@ function neighbours(card, text) {
   const more = button("Show what stands around it", async () => {
     more.disabled = true;
     try {
-      const index = indexInput.value ? `&index=${encodeURIComponent(indexInput.value)}` : "";
-      const value = await request(`v1/passages/${asPath(card.id)}?around=1${index}`, { headers: keyHeaders() });
+      const value = await request(`v1/passages/${asPath(card.id)}?around=1`, { headers: keyHeaders() });
       text.before(...value.before.map(around));
       text.after(...value.after.map(around));
       more.remove();
@@ -402,21 +359,18 @@ function remember(question) {
 // --- adding files ---------------------------------------------------------------------------------------
 
 function showUploads() {
-  const index = indexes.find(({ name }) => name === indexInput.value) ?? indexes[0];
-  byId("upload-row").hidden = !needsKey || !keyInput.value;
-  uploadButton.disabled = Boolean(index?.read_only);
-  uploadNote.textContent = index?.read_only ? `Files cannot be added: ${index.read_only}.` : "";
+  byId("upload-row").hidden = !corpus.needs_key || !keyInput.value;
+  uploadButton.disabled = Boolean(corpus.read_only);
+  uploadNote.textContent = corpus.read_only ? `Files cannot be added: ${corpus.read_only}.` : "";
 }
 
 keyInput.addEventListener("input", showUploads);
-indexInput.addEventListener("change", showUploads);
 
 uploadButton.addEventListener("click", () => uploadInput.click());
 
 uploadInput.addEventListener("change", async () => {
   const sent = new FormData();
   for (const file of uploadInput.files) sent.append("file", file);
-  if (indexInput.value) sent.append("index", indexInput.value);
   const tell = (text) => {
     uploadNote.textContent = text;
     announce(text);
@@ -427,7 +381,7 @@ uploadInput.addEventListener("change", async () => {
     const { documents, unreadable = [], notes = [] } = await post("v1/documents", sent);
     const added = documents.map(({ id, passages }) => `${id} (${passages} ${passages === 1 ? "passage" : "passages"})`);
     tell([`Added: ${added.join(", ")}`, ...(unreadable.length ? [`Not added: ${unreadable.join("; ")}`] : []), ...notes].join(". "));
-    indexes = (await (await fetch("page.json")).json()).indexes;
+    corpus = await (await fetch("page.json")).json();
     showTagline();
   } catch (error) {
     tell(`Nothing was added: ${error.message}.${error.hint ? ` ${capital(error.hint)}.` : ""}`);
@@ -441,7 +395,6 @@ uploadInput.addEventListener("change", async () => {
 
 function address(question) {
   const parts = question ? [`q=${encodeURIComponent(question)}`] : [];
-  if (indexInput.value && indexInput.value !== indexes[0]?.name) parts.push(`index=${encodeURIComponent(indexInput.value)}`);
   if (folderInput.value) parts.push(`folder=${encodeURIComponent(folderInput.value)}`);
   return parts.length ? `${location.pathname}?${parts.join("&")}` : location.pathname;
 }
@@ -449,10 +402,6 @@ function address(question) {
 function fromAddress() {
   const parameters = new URLSearchParams(location.search);
   const question = (parameters.get("q") ?? "").trim();
-  const named = parameters.get("index");
-  if (named && named !== indexes[0]?.name) offer(indexInput, named);
-  else indexInput.selectedIndex = indexes.length > 1 ? 0 : -1;
-  byId("index-row").hidden = indexInput.options.length < 2;
   showTagline();
   fillFolders(parameters.get("folder") ?? "");
   input.value = question;
@@ -470,27 +419,17 @@ function offer(select, value) {
   select.value = value;
 }
 
-function chosenIndex() {
-  return indexInput.value ? indexes.find(({ name }) => name === indexInput.value) : indexes[0];
-}
-
 function showTagline() {
-  const size = chosenIndex()?.n_passages;
+  const size = corpus.n_passages;
   if (size) byId("tagline").textContent = `Answers from ${size.toLocaleString("en")} passages, each with the place in the text that says so.`;
 }
 
 function fillFolders(chosen) {
-  const folders = chosenIndex()?.folders ?? [];
+  const folders = corpus.folders ?? [];
   folderInput.replaceChildren(new Option("all folders", ""), ...folders.map((folder) => new Option(folder)));
   offer(folderInput, chosen);
   byId("folder-row").hidden = folderInput.options.length < 2;
 }
-
-indexInput.addEventListener("change", () => {
-  showTagline();
-  fillFolders("");
-  if (input.value.trim()) form.requestSubmit();
-});
 
 folderInput.addEventListener("change", () => {
   if (input.value.trim()) form.requestSubmit();
@@ -526,14 +465,9 @@ window.addEventListener("popstate", fromAddress);
 
 async function start() {
   try {
-    const page = await (await fetch("page.json")).json();
-    fillChips("examples", page.examples);
-    needsKey = page.needs_key;
-    byId("key-row").hidden = !needsKey;
-    takesFeedback = page.feedback;
-    indexes = page.indexes;
-    if (indexes.length > 1) indexInput.append(...indexes.map(({ name }) => new Option(name)));
-    byId("index-row").hidden = indexes.length < 2;
+    corpus = await (await fetch("page.json")).json();
+    fillChips("examples", corpus.examples);
+    byId("key-row").hidden = !corpus.needs_key;
     showTagline();
     fillFolders(folderInput.value);
   } catch {

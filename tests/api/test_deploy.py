@@ -25,10 +25,9 @@ def served_metrics() -> dict[str, set[str]]:
     metrics.batch_finished(1, 0.1, [0.1])
     metrics.stages_finished({"read": 1.0})
     metrics.request_finished("POST", "/v1/ask", 200, 0.1)
-    metrics.index_changed("default", "abc", 1, None)
+    metrics.index_changed("abc", 1, None)
     metrics.rejected.labels("overloaded").inc()
-    metrics.questions.labels("ask", "default").inc()
-    metrics.no_answers.labels("default").inc()
+    metrics.questions.labels("ask").inc()
     found: dict[str, set[str]] = {}
     for line in metrics.render().decode().splitlines():
         if sample := re.match(r"(rag_\w+)(?:\{(.*)\})? ", line):

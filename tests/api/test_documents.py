@@ -27,8 +27,7 @@ PASSAGES = [Passage("a-0", "Danube", "The danube rises."), Passage("b-0", "Rhine
 
 
 def opened(given: ServeSettings) -> Pipeline:
-    (folder,) = given.index.values()
-    return Pipeline.open(folder, retriever="bm25", reader=False)
+    return Pipeline.open(given.index, retriever="bm25", reader=False)
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def built(place: Path, split: str) -> Path:
 
 
 def application(index: Path, **values: object):
-    given = settings(index=(str(index),), api_keys=(hash_api_key("admin"),), **values)
+    given = settings(index=index, api_keys=(hash_api_key("admin"),), **values)
     return create_app(given, open_pipeline=opened)
 
 
@@ -109,7 +108,7 @@ async def test_what_cannot_be_indexed_is_refused_and_changes_nothing(index: Path
         last = await client.delete("/v1/documents/b", headers=KEY)
         assert (statuses, last.status_code, last.json()["error"]["code"]) == ([200, 200], 409, "not_possible")
     assert (index / "manifest.json").read_bytes() != before
-    async with running(app=create_app(settings(index=(str(index),)), open_pipeline=opened)) as client:
+    async with running(app=create_app(settings(index=index), open_pipeline=opened)) as client:
         reply = await client.get("/v1/documents")
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "documents_disabled")
 
@@ -189,7 +188,7 @@ async def test_a_format_whose_package_is_missing_is_the_servers_fault(
 
 async def test_two_writers_lose_nothing(index: Path) -> None:
     """The server waits while a command writes, and both find what the other wrote."""
-    app = application(index, follow_updates_s=0.1)
+    app = application(index)
     async with running(app=app) as client:
 
         def hold() -> None:
@@ -212,9 +211,7 @@ async def test_two_writers_lose_nothing(index: Path) -> None:
             update_index, index, lambda present: [*map(Unchanged, present), put], lambda identity: None
         )
         assert report.kept == 7
-        await until(
-            lambda: app.state.engine.holders["openqa-rag"].current.index_version == report.version, 120
-        )
+        await until(lambda: app.state.engine.holder.current.index_version == report.version, 120)
         reply = await client.post("/v1/retrieve", json={"question": "okapi number3"}, headers=KEY)
         assert {hit["passage_id"] for hit in reply.json()["hits"]} == {"command-0", "n3-0"}
 
@@ -255,13 +252,13 @@ async def test_a_passage_too_long_to_read_is_refused_or_cut(tmp_path: Path, inde
 
 async def test_an_update_published_before_the_first_look_is_followed(index: Path) -> None:
     """As by a worker that opened its index while another one wrote."""
-    app = application(index, follow_updates_s=0.05)
-    engine, service = app.state.engine, opened(settings(index=(str(index),)))
+    app = application(index)
+    engine, service = app.state.engine, opened(settings(index=index))
     puts = [Put("c", "digest", [Passage("c-0", "Elbe", "The elbe flows.")])]
     update_index(index, lambda known: [*(Unchanged(id) for id in known), *puts], lambda _: None)
     engine._first = service
     async with running(app=app) as client:
-        await until(lambda: engine.holders[engine.default].current.n_passages == 3, 20)
+        await until(lambda: engine.holder.current.n_passages == 3, 20)
         reply = await client.post("/v1/retrieve", json={"question": "elbe"}, headers=KEY)
         assert [hit["passage_id"] for hit in reply.json()["hits"]] == ["c-0"]
 
@@ -281,7 +278,7 @@ async def test_an_index_that_may_not_be_written_says_so(index: Path, monkeypatch
     async with running(app=app) as client:
         reason = "its folder is read-only for this server"
         assert (await client.get("/readyz")).json()["read_only"] == reason
-        assert (await client.get("/page.json")).json()["indexes"][0]["read_only"] == reason
+        assert (await client.get("/page.json")).json()["read_only"] == reason
         for reply in (
             await client.delete("/v1/documents/a", headers=KEY),
             await client.post("/v1/documents", files={"file": ("a.md", b"words")}, headers=KEY),

@@ -19,8 +19,7 @@ KEY = {"X-API-Key": "admin"}
 
 
 def opened(given: ServeSettings) -> Pipeline:
-    (folder,) = given.index.values()
-    return Pipeline.open(folder, retriever="bm25", reader=False)
+    return Pipeline.open(given.index, retriever="bm25", reader=False)
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +45,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def application(made: tuple[Path, Path], **values: object):
     folder, index = made
-    return create_app(settings(index=(str(index),), files=(str(folder),), **values), open_pipeline=opened)
+    return create_app(settings(index=index, files=folder, **values), open_pipeline=opened)
 
 
 async def test_indexed_files_are_served_as_what_browsers_may_show(made):
     app = application(made)
     async with running(app=app) as client:
-        assert (await client.get("/page.json")).json()["indexes"][0]["files"] is True
+        assert (await client.get("/page.json")).json()["files"] is True
         text = await client.get("/v1/files/notes.md")
         assert (text.status_code, text.text) == (200, "# Rivers\n\nThe *Danube* rises.\n")
         assert text.headers["content-type"].startswith("text/plain")

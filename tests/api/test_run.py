@@ -24,25 +24,27 @@ from tests.api.fakes import FakePipeline, empty_index, settings
 ROOT = Path(__file__).parents[2]
 BEGIN = """
 import sys, threading
+import serve.engine
 from serve.run import leave, run_server
 from tests.api.fakes import FakePipeline, settings
 class Asked(FakePipeline):
     def ask(self, questions, **limits):
         print("asked", flush=True)
         return super().ask(questions, **limits)
-version, index = 0, (sys.argv[1],)
+version, index = 0, sys.argv[1]
+serve.engine.FOLLOW_S = 1e6  # the manifest is of another index
 def opened(_):
     global version
     version += 1
     return Asked(f"v{version}", delay_s=0.5)
 """
 PROGRAM = f"""{BEGIN}
-run_server(settings(port=0, follow_updates_s=0, index=index), open_pipeline=opened)
+run_server(settings(port=0, index=index), open_pipeline=opened)
 print("ended normally")
 """
 STUCK = f"""{BEGIN}
 opened = lambda _: Asked(gate=threading.Event())
-run_server(settings(port=0, follow_updates_s=0, index=index, drain_timeout_s=3.0), open_pipeline=opened)
+run_server(settings(port=0, index=index, drain_timeout_s=3.0), open_pipeline=opened)
 leave()
 """
 OPENING = f"""{BEGIN}
@@ -171,7 +173,7 @@ def test_an_idle_server_ends_at_once(process, client):
 
 def test_an_index_that_is_not_there_is_named_before_the_server_listens(tmp_path, capsys):
     with pytest.raises(ArtifactError, match="none: no such directory"):
-        run_server(settings(port=0, index=(str(tmp_path / "none"),)))
+        run_server(settings(port=0, index=tmp_path / "none"))
     assert "listening" not in capsys.readouterr().out
 
 
@@ -186,9 +188,9 @@ def test_what_a_killed_server_left_is_deleted(tmp_path, monkeypatch):
 
 def test_a_taken_port_is_explained(tmp_path):
     with bind("127.0.0.1", 0) as taken:
-        port, index = taken.getsockname()[1], str(empty_index(tmp_path / "index"))
+        port, index = taken.getsockname()[1], empty_index(tmp_path / "index")
         with pytest.raises(ResourceError, match=rf"port {port} of '127\.0\.0\.1': Address already in use"):
-            run_server(settings(port=port, index=(index,)), open_pipeline=lambda _: FakePipeline())
+            run_server(settings(port=port, index=index), open_pipeline=lambda _: FakePipeline())
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "127.0..1", "192.0.2.1"])
@@ -198,7 +200,7 @@ def test_an_unusable_host_is_explained(host):
 
 
 def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(capsys, tmp_path):
-    index = (str(empty_index(tmp_path / "index")),)
+    index = empty_index(tmp_path / "index")
 
     def fail(_):
         raise ArtifactError("index has no manifest.json")
@@ -207,10 +209,10 @@ def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(capsy
         raise KeyError("odd")
 
     with pytest.raises(ArtifactError, match=r"no manifest\.json"):
-        run_server(settings(port=0, follow_updates_s=0, index=index), open_pipeline=fail)
+        run_server(settings(port=0, index=index), open_pipeline=fail)
     logged = capsys.readouterr().err
     assert "no manifest.json" in logged
     assert "Traceback" not in logged
     with pytest.raises(ResourceError, match=r"could not be opened \(KeyError\)"):
-        run_server(settings(port=0, follow_updates_s=0, index=index), open_pipeline=crash)
+        run_server(settings(port=0, index=index), open_pipeline=crash)
     assert "Traceback" in capsys.readouterr().err

@@ -50,13 +50,13 @@ def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
 
 
 def test_workers_serve_change_and_die_together(index: Path) -> None:
-    settings = {"api_keys": hash_api_key("admin"), "follow_updates_s": 0.2}
+    settings = {"api_keys": hash_api_key("admin")}
     with ServerProcess(index, arguments=TWO, settings=settings) as server:
         address = f"http://{server.host}:{server.port}"
 
         def loads() -> float:
             text = httpx.get(f"{address}/metrics").text
-            return float(re.search(r"index_loads_total{.*} (.*)", text)[1])  # type: ignore[index]
+            return float(re.search(r"^rag_index_loads_total (.*)$", text, re.M)[1])  # type: ignore[index]
 
         until(lambda: loads() == 2)
         sent = {"documents": [{"id": "elbe", "text": "The Elbe rises in the Giant Mountains."}]}

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1700, 1425),
+    "rag/*.py": (1690, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1450, 1300),
     "rag/cli": (1860, 1300),
@@ -26,9 +26,9 @@ CEILINGS = {
     "rag/training": (2030, 1400),
     "indexers": (4870, 4400),
     "readers": (8040, 6600),
-    "retrievers": (8520, 6600),
-    "serve": (3210, 2600),
-    "tests": (30650, 24000),
+    "retrievers": (8510, 6600),
+    "serve": (2870, 2600),
+    "tests": (30230, 24000),
 }
 
 

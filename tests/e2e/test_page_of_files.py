@@ -51,8 +51,7 @@ def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, pa
 
 
 def opened(given):
-    (folder,) = given.index.values()
-    return Pipeline.open(folder, retriever="bm25")
+    return Pipeline.open(given.index, retriever="bm25")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +67,7 @@ def corpus(tmp_path_factory):
 
 def test_a_source_is_a_link_to_its_file(driver, page_at, corpus):
     folder, index = corpus
-    app = create_app(settings(index=(str(index),), files=(str(folder),)), open_pipeline=opened)
+    app = create_app(settings(index=index, files=folder), open_pipeline=opened)
     with listening(app) as url:
         page = page_at(url)
         page.complaints()
@@ -89,7 +88,7 @@ def test_a_source_is_a_link_to_its_file(driver, page_at, corpus):
 
 def test_with_a_key_files_are_added_and_opened(driver, page_at, corpus, tmp_path):
     folder, index = corpus
-    given = settings(index=(str(index),), files=(str(folder),), api_keys=(hash_api_key("admin"),))
+    given = settings(index=index, files=folder, api_keys=(hash_api_key("admin"),))
     app = create_app(given, open_pipeline=opened)
     with listening(app) as url:
         page = page_at(url)

@@ -1,4 +1,4 @@
-"""The web page of servers with keys, feedback, several indexes, and below a path of a proxy."""
+"""The web page of servers with keys, and below a path of a proxy."""
 
 import httpx
 from starlette.applications import Starlette
@@ -6,7 +6,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rag.data.questions import read_questions
 from serve.app import create_app
 from serve.settings import hash_api_key
 from tests.api.fakes import FakePipeline, listening, settings
@@ -29,66 +28,13 @@ def test_a_server_with_keys_asks_for_one(page, driver, page_at):
 
 def test_an_index_that_may_not_be_written_takes_no_files(page_at, tmp_path, monkeypatch):
     monkeypatch.setattr("serve.engine.os.access", lambda *_: False)
-    served = settings(api_keys=(hash_api_key("admin"),), index=str(tmp_path))
+    served = settings(api_keys=(hash_api_key("admin"),), index=tmp_path)
     with listening(create_app(served, FakePipeline())) as address:
         page = page_at(address).open()
         page.until(lambda: page.is_visible("#key"))
         page.all("#key")[0].send_keys("admin")
         assert not page.all("#upload")[0].is_enabled()
         assert page.text("#upload-note") == "Files cannot be added: its folder is read-only for this server."
-
-
-def test_two_buttons_keep_a_judgement(page, driver, page_at, tmp_path):
-    from selenium.webdriver.common.keys import Keys
-
-    assert page.all(".feedback") == []
-    path = tmp_path / "feedback.jsonl"
-    with listening(create_app(settings(feedback_file=path), FakePipeline())) as address:
-        page = page_at(address).open()
-        page.until(lambda: "Answers from" in page.text("#tagline"))  # the server's settings are there
-        page.ask(QUESTION)
-        assert page.texts(".feedback button") == ["Right", "Wrong"]  # and no signs that a font may lack
-        up = page.all(".feedback button")[0]
-        assert up.get_attribute("aria-label") == "This answer is right"
-        page.shoot("judging-light")
-        up.click()
-        page.until(lambda: "judgement is kept" in page.text(".feedback"))
-        page.ask("Which word follows the letters?")
-        page.all(".feedback button")[1].click()
-        page.press("tomorrow", Keys.ENTER)
-        page.until(lambda: "judgement is kept" in page.text(".feedback"))
-        assert page.complaints() == []
-        page.ask("Who invented the telephone?")
-        assert page.all(".feedback") == []
-    right, better = read_questions(path)
-    assert (right.text, right.answers, right.gold_passage_ids) == (
-        QUESTION, ("the Black Forest",), ("danube-1",)
-    )  # fmt: skip
-    assert (better.answers, better.meta["shown_answer"]) == (("tomorrow",), "mañana")
-
-
-def test_one_of_several_indexes_is_chosen_and_kept_in_the_address(driver, page_at):
-    def open_service(one):
-        return FakePipeline(*one.index)
-
-    several = settings(index=("wiki=a", "news=b"))
-    with listening(create_app(several, open_pipeline=open_service)) as url:
-        page = page_at(url)
-        page.complaints()
-        page.open().until(lambda: page.texts("#index option") == ["wiki", "news"])
-        page.ask(QUESTION)
-        assert "index wiki" in page.text("#timings")
-        page.all("#index")[0].send_keys("news")
-        page.until(lambda: "index news" in page.text("#timings"))
-        assert driver.current_url.endswith("?q=Where%20does%20the%20Danube%20rise%3F&index=news")
-        page.shoot("two-indexes")
-        driver.back()
-        page.until(lambda: "index wiki" in page.text("#timings"))
-        page.open("/?q=a&index=news").settled()
-        assert "index news" in page.text("#timings")
-        assert page.complaints() == []
-        page.open("/?q=a&index=gone").settled()
-        assert "gone" in page.text(".error")
 
 
 def test_a_proxy_may_serve_the_page_below_a_path(driver, page_at):

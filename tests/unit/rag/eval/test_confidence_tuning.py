@@ -113,14 +113,6 @@ def test_the_reader_is_written_with_its_new_confidence(tmp_path: Path) -> None:
     assert read_json(out / "reader.json") == changed
 
 
-def test_a_wrong_answer_without_a_better_one_does_not_count_as_unanswerable() -> None:
-    """Feedback on the page: the thumb says that the answer is wrong, and not that there is none."""
-    corpus = Corpus(60, shift=1.0)
-    judged = [Question("0", "0", meta={"verdict": "wrong", "shown_answer": "blue"})] * 30
-    tuning = tune_confidence(corpus, [*corpus.questions, *judged], OLD, SETTINGS)
-    assert tuning == tune_confidence(corpus, corpus.questions, OLD, SETTINGS)
-
-
 def test_what_cannot_be_fitted_is_refused() -> None:
     corpus = Corpus(12, shift=0.0)
     with pytest.raises(ConfigError, match="never fitted"):
