@@ -99,8 +99,10 @@ class Engine:
 
     async def load(self, on_error: Callable[[Exception], object]) -> None:
         """Open the index and become ready; on failure the state is "failed", and the log has the reason."""
+        pipeline = self._first
         try:
-            pipeline = self._first or await self.in_background(self._open, self.settings)
+            if pipeline is None:
+                pipeline = await self.in_background(self._open, self.settings)
         except Exception as error:
             self.state = "failed"
             is_bug = not isinstance(error, RagError)
