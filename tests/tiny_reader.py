@@ -10,6 +10,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
+from readers.extractive.model import SpanModel
+from readers.extractive.settings import ReaderSettings
+from readers.extractive.training.finish import export_int8
+
 WORDS = [
     "the",
     "tower",
@@ -94,6 +98,16 @@ def tiny_encoder(folder: Path, seed: int = 0) -> Path:
     BertModel(tiny_config(initializer_range=0.05)).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+def tiny_reader(folder: Path, seed: int = 0) -> Path:
+    """A folder of `rag train reader` with random weights."""
+    model = SpanModel.from_encoder(tiny_encoder(folder / "encoder", seed), seed=seed)
+    export_int8(
+        folder / "reader", model, dict(model.state_dict()), tiny_tokenizer(),
+        name="tiny", settings=ReaderSettings(max_tokens=128),
+    )  # fmt: skip
+    return folder / "reader"
 
 
 def tiny_roberta(folder: Path, seed: int = 0) -> Path:

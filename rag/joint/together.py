@@ -26,7 +26,7 @@ from rag.joint.task import JointBatches, JointTask, Objective
 from rag.training.fit import FitHooks
 from rag.training.precision import part
 from rag.training.run import Method, Run, Weights, train
-from readers.generative.files import load_generator, open_network
+from readers.generative.files import load_generator
 from readers.generative.model import Seq2Seq
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
 from readers.generative.training.finish import reader_card, save_reader
@@ -176,7 +176,7 @@ def _load_generator(
     # What was trained to read passages together reads no more of them; RAG takes each by itself.
     most = config.top_k if reads["mode"] == "fid" else GeneratorSettings().max_passages
     wanted = {**stated, **reads, "no_answer": None, "max_passages": most}
-    model, tokenizer, manifest = load_generator(
-        config.generator, dropout=config.reader_dropout, train_on=device, **wanted
+    seq2seq, manifest = load_generator(
+        config.generator, device=device, trains=True, dropout=config.reader_dropout, **wanted
     )
-    return open_network(model.to(device), tokenizer, manifest.settings), manifest.settings
+    return seq2seq, manifest.settings

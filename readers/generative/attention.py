@@ -1,17 +1,19 @@
-"""The decoder's cross-attention to each passage, recorded in one pass by hooks."""
+"""The decoder's cross-attention to each passage, recorded in one pass by transformers' own interface."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from rag.core.errors import ConfigError
+from rag.runtime.cpu_training import math_attention
 from readers.generative.model import Memory, Seq2Seq
 
-_PROJECTION = re.compile(r"(.*(?:EncDecAttention|encoder_attn|crossattention\.self))\.([qk])(_proj|uery|ey)?")
+_RECORDED = "recorded"  # name of the attention while it is recorded
 
 
 def passage_attention(seq2seq: Seq2Seq, memory: Memory) -> Tensor:
@@ -32,67 +34,47 @@ def passage_attention(seq2seq: Seq2Seq, memory: Memory) -> Tensor:
         (R, P) float32, −inf where a row has fewer passages.
 
     Raises:
-        ConfigError: the model has no cross-attention, or of a kind that is not known.
+        ConfigError: the model has no cross-attention that transformers' interface computes.
 
     Source:
         Izacard & Grave 2021, "Distilling Knowledge from Reader to Retriever", section 3.1.
     """
-    if not seq2seq.crosses:
+    with _recorded(seq2seq, len(seq2seq.prefix)) as layers, torch.inference_mode():
+        seq2seq.logits(memory, seq2seq.targets([[]] * len(memory)))
+    if not layers:
         raise ConfigError(
-            f"{type(seq2seq.model).__name__} is a decoder alone and has no cross-attention to its passages",
+            f"{type(seq2seq.model).__name__} has no cross-attention to its passages that can be recorded",
             hint="use the signal likelihood",
         )
+    owner = memory.owner.clamp_min(0)
     total = torch.zeros(len(memory), max(memory.counts), device=memory.mask.device)
-    owner, forced = memory.owner.clamp_min(0), len(seq2seq.prefix)
-    with _captured(seq2seq.model) as calls, torch.inference_mode():
-        seq2seq.logits(memory, seq2seq.targets([[]] * len(memory)))
-        for attention, queries, keys in calls:
-            heads = _heads(attention)
-            q, k = _split(queries, heads), _split(keys, heads)  # (R, H, T, D), (R, H, S, D)
-            # T5 does not divide by √d; layers that do not say divide
-            scaling = float(getattr(attention, "scaling", q.shape[-1] ** -0.5))
-            scores = q[:, :, forced, None].float() @ k.float().transpose(-1, -2) * scaling  # (R, H, 1, S)
-            total.scatter_add_(1, owner, scores[:, :, 0].mean(1) * memory.mask)
+    for scores in layers:  # (R, S) each
+        total.scatter_add_(1, owner, scores * memory.mask)
     sizes = torch.zeros_like(total).scatter_add_(1, owner, memory.mask.float())  # 0 for absent passages
-    return (total / len(calls) / sizes.clamp_min(1.0)).masked_fill(sizes == 0, float("-inf"))
+    return (total / len(layers) / sizes.clamp_min(1.0)).masked_fill(sizes == 0, float("-inf"))
 
 
 @contextmanager
-def _captured(model: nn.Module) -> Iterator[list[tuple[Any, Tensor, Tensor]]]:
-    """(layer's attention, queries, keys) of every cross-attention, filled by the next forward."""
-    calls: list[tuple[Any, Tensor, Tensor]] = []
-    queries: dict[str, Tensor] = {}
-    handles = []
-    for name, module in model.named_modules():
-        if (found := _PROJECTION.fullmatch(name)) is None:
-            continue
+def _recorded(seq2seq: Seq2Seq, token: int) -> Iterator[list[Tensor]]:
+    """The scores (R, S) of a decoded token by each layer with cross-attention, filled by the next forward."""
+    layers: list[Tensor] = []
 
-        def keep(_: Any, __: Any, output: Tensor, owner: str = found[1], kind: str = found[2]) -> None:
-            if kind == "q":
-                queries[owner] = output
-            else:
-                calls.append((model.get_submodule(owner), queries[owner], output))
+    def record(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any
+    ) -> Any:
+        if not module.is_causal:
+            scores = query[:, :, token, None].float() @ key.float().transpose(-1, -2)  # (R, H, 1, S)
+            layers.append(scores[:, :, 0].mean(1) * module.scaling)
+        return math_attention(module, query, key, value, mask, **options)
 
-        handles.append(module.register_forward_hook(keep))
-    if not handles:
-        raise ConfigError(
-            f"{type(model).__name__} has no cross-attention that is known here",
-            hint="attention can be taken from T5-, BART- and BERT-like decoders; use a likelihood signal",
-        )
+    ALL_ATTENTION_FUNCTIONS.register(_RECORDED, record)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(_RECORDED, eager_mask)
+    configs = {id(m.config): m.config for m in seq2seq.model.modules() if hasattr(m, "config")}.values()
+    usual = [config._attn_implementation for config in configs]
     try:
-        yield calls
+        for config in configs:
+            config._attn_implementation = _RECORDED
+        yield layers
     finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _split(states: Tensor, heads: int) -> Tensor:
-    """(R, L, H·D) → (R, H, L, D)."""
-    return states.view(*states.shape[:-1], heads, -1).transpose(1, 2)
-
-
-def _heads(attention: Any) -> int:
-    for name in ("n_heads", "num_heads", "num_attention_heads"):
-        if hasattr(attention, name):
-            return int(getattr(attention, name))
-    raise ConfigError(f"{type(attention).__name__} does not say how many heads it has")
+        for config, name in zip(configs, usual, strict=True):
+            config._attn_implementation = name

@@ -21,7 +21,6 @@ from transformers import DynamicCache, GenerationConfig, PreTrainedModel
 
 from rag.core.errors import ConfigError
 from rag.runtime.chat import chat_frame
-from readers.generative.marginal_decoding import beam_search
 from readers.generative.model import Memory, Seq2Seq, cache_name, first_token
 
 _BODY = "Answer the question with a few words copied from the passage.\nQuestion: {question}\n{title}: {text}"
@@ -47,7 +46,6 @@ class Causal(Seq2Seq):
         ConfigError: the tokenizer names no end of a text, or the model keeps no keys and values.
     """
 
-    crosses = False
     max_rows = 32
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any, prompt_end: str) -> None:
@@ -63,7 +61,7 @@ class Causal(Seq2Seq):
             )
         self.end, self.pad = end, first_token(tokenizer.pad_token_id, end) or 0
         self.tail, self.start = tail[:-1], tail[-1]
-        self.prefix, self._most = [], None
+        self.prefix, self._most, self._silent = [], None, set[int]()
         self.blank = "" if prompt_end[-1].isspace() else " "  # between the prompt and an answer
         self._cache_name = cache_name(model)
         self._placed = "position_ids" in inspect.signature(model.forward).parameters
@@ -87,60 +85,38 @@ class Causal(Seq2Seq):
         parts = [layer.keys for layer in cache.layers] + [layer.values for layer in cache.layers]
         return torch.stack(parts).permute(1, 3, 0, 2, 4).flatten(2)
 
-    def generate(self, memory: Memory, *, answer_tokens: int, beams: int = 1) -> list[list[list[int]]]:
-        """Token ids of at most `beams` answers per row, best first, without the end token.
-
-        Args:
-            memory, answer_tokens, beams: as for `Seq2Seq.generate`.
-        """
-        zero = memory.states.new_zeros(1, dtype=torch.float32)
-        rows = [[row] for row in range(len(memory))]
-        found = beam_search(self, memory, rows, [zero] * len(rows), answer_tokens=answer_tokens, beams=beams)
-        return [[list(ids) for ids in answers] for answers in found]
-
     def logits(self, memory: Memory, labels: Tensor) -> Tensor:
         """Logits (R, T, V) for each label, float32 at least; teacher forcing, see `token_log_probs`."""
-        found = self._run(memory, self.decoder_inputs(labels), self._cache(memory))
-        return found if found.dtype == torch.float64 else found.float()
-
-    def step_cache(self, memory: Memory, rows: Sequence[int]) -> DynamicCache:
-        """Keys and values of the prompts of some rows."""
-        return self._cache(memory, rows)
-
-    def step(self, memory: Memory, rows: Sequence[int], inputs: Sequence[int], cache: Any) -> Tensor:
-        """(R, V) float32 log-probabilities of the next token."""
-        last = torch.tensor(inputs, device=self.device)[:, None]
-        chosen = Memory(memory.states[:0], memory.mask[list(rows)], memory.owner[list(rows)], ())
-        return self._run(chosen, last, cache)[:, -1].float().log_softmax(-1)
+        inputs = self.decoder_inputs(labels)
+        behind = self._behind(memory, inputs.shape[1])
+        logits = self.model(input_ids=inputs, use_cache=True, **behind).logits
+        return logits if logits.dtype == torch.float64 else logits.float()
 
     def answer_ids(self, text: str) -> list[int]:
         """Token ids of an answer, as they follow the prompt."""
         return list(self.tokenizer(self.blank + text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def _run(self, memory: Memory, inputs: Tensor, cache: DynamicCache) -> Tensor:
-        """(R, T, V) logits of tokens behind the prompts, and behind those that the cache has already."""
-        past, width = cache.get_seq_length(), memory.mask.shape[1]
-        after = torch.ones(len(inputs), past - width + inputs.shape[1], dtype=torch.long, device=self.device)
-        sizes = memory.mask.new_zeros(len(inputs), int(memory.owner.max()) + 1)  # (R, P) tokens of passages
-        sizes = sizes.scatter_add(1, memory.owner.clamp_min(0), memory.mask)
-        places = sizes.amax(1, keepdim=True) + past - width
-        places = places + torch.arange(inputs.shape[1], device=self.device)
-        return self.model(
-            input_ids=inputs, attention_mask=torch.cat([memory.mask, after], 1), use_cache=True,
-            **{self._cache_name: cache}, **({"position_ids": places} if self._placed else {}),
-        ).logits  # fmt: skip
+    def _inputs(self, memory: Memory, beams: int) -> dict[str, Any]:
+        behind = self._behind(memory, 1)
+        behind[self._cache_name].batch_repeat_interleave(beams)
+        return {"input_ids": memory.mask.new_full((len(memory), 1), self.start), **behind}
 
-    def _cache(self, memory: Memory, rows: Sequence[int] | None = None) -> DynamicCache:
-        """Memory → keys and values per layer."""
-        config = self.model.config.get_text_config()
-        states = memory.states if rows is None else memory.states[list(rows)]
+    def _behind(self, memory: Memory, tokens: int) -> dict[str, Any]:
+        """Keys and values of the prompts; mask and places of so many tokens behind each of them."""
+        cache, config = DynamicCache(), self.model.config.get_text_config()
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         layers = config.num_hidden_layers
-        split = states.unflatten(2, (2 * layers, -1, size)).permute(2, 0, 3, 1, 4)  # (2·N, R, H, S, D)
-        cache = DynamicCache()
+        split = memory.states.unflatten(2, (2 * layers, -1, size)).permute(2, 0, 3, 1, 4)  # (2·N, R, H, S, D)
         for layer in range(layers):
             cache.update(split[layer], split[layers + layer], layer)
-        return cache
+        mask = memory.mask
+        sizes = mask.new_zeros(len(mask), max(memory.counts))  # (R, P) tokens of passages
+        sizes = sizes.scatter_add(1, memory.owner.clamp_min(0), mask)
+        places = sizes.amax(1, keepdim=True) + torch.arange(tokens, device=mask.device)
+        behind = {
+            "attention_mask": torch.cat([mask, mask.new_ones(len(mask), tokens)], 1), self._cache_name: cache
+        }  # fmt: skip
+        return {**behind, "position_ids": places} if self._placed else behind
 
 
 def causal_limit(model: Any) -> int:

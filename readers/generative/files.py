@@ -11,7 +11,6 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
 from rag.runtime.backbone import attention_for, loading, set_dropout
@@ -26,17 +25,25 @@ _HINT = (
 
 
 def load_generator(
-    name_or_path: str | Path, *, dropout: float | None = None, train_on: str | None = None, **changes: Any
-) -> tuple[PreTrainedModel, Any, GeneratorManifest]:
+    name_or_path: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    trains: bool = False,
+    dropout: float | None = None,
+    **changes: Any,
+) -> tuple[Seq2Seq, GeneratorManifest]:
     """A folder of `rag train generator`, or any sequence-to-sequence or causal checkpoint with its tokenizer.
 
     Args:
         name_or_path: folder or Hugging Face name.
-        dropout, train_on: as for `load_seq2seq`.
+        device, dtype: where and in what it computes.
+        trains: whether it will be trained, by the attention that trains fastest.
+        dropout: replaces the configuration's dropout probabilities, if given.
         changes: fields of `GeneratorSettings` to replace.
 
     Returns:
-        The model, its tokenizer, and the content of its `reader.json`, or its default.
+        The network, and the content of its `reader.json`, or its default.
 
     Raises:
         ArtifactError: no such checkpoint, of another kind, cut short, or with another tokenizer.
@@ -46,25 +53,18 @@ def load_generator(
     manifest = load_manifest(GeneratorManifest, folder) if (folder / READER_FILE).exists() else None
     if manifest is not None:
         check_files(manifest, folder)
-    model, tokenizer = load_seq2seq(name_or_path, dropout=dropout, train_on=train_on)
+    model, tokenizer = _load(name_or_path, dropout, device if trains else None)
+    is_causal = not model.config.is_encoder_decoder
     if manifest is None:
         usual = GeneratorSettings().passage_tokens
-        if model.config.is_encoder_decoder:
-            fitting = min(usual, longest_row(model) or usual)
-            changes = {"passage_tokens": fitting, **changes}
-        else:
-            changes = {**causal_layout(tokenizer), **changes}
-        manifest = GeneratorManifest(name=str(name_or_path))
+        fitting = {"passage_tokens": min(usual, longest_row(model) or usual)}
+        own: dict[str, Any] = causal_layout(tokenizer) if is_causal else fitting
+        manifest = GeneratorManifest(name=str(name_or_path), settings=GeneratorSettings(**own))
     settings = with_overrides(manifest.settings, changes)
     check_rows(model, settings)
-    return model.eval(), tokenizer, manifest.model_copy(update={"settings": settings})
-
-
-def open_network(model: PreTrainedModel, tokenizer: Any, settings: GeneratorSettings) -> Seq2Seq:
-    """An encoder–decoder, or a decoder-only model behind the same interface."""
-    if model.config.is_encoder_decoder:
-        return Seq2Seq(model, tokenizer)
-    return Causal(model, tokenizer, settings.prompt_end or causal_layout(tokenizer)["prompt_end"])
+    model = model.to(device, dtype)
+    network = Causal(model, tokenizer, settings.prompt_end) if is_causal else Seq2Seq(model, tokenizer)
+    return network, manifest.model_copy(update={"settings": settings})
 
 
 def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
@@ -87,24 +87,13 @@ def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
             )
 
 
-def load_seq2seq(
-    name_or_path: str | Path, *, dropout: float | None = None, train_on: str | None = None
-) -> tuple[PreTrainedModel, Any]:
-    """The model in fp32, and its tokenizer.
-
-    Args:
-        name_or_path: folder or Hugging Face name.
-        dropout: replaces the configuration's dropout probabilities, if given.
-        train_on: device that it will be trained on; None: only inference.
-
-    Raises:
-        ArtifactError: as `load_generator`.
-    """
+def _load(name_or_path: str | Path, dropout: float | None, train_on: str | None) -> tuple[Any, Any]:
+    """The model in fp32, and its tokenizer."""
     with loading(f"{name_or_path}: no checkpoint there", hint=_HINT):
         config = AutoConfig.from_pretrained(name_or_path)
     named = (getattr(config, "architectures", None) or [""])[0]
     is_causal = not config.is_encoder_decoder and named.endswith(("ForCausalLM", "LMHeadModel"))
-    if config.model_type not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES and not is_causal:
+    if not config.is_encoder_decoder and not is_causal:
         raise ArtifactError(
             f"{name_or_path}: a {config.model_type} model, expected an encoder–decoder such as bart or t5, "
             "or a causal language model",

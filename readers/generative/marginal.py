@@ -21,8 +21,6 @@ from torch.nn.utils.rnn import pad_sequence
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import Marginal
 
-_ROWS_AT_ONCE = 64
-
 
 def answer_log_likelihood(marginal: Marginal, scores: Tensor, logp: Tensor) -> Tensor:
     """(B,) log p(y|x), differentiable in scores (the retriever) and log-probabilities (the generator).
@@ -118,15 +116,10 @@ def passage_log_likelihood(seq2seq: Seq2Seq, memory: Memory, answers: Sequence[S
     Source:
         Izacard et al. 2022, "Atlas", section 2.2 (perplexity distillation).
     """
-    apart = memory.apart()
-    owners = [b for b, count in enumerate(memory.counts) for _ in range(count)]
-    values = []
-    for begin in range(0, len(apart), _ROWS_AT_ONCE):
-        part = range(begin, min(begin + _ROWS_AT_ONCE, len(apart)))
-        labels = seq2seq.targets([answers[owners[i]] for i in part])
-        logp = seq2seq.token_log_probs(apart.rows(part), labels)
-        values.append(logp.sum(1) / (labels != -100).sum(1))
-    return _by_question(torch.cat(values).cpu(), memory.counts, float("-inf"))
+    logp, spoken, _ = read_apart(seq2seq, memory.apart(), memory.counts, answers)
+    read = torch.arange(logp.shape[1]) < torch.tensor(memory.counts)[:, None]
+    means = logp.sum(2) / spoken.sum(1, keepdim=True)
+    return means.cpu().masked_fill(~read, float("-inf"))
 
 
 def read_apart(
@@ -159,5 +152,5 @@ def read_apart(
     return _by_question(logp, counts), labels >= 0, each
 
 
-def _by_question(values: Tensor, counts: Sequence[int], absent: float = 0.0) -> Tensor:
-    return pad_sequence(list(values.split(list(counts))), batch_first=True, padding_value=absent)
+def _by_question(values: Tensor, counts: Sequence[int]) -> Tensor:
+    return pad_sequence(list(values.split(list(counts))), batch_first=True)

@@ -4,12 +4,13 @@ Hypotheses that reach the maximum length are ended there. Scores are not divided
 for the likeliest answer.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
+from transformers import LogitsProcessor
 
 from readers.generative.marginal import answer_log_likelihood, posterior
 from readers.generative.model import Memory, Seq2Seq
@@ -50,139 +51,69 @@ def decode(
     Source:
         Lewis et al. 2020, "Retrieval-Augmented Generation", section 2.5.
     """
-    counts = [len(mine) for mine in scores]
     priors = [mine.float().log_softmax(0).to(seq2seq.device) for mine in scores]
-    ends = torch.tensor([0, *counts]).cumsum(0).tolist()
-    rows = [list(range(begin, end)) for begin, end in pairwise(ends)]
-    limits = {"answer_tokens": answer_tokens, "beams": beams}
-    if marginal == "token":
-        beams_of = beam_search(seq2seq, apart, rows, priors, **limits)
-        results = [_scored(seq2seq, apart, *of) for of in zip(rows, priors, beams_of, strict=True)]
-    else:
-        every = [[row] for row in range(ends[-1])]
-        alone = beam_search(seq2seq, apart, every, [priors[0].new_zeros(1)] * len(every), **limits)
-        results = [
-            _of_own_beams([alone[row] for row in mine], prior)
-            for mine, prior in zip(rows, priors, strict=True)
-        ]
-    return [sorted(mine, key=lambda h: (-h.score, h.ids)) for mine in results]
-
-
-@dataclass(slots=True)
-class _Group:
-    """A search: passages that speak together, hypotheses that are still open and those that are whole."""
-
-    rows: list[int]
-    prior: Tensor  # (M,)
-    open: list[tuple[int, ...]] = field(default_factory=lambda: [()])
-    scores: list[float] = field(default_factory=lambda: [0.0])
-    whole: dict[tuple[int, ...], float] = field(default_factory=dict)
-
-
-@torch.inference_mode()
-def beam_search(
-    seq2seq: Seq2Seq,
-    memory: Memory,
-    groups: Sequence[Sequence[int]],
-    priors: Sequence[Tensor],
-    *,
-    answer_tokens: int,
-    beams: int,
-) -> list[dict[tuple[int, ...], float]]:
-    """For each group of passages at most `beams` answers with Σ_t log Σ_z p(z) p(y_t | z, y_<t), best first.
-
-    Args:
-        memory: one row per passage.
-        groups: rows of each group.
-        priors: (M,) log p(z) of each group's passages.
-
-    Returns:
-        Answers as token ids without start and end tokens.
-    """
-    searches = [_Group(list(rows), prior) for rows, prior in zip(groups, priors, strict=True)]
-    active = searches
-    inputs, kept = [seq2seq.start for g in active for _ in g.rows], [row for g in active for row in g.rows]
-    cache = seq2seq.step_cache(memory, kept)
-    last = len(seq2seq.prefix) + answer_tokens
-    for step in range(last + 1):
-        logp = seq2seq.step(memory, kept, inputs, cache)  # (R, V)
-        begin = 0
-        inputs, kept = [], []
-        came_from: list[int] = []
-        forced = seq2seq.prefix[step] if step < len(seq2seq.prefix) else seq2seq.end if step == last else None
-        for group in active:
-            size = len(group.rows)
-            mine = logp[begin : begin + len(group.open) * size].view(len(group.open), size, -1)
-            mixed = (group.prior[:, None] + mine).logsumexp(1)  # (n, V)
-            for parent in _advance(group, mixed, forced, seq2seq.end, beams):
-                came_from += range(begin + parent * size, begin + (parent + 1) * size)
-                kept += group.rows
-            inputs += [ids[-1] for ids in group.open for _ in range(size)]
-            begin += len(mine) * size
-        active = [group for group in active if group.open]
-        if not active:
-            break
-        if came_from != list(range(len(logp))):
-            cache.reorder_cache(torch.tensor(came_from, device=seq2seq.device))
-    skipped = len(seq2seq.prefix)
+    shared = priors if marginal == "token" else [priors[0].new_zeros(1)] * len(apart)
+    mixture = _Mixture(shared, seq2seq.end, 1 + len(seq2seq.prefix) + answer_tokens)
+    search = {"length_penalty": 0.0} if beams > 1 else {}
+    answers = seq2seq.search(
+        apart, answer_tokens=answer_tokens, beams=beams, logits_processor=[mixture], **search
+    )
+    ends = accumulate(map(len, priors), initial=0)
     return [
-        {ids[skipped:]: s for ids, s in sorted(group.whole.items(), key=lambda item: (-item[1], item[0]))}
-        for group in searches
+        _scored(seq2seq, apart, range(begin, end), prior, answers[begin:end], marginal)
+        for (begin, end), prior in zip(pairwise(ends), priors, strict=True)
     ]
 
 
-def _advance(group: _Group, mixed: Tensor, forced: int | None, end: int, beams: int) -> list[int]:
-    """Take the best continuations; returns which hypothesis each open one continues."""
-    total = torch.tensor(group.scores, device=mixed.device)[:, None] + mixed  # (n, V)
-    if forced is not None:
-        only = torch.full_like(total, float("-inf"))
-        only[:, forced] = total[:, forced]
-        total = only
-    words = total.shape[1]
-    best, places = total.flatten().topk(min(2 * beams, total.numel()))
-    parents: list[int] = []
-    opened: list[tuple[int, ...]] = []
-    scores: list[float] = []
-    for rank, (score, place) in enumerate(zip(best.tolist(), places.tolist(), strict=True)):
-        parent, token = divmod(place, words)
-        if score == float("-inf"):
-            break
-        if token == end:
-            if rank < beams:
-                group.whole[group.open[parent]] = score
-        elif len(opened) < beams:
-            parents.append(parent)
-            opened.append((*group.open[parent], token))
-            scores.append(score)
-    kept = sorted(group.whole.items(), key=lambda item: (-item[1], item[0]))[:beams]
-    group.whole = dict(kept)
-    if len(kept) == beams and opened and scores[0] <= kept[-1][1]:  # probabilities only shrink
-        parents, opened, scores = [], [], []
-    group.open, group.scores = opened, scores
-    return parents
+class _Mixture(LogitsProcessor):
+    """Gives all rows of a group the same next-token distribution, log Σ_z p(z) p(y_t | z, y_<t).
 
+    So the searches of its rows, which are as many as its passages, run alike.
 
-def _of_own_beams(beams: Sequence[dict[tuple[int, ...], float]], prior: Tensor) -> list[Hypothesis]:
-    """Each answer under the passages that found it."""
-    hypotheses = []
-    for ids in dict.fromkeys(ids for beam in beams for ids in beam):
-        known = torch.tensor([beam.get(ids, float("-inf")) for beam in beams]).to(prior)
-        joint = prior + known
-        hypotheses.append(Hypothesis(ids, float(joint.logsumexp(0)), tuple(joint.softmax(0).tolist())))
-    return hypotheses
+    Args:
+        priors: (M,) log p(z) of each group's passages.
+        end: token that alone may stand behind `longest` tokens.
+    """
+
+    def __init__(self, priors: Sequence[Tensor], end: int, longest: int) -> None:
+        self._priors, self._end, self._longest = priors, end, longest
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """(R·beams, V) log-probabilities."""
+        sizes = [len(prior) for prior in self._priors]
+        groups = scores.float().log_softmax(-1).view(sum(sizes), -1, scores.shape[-1]).split(sizes)
+        mixed = torch.cat(
+            [
+                (prior[:, None, None] + logp).logsumexp(0, keepdim=True).expand_as(logp)
+                for prior, logp in zip(self._priors, groups, strict=True)
+            ]
+        ).flatten(0, 1)
+        if input_ids.shape[1] < self._longest:
+            return mixed
+        only = torch.full_like(mixed, float("-inf"))
+        only[:, self._end] = mixed[:, self._end]
+        return only
 
 
 def _scored(
-    seq2seq: Seq2Seq, apart: Memory, rows: Sequence[int], prior: Tensor, answers: Iterable[tuple[int, ...]]
+    seq2seq: Seq2Seq,
+    apart: Memory,
+    rows: Sequence[int],
+    prior: Tensor,
+    answers: Sequence[Sequence[Sequence[int]]],
+    marginal: Marginal,
 ) -> list[Hypothesis]:
-    """Each answer of "token" under every passage, for the passages' shares in it."""
-    found = list(answers)
+    """The different answers of a question's passages, by their likelihood under those that gave them."""
+    beams = [{tuple(ids) for ids in mine} for mine in answers]
+    found = list(dict.fromkeys(tuple(ids) for mine in answers for ids in mine))
     labels = seq2seq.targets(found)  # (H, T)
-    pairs = [(number, row) for number in range(len(found)) for row in rows]
-    memory = apart.rows([row for _, row in pairs])
-    logp = seq2seq.token_log_probs(memory, labels[[number for number, _ in pairs]])
-    logp = logp.view(len(found), len(rows), -1)  # (H, K, T)
-    prior = prior.to(logp)[None].expand(len(found), -1)
-    values = answer_log_likelihood("token", prior, logp).tolist()
-    weights = posterior("token", prior, logp, labels >= 0).tolist()
-    return [Hypothesis(ids, v, tuple(w)) for ids, v, w in zip(found, values, weights, strict=True)]
+    pairs = [(n, k) for n, ids in enumerate(found) for k, mine in enumerate(beams) if ids in mine]
+    number, place = torch.tensor(pairs, device=labels.device).T
+    values = seq2seq.token_log_probs(apart.rows([rows[k] for _, k in pairs]), labels[number])
+    logp = values.new_full((len(found), len(rows), labels.shape[1]), float("-inf"))
+    logp[number, place] = values
+    scores = prior.to(logp).expand(len(found), -1)
+    likelihoods = answer_log_likelihood(marginal, scores, logp).tolist()
+    weights = posterior(marginal, scores, logp, labels >= 0).tolist()
+    hypotheses = [Hypothesis(ids, v, tuple(w)) for ids, v, w in zip(found, likelihoods, weights, strict=True)]
+    return sorted(hypotheses, key=lambda h: (-h.score, h.ids))

@@ -99,7 +99,6 @@ class Seq2Seq:
         ConfigError: the tokenizer and the configuration do not define start, end and padding tokens.
     """
 
-    crosses = True  # has cross-attention
     max_rows = 256  # passages that are encoded at a time
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any) -> None:
@@ -123,6 +122,7 @@ class Seq2Seq:
             )
         self.start, self.end, self.pad = start, end, pad
         self.prefix, self._most = _prefix(model), answer_limit(model)
+        self._silent = {pad, start, *self.prefix}
         self.model.generation_config = GenerationConfig(
             decoder_start_token_id=start,
             eos_token_id=end,
@@ -168,28 +168,32 @@ class Seq2Seq:
         ids, mask = pad(rows, self.pad)
         return ids.to(self.device), mask.to(self.device)
 
-    @torch.inference_mode()
     def generate(self, memory: Memory, *, answer_tokens: int, beams: int = 1) -> list[list[list[int]]]:
-        """Token ids of `beams` answers per row, best first, without start and end tokens and padding.
+        """Token ids of `beams` answers per row, best first, without special tokens."""
+        answers = self.search(memory, answer_tokens=answer_tokens, beams=beams)
+        return [[[token for token in ids if token not in self._silent] for ids in mine] for mine in answers]
 
-        Decoded by transformers' `generate` from the encoder states: greedily, or by beam search.
+    @torch.inference_mode()
+    def search(
+        self, memory: Memory, *, answer_tokens: int, beams: int, **search: Any
+    ) -> list[list[list[int]]]:
+        """Token ids of `beams` answers per row, best first, without start and end tokens.
+
+        Args:
+            search: further arguments of transformers' `generate`, which decodes greedily, or by beam search.
         """
-        found = self.model.generate(
-            encoder_outputs=BaseModelOutput(last_hidden_state=memory.states),
-            attention_mask=memory.mask,
-            **{cache_name(self.model): _BeamCache(DynamicCache(), DynamicCache())},
-            max_new_tokens=len(self.prefix) + answer_tokens + 1,
-            num_beams=beams,
-            num_return_sequences=beams,
-        )
-        answers = [self._bare(row, answer_tokens) for row in found.tolist()]
+        rows = self.model.generate(
+            **self._inputs(memory, beams), num_beams=beams, num_return_sequences=beams,
+            max_new_tokens=len(self.prefix) + answer_tokens + 1, **search,
+        )  # fmt: skip
+        begin = 1 + len(self.prefix)
+        answers = [row[begin : [*row, self.end].index(self.end, 1)][:answer_tokens] for row in rows.tolist()]
         return [answers[b * beams : (b + 1) * beams] for b in range(len(memory))]
 
-    def _bare(self, row: list[int], answer_tokens: int) -> list[int]:
-        body = row[1:][: len(self.prefix) + answer_tokens]
-        if self.end in body:
-            body = body[: body.index(self.end)]
-        return [token for token in body if token not in (self.pad, self.start, *self.prefix)]
+    def _inputs(self, memory: Memory, beams: int) -> dict[str, Any]:
+        """What `generate` of the model starts from."""
+        cache = _BeamCache(DynamicCache(), DynamicCache())
+        return {**_encoded(memory), cache_name(self.model): cache}
 
     def targets(self, answers: Sequence[Sequence[int]]) -> Tensor:
         """(R, T) labels: each answer with its start and end tokens; −100 at padding."""
@@ -214,35 +218,9 @@ class Seq2Seq:
 
     def logits(self, memory: Memory, labels: Tensor) -> Tensor:
         """Logits (R, T, V) for each label, float32 at least; teacher forcing, see `token_log_probs`."""
-        found = self.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=memory.states),
-            attention_mask=memory.mask,
-            decoder_input_ids=self.decoder_inputs(labels),
-            use_cache=False,
-        ).logits
-        return found if found.dtype == torch.float64 else found.float()
-
-    def step_cache(self, memory: Memory, rows: Sequence[int]) -> Any:
-        """The cache with which `step` begins answers from some rows."""
-        return EncoderDecoderCache(DynamicCache(), DynamicCache())
-
-    def step(self, memory: Memory, rows: Sequence[int], inputs: Sequence[int], cache: Any) -> Tensor:
-        """(R, V) float32 log-probabilities of the next token.
-
-        Args:
-            memory: all rows, with the width of their keys in the cache.
-            rows: the row that each of R answers reads; rows may repeat.
-            inputs: the last token of each answer.
-            cache: from `step_cache`, in the order of `rows`.
-        """
-        chosen = list(rows)
-        found = self.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=memory.states[chosen]),
-            attention_mask=memory.mask[chosen],
-            decoder_input_ids=torch.tensor(inputs, device=self.device)[:, None],
-            use_cache=True, **{cache_name(self.model): cache},
-        )  # fmt: skip
-        return found.logits[:, -1].float().log_softmax(-1)
+        inputs = self.decoder_inputs(labels)
+        logits = self.model(**_encoded(memory), decoder_input_ids=inputs, use_cache=False).logits
+        return logits if logits.dtype == torch.float64 else logits.float()
 
     def words(self, ids: Sequence[int]) -> str:
         """The text of an answer."""
@@ -251,6 +229,12 @@ class Seq2Seq:
     def answer_ids(self, text: str) -> list[int]:
         """Token ids of an answer, without special tokens, truncated to the decoder's positions."""
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])[: self._most]
+
+
+def _encoded(memory: Memory) -> dict[str, Any]:
+    return {
+        "encoder_outputs": BaseModelOutput(last_hidden_state=memory.states), "attention_mask": memory.mask,
+    }  # fmt: skip
 
 
 def cache_name(model: Any) -> str:

@@ -16,7 +16,7 @@ from rag.core.types import AnswerSet, Passage
 from rag.data.text import normalize_answer
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.confidence import confidences
-from readers.generative.files import load_generator, open_network
+from readers.generative.files import load_generator
 from readers.generative.marginal import answer_log_likelihood, read_apart
 from readers.generative.marginal_decoding import decode
 from readers.generative.model import Memory, Seq2Seq
@@ -72,10 +72,9 @@ class GenerativeReader:
             precision: "fp32", "bf16", or "auto" for the faster of the two on this machine.
             changes: fields of `GeneratorSettings` to replace.
         """
-        model, tokenizer, loaded = load_generator(name_or_path, **changes)
         where = resolve_device(device)
-        model = model.to(where, resolve_precision(precision, where))
-        network = open_network(model, tokenizer, loaded.settings)
+        dtype = resolve_precision(precision, where)
+        network, loaded = load_generator(name_or_path, device=where, dtype=dtype, **changes)
         return cls(network, loaded.settings, loaded.calibration, name=loaded.name)
 
     def read(

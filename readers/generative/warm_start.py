@@ -1,14 +1,15 @@
-"""Make a generator from an encoder: both sides get its layers, and the decoder may start as a pointer."""
+"""Make a generator from an extractive reader: both sides get its layers, the decoder starts as a pointer."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import BartConfig, BartForConditionalGeneration, PreTrainedModel
+from transformers import BartConfig, BartForConditionalGeneration
 
 from rag.core.errors import ArtifactError, ConfigError
-from readers.extractive.files import check_tokenizer
+from rag.runtime.backbone import attention_for
+from readers.extractive.model import SpanModel
 from readers.generative.model import Seq2Seq
 
 _ATTENTION = {
@@ -26,23 +27,36 @@ _KEPT = 0.3  # share of the other keys that stays
 
 
 def warm_start(
-    encoder: Any, tokenizer: Any, *, decoder_layers: int | None = None, dropout: float = 0.1
-) -> PreTrainedModel:
-    """A BART whose encoder computes what `encoder` does, and whose decoder starts from the same layers.
+    reader: SpanModel,
+    tokenizer: Any,
+    rows: Sequence[Sequence[int]],
+    *,
+    decoder_layers: int | None = None,
+    dropout: float = 0.1,
+    device: str = "cpu",
+) -> Seq2Seq:
+    r"""A BART whose encoder is that of `reader`, and whose decoder copies from where its answers start.
 
     BART's layers are BERT's: attention, residual and norm, feed-forward, residual and norm. So the encoder's
     weights move over as they are; its first token type is added to the positions. Each decoder layer takes
     the self-attention of an encoder layer twice, as its own and as its cross-attention. Word embeddings are
-    shared by both sides and the output.
+    shared by both sides and the output. In the last decoder layer's cross-attention every head's key becomes
+    the logit of "the answer starts here", every query is constant, and the values become
+
+        W = argmin_W Σ_j ‖W·h_j − (e_j − ē)‖² + λ‖W‖²
+
+    of the encoder states h_j, in closed form: the map from a state to the embedding e_j of its word (minus
+    the mean embedding ē). The layer's feed-forward part starts at zero. Everything is trained afterwards.
 
     Args:
-        encoder: a BERT-like model, without its pooler.
-        tokenizer: of `encoder`; [CLS] begins an answer and [SEP] ends it.
+        tokenizer: of `reader`; [CLS] begins an answer and [SEP] ends it.
+        rows: token ids of some thousand tokens, in the layout of training, from which W is computed.
         decoder_layers: evenly spaced layers of the encoder, the last among them; None takes all.
         dropout: dropout of hidden states and attention in training.
+        device: on which it will be trained.
 
     Raises:
-        ArtifactError: the encoder is not BERT-like, or the tokenizer does not belong to it.
+        ArtifactError: the encoder is not BERT's, or too few tokens to compute W.
         ConfigError: more decoder layers than the encoder has.
 
     Source:
@@ -52,16 +66,14 @@ def warm_start(
         There the cross-attention starts at random; here it starts from self-attention, which finds similar
         tokens from the beginning. Layer norms add 1e-5 to the variance where BERT adds 1e-12.
     """
-    source = encoder.config
+    source = reader.encoder.config
     if source.model_type != "bert":
         raise ArtifactError(
             f"a {source.model_type} encoder cannot be warm-started from, expected a bert one",
-            hint="name a BERT-like encoder, or a sequence-to-sequence checkpoint as model",
+            hint="name a BERT-like reader, or a sequence-to-sequence checkpoint as model",
         )
-    check_tokenizer("the encoder", tokenizer, source)
-    layers = source.num_hidden_layers
-    count = layers if decoder_layers is None else decoder_layers
-    if not 1 <= count <= layers:
+    layers, count = source.num_hidden_layers, decoder_layers or source.num_hidden_layers
+    if count > layers:
         raise ConfigError(f"decoder_layers is {count}, expected 1 to {layers}, the encoder's layers")
     config = BartConfig(
         vocab_size=source.vocab_size,
@@ -83,76 +95,55 @@ def warm_start(
         forced_eos_token_id=None,
         tie_word_embeddings=True,
     )
-    model = BartForConditionalGeneration(config)
-    with torch.no_grad():
-        state = _renamed(encoder.state_dict(), layers, count)
-        missing, unexpected = model.load_state_dict(state, strict=False)
-    left = [name for name in missing if not name.endswith(("embed_tokens.weight", "lm_head.weight"))]
-    if set(left) - {"final_logits_bias"} or unexpected:
-        raise ArtifactError(f"the encoder lacks weights: {sorted(left)[:3]}, or has others: {unexpected[:3]}")
-    generation: Any = model.generation_config  # greedy and beams as they are asked for, no forced tokens
-    generation.forced_eos_token_id = generation.forced_bos_token_id = None
-    return model
+    model = BartForConditionalGeneration(config).eval()
+    model.load_state_dict(_renamed(reader.encoder.state_dict(), layers, count))
+    if (attention := attention_for(config, device)) is not None:
+        model.set_attn_implementation(attention)
+    seq2seq = Seq2Seq(model, tokenizer)
+    _point(seq2seq, reader.qa_outputs.weight[0], rows)
+    return seq2seq
 
 
-def _renamed(bert: dict[str, torch.Tensor], layers: int, decoder_layers: int) -> dict[str, torch.Tensor]:
+def _renamed(bert: dict[str, Tensor], layers: int, decoder_layers: int) -> dict[str, Tensor]:
     words, places = bert["embeddings.word_embeddings.weight"], bert["embeddings.position_embeddings.weight"]
     positions = places + bert["embeddings.token_type_embeddings.weight"][0]
     positions = torch.cat([positions.new_zeros(2, positions.shape[1]), positions])  # BART's begin at row 2
-    state = {"model.shared.weight": words, "final_logits_bias": words.new_zeros(1, len(words))}
+    shared = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
+    state = {f"{name}.weight": words for name in shared}
+    state["final_logits_bias"] = words.new_zeros(1, len(words))
     chosen = [(number + 1) * layers // decoder_layers - 1 for number in range(decoder_layers)]
     for side, sources in (("encoder", list(range(layers))), ("decoder", chosen)):
         state[f"model.{side}.embed_positions.weight"] = positions
         for kind in ("weight", "bias"):
-            norm = bert[f"embeddings.LayerNorm.{kind}"]
-            state[f"model.{side}.layernorm_embedding.{kind}"] = norm
+            state[f"model.{side}.layernorm_embedding.{kind}"] = bert[f"embeddings.LayerNorm.{kind}"]
             for number, origin in enumerate(sources):
                 old, new = f"encoder.layer.{origin}.", f"model.{side}.layers.{number}."
-                for attention in ("self_attn", "encoder_attn")[: 1 if side == "encoder" else 2]:
-                    for part, name in _ATTENTION.items():
-                        state[f"{new}{attention}.{part}.{kind}"] = bert[f"{old}attention.{name}.{kind}"]
-                    state[f"{new}{attention}_layer_norm.{kind}"] = bert[
-                        f"{old}attention.output.LayerNorm.{kind}"
-                    ]
-                for part, name in _REST.items():
-                    state[f"{new}{part}.{kind}"] = bert[f"{old}{name}.{kind}"]
+                for name in ("self_attn", "encoder_attn")[: 1 if side == "encoder" else 2]:
+                    for part, earlier in _ATTENTION.items():
+                        state[f"{new}{name}.{part}.{kind}"] = bert[f"{old}attention.{earlier}.{kind}"]
+                    norm = bert[f"{old}attention.output.LayerNorm.{kind}"]
+                    state[f"{new}{name}_layer_norm.{kind}"] = norm
+                for part, earlier in _REST.items():
+                    state[f"{new}{part}.{kind}"] = bert[f"{old}{earlier}.{kind}"]
     return state
 
 
 @torch.no_grad()
-def start_as_pointer(seq2seq: Seq2Seq, start: Tensor, rows: Sequence[Sequence[int]]) -> None:
-    r"""Set the last decoder layer so that its cross-attention points and copies, before any training.
-
-    Every head's key becomes the logit of "the answer starts here", every query is constant, and the values
-    become
-
-        W = argmin_W Σ_j ‖W·h_j − (e_j − ē)‖² + λ‖W‖²
-
-    of the encoder states h_j, in closed form: the map from a state to the embedding e_j of its word (minus
-    the mean embedding ē). The layer's feed-forward part starts at zero. Everything is trained afterwards.
-
-    Args:
-        seq2seq: a BART that was warm-started from the encoder of an extractive reader.
-        start: (D,) weights of that reader's start logit.
-        rows: token ids of some thousand tokens, in the layout of training.
-
-    Raises:
-        ArtifactError: too few tokens to fit W.
-    """
-    model: Any = seq2seq.model
-    words = model.get_input_embeddings().weight.float()  # (V, D)
+def _point(seq2seq: Seq2Seq, start: Tensor, rows: Sequence[Sequence[int]]) -> None:
+    """Set the last decoder layer so that it copies from where the start logit, weights (D,), is high."""
+    words = seq2seq.model.get_input_embeddings().weight.float()  # (V, D)
     size = words.shape[1]
-    ids = torch.tensor([token for row in rows for token in row], device=words.device)
+    ids = torch.tensor([token for row in rows for token in row])
     if len(ids) < 4 * size:
         raise ArtifactError(f"{len(ids)} tokens are too few to start from, expected at least {4 * size}")
     memory = seq2seq.encode([[row] for row in rows])
     states = memory.states[memory.mask.bool()].double()  # (T, D), in the order of `ids`
-    wanted = (words - words.mean(0))[ids].double()
+    targets = (words - words.mean(0))[ids].double()
     squares = states.T @ states + _RIDGE * len(states) * torch.eye(size, dtype=torch.float64)
-    handed = torch.linalg.solve(squares, states.T @ wanted)  # (D, D), from the right
+    handed = torch.linalg.solve(squares, states.T @ targets)  # (D, D), from the right
     handed *= _LOUDNESS / (states @ handed).norm(dim=1).mean()
 
-    layer = model.model.decoder.layers[-1]
+    layer = seq2seq.model.model.decoder.layers[-1]
     attention = layer.encoder_attn
     attention.v_proj.weight.copy_(torch.eye(size))
     attention.out_proj.weight.copy_(handed.T)

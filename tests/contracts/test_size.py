@@ -25,10 +25,10 @@ CEILINGS = {
     "rag/scale": (600, 450),
     "rag/training": (2030, 1400),
     "indexers": (4870, 4400),
-    "readers": (8040, 6600),
+    "readers": (7810, 6600),
     "retrievers": (8510, 6600),
     "serve": (2870, 2600),
-    "tests": (30230, 24000),
+    "tests": (30190, 24000),
 }
 
 

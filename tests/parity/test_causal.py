@@ -13,7 +13,7 @@ from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.joint.losses import fused_loss, rag_loss
 from readers.generative.causal import Causal
-from readers.generative.files import load_generator, open_network
+from readers.generative.files import load_generator
 from readers.generative.marginal import passage_log_likelihood
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings, Marginal, encode_rows
@@ -127,17 +127,17 @@ def test_gradients_flow_through_the_cache(network: Causal) -> None:
 
 def test_a_folder_reads_with_evidence_and_says_what_does_not_fit(tmp_path: Path) -> None:
     folder = causal_folder(tmp_path / "model")
-    model, tokenizer, said = load_generator(folder, passage_tokens=120, answer_tokens=8)
-    assert said.settings.mode == "fid"
-    assert said.settings.prompt_end == END
-    reader = GenerativeReader(open_network(model, tokenizer, said.settings), said.settings)
+    network, manifest = load_generator(folder, passage_tokens=120, answer_tokens=8)
+    assert manifest.settings.mode == "fid"
+    assert manifest.settings.prompt_end == END
+    reader = GenerativeReader(network, manifest.settings)
     [result] = reader.read([QUESTION], [PASSAGES], [[3.0, 2.0, 1.0]])
     assert result.answers
     assert all(math.isfinite(answer.score) for answer in result.answers)
     with pytest.raises(ConfigError, match="the model reads 512 tokens, expected 616"):
         load_generator(folder, passage_tokens=550)
     plain_folder = causal_folder(tmp_path / "plain", chat=False)
-    assert load_generator(plain_folder)[2].settings.prompt_end == "\nAnswer:"
+    assert load_generator(plain_folder)[1].settings.prompt_end == "\nAnswer:"
 
 
 def test_rag_and_emdr2_over_prompts_equal_the_sums_written_out(network: Causal) -> None:

@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from rag.config import Config
 from rag.training.config import Rate, TrainConfig
-from readers.generative.settings import FID_TEMPLATE
 
 
 class GeneratorStage(Config):
@@ -42,14 +41,13 @@ class GeneratorTrainConfig(TrainConfig):
             first.
         validation_file: held-out questions with passages; None holds out `validation_questions` of the
             training questions.
-        model: sequence-to-sequence or causal checkpoint to start from; None warm-starts one from `encoder`.
-        encoder: BERT-like encoder, or a folder of `rag train reader`; None is the embedded one. "shipped" is
-            the encoder of the reader that ships.
-        decoder_layers: number of decoder layers of a warm-started model; None means as many as the encoder's.
-        pointer: initialise the decoder to copy from where the extractive reader predicts the answer;
-            only for encoders of extractive readers.
+        model: sequence-to-sequence or causal checkpoint to start from; None makes one from `encoder`
+            (`readers.generative.warm_start`).
+        encoder: folder of `rag train reader`; None and "shipped" are the reader that ships.
+        decoder_layers: number of decoder layers of a generator made from a reader; None: as many as its.
         dropout: dropout rate; None keeps the model's.
-        template: format of an input, with {question}, {title} and {text} as placeholders.
+        template: format of an input, with {question}, {title} and {text} as placeholders; None: the model's
+            own, see `GeneratorSettings`.
         question_tokens, answer_tokens: maximum lengths of question and answer.
         beams: number of beams of the finished reader.
         no_answer: target text where the passages have no answer; None does not train on such questions.
@@ -75,10 +73,9 @@ class GeneratorTrainConfig(TrainConfig):
     model: str | None = None
     encoder: str | None = None
     decoder_layers: int | None = Field(default=None, ge=1)
-    pointer: bool = False
     dropout: float = Field(default=0.1, ge=0, lt=1)
     name: str = "generator"
-    template: str = FID_TEMPLATE
+    template: str | None = None
     question_tokens: int = Field(default=64, ge=4)
     answer_tokens: int = Field(default=50, ge=1)
     beams: int = Field(default=1, ge=1)
@@ -102,10 +99,8 @@ class GeneratorTrainConfig(TrainConfig):
             raise ValueError(
                 'no_answer is not given: what should be said without one, for example "no answer"?'
             )
-        if self.model is not None and (self.encoder is not None or self.decoder_layers or self.pointer):
-            raise ValueError(
-                "model is a whole checkpoint: encoder, decoder_layers and pointer are for a warm start"
-            )
+        if self.model is not None and (self.encoder is not None or self.decoder_layers):
+            raise ValueError("model is a whole checkpoint: encoder and decoder_layers are for a warm start")
         if self.lora and (self.model is None or self.frozen):
             raise ValueError(
                 "lora adapts a checkpoint whose weights all stay: give model, and leave frozen out"

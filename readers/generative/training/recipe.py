@@ -6,35 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModel, AutoTokenizer
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.optional import require
+from rag.data.examples import Example
 from rag.data.selection import hold_out
-from rag.runtime.backbone import attention_for, loading
-from rag.runtime.model_files import embedded_encoder_dir
-from rag.runtime.seeds import seed_everything
 from rag.training.distributed import World
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, Weights, train
 from readers.extractive.files import load_span_model
-from readers.generative.causal import Causal, causal_layout
-from readers.generative.files import check_rows, load_seq2seq
+from readers.generative.files import check_rows, load_generator
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
-from readers.generative.settings import FID_TEMPLATE, GeneratorManifest, GeneratorSettings, encode_rows
+from readers.generative.settings import GeneratorManifest, GeneratorSettings, encode_rows
 from readers.generative.training.batches import GeneratorBatch, GeneratorBatches
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.data import merged_examples
-from readers.generative.training.finish import (
-    reader_card,
-    reading_scores,
-    save_reader,
-    set_weights,
-)
-from readers.generative.warm_start import start_as_pointer, warm_start
+from readers.generative.training.finish import reader_card, reading_scores, save_reader, set_weights
+from readers.generative.warm_start import warm_start
 
-_SEEN = 128  # questions whose passages a pointer starts from
+_SEEN = 128  # questions from whose passages a generator is made
 _WATCHED = 200  # held-out questions that a validation while training reads
 
 
@@ -48,7 +39,7 @@ def train_generator(config: GeneratorTrainConfig) -> Path:
         The folder of the finished reader, `config.out / "reader"`.
 
     Raises:
-        ArtifactError: the model or encoder to start from is wrong.
+        ArtifactError, ConfigError: the model or reader to start from is wrong.
     """
     return train(config, partial(_method, config), "reader")
 
@@ -68,27 +59,19 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     held_out = held_out if given is None else held_out[: config.validation_questions]
 
     # model
-    seq2seq, span_head, layout = _start(config, run.device)
-    settings = GeneratorSettings(
-        **layout,
-        passage_tokens=max(stage.passage_tokens for stage in config.stages),
-        question_tokens=config.question_tokens,
-        answer_tokens=config.answer_tokens,
-        max_passages=max(config.validation_passages or 0, *(stage.passages for stage in config.stages)),
-        no_answer=config.no_answer,
-        batch_tokens=config.batch_tokens,
-    )
-    check_rows(seq2seq.model, settings)
+    layout: dict[str, Any] = {
+        "mode": "fid",
+        "beams": 1,
+        "passage_tokens": max(stage.passage_tokens for stage in config.stages),
+        "question_tokens": config.question_tokens,
+        "answer_tokens": config.answer_tokens,
+        "max_passages": max(config.validation_passages or 0, *(stage.passages for stage in config.stages)),
+        "no_answer": config.no_answer,
+        "batch_tokens": config.batch_tokens,
+        **({} if config.template is None else {"template": config.template}),
+    }
+    seq2seq, settings = _start(config, layout, examples, run.device)
     batches = GeneratorBatches(config, settings, seq2seq, examples)
-    if config.pointer:
-        if span_head is None:
-            raise ConfigError(
-                f"{config.encoder} is no extractive reader, whose span head a pointer starts from",
-                hint='name a folder of `rag train reader`, or "shipped"; or switch pointer off',
-            )
-        seen = [(e.question, e.passages[:1]) for e in examples[:_SEEN]]
-        rows = encode_rows(seq2seq.tokenizer, settings, [q for q, _ in seen], [p for _, p in seen])
-        start_as_pointer(seq2seq, span_head.weight[0], [row for [row] in rows])
     model = seq2seq.model.to(run.device)
     _freeze(model, config.frozen)
     merge = _adapt(model, config.lora) if config.lora else None
@@ -143,31 +126,34 @@ def batch_loss(seq2seq: Seq2Seq, batch: GeneratorBatch, batch_tokens: int, world
 
 
 def _start(
-    config: GeneratorTrainConfig, device: str
-) -> tuple[Seq2Seq, torch.nn.Linear | None, dict[str, Any]]:
-    """The model to train: a checkpoint, or one that is warm-started from an encoder, with its span head.
-
-    And the layout of its rows: that of a causal model's chat, where the configuration gives none of its own.
-    """
-    head, layout = None, {"template": config.template}
+    config: GeneratorTrainConfig, layout: dict[str, Any], examples: Sequence[Example], device: str
+) -> tuple[Seq2Seq, GeneratorSettings]:
+    """The network to train, a checkpoint or one that is made from an extractive reader, and its settings."""
     if config.model is not None:
-        model, tokenizer = load_seq2seq(config.model, dropout=config.dropout, train_on=device)
-        if not model.config.is_encoder_decoder:
-            if config.checkpoint_layers:
-                raise ConfigError(
-                    "checkpoint_layers is on, and a causal model keeps the keys and values of its prompts",
-                    hint="switch it off; lora and a smaller batch_size save memory",
-                )
-            own = causal_layout(tokenizer)
-            layout = {**own, **(layout if config.template != FID_TEMPLATE else {})}
-            return Causal(model, tokenizer, own["prompt_end"]), None, layout
-    else:
-        encoder, tokenizer, head = _encoder(config.encoder)
-        seed_everything(config.seed)
-        model = warm_start(encoder, tokenizer, decoder_layers=config.decoder_layers, dropout=config.dropout)
-        if (attention := attention_for(model.config, device)) is not None:
-            model.set_attn_implementation(attention)
-    return Seq2Seq(model, tokenizer), head, layout
+        seq2seq, manifest = load_generator(
+            config.model, device=device, trains=True, dropout=config.dropout, **layout
+        )
+        if config.checkpoint_layers and not seq2seq.model.config.is_encoder_decoder:
+            raise ConfigError(
+                "checkpoint_layers is on, and a causal model keeps the keys and values of its prompts",
+                hint="switch it off; lora and a smaller batch_size save memory",
+            )
+        return seq2seq, manifest.settings
+    source = config.encoder or "shipped"
+    if (loaded := load_span_model(source)) is None:
+        raise ConfigError(
+            f"{source} is no extractive reader, from which a generator is made",
+            hint='name a folder of `rag train reader` or "shipped", or a checkpoint with --from',
+        )
+    (reader, tokenizer), settings = loaded, GeneratorSettings(**layout)
+    seen = examples[:_SEEN]
+    rows = encode_rows(tokenizer, settings, [e.question for e in seen], [e.passages[:1] for e in seen])
+    seq2seq = warm_start(
+        reader, tokenizer, [row for [row] in rows],
+        decoder_layers=config.decoder_layers, dropout=config.dropout, device=device,
+    )  # fmt: skip
+    check_rows(seq2seq.model, settings)
+    return seq2seq, settings
 
 
 def _adapt(model: Any, rank: int) -> Callable[[], dict[str, torch.Tensor]]:
@@ -196,15 +182,3 @@ def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:
             )
         for parameter in found:
             parameter.requires_grad_(False)
-
-
-def _encoder(source: str | None) -> tuple[Any, Any, torch.nn.Linear | None]:
-    """A BERT-like encoder, its tokenizer, and the span head if it is that of an extractive reader."""
-    if (found := load_span_model(source)) is not None:
-        model, tokenizer = found
-        return model.encoder, tokenizer, model.qa_outputs
-    folder = source or str(embedded_encoder_dir())
-    with loading(f"{folder}: no encoder there", hint="name a BERT-like encoder's folder"):
-        encoder = AutoModel.from_pretrained(folder, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-    return encoder, tokenizer, None

@@ -6,14 +6,10 @@ from pathlib import Path
 import pytest
 
 from rag.core.errors import ArtifactError
-from readers.extractive.model import SpanModel
-from readers.extractive.settings import ReaderSettings
-from readers.extractive.training.finish import export_int8
 from readers.generative.settings import GeneratorManifest, GeneratorSettings
-from readers.manifest import Calibration
 from readers.open import open_reader
 from tests.tiny_generator import tiny_generator
-from tests.tiny_reader import tiny_encoder, tiny_tokenizer
+from tests.tiny_reader import tiny_reader
 
 KINDS = ("extractive", "generative")
 
@@ -43,12 +39,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         tiny_generator(folder)
         GeneratorManifest(name="tiny", settings=GeneratorSettings(passage_tokens=60)).save(folder)
         return folder
-    model = SpanModel.from_encoder(tiny_encoder(folder / "encoder"), seed=1)
-    export_int8(
-        folder / "reader", model, dict(model.state_dict()), tiny_tokenizer(),
-        name="tiny", settings=ReaderSettings(max_tokens=128), calibration=Calibration(),
-    )  # fmt: skip
-    return folder / "reader"
+    return tiny_reader(folder)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

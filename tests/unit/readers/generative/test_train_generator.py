@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, BertModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from rag.cli.main import app
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
-from rag.runtime.cpu_training import register_math_attention
 from rag.training.distributed import World
+from readers.extractive.model import SpanModel
 from readers.generative.model import Seq2Seq
 from readers.generative.training.batches import GeneratorBatch
 from readers.generative.training.config import GeneratorStage, GeneratorTrainConfig
@@ -24,7 +24,7 @@ from readers.generative.training.recipe import batch_loss, train_generator
 from readers.generative.warm_start import warm_start
 from readers.open import open_reader
 from tests.tiny_generator import KINDS, tiny_generator, tiny_seq2seq
-from tests.tiny_reader import WORDS, tiny_encoder, tiny_tokenizer
+from tests.tiny_reader import WORDS, tiny_encoder, tiny_reader, tiny_tokenizer
 
 
 def tiny_task(path: Path, questions: int, seed: int, first: int = 0) -> Path:
@@ -52,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]
     values: dict[str, Any] = {
         "train_files": [tiny_task(folder / "train.json", 600, 0)],
         "validation_file": tiny_task(folder / "dev.json", 60, 1, first=600),
-        "out": folder / "out", "encoder": str(tiny_encoder(folder / "encoder")), "decoder_layers": 1,
+        "out": folder / "out", "encoder": str(tiny_reader(folder)), "decoder_layers": 1,
         "template": "{question} [SEP] {text}", "answer_tokens": 4, "beams": 2, "no_answer": "city",
         "stages": [
             {"steps": 250, "batch_size": 32, "passages": 3, "passage_tokens": 24, "no_answer_fraction": 0.2},
@@ -132,24 +132,29 @@ def test_processes_share_a_batch_exactly() -> None:
     assert sum(shares) == pytest.approx(whole, rel=1e-5)
 
 
-def test_a_warm_start_computes_what_the_encoder_computes(tmp_path: Path) -> None:
-    folder = tiny_encoder(tmp_path)
-    encoder, tokenizer = BertModel.from_pretrained(folder).eval(), tiny_tokenizer()
-    model = warm_start(encoder, tokenizer, decoder_layers=1).eval()
-    rows = tokenizer(["the tower is near", "river"], return_tensors="pt", padding=True)
-    mask = rows["attention_mask"]
-    with torch.no_grad():
-        expected = encoder(input_ids=rows["input_ids"], attention_mask=mask)[0]
-        for attention in ("sdpa", register_math_attention()):
-            model.set_attn_implementation(attention)
-            found = model.get_encoder()(input_ids=rows["input_ids"], attention_mask=mask)[0]
-            assert torch.allclose(found[mask.bool()], expected[mask.bool()], atol=1e-3)
-    layer, last = model.model.decoder.layers[0], encoder.encoder.layer[1].attention.self
-    assert torch.equal(layer.encoder_attn.q_proj.weight, last.query.weight)
-    assert torch.equal(layer.self_attn.k_proj.weight, last.key.weight)
-    assert model.lm_head.weight is model.model.shared.weight
+def test_a_generator_made_from_a_reader_computes_what_it_does_and_says_what_it_points_at(
+    tmp_path: Path,
+) -> None:
+    tokenizer, draw = tiny_tokenizer(), torch.Generator().manual_seed(0)
+    reader = SpanModel.from_encoder(tiny_encoder(tmp_path)).eval()
+    reader.qa_outputs.weight.data[0] = start = 3.0 * torch.randn(32, generator=draw)
+    rows = torch.randint(5, len(tokenizer), (60, 12), generator=draw).tolist()
+    with pytest.raises(ArtifactError, match="too few"):
+        warm_start(reader, tokenizer, rows[:1])
     with pytest.raises(ConfigError, match="decoder_layers is 3, expected 1 to 2"):
-        warm_start(encoder, tokenizer, decoder_layers=3)
+        warm_start(reader, tokenizer, rows, decoder_layers=3)
+    made = warm_start(reader, tokenizer, rows, decoder_layers=1)
+    with torch.no_grad():
+        memory = made.encode([[row] for row in rows])
+        expected = reader.encoder(torch.tensor(rows))[0]
+        logits = made.logits(memory, made.targets([[]] * len(rows)))
+    assert torch.allclose(memory.states, expected, atol=1e-3)
+    pointed = [row[place] for row, place in zip(rows, (expected @ start).argmax(1).tolist(), strict=True)]
+    right = sum(map(int.__eq__, logits[:, 0].argmax(1).tolist(), pointed))
+    assert right / len(rows) >= 0.8
+    layer, last = made.model.model.decoder.layers[0], reader.encoder.encoder.layer[1].attention.self
+    assert torch.equal(layer.self_attn.k_proj.weight, last.key.weight)
+    assert made.model.lm_head.weight is made.model.model.shared.weight
 
 
 def test_files_of_all_kinds_become_examples(tmp_path: Path) -> None:
@@ -209,14 +214,12 @@ def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], 
         train(train_files=[tmp_path / "absent.json"])
     with pytest.raises(DataError, match="all questions of the training files are in"):
         train(validation_file=values["train_files"][0])
-    with pytest.raises(ArtifactError, match="no encoder there"):
-        train(encoder=str(tmp_path / "absent"))
     with pytest.raises(ArtifactError, match="expected an encoder–decoder"):
-        train(model=values["encoder"], encoder=None, decoder_layers=None)
+        train(model=str(tiny_encoder(tmp_path / "bert")), encoder=None, decoder_layers=None)
     with pytest.raises(ConfigError, match="128 positions"):
         train(stages=[{"steps": 1, "passage_tokens": 300}])
     with pytest.raises(ConfigError, match="no extractive reader"):
-        train(pointer=True)
+        train(encoder=str(tmp_path / "absent"))
     assert not (tmp_path / "out" / "checkpoints").exists()
     for changes, expected in (
         ({"no_answer": None}, "no_answer is not given"),
