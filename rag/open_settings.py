@@ -16,6 +16,17 @@ class OpenSettings(BaseModel):
     `TextEncoder` with an identity and a `readers.protocols.Reader`. The encoder must have the weights that
     the index names.
 
+    Attributes:
+        retriever: auto, dense, colbert, bm25, hybrid or multihop; options follow a colon, as in
+            hybrid:depth=500.
+        fusion: how hybrid retrieval fuses its lists: "std:DENSE,BM25", "minmax:…", "raw:…", "rrf60:…".
+        rerank: what re-ranks the first hits: "reader", or a ColBERT or cross-encoder folder;
+            FOLDER,depth=100,fusion=std:1,0.5.
+        index_encoder: folder or hub name of the index's encoder, if it has moved.
+        reader: folder or hub name of a reader; the one in the package by default.
+        effort: how much is read: full, normal, low; or, by a language model, a number of passages.
+        precision: number format in which the models compute.
+
     Raises:
         ConfigError: there is no such retriever, fusion or re-ranker.
 
@@ -26,30 +37,13 @@ class OpenSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    retriever: Any = Field(
-        "auto",
-        description="auto, dense, colbert, bm25, hybrid or multihop; options follow a colon, as in "
-        "hybrid:depth=500",
-    )
-    fusion: str | None = Field(
-        None,
-        description='how hybrid retrieval fuses its lists: "std:DENSE,BM25", "minmax:…", "raw:…", "rrf60:…"',
-    )
-    rerank: str | None = Field(
-        None,
-        description='what re-ranks the first hits: "reader", or a ColBERT or cross-encoder folder; '
-        "FOLDER,depth=100,fusion=std:1,0.5",
-    )
-    index_encoder: Any = Field(None, description="folder or hub name of the index's encoder, if it has moved")
-    reader: Any = Field(None, description="folder or hub name of a reader; the one in the package by default")
-    effort: str | None = Field(
-        None,
-        pattern=r"^(full|normal|low|[1-9]\d{0,3})$",
-        description="how much is read: full, normal, low; or, by a language model, a number of passages",
-    )
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="number format in which the models compute"
-    )
+    retriever: Any = "auto"
+    fusion: str | None = None
+    rerank: str | None = None
+    index_encoder: Any = None
+    reader: Any = None
+    effort: str | None = Field(None, pattern=r"^(full|normal|low|[1-9]\d{0,3})$")
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
 
     @field_validator("retriever", "fusion", "rerank", mode="before")
     @classmethod

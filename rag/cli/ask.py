@@ -1,24 +1,24 @@
-"""`rag ask`: one question, answers with evidence."""
+"""What asks an index: one question, a file of questions, a server, tools for a language model."""
 
 import json
 import sys
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from annotated_types import Ge, Le
 
-from rag.cli.options import Count, Opening
+from rag.cli.options import OPENING, Count, QuestionFormat, some
 from rag.cli.show import format_answer_set
+
+_SERVED = {name: (kind, None) for name, (kind, _) in OPENING.items()}  # None: what RAG_SERVE_… says
+Port = Annotated[int, Ge(0), Le(65535)]
 
 
 def ask(
-    questions: list[str],
-    /,
-    index: str,
-    opening: Opening,
-    read: Count = 20,
-    filter: list[str] | None = None,
-    n_best: Count = 3,
-    as_json: bool = False,
-) -> None:
+    questions: list[str], /, index: str, read: Count = 20, filter: list[str] | None = None, n_best: Count = 3,
+    as_json: bool = False, **opening: Annotated[Any, OPENING],
+) -> None:  # fmt: skip
     """Ask a question; prints answers with title, highlighted evidence and confidence.
 
     Args:
@@ -38,3 +38,78 @@ def ask(
         result = pipeline.ask(question, top_k=read, n_best=n_best, filter=chosen).to_json()
         line = json.dumps(result, ensure_ascii=False) if as_json else ""
         typer.echo(line or format_answer_set(result, colour=sys.stdout.isatty()))
+
+
+def retrieve(
+    index: str, questions: str, out: Path, top_k: Count = 100, filter: list[str] | None = None,
+    format: QuestionFormat = "auto", batch_size: Count = 512, limit: Count | None = None, regex: bool = False,
+    **opening: Annotated[Any, some(OPENING, without=("effort",))],
+) -> None:  # fmt: skip
+    """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension.
+
+    Args:
+        out: *.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths.
+        top_k: Hits per question.
+        batch_size: Questions searched at once.
+        regex: Answers are regular expressions (CuratedTREC).
+    """
+    from rag.commands import retrieve as run
+    from rag.data.filters import Filter
+
+    count = run(
+        index, questions, out, top_k=top_k, format=format, batch_size=batch_size, limit=limit, regex=regex,
+        filter=Filter.parse_options(filter or ()), **opening,
+    )  # fmt: skip
+    typer.echo(f"{count:,} questions × top {top_k} → {out}")
+
+
+def serve(
+    index: Path | None = None, host: str | None = None, port: Port | None = None,
+    workers: Count | None = None, ray: str | None = None, **opening: Annotated[Any, _SERVED],
+) -> None:  # fmt: skip
+    """Answer over HTTP. Limits, keys and batching are set by RAG_SERVE_… variables (`rag docs serving`).
+
+    Args:
+        index: Folder of an index, or RAG_SERVE_INDEX.
+        host: Address to listen on; default 127.0.0.1.
+        port: Port to listen on; default 8000.
+        workers: Processes that serve; they share the index's files. Default 1.
+        ray: Search the vectors on the Ray cluster at this address; options follow a comma, as in
+            auto,shards=4.
+    """
+    from serve.run import leave, run_server
+    from serve.settings import load_settings
+
+    own = {"index": index, "host": host, "port": port, "workers": workers, "ray": ray}
+    run_server(load_settings(**{name: value for name, value in (own | opening).items() if value is not None}))
+    leave()
+
+
+def mcp(
+    index: str, top_k: Annotated[int, Ge(1), Le(100)] = 10, http: bool = False, host: str = "127.0.0.1",
+    port: Port = 8001, **opening: Annotated[Any, OPENING],
+) -> None:  # fmt: skip
+    """Serve an index to MCP clients, over standard input and output or HTTP.
+
+    Args:
+        top_k: Results of a search.
+        http: Serve streamable HTTP at /mcp instead of standard input and output.
+        host: Address to listen on, with --http.
+        port: Port to listen on, with --http.
+    """
+    from rag.core.optional import require
+
+    require("mcp.server.mcpserver", extra="mcp")  # before models are loaded
+    from rag.integrations.mcp import create_mcp_server
+    from rag.pipeline import Pipeline
+
+    server = create_mcp_server(Pipeline.open(index, **opening), top_k=top_k)
+    if not http:
+        typer.echo("serving MCP over standard input and output; an MCP client starts this command", err=True)
+        server.run("stdio")
+        return
+    if host not in ("127.0.0.1", "localhost", "::1"):
+        typer.echo(f"anyone who reaches {host}:{port} may ask: there are no keys here", err=True)
+    typer.echo(f"serving MCP at http://{host}:{port}/mcp", err=True)
+    sys.stderr.flush()
+    server.run("streamable-http", host=host, port=port)

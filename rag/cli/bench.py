@@ -1,16 +1,13 @@
 """`rag bench`: measure this system on this machine, one subcommand per table."""
 
 import inspect
-from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from rag import bench
-from rag.cli.lazy import group_of
-from rag.cli.options import command_of, documented
+from rag.cli.lazy import command_with, group_of
+from rag.cli.options import documented, make_option, options_from
 
 _BENCHMARKS = {
     "encode": "Passages encoded per second beside sentence-transformers.",
@@ -23,26 +20,21 @@ _BENCHMARKS = {
 def _load(name: str) -> Any:
     """A command from a benchmark, whose report it prints."""
     function = getattr(import_module(f"rag.bench.{name}"), f"run_{name}_benchmark")
+    options = options_from(function, documented(bench))
+    options["json"] = make_option("json", Path | None, None, "Also write the figures here.")
 
-    @wraps(function)
-    def measure(*, json: Path | None, **given: Any) -> None:
+    def measure(json: Path | None, **values: Any) -> None:
         from rag.core.log import setup_logging
         from rag.runtime.hardware import use_threads
 
         setup_logging("WARNING")
         use_threads()
-        report = function(**given)
+        report = function(**values)
         if json is not None:
             report.write(json)
-        typer.echo(report.to_text())
+        print(report.to_text())
 
-    signature = inspect.signature(function)
-    parameter = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=None)
-    measure.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*signature.parameters.values(), parameter]
-    )
-    measure.__annotations__ = {**function.__annotations__, "json": Path | None}
-    return command_of(name, measure, documented(bench) | {"json": "Also write the figures here."})
+    return command_with(name, options, measure, help=inspect.getdoc(function) or "")
 
 
 app = group_of(

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,23 +11,13 @@ import typer
 from annotated_types import Ge
 
 from indexers.settings import BuildSettings, Stage
-from rag.cli.options import OPENING, Count, Options, Share, options_from, options_of, some
+from rag.cli.options import OPENING, Count, Share, options_from, options_of, some
 from rag.data import choices
 
 _WORTH_TEACHING = 500  # passages: the fewest from which an encoder was seen to learn
-_READ_ANEW = ("format", "strict", "max_bad_share")  # options of reading that may differ in an update
-_SETTINGS = Options(
-    options_of(
-        BuildSettings,
-        *("retriever", "index_type", "recall_target", "token_bits", "dtype", "k1", "b"),
-        panel="Index",
-        retriever="hybrid",
-    )
-    | options_of(BuildSettings, "shard_rows", "threads", "seed", panel="Build")
-)
 
 
-def _documents(
+def _reading(
     *,
     format: Literal["auto", choices.CorpusFormat] = "auto",
     id_field: str | None = None,
@@ -42,8 +32,16 @@ def _documents(
     split: choices.SplitMode = "auto",
     words: Count = 100,
     wrap: bool = True,
+    encoder: str | None = None,
+    query_encoder: str | None = None,
+    pooling: Literal["auto", "cls", "mean"] = "auto",
+    max_length: Count | None = None,
+    reuse: list[Path] | None = None,
+    until: Stage | None = None,
+    ray: str | None = None,
+    overwrite: bool = False,
 ) -> None:
-    """How documents are read and cut into passages, see `rag.data.document_options`.
+    """How documents are read, cut into passages and encoded, see `rag.index`.
 
     Args:
         format: Of the corpus; auto looks at names and first bytes.
@@ -59,37 +57,6 @@ def _documents(
         split: How documents are cut; auto: files by sections, else words100.
         words: Words per passage, for --split words100.
         wrap: Fill the last passage with the document's first words.
-    """
-
-
-_CORPUS = options_from(_documents)
-
-
-def index(
-    corpus: list[str],
-    /,
-    *,
-    documents: Annotated[dict[str, Any], _CORPUS],
-    encoder: str | None = None,
-    query_encoder: str | None = None,
-    models: Annotated[dict[str, Any], some(OPENING, "precision")],
-    pooling: Literal["auto", "cls", "mean"] = "auto",
-    max_length: Count | None = None,
-    settings: Annotated[dict[str, Any], _SETTINGS],
-    reuse: list[Path] | None = None,
-    until: Stage | None = None,
-    ray: str | None = None,
-    out: Path | None = None,
-    overwrite: bool = False,
-    update: Path | None = None,
-    watch: bool = False,
-    interval: Annotated[float, Ge(0.1)] = 2.0,
-    max_deleted_share: Share = 0.5,
-) -> None:
-    """Build an index from a corpus, or update one. Run the same command again to continue a build.
-
-    Args:
-        corpus: Files, folders, patterns, hf:… or irds:…, "-" for stdin, or "sample".
         encoder: Hub name, folder, all-MiniLM-L6-v2 or static; default: minilm-qa.
         query_encoder: Question encoder, if it is another model.
         pooling: How token vectors become the vector of a text.
@@ -97,8 +64,37 @@ def index(
         reuse: An earlier index of this encoder: only passages that it lacks are encoded. May be given several
             times.
         until: Stop after this stage.
-        out: Index directory; an unfinished one is continued.
         overwrite: Delete what is in --out first.
+    """
+
+
+_BUILDING = {
+    **options_from(_reading, panel="Data"),
+    **some(OPENING, "precision"),
+    **some(
+        options_of(BuildSettings, panel="Index", retriever="hybrid"),
+        without=("probes", "reproducible", "java_heap_mib"),
+    ),
+}
+_UPDATING = ("format", "strict", "max_bad_share")  # options of reading that may differ in an update
+
+
+def index(
+    corpus: list[str],
+    /,
+    *,
+    out: Path | None = None,
+    update: Path | None = None,
+    watch: bool = False,
+    interval: Annotated[float, Ge(0.1)] = 2.0,
+    max_deleted_share: Share = 0.5,
+    **options: Annotated[Any, _BUILDING],
+) -> None:
+    """Build an index from a corpus, or update one. Run the same command again to continue a build.
+
+    Args:
+        corpus: Files, folders, patterns, hf:… or irds:…, "-" for stdin, or "sample".
+        out: Index directory; an unfinished one is continued.
         update: Instead of --out: an existing index in which to replace only what changed.
         watch: Go on updating whenever a file changes.
         interval: Seconds between checks of the files, for --watch.
@@ -108,39 +104,43 @@ def index(
     from rag.core.log import setup_logging
 
     setup_logging("WARNING")
-    of_the_build: dict[str, Any] = {
-        "out": out, "query_encoder": query_encoder, "pooling": pooling, "max_length": max_length,
-        "reuse": reuse, "until": until, "ray": ray, "overwrite": overwrite,
-    }  # fmt: skip
-    if update is not None:
-        _refuse_given({**documents, **settings, **of_the_build})
-        options = {name: documents[name] for name in _READ_ANEW}
-        options["max_deleted_share"] = max_deleted_share
-        _update(corpus, update, options, interval if watch else None, encoder=encoder, **models)
-        return
-    if watch and out is not None:
+    if (out is None) is (update is None) or (watch and update is None):
         raise ConfigError(
-            "--watch goes with --update INDEX, not with --out", hint="build it first, then watch it"
+            "give --out DIR to build an index, or --update INDEX to bring one up to date",
+            hint="--watch goes with --update INDEX: build it first, then watch it",
         )
-    if out is None:
-        raise ConfigError("give --out DIR to build an index, or --update INDEX to bring one up to date")
-    of_the_build["reuse"] = reuse or ()
-    _build(corpus, {**of_the_build, **documents, **settings, **models, "encoder": encoder})
+    if out is not None:
+        _build(corpus, out, **options)
+        return
+    models = {name: options.pop(name) for name in ("encoder", "precision")}
+    read = {name: options.pop(name) for name in _UPDATING}
+    if fixed := [name for name, value in options.items() if value != _BUILDING[name][1]]:
+        raise ConfigError(
+            f"{', '.join(f'--{name}' for name in fixed).replace('_', '-')} cannot be given with --update, "
+            "which keeps the settings of the index",
+            hint="leave it out, or build a new index with --out",
+        )
+    _update(
+        corpus,
+        Path(str(update)),
+        {**read, "max_deleted_share": max_deleted_share},
+        watch * interval,
+        **models,
+    )
 
 
-def _build(corpus: Sequence[str], options: Mapping[str, Any]) -> None:
+def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
     from rag.commands import index as build
     from rag.data.records import ReadReport
 
-    report, out, until = ReadReport(), options["out"], options["until"]
-    before = None if options["overwrite"] else _checksum(out)
-    place = build(corpus, report=report, **options)
+    report, before = ReadReport(), None if options["overwrite"] else _checksum(out)
+    place = build(corpus, out, report=report, **{**options, "reuse": options["reuse"] or ()})
     if report.total:
         typer.echo(report.summary(listed=False))  # reading has listed the problems
     if before is not None and before == _checksum(place):
         typer.echo("nothing to do: the index was complete, and neither files nor settings have changed")
-    if until is not None:
-        typer.echo(f"stopped after {until}; the same command without --until continues")
+    if options["until"] is not None:
+        typer.echo(f"stopped after {options['until']}; the same command without --until continues")
         return
     from indexers.index import Index
     from rag.data.sentences import language_notice
@@ -161,39 +161,24 @@ def _checksum(place: Path) -> str | None:
     return read_manifest(place).get("checksum") if (place / MANIFEST_NAME).is_file() else None
 
 
-def _refuse_given(options: Mapping[str, Any]) -> None:
-    """Refuse options that an update takes from the index."""
-    from rag.core.errors import ConfigError
-
-    defaults = {name: default for name, (_, default) in (_CORPUS | _SETTINGS).items()}
-    defaults |= {"overwrite": False, "pooling": "auto"}
-    unlike = [name for name, value in options.items() if value != defaults.get(name)]
-    if names := ", ".join(f"--{name.replace('_', '-')}" for name in unlike if name not in _READ_ANEW):
-        raise ConfigError(
-            f"{names} cannot be given with --update, which keeps the settings of the index",
-            hint="leave it out, or build a new index with --out",
-        )
-
-
 def _update(
-    corpus: Sequence[str], place: Path, options: Mapping[str, Any], interval_s: float | None, **models: Any
+    corpus: Sequence[str], place: Path, options: dict[str, Any], interval_s: float, **models: Any
 ) -> None:
-    """Update an index once, or whenever files change until Ctrl-C; prints what was done."""
+    """Update an index once, or (with an interval) whenever files change; prints what was done."""
     from rag.commands import resolve_corpus
     from rag.data.records import ReadReport
     from rag.updates import IndexUpdater
 
     inputs, _ = resolve_corpus(corpus)
-    updater = IndexUpdater(place, models["encoder"], models["precision"])
+    updater = IndexUpdater(place, **models)
 
     def update() -> None:
-        report = ReadReport()
-        done = updater.follow(inputs, report=report, **options)
+        done = updater.follow(inputs, report=ReadReport(), **options)
         typer.echo(f"{place}: version {done.version}, {done}")
 
     state = _state_of(inputs, options["format"])
     update()
-    if interval_s is None:
+    if not interval_s:
         typer.echo(f'\nask it: rag ask "…" --index {place}')
         return
     typer.echo(f"watching {', '.join(inputs)}; Ctrl-C ends it", err=True)
@@ -235,6 +220,6 @@ def _state_of(corpus: Sequence[str], format: str) -> dict[str, tuple[int, int]]:
     with suppress(RagError):  # a folder that is gone is a change, and reading says what is wrong
         for source in find_sources(corpus, format):
             with suppress(OSError):
-                found = os.stat(source.path)
-                state[source.path] = (found.st_size, found.st_mtime_ns)
+                status = os.stat(source.path)
+                state[source.path] = (status.st_size, status.st_mtime_ns)
     return state

@@ -12,26 +12,30 @@ import typer
 from rag.cli.lazy import group_of
 from rag.core.errors import RagError, ResourceError
 
-_COMMANDS = {  # name → panel of the help, summary
-    "index": ("Build", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
-    "inspect": ("Build", "Show what is in an index; --verify checks every checksum."),
-    "import": ("Build", "Bring a published checkpoint over, without running what is in it."),
-    "ask": ("Ask", "Ask a question; prints answers with their evidence."),
-    "retrieve": ("Ask", "Search for many questions; writes DPR's results JSON or a TREC run."),
-    "serve": ("Ask", "Answer over HTTP, with a web page."),
-    "mcp": ("Ask", "Serve an index to MCP clients: search, fetch and ask as tools."),
-    "demo": ("Ask", "Index the sample corpus, serve it, ask three questions over HTTP."),
-    "mine": ("Train", "Mine hard negatives: questions and an index to training examples."),
-    "score": ("Train", "Score training passages by what a reader makes of them."),
-    "train": ("Train", "Train a retriever or a reader."),
-    "adapt": ("Train", "Adapt an index's encoder to its corpus without labelled questions."),
-    "rounds": ("Train", "Teach a retriever in rounds, from questions and answers alone."),
-    "tune": ("Train", "Fit the reader's confidence to a corpus."),
-    "evaluate": ("Measure", "Evaluate an index and a reader on a question set."),
-    "compare": ("Measure", "Compare evaluated systems on the same questions, with significance tests."),
-    "bench": ("Measure", "Measure this system beside its peers on this machine."),
-    "doctor": ("Measure", "Check versions, hardware, Java, and what is missing."),
-    "docs": ("Learn", "List the guides, or print one of them."),
+_COMMANDS = {  # name → module, panel of the help, summary
+    "index": ("index", "Build", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
+    "inspect": ("look", "Build", "Show what is in an index; --verify checks every checksum."),
+    "import": ("look", "Build", "Bring a published checkpoint over, without running what is in it."),
+    "ask": ("ask", "Ask", "Ask a question; prints answers with their evidence."),
+    "retrieve": ("ask", "Ask", "Search for many questions; writes DPR's results JSON or a TREC run."),
+    "serve": ("ask", "Ask", "Answer over HTTP, with a web page."),
+    "mcp": ("ask", "Ask", "Serve an index to MCP clients: search, fetch and ask as tools."),
+    "demo": ("look", "Ask", "Index the sample corpus, serve it, ask three questions over HTTP."),
+    "mine": ("teach", "Train", "Mine hard negatives: questions and an index to training examples."),
+    "score": ("teach", "Train", "Score training passages by what a reader makes of them."),
+    "train": ("train", "Train", "Train a retriever or a reader."),
+    "adapt": ("teach", "Train", "Adapt an index's encoder to its corpus without labelled questions."),
+    "rounds": ("teach", "Train", "Teach a retriever in rounds, from questions and answers alone."),
+    "tune": ("teach", "Train", "Fit the reader's confidence to a corpus."),
+    "evaluate": ("measure", "Measure", "Evaluate an index and a reader on a question set."),
+    "compare": (
+        "measure",
+        "Measure",
+        "Compare evaluated systems on the same questions, with significance tests.",
+    ),
+    "bench": ("bench", "Measure", "Measure this system beside its peers on this machine."),
+    "doctor": ("look", "Measure", "Check versions, hardware, Java, and what is missing."),
+    "docs": ("look", "Learn", "List the guides, or print one of them."),
 }
 
 
@@ -43,23 +47,26 @@ _REMOVED = {  # command or option → what to use instead
 }
 
 
+_LOGGED = ("import", "mine", "score", "adapt", "rounds")  # what they do is logged
+_RESUMABLE = ("index", "mine", "score", "train", "adapt", "rounds", "evaluate")
+
+
 def load_command(name: str) -> Any:
     """The command, or the group of commands, of this name; imports its module."""
-    word = f"{name}_" if keyword.iskeyword(name) else name
-    module = importlib.import_module(f"rag.cli.{word}")
-    if not hasattr(module, "app"):
-        from rag.cli.options import command_of
+    module = importlib.import_module(f"rag.cli.{_COMMANDS[name][0]}")
+    if hasattr(module, "app"):
+        group: Any = typer.main.get_command(module.app)
+        group.name = name
+        return group
+    from rag.cli.options import command_of
 
-        return command_of(name, getattr(module, word))
-    group: Any = typer.main.get_command(module.app)
-    group.name = name
-    return group
+    return command_of(name, getattr(module, f"{name}_" if keyword.iskeyword(name) else name))
 
 
 app = group_of(
     "Open-domain question answering that retrieves: index a corpus, ask with evidence, train, evaluate.",
-    _COMMANDS, load_command, removed=_REMOVED, pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    {name: entry[1:] for name, entry in _COMMANDS.items()}, load_command, removed=_REMOVED,
+    pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
 
@@ -80,9 +87,6 @@ def _root(
     """See `group_of`."""
 
 
-_RESUMABLE = ("index", "mine", "score", "train", "adapt", "rounds", "evaluate")
-
-
 def _is_interrupt(stopped: SystemExit) -> bool:
     """Whether Ctrl-C is why typer ended the command."""
     reason: BaseException | None = stopped
@@ -96,19 +100,23 @@ def main(arguments: list[str] | None = None) -> None:
 
     `--debug` anywhere on the line shows the traceback as well.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
-    given = [argument for argument in given if argument != "--debug"]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    if words[:1] and words[0] in _LOGGED:
+        from rag.core.log import setup_logging
+
+        setup_logging("INFO")
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # in a log file they are clutter
     try:
-        app(args=given, prog_name="rag")
+        app(args=words, prog_name="rag")
     except SystemExit as stopped:
-        if given[:1] and given[0] in _RESUMABLE and _is_interrupt(stopped):
+        if words[:1] and words[0] in _RESUMABLE and _is_interrupt(stopped):
             typer.echo("interrupted: the same command continues where it stopped", err=True)
         reason = stopped.__context__
         is_unknown = type(reason).__name__ == "NoSuchOption"  # an option without its value has a name, too
-        name = getattr(reason, "option_name", None) if is_unknown else " ".join(given[:2])
+        name = getattr(reason, "option_name", None) if is_unknown else " ".join(words[:2])
         if gone := _REMOVED.get(name or ""):
             typer.echo(gone, err=True)
         raise

@@ -1,16 +1,15 @@
 """`rag train`: a subcommand per recipe, whose options are the settings of the recipe's configuration."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 import typer
 
 from rag.cli.lazy import command_with, group_of
-from rag.cli.options import DATA, TRAINING, Count, Options, bounds_of, explained, option, options_from
-from rag.config import Config, parse_overrides, parse_scalar
+from rag.cli.options import DATA, TRAINING, Count, Options, options_from, options_of, some
+from rag.config import parse_overrides
 from rag.core.errors import ConfigError
 
 _RETRIEVERS, _READERS, _TOGETHER = "Retrievers", "Readers", "Retriever and reader together"
@@ -91,95 +90,39 @@ def _common(
 def recipe_command(name: str) -> Any:
     """The command of a recipe: an option for each setting of its configuration."""
     options, common = Options(), options_from(_common)
+    spelled = {**_FLAGS, **_FLAGS_OF.get(name, {})}
     if "_RAG_COMPLETE" not in os.environ:  # else what the settings import is not needed
         from rag.recipes import recipe_class
 
-        own = _setting_options(name, recipe_class(name))
-        options.update(
+        own = options_of(recipe_class(name), panel=TRAINING, flags=spelled, is_partial=True)
+        options = dict(
             sorted(own.items(), key=lambda item: item[1][0].__metadata__[0].rich_help_panel != DATA)
         )
-    left_out: tuple[str, ...] = () if name == "reader" else ("train", "negatives")
-    left_out += () if name in _REFRESHED else ("ray",)
-    options.update({each: it for each, it in common.items() if each not in left_out})
-    flags = {name: _flag(name, annotation) for name, (annotation, _) in options.items()}
+    omitted = (("train", "negatives") if name != "reader" else ()) + (
+        ("ray",) if name not in _REFRESHED else ()
+    )
+    options |= some(common, without=omitted)
+    flags = {each: spelled.get(each, (f"--{each.replace('_', '-')}",))[0] for each in options}
 
-    def run(config: str | None, set_: list[str] | None, ray: str | None = None, **given: Any) -> None:
+    def run(config: str | None, set_: list[str] | None, ray: str | None = None, **values: Any) -> None:
+        from rag.core.log import setup_logging
+        from rag.recipes import read_config, recipe_class
+        from rag.recipes import run as train
+        from rag.scale.encoding import encoding_at
+
+        is_first = os.environ.get("RANK", "0") == "0"
+        setup_logging("INFO" if is_first else "WARNING")
         if name == "reader":
-            given["train"] = _reader_sets(given["train"], given.pop("negatives"))
-        settings = {key: value for key, value in given.items() if value not in (None, [])}
-        train(name, config, settings | parse_overrides(set_ or []), flags, ray)
+            values["train"] = _reader_sets(values["train"], values.pop("negatives"))
+        settings = {key: value for key, value in values.items() if value not in (None, [])}
+        checked = read_config(recipe_class(name), config, settings | parse_overrides(set_ or []), flags)
+        with encoding_at(ray) as encoding:
+            finished = train(checked, **encoding)
+        if is_first:
+            index = checked.out / "index"
+            typer.echo(_USES.get(name, _ENCODER).format(finished, index if index.is_dir() else "…"))
 
-    help = f"{_RECIPES.get(name, (None, name))[1]}\n\n{_RESUMED}"
-    return command_with(name, options, run, help=help)
-
-
-app = group_of(
-    "Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …",
-    _RECIPES, recipe_command, takes_others=True, add_completion=False,
-)  # fmt: skip
-
-
-def train(
-    name: str,
-    source: str | None,
-    settings: Mapping[str, Any],
-    flags: Mapping[str, str],
-    ray: str | None,
-) -> None:
-    """Train: settings win over those of `source`.
-
-    Args:
-        flags: setting → option, for messages.
-    """
-    from rag.core.log import setup_logging
-    from rag.recipes import read_config, recipe_class, run
-    from rag.scale.encoding import encoding_at
-
-    is_first = os.environ.get("RANK", "0") == "0"
-    setup_logging("INFO" if is_first else "WARNING")
-    config = read_config(recipe_class(name), source, settings, flags)
-    with encoding_at(ray) as encoding:
-        finished = run(config, **encoding)
-    if is_first:
-        index = config.out / "index"
-        typer.echo(_USES.get(name, _ENCODER).format(finished, index if index.is_dir() else "…"))
-
-
-def _setting_options(recipe: str, kind: type[Config]) -> Options:
-    """An option for each setting."""
-    options = Options()
-    helps = explained(kind)
-    flags = {**_FLAGS, **_FLAGS_OF.get(recipe, {})}
-    for name, field in kind.model_fields.items():
-        if name in ("out", "threads"):
-            continue
-        annotation, more = _option_type(field.annotation)
-        usual = None if field.is_required() else field.get_default(call_default_factory=True)
-        flag = f"--{name.replace('_', '-')}"
-        if annotation == bool | None:
-            flag = f"{flag}/--no{flag[1:]}"
-        spellings = flags.get(name, (flag,))
-        is_stated = isinstance(usual, int | float) or (isinstance(usual, str) and usual != "")
-        help = f"{helps[name]} Default: {usual}." if is_stated else helps[name]
-        more |= bounds_of(field.metadata)
-        options[name] = Annotated[annotation, option(*spellings, help=help, **more)], None
-    return options
-
-
-def _option_type(annotation: Any) -> tuple[Any, dict[str, Any]]:
-    """The type of a setting's option, which may always be left out, and how it is shown and read.
-
-    Numbers, choices and files are typer's; all else is text that is read as YAML.
-    """
-    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    inner, *others = [kind for kind in kinds if kind is not NoneType]
-    if get_origin(inner) is tuple and get_args(inner)[0] is Path and not others:
-        return list[str] | None, {"panel": DATA}
-    if inner is Path:
-        return str | None, {"panel": DATA}
-    if not others and (inner in (int, float, str, bool) or get_origin(inner) is Literal):
-        return inner | None, {"panel": TRAINING}
-    return str | None, {"panel": TRAINING, "parser": parse_scalar, "metavar": "YAML"}
+    return command_with(name, options, run, help=f"{_RECIPES.get(name, (None, name))[1]}\n\n{_RESUMED}")
 
 
 def _reader_sets(questions: Sequence[str] | None, negatives: Sequence[str] | None) -> list[dict[str, str]]:
@@ -195,7 +138,7 @@ def _reader_sets(questions: Sequence[str] | None, negatives: Sequence[str] | Non
     return sets
 
 
-def _flag(name: str, annotation: Any) -> str:
-    """The first spelling of an option on the command line."""
-    declared = annotation.__metadata__[0].default  # where typer keeps it
-    return declared.partition("/")[0] if isinstance(declared, str) else f"--{name.replace('_', '-')}"
+app = group_of(
+    "Train models, one subcommand per recipe; one of your own: rag train FILE.py:Class …",
+    _RECIPES, recipe_command, takes_others=True, add_completion=False,
+)  # fmt: skip

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from rag.cli.demo import demo
+from rag.cli.look import demo
 
 
 @pytest.mark.slow

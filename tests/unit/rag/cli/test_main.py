@@ -100,7 +100,7 @@ def test_wrong_input_is_one_message_without_traceback(
         ("ask Who --encoder x --index i", "--index-encoder"),
         ("evaluate -q q -i i -o o --read-top-k 5", "--read"),
         ("train dpr --out x --encoder y", "--encoder is now --from"),
-        ("tune fusion", "`rag evaluate` takes several --fusion"),
+        ("plan -n 5", "`rag docs indexing` states the bytes of a vector"),
         ("convert a b", "`rag retrieve` writes TREC runs"),
         ("ask Who", "Missing option '--index'"),
         ("serve --index a -i b", "needs a name beside others"),
@@ -182,13 +182,11 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unexpected_errors_say_how_to_see_more(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import rag.cli.doctor
-
-    def broken(*, start_java: bool) -> None:
+    def broken(*_: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr(rag.cli.doctor, "collect", broken)
-    code, _, err = _run(capsys, "doctor")
+    monkeypatch.setattr("rag.docs.pages.page_titles", broken)
+    code, _, err = _run(capsys, "docs")
     assert code == 70
     assert "unexpected error: ZeroDivisionError: surprise" in err
     assert "--debug" in err
@@ -204,13 +202,12 @@ def test_what_the_file_system_refuses_is_named(
     assert (code, err) == (2, f"error: {found}, expected a folder\n  → choose another --out\n")
     code, _, err = _run(capsys, *command, str(tmp_path / "file" / "index"))
     assert (code, err.splitlines()[0]) == (2, f"error: {found}: nothing can lie in it")
-    import rag.cli.doctor
 
-    def broken(*, start_java: bool) -> None:
+    def broken(*_: object) -> None:
         raise NotADirectoryError(20, "Not a directory", "place")
 
-    monkeypatch.setattr(rag.cli.doctor, "collect", broken)
-    code, _, err = _run(capsys, "doctor")
+    monkeypatch.setattr("rag.docs.pages.page_titles", broken)
+    code, _, err = _run(capsys, "docs")
     assert code == 6
     assert err.startswith("error: place: not a directory\n  → check the path")
 

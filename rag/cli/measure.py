@@ -1,0 +1,111 @@
+"""`rag evaluate` and `rag compare`: figures with intervals, and tests between systems."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from annotated_types import Ge
+
+from rag.cli.options import OPENING, QuestionFormat, options_of, some
+from rag.eval.settings import EvaluationSettings
+
+_OPTIONS = {
+    **some(options_of(EvaluationSettings, panel="Figures"), without=("read", "shard_size", "resamples")),
+    **some(OPENING, without=("fusion",)),
+}
+
+
+def evaluate(
+    *,
+    index: str | None = None,
+    questions: str | None = None,
+    dataset: str | None = None,
+    format: QuestionFormat = "auto",
+    split: Literal["train", "dev", "test"] | None = None,
+    run: str | None = None,
+    fusion: list[str] | None = None,
+    read: Annotated[int, Ge(0)] = 20,
+    out: Path,
+    **options: Annotated[Any, _OPTIONS],
+) -> None:
+    """Evaluate an index and a reader on a question set.
+
+    Args:
+        index: Directory written by `rag index`; --gold needs none.
+        dataset: irds:NAME, such as irds:beir/scifact/test: its corpus is indexed where that is missing (in
+            --index, or beside --out), and its questions are searched for.
+        run: Score these search results instead: a TREC run, or DPR's JSON.
+        fusion: Of hybrid retrieval: "std:1,0.6", "rrf60:1,1", …; several are compared.
+        read: Passages the reader sees; 0 evaluates retrieval only.
+        out: Result folder; an unfinished one is continued.
+    """
+    from rag.core.errors import ConfigError
+    from rag.eval import api
+
+    if (questions is None) is (dataset is None):
+        raise ConfigError("give --questions, or --dataset and no --questions")
+    if dataset is not None:
+        index = str(_index_dataset(dataset, index or f"{out}.index", str(options["retriever"])))
+        questions, read = dataset, 0
+    options |= {"read": max(read, 1), "reads": read > 0, "format": format, "split": split, "run": run}
+    options["command"] = shlex.join(["rag", *sys.argv[1:]])
+    if fusion and len(fusion) > 1:
+        evaluations, compared = api.evaluate_fusions(index, questions, out, fusion, **options)
+        for evaluation in evaluations:
+            typer.echo(f"{evaluation.name}\n{evaluation}\n")
+        typer.echo(_comparison_table(compared))
+    else:
+        typer.echo(str(api.evaluate(index, questions, out, fusion=fusion[0] if fusion else None, **options)))
+    typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
+
+
+def _index_dataset(name: str, place: str, retriever: str) -> Path:
+    """Index the corpus of a data set, a document a passage, as far as this is not done."""
+    from rag.commands import index
+    from rag.data.files.named import corpus_of
+
+    kind: Any = retriever.partition(":")[0]
+    kind = kind if kind in ("bm25", "dense") else "hybrid"
+    return index(corpus_of(name), place, retriever=kind, split="none")
+
+
+def compare(
+    results: list[Path], /, figures: Sequence[str] = (), all_pairs: bool = False, report: Path | None = None
+) -> None:
+    """Compare systems: paired tests, Holm's correction, wins, ties and losses.
+
+    Args:
+        results: Two or more folders written by `rag evaluate`.
+        figures: Figures to compare; default: the main ones.
+        all_pairs: Compare every pair of systems, instead of each with the first.
+        report: Write a side-by-side HTML page.
+    """
+    from rag.eval.api import compare as run
+
+    typer.echo(_comparison_table(run(results, figures or None, all_pairs=all_pairs, report=report)))
+    if report is not None:
+        typer.echo(f"written: {report}")
+
+
+def _comparison_table(compared: Sequence[Any]) -> str:
+    from rag.core.views import text_table
+    from rag.eval.labels import NATS
+
+    columns = ["figure", "A", "B", "A", "B", "B-A", "p", "p Holm", "won/tied/lost"]
+    rows = []
+    for row in compared:
+        test, unit = row.result, 1 if row.figure in NATS else 100
+        values = f"{unit * row.value_a:.2f}", f"{unit * row.value_b:.2f}"
+        difference = f"{unit * (row.value_b - row.value_a):+.2f}"
+        counts = f"{test.wins}/{test.ties}/{test.losses}"
+        rows.append(
+            [row.figure, row.a, row.b, *values, difference, *map(_p, (test.p_value, row.p_holm)), counts]
+        )
+    return "\n".join(text_table(columns, rows))
+
+
+def _p(value: float) -> str:
+    return "<0.0001" if value < 0.0001 else f"{value:.4f}"

@@ -1,0 +1,177 @@
+"""What teaches beside `rag train`: mining, scores, rounds, adaptation, confidence."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from annotated_types import Ge
+
+from rag.adaptation.config import AdaptConfig
+from rag.cli.options import DATA, OPENING, QUESTIONS, Count, options_of, some
+from rag.config import load_config, parse_overrides
+from rag.eval.settings import EvaluationSettings
+from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig, SignalName
+from retrievers.negatives.settings import GuidanceSettings, MiningSettings
+
+_MINING = {
+    **some(OPENING, "index_encoder"),
+    **some(options_of(MiningSettings, panel="Selection"), without=("first_rank", "last_rank")),
+    **QUESTIONS,
+}
+_PLACES = ("out", "index", "questions")
+_ROUNDS = {
+    **some(options_of(DistillRoundsConfig, panel="Rounds"), without=_PLACES),
+    **options_of(GuidanceSettings, panel="Labels (--recipe colbert)"),
+}
+_ADAPTATION = some(
+    options_of(AdaptConfig, panel="Questions", flags={"replay": ("--train",), "questions": ("--questions",)}),
+    without=("out", "index"),
+)
+_DRAWN = options_of(EvaluationSettings, "limit", "sample", "seed", panel=DATA)
+
+
+def mine(
+    index: str, questions: str, out: Path, ranks: str = "1:100", merge: Path | None = None,
+    **settings: Annotated[Any, _MINING],
+) -> None:  # fmt: skip
+    """Mine hard negatives; needs questions with gold passages, or with answers alone.
+
+    Run the same command again to continue a killed run where it stopped.
+
+    Args:
+        out: DPR training JSON; a report goes beside it.
+        ranks: Ranks to take candidates from, first:last.
+        merge: Training file of an earlier round, to be merged with the result.
+    """
+    from rag.commands import mine as run
+
+    report = run(index, questions, out, ranks=ranks, merge=merge, **settings)
+    typer.echo("\n".join([*report.lines(), f"→ {out}", f"train with it: rag train dpr --train {out} …"]))
+
+
+def score(
+    examples: Path, out: Path, signal: SignalName = "span-likelihood", reader: str | None = None,
+    read: Annotated[int, Ge(2)] | None = None, limit: Count | None = None,
+    **models: Annotated[Any, some(OPENING, "precision")],
+) -> None:  # fmt: skip
+    """Score each question's passages with a reader; `rag train distill` learns from the scores.
+
+    Run the same command again to continue a killed run where it stopped.
+
+    Args:
+        examples: Results of `rag retrieve`, `rag mine`'s or FiD's file.
+        out: File for the examples with scores as targets; a report is written beside it.
+        signal: attention (generative readers); likelihood (these and language
+            models); span-likelihood (extractive); relevance (cross-encoder).
+        reader: Reader or cross-encoder; default: the reader in the package.
+        read: Number of candidates to score per question, from the first; default: all.
+    """
+    from rag.rounds.scoring import score_examples
+    from rag.rounds.signals import Judge
+
+    report = score_examples(examples, out, Judge.open(reader, signal, **models), depth=read, limit=limit)
+    typer.echo("\n".join(report.lines()) + f"\n→ {out}\ntrain with it: rag train distill --train {out} …")
+
+
+def _training(assignments: Sequence[str] | None, **settings: Any) -> dict[str, Any]:
+    given = {name: value for name, value in settings.items() if value is not None}
+    return given | parse_overrides(assignments or [])
+
+
+def rounds(
+    *,
+    recipe: Literal["distill", "colbert"],
+    index: str,
+    questions: str,
+    from_: str | None = None,
+    config: str | None = None,
+    set_: list[str] | None = None,
+    threads: Count | None = None,
+    out: Path,
+    **settings: Annotated[Any, _ROUNDS],
+) -> None:
+    """Teach a retriever in rounds of searching, labelling and training, until one gains nothing beyond noise.
+
+    Questions and answers are enough. --config and --set are those of `rag train distill` or `colbert`. A
+    killed run goes on behind what is finished when the same command is given again.
+
+    Args:
+        recipe: distill: a reader scores passages, a dense retriever learns the scores (DKRR and its kin);
+            colbert: answers tell right passages from wrong ones, a ColBERT model learns these.
+        index: Index that the first round searches.
+        questions: Questions with answers; gold passages are not needed.
+        config: Training settings, a file or preset; default: distill-small or colbert-small, by recipe.
+        out: Folder of the run; an unfinished one is resumed.
+    """
+    from rag.commands import train_rounds
+    from rag.core.errors import ConfigError
+    from rag.rounds.rounds import table
+
+    kind = DistillRoundsConfig if recipe == "distill" else ColbertRoundsConfig
+    for name in settings.keys() - kind.model_fields.keys():
+        if settings.pop(name) != _ROUNDS[name][1]:
+            raise ConfigError(f"--{name} is not read with --recipe {recipe}")
+    training = _training(set_, question_encoder=from_, threads=threads)
+    results = train_rounds(recipe, index, questions, out, config=config, training=training, **settings)
+    typer.echo("\n".join(table(results, settings["figure"])))
+    typer.echo(f"→ {out / 'rounds.json'} names the best round's encoder")
+
+
+def adapt(
+    *,
+    index: str,
+    config: str | None = None,
+    set_: list[str] | None = None,
+    threads: Count | None = None,
+    out: Path,
+    **settings: Annotated[Any, _ADAPTATION],
+) -> None:
+    """Adapt an index's encoder to its corpus without labelled questions.
+
+    Questions are made from the index's passages by rules, and the encoder learns from all of them. A killed
+    run goes on where it stopped when the same command is given again.
+
+    Args:
+        config: Settings of the training, a file or preset; default: retriever-adapt.
+        out: Folder of the run; an unfinished one is resumed.
+    """
+    from rag.commands import adapt as run
+
+    finished = run(index, out, config=config, training=_training(set_, threads=threads), **settings)
+    typer.echo(f"questions → {out / 'questions.json'}")
+    typer.echo(f"encoder → {finished}\nuse it: rag index … --encoder {finished}")
+
+
+def tune(
+    what: Literal["confidence"],
+    /,
+    index: str,
+    questions: str,
+    out: Path,
+    read: Count = 20,
+    format: str = "auto",
+    **settings: Annotated[Any, {**_DRAWN, **OPENING}],
+) -> None:
+    """Fit the reader's confidence to a corpus, from about 50 questions, some of which it does not answer.
+
+    Args:
+        what: What is fitted.
+        out: Folder for the reader with its new confidence.
+    """
+    from rag.core.views import text_table
+    from rag.eval.api import fit_confidence
+
+    drawn = load_config(EvaluationSettings, overrides={n: settings.pop(n) for n in _DRAWN} | {"read": read})
+    tuning = fit_confidence(index, questions, out, format=format, settings=drawn, **settings)
+    typer.echo(
+        f"{tuning.n:,} questions, {tuning.unanswerable:,} of them without an answer in what was retrieved"
+    )
+    figures = {"before": tuning.before, "after, cross-validated": tuning.after}
+    rows = [(name, f"{it.ece:.3f}", f"{it.hidden:.1%}", f"{it.refused:.1%}") for name, it in figures.items()]
+    typer.echo("\n".join(text_table(("", "ECE", "right, hidden", "no answer, refused"), rows)))
+    if not tuning.unanswerable:
+        typer.echo('"no answer" stays as it was: give questions too that the documents do not answer')
+    if tuning.after.ece > tuning.before.ece:
+        typer.echo("the fit makes the confidence no better: keep the reader as it is, or give more questions")
+    typer.echo(f"reader → {out}\nuse it: --reader {out}")
