@@ -28,7 +28,6 @@ from retrievers.negatives.settings import MiningSettings, parse_ranks
 
 if TYPE_CHECKING:
     from indexers.update import UpdateReport
-    from rag.rounds.rounds import RoundResult
     from retrievers.negatives.mine import MiningReport
 
 SAMPLE = "sample"
@@ -276,7 +275,7 @@ def train_rounds(
     config: str | Path | None = None,
     training: Mapping[str, Any] | None = None,
     **settings: Any,
-) -> list[RoundResult]:
+) -> list[dict[str, Any]]:
     """Train a retriever in rounds of searching, labelling and training: the function of `rag rounds`.
 
     Args:
@@ -286,23 +285,20 @@ def train_rounds(
         out: folder of the rounds, continued after its last finished stage.
         config: training settings, a file or preset; "distill-small" or "colbert-small" by default.
         training: settings of `rag.train` with this recipe, which override `config`.
-        **settings: fields of `DistillRoundsConfig` or `ColbertRoundsConfig` (rounds, top_k, reader, …).
+        **settings: fields of `RoundsConfig` (rounds, top_k, reader, …).
 
     Returns:
-        The results of all rounds; `out / "rounds.json"` names the best round's encoder.
+        A row for each round, see `run_rounds`; `out / "rounds.json"` names the best round's encoder.
     """
     from rag.recipes import read_config, recipe_class
-    from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig
+    from rag.rounds.config import RoundsConfig
 
-    kinds: dict[str, Any] = {"distill": DistillRoundsConfig, "colbert": ColbertRoundsConfig}
-    if recipe not in kinds:
-        raise ConfigError(f"recipe is {recipe!r}, expected one of {', '.join(kinds)}")
     place = Path(out)
     # each round sets its own training files
     given = {**(training or {}), "out": str(place), "train_files": [str(place / "round-1")]}
     trained = read_config(recipe_class(recipe), config or f"{recipe}-small", given)
-    chosen = {**settings, "out": place, "index": Path(index), "questions": str(questions)}
-    checked = read_config(kinds[recipe], None, chosen)
+    chosen = {**settings, "method": recipe, "out": place, "index": index, "questions": str(questions)}
+    checked = read_config(RoundsConfig, None, chosen)
     from rag.rounds.rounds import run_rounds
 
     return run_rounds(checked, trained)

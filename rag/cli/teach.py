@@ -5,25 +5,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from annotated_types import Ge
 
 from rag.adaptation.config import AdaptConfig
 from rag.cli.options import DATA, OPENING, QUESTIONS, Count, options_of, some
 from rag.config import load_config, parse_overrides
 from rag.eval.settings import EvaluationSettings
-from rag.rounds.config import ColbertRoundsConfig, DistillRoundsConfig, SignalName
-from retrievers.negatives.settings import GuidanceSettings, MiningSettings
+from rag.rounds.config import RoundsConfig, SignalName
+from retrievers.negatives.settings import MiningSettings
 
 _MINING = {
     **some(OPENING, "index_encoder"),
     **some(options_of(MiningSettings, panel="Selection"), without=("first_rank", "last_rank")),
     **QUESTIONS,
 }
-_PLACES = ("out", "index", "questions")
-_ROUNDS = {
-    **some(options_of(DistillRoundsConfig, panel="Rounds"), without=_PLACES),
-    **options_of(GuidanceSettings, panel="Labels (--recipe colbert)"),
-}
+_ROUNDS = some(options_of(RoundsConfig, panel="Rounds"), without=("out", "index", "questions", "method"))
+_READ_BY = {"reader": "distill", "signal": "distill", "positives": "colbert", "negatives": "colbert"}
 _ADAPTATION = some(
     options_of(AdaptConfig, panel="Questions", flags={"replay": ("--train",), "questions": ("--questions",)}),
     without=("out", "index"),
@@ -52,7 +48,6 @@ def mine(
 
 def score(
     examples: Path, out: Path, signal: SignalName = "span-likelihood", reader: str | None = None,
-    read: Annotated[int, Ge(2)] | None = None, limit: Count | None = None,
     **models: Annotated[Any, some(OPENING, "precision")],
 ) -> None:  # fmt: skip
     """Score each question's passages with a reader; `rag train distill` learns from the scores.
@@ -62,16 +57,16 @@ def score(
     Args:
         examples: Results of `rag retrieve`, `rag mine`'s or FiD's file.
         out: File for the examples with scores as targets; a report is written beside it.
-        signal: attention (generative readers); likelihood (these and language
-            models); span-likelihood (extractive); relevance (cross-encoder).
-        reader: Reader or cross-encoder; default: the reader in the package.
-        read: Number of candidates to score per question, from the first; default: all.
+        signal: attention (generative readers); likelihood (these and language models); span-likelihood
+            (extractive).
+        reader: Reader that scores; default: the reader in the package.
     """
-    from rag.rounds.scoring import score_examples
-    from rag.rounds.signals import Judge
+    from rag.rounds.examples import open_judge, score_examples
 
-    report = score_examples(examples, out, Judge.open(reader, signal, **models), depth=read, limit=limit)
-    typer.echo("\n".join(report.lines()) + f"\n→ {out}\ntrain with it: rag train distill --train {out} …")
+    report = score_examples(examples, out, open_judge(reader, signal, **models))
+    counts = ", ".join(f"{name} {count:,}" for name, count in report["counts"].items())
+    typer.echo(f"{signal} of {report['reader']['name']}: {counts}")
+    typer.echo(f"→ {out}\ntrain with it: rag train distill --train {out} …")
 
 
 def _training(assignments: Sequence[str] | None, **settings: Any) -> dict[str, Any]:
@@ -91,7 +86,7 @@ def rounds(
     out: Path,
     **settings: Annotated[Any, _ROUNDS],
 ) -> None:
-    """Teach a retriever in rounds of searching, labelling and training, until one gains nothing beyond noise.
+    """Teach a retriever in rounds of searching, labelling and training.
 
     Questions and answers are enough. --config and --set are those of `rag train distill` or `colbert`. A
     killed run goes on behind what is finished when the same command is given again.
@@ -106,15 +101,15 @@ def rounds(
     """
     from rag.commands import train_rounds
     from rag.core.errors import ConfigError
-    from rag.rounds.rounds import table
 
-    kind = DistillRoundsConfig if recipe == "distill" else ColbertRoundsConfig
-    for name in settings.keys() - kind.model_fields.keys():
-        if settings.pop(name) != _ROUNDS[name][1]:
+    for name, method in _READ_BY.items():
+        if method != recipe and settings[name] != _ROUNDS[name][1]:
             raise ConfigError(f"--{name} is not read with --recipe {recipe}")
     training = _training(set_, question_encoder=from_, threads=threads)
-    results = train_rounds(recipe, index, questions, out, config=config, training=training, **settings)
-    typer.echo("\n".join(table(results, settings["figure"])))
+    for row in train_rounds(recipe, index, questions, out, config=config, training=training, **settings):
+        parts = [f"{name} {figure:.1f}" for name, figure in row["figures"].items()]
+        parts += [f"{name}: {fact}" for name, fact in row["facts"].items()]
+        typer.echo(f"round {row['round']}: {', '.join(parts)}")
     typer.echo(f"→ {out / 'rounds.json'} names the best round's encoder")
 
 

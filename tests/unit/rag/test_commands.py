@@ -82,7 +82,6 @@ def test_rounds_get_the_settings_of_the_command(folder: Path, monkeypatch: pytes
         return []
 
     monkeypatch.setattr("rag.rounds.rounds.run_rounds", run_rounds)
-    monkeypatch.setattr("rag.rounds.rounds.table", lambda results, figure: [figure])
     rag.train_rounds("colbert", "one", "questions.jsonl", "r", training={"epochs": 2}, rounds=3, negatives=5)
     arguments = ("--index", "one", "--questions", "questions.jsonl", "--rounds", 3, "--negatives", 5)
     assert exit_code("rounds", "--recipe", "colbert", *arguments, "--set", "epochs=2", "--out", "r") == 0

@@ -1,7 +1,7 @@
-"""Rounds of distillation on a task that a tiny model learns; stopped before every stage and gone on with."""
+"""Rounds on a task that a tiny model learns, by a reader and by answers; stopped before every stage."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,31 +11,43 @@ import pytest
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
+from rag.config import load_config
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.joint.questions import answered
-from rag.rounds import rounds, signals
-from rag.rounds.config import DistillRoundsConfig, SignalName
-from rag.rounds.rounds import RoundResult, run_rounds, table
-from rag.rounds.signals import Judge, matcher_of
+from rag.rounds import examples, rounds
+from rag.rounds.config import RoundsConfig, SignalName
+from rag.rounds.rounds import run_rounds
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.training import distill
+from retrievers.training.colbert import ColbertTrainConfig
 from retrievers.training.distill import DistillTrainConfig
 from tests.commands import exit_code
 from tests.conftest import TinyModels
 from tests.unit.retrievers.conftest import cipher_examples
 
+COMMON: dict[str, Any] = {
+    "batch_size": 16, "passage_tokens": 16, "epochs": 24, "learning_rate": 3e-3, "validation_fraction": 0.0,
+    "precision": "fp32", "threads": 1, "dropout": 0.0,
+}  # fmt: skip
 
-class Reader(Judge):
+
+class Reader:
     """Knows where answers stand."""
 
+    signal = "span-likelihood"
+
     def __init__(self) -> None:
-        self.signal, self.model = "span-likelihood", None
         self.identity = {"name": "knowing", "kind": "extractive", "weights_sha256": "0" * 64}
 
     def judge(self, asked: Sequence[Example]) -> list[Any]:
-        return [np.array([4.0 * matcher_of(a).matches(p.text) for p in a.passages]) for a in asked]
+        return [np.array([4.0 * examples.matcher_of(a).matches(p.text) for p in a.passages]) for a in asked]
+
+
+@pytest.fixture(autouse=True)
+def knowing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "open_judge", lambda *_: Reader())
 
 
 @pytest.fixture(scope="module")
@@ -54,27 +66,77 @@ def world(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str
     return {"folder": folder, "encoder": str(tiny_bert)}
 
 
-def configs(
+def settings(world: dict[str, Any], out: Path, **more: Any) -> RoundsConfig:
+    usual = {
+        "method": "distill", "index": world["folder"] / "index", "questions": world["folder"] / "train.jsonl",
+        "validation_fraction": 0.4, "top_k": 40, "positives": "1,40", "negatives": 8, "restart": False,
+    }  # fmt: skip
+    given = usual | more
+    return load_config(RoundsConfig, overrides={**given, "out": out, "questions": str(given["questions"])})
+
+
+def by_reader(
     world: dict[str, Any], out: Path, steps: int | None = None, **more: Any
-) -> tuple[DistillRoundsConfig, DistillTrainConfig]:
-    folder = world["folder"]
-    settings = DistillRoundsConfig(
-        out=out, index=folder / "index", questions=str(folder / "train.jsonl"), validation_fraction=0.4,
-        top_k=40, figure="top5", **{"rounds": 2, **more},
-    )  # fmt: skip
+) -> tuple[RoundsConfig, DistillTrainConfig]:
     training = DistillTrainConfig(
         out=out, train_files=(out / "x",), question_encoder=world["encoder"], pooling="mean", normalize=True,
-        temperature=0.1, dropout=0.0, question_tokens=16, passage_tokens=16, batch_size=16, per_question=12,
-        epochs=24, max_steps=steps, learning_rate=3e-3, validation_fraction=0.0, precision="fp32", threads=1,
+        temperature=0.1, question_tokens=16, per_question=12, max_steps=steps, **COMMON,
     )  # fmt: skip
-    return settings, training
+    return settings(world, out, **more), training
 
 
-def stop_before(
-    monkeypatch: pytest.MonkeyPatch, stages: Sequence[tuple[Any, str]], run: Callable[[], Any]
+def by_answers(
+    world: dict[str, Any], out: Path, steps: int | None = None, **more: Any
+) -> tuple[RoundsConfig, ColbertTrainConfig]:
+    training = ColbertTrainConfig(
+        out=out, train_files=(out / "x",), question_encoder=world["encoder"], projection_dim=32,
+        question_tokens=12, hard_negatives=2, temperature=0.2, max_steps=steps, **COMMON,
+    )  # fmt: skip
+    return settings(world, out, **{"method": "colbert", "rounds": 1, **more}), training
+
+
+@pytest.mark.parametrize("method", [by_reader, by_answers])
+def test_a_round_gains(method: Any, world: dict[str, Any], tmp_path: Path) -> None:
+    start, first = run_rounds(*method(world, tmp_path / "run", rounds=1))
+    assert first["figures"]["top5"] > start["figures"]["top5"] + 10
+    assert (first["facts"].get("positives", 0) > 40) == (method is by_answers)
+    written = json.loads((tmp_path / "run" / "rounds.json").read_text())
+    assert written["rounds"] == [start, first]
+    assert (written["best"], Path(written["encoder"]).parts[-3:]) == (1, ("round-1", "retriever", "encoder"))
+
+
+def test_rounds_of_questions_alone_encode_nothing(world: dict[str, Any], tmp_path: Path) -> None:
+    config, training = by_reader(world, tmp_path / "run", steps=6, restart=True)
+    training = training.replaced(question_encoder=None, shared=False, frozen="passage", select_by="last")
+    run_rounds(config, training)
+    for folder in (tmp_path / "run").glob("round-[1-9]"):
+        assert (folder / "retriever" / "index").is_dir()
+        assert not (folder / "index").exists()
+
+
+def test_rounds_start_from_the_encoder_of_the_index_or_say_that_they_do_not(
+    world: dict[str, Any], tmp_path: Path, tiny: TinyModels
 ) -> None:
-    """Run once for each of a method's `stages` (module, function) and those that all have, stopped before."""
-    for home, name in (*stages, (rounds, "build_index"), (rounds, "evaluate")):
+    other = str(tiny.bert(tmp_path / "other", seed=9))
+    for encoder, expected in ((None, world["encoder"]), (other, other)):
+        config, training = by_reader(world, tmp_path / f"run-{encoder is None}", steps=1, rounds=1)
+        start, _ = run_rounds(config, training.replaced(question_encoder=encoder, pooling="auto"))
+        begun = json.loads((config.out / "round-1/retriever/config.json").read_text())
+        assert begun["question_encoder"] == expected
+        assert (start["facts"]["encoder"], start["facts"]["training starts from"]) == (
+            world["encoder"], expected,
+        )  # fmt: skip
+
+
+def test_rounds_go_on_after_a_stop_before_any_stage(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_rounds(*by_reader(world, tmp_path / "whole", steps=2))
+    assert [row["round"] for row in whole] == [0, 1, 2]
+    for home, name in (
+        (rounds, "write_results"), (rounds, "score_examples"), (distill, "train_distill"),
+        (rounds, "build_index"), (rounds, "evaluate"),
+    ):  # fmt: skip
         with monkeypatch.context() as patch:
             real = getattr(home, name)
 
@@ -85,158 +147,76 @@ def stop_before(
 
             patch.setattr(home, name, stop)
             with pytest.raises(KeyboardInterrupt):
-                run()
-
-
-def test_a_round_gains(world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
-    start, first = run_rounds(*configs(world, tmp_path / "run", rounds=1))
-    assert first.figures["top5"] > start.figures["top5"] + 10
-    assert first.gained
-    assert first.facts["no passage holds an answer"] == first.facts["constant"]
-    told = json.loads((tmp_path / "run" / "rounds.json").read_text())
-    assert (told["best"], Path(told["encoder"]).parts[-3:]) == (1, ("round-1", "retriever", "encoder"))
-    lines = table([start, first], "top5")
-    assert lines[2].split()[0] == "1"
-    assert ", p = " in lines[2]
-
-
-def test_rounds_of_questions_alone_encode_nothing(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
-    settings, training = configs(world, tmp_path / "run", steps=6)
-    training = training.replaced(question_encoder=None, shared=False, frozen="passage", select_by="last")
-    run_rounds(settings.replaced(restart=True), training)
-    for folder in (tmp_path / "run").glob("round-[1-9]"):
-        assert (folder / "retriever" / "index").is_dir()
-        assert not (folder / "index").exists()
-
-
-def test_rounds_start_from_the_encoder_of_the_index_or_say_that_they_do_not(
-    world: dict[str, Any], tmp_path: Path, tiny: TinyModels, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
-    monkeypatch.setattr(RoundResult, "gained", property(lambda self: False))
-    settings, training = configs(world, tmp_path / "same", steps=1)
-    same = run_rounds(settings, training.replaced(question_encoder=None, pooling="auto"))
-    begun = json.loads((tmp_path / "same/round-1/retriever/config.json").read_text())
-    assert (begun["question_encoder"], begun["pooling"]) == (world["encoder"], "mean")
-    assert not any("starts from" in line for line in table(same, "top5"))
-    other = str(tiny.bert(tmp_path / "other", seed=9))
-    settings, training = configs(world, tmp_path / "differs", steps=1)
-    lines = table(run_rounds(settings, training.replaced(question_encoder=other)), "top5")
-    assert f"training starts from {other}" in lines[1]
-
-
-def test_rounds_go_on_after_a_stop_before_any_stage(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
-    monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
-    whole = run_rounds(*configs(world, tmp_path / "whole", steps=2))
-    assert [result.number for result in whole] == [0, 1, 2]
-    stages = [(rounds, "write_results"), (rounds, "score_examples"), (distill, "train_distill")]
-    stop_before(monkeypatch, stages, lambda: run_rounds(*configs(world, tmp_path / "cut", steps=2)))
-    cut = run_rounds(*configs(world, tmp_path / "cut", steps=2))
-    assert [result.figures for result in cut] == [result.figures for result in whole]
-    for name in ("found.json", "examples.json", "retriever/encoder/model.safetensors"):
+                run_rounds(*by_reader(world, tmp_path / "cut", steps=2))
+    assert run_rounds(*by_reader(world, tmp_path / "cut", steps=2)) == whole
+    for name in ("retrieved.json", "examples.json", "retriever/encoder/model.safetensors"):
         for number in (1, 2):
             path = Path(f"round-{number}") / name
             assert (tmp_path / "cut" / path).read_bytes() == (tmp_path / "whole" / path).read_bytes()
-    settings, training = configs(world, tmp_path / "cut", steps=2)
-    run_rounds(settings, training.replaced(threads=2, save_every_s=7))  # of no matter to what is learnt
+    config, training = by_reader(world, tmp_path / "cut", steps=2)
+    run_rounds(config, training.replaced(threads=2, save_every_s=7))  # of no matter to what is learnt
     with pytest.raises(MismatchedArtifactError, match="batch_size"):
-        run_rounds(settings, training.replaced(batch_size=8))
+        run_rounds(config, training.replaced(batch_size=8))
     with pytest.raises(MismatchedArtifactError, match="whose top_k"):
-        run_rounds(settings.replaced(top_k=9), training)
+        run_rounds(config.replaced(top_k=9), training)
 
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_what_a_round_has_trained_is_not_made_random_again(
     restart: bool, world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
-    monkeypatch.setattr(RoundResult, "gained", property(lambda self: True))
     reset: list[int] = []
     train = distill.train_distill
     monkeypatch.setattr(
-        distill, "train_distill", lambda said: (reset.append(said.reset_layers), train(said))[1]
+        distill, "train_distill", lambda config: (reset.append(config.reset_layers), train(config))[1]
     )
-    settings, training = configs(world, tmp_path / "run", steps=1, restart=restart)
-    run_rounds(settings, training.replaced(reset_layers=1))
+    config, training = by_reader(world, tmp_path / "run", steps=1, restart=restart)
+    run_rounds(config, training.replaced(reset_layers=1))
     assert reset == [1, int(restart)]
 
 
-def test_vectors_are_compared_with_vectors(
-    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Judge, "open", lambda *_: Reader())
+def test_vectors_are_compared_with_vectors_and_words_stay(world: dict[str, Any], tmp_path: Path) -> None:
     with Index.open(world["folder"] / "index") as index:
         build_index(
             index.passages, tmp_path / "hybrid", encoder=BiEncoder.load(world["encoder"], pooling="mean"),
             settings=BuildSettings(retriever="hybrid"),
         )  # fmt: skip
-    opened: list[str] = []
-    real = rounds.evaluate
-
-    def evaluate(*given: Any, **more: Any) -> Any:
-        opened.append(more["retriever"])
-        return real(*given, **more)
-
-    monkeypatch.setattr(rounds, "evaluate", evaluate)
-    counts = []
-    for asked in ("auto", "bm25"):
-        settings, training = configs(world, tmp_path / asked, steps=1, rounds=1, retriever=asked)
-        run_rounds(settings.replaced(index=tmp_path / "hybrid", top_k=80), training)
-        ranked = json.loads((tmp_path / asked / "round-1" / "found.json").read_text())
-        counts.append(min(len(example["ctxs"]) for example in ranked))
-    assert opened == ["dense", "dense", "bm25", "dense"]
-    assert counts[0] == 80 > counts[1]  # round 1 itself learns from all that is found, as asked
-
-
-def test_a_gain_within_noise_is_none() -> None:
-    assert RoundResult(1, {}, (2.0, 0.5, 3.0)).gained
-    assert not RoundResult(1, {}, (2.0, -0.5, 3.0)).gained
+        build_index(index.passages, tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
+    more = {"steps": 1, "rounds": 1, "index": tmp_path / "hybrid", "top_k": 80}
+    rows = run_rounds(*by_reader(world, tmp_path / "dense", **more))
+    assert [row["facts"]["searched"] for row in rows] == ["dense", "dense"]
+    ranked = json.loads((tmp_path / "dense" / "round-1" / "retrieved.json").read_text())
+    assert min(len(example["ctxs"]) for example in ranked) == 80  # the vectors too propose passages
+    rows = run_rounds(*by_answers(world, tmp_path / "run", **{**more, "index": tmp_path / "bm25"}))
+    assert [row["facts"]["searched"] for row in rows] == ["bm25", "colbert"]
+    with Index.open(tmp_path / "run" / "round-1" / "index") as made:
+        assert made.parts == ("tokens", "bm25")
 
 
 def test_wrong_settings_are_refused(
-    world: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    world: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
-    assert get_args(SignalName) == tuple(signals._SIGNALS)
-    (tmp_path / "q").touch()
-    given = [
-        "rounds",
-        "--recipe",
-        "distill",
-        "--index",
-        str(world["folder"] / "index"),
-        "--questions",
-        str(tmp_path / "q"),
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    for more, said in (
-        (["--signal", "entropy"], "is not one of 'attention'"),
-        (["--positives", "1,9"], "--positives is not read with --recipe distill"),
-        (
-            ["--signal", "attention"],
-            "the shipped reader (extractive) cannot give attention",
-        ),
+    assert get_args(SignalName) == tuple(examples._KINDS)
+    strange = tmp_path / "strange.jsonl"
+    strange.write_text(
+        "".join(json.dumps({"question": f"who {n}", "answer": ["zzz"]}) + "\n" for n in range(30))
+    )
+    command = ["rounds", "--index", str(world["folder"] / "index"), "--questions", str(strange), "--out"]
+    for recipe, more, words in (
+        ("distill", ["--signal", "entropy"], "is not one of 'attention'"),
+        ("distill", ["--positives", "1,9"], "--positives is not read with --recipe distill"),
+        ("colbert", ["--signal", "likelihood"], "--signal is not read with --recipe colbert"),
+        ("colbert", ["--top-k", "40", "--positives", "3,50"], "raise it to 50"),
+        ("colbert", ["--set", "select_by=mrr"], "select_by=mrr is measured by searching"),
     ):
-        assert exit_code(*given, *more) == 2
-        assert said in capsys.readouterr().err
+        assert exit_code(*command, str(tmp_path / "run"), "--recipe", recipe, *more) == 2
+        assert words in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-    unanswered = tmp_path / "q.jsonl"
-    unanswered.write_text('{"question": "who?"}\n')
+    with pytest.raises(DataError, match="holds an answer"):
+        run_rounds(*by_answers(world, tmp_path / "b", questions=strange))
+    strange.write_text('{"question": "who?"}\n')
     with pytest.raises(DataError, match="none of its 1 questions has answers"):
-        answered(unanswered)
+        answered(strange)
     with pytest.raises(ConfigError, match="test"):
-        run_rounds(
-            DistillRoundsConfig(out=tmp_path / "r", index=tmp_path, questions="q", held_out="nq-test.jsonl"),
-            DistillTrainConfig(out=tmp_path, train_files=(tmp_path / "x",)),
-        )
+        run_rounds(*by_reader(world, tmp_path / "r", held_out="nq-test.jsonl"))

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example
-from rag.rounds.signals import Judge, to_judge
+from rag.rounds.examples import open_judge, to_judge
 from readers.generative.training.config import GeneratorTrainConfig
 from readers.generative.training.recipe import _adapt, train_generator
 from readers.open import open_reader
@@ -52,7 +52,7 @@ def test_answers_become_likelier_and_the_folder_reads(tmp_path: Path, lora: int)
     reader = train_generator(GeneratorTrainConfig(**config))
     asked = [to_judge(one) for one in examples()]
     before, after = (
-        sum(float(values[0]) for values in Judge.open(place, "likelihood", precision="fp32").judge(asked))
+        sum(float(values[0]) for values in open_judge(place, "likelihood", precision="fp32").judge(asked))
         for place in (model, reader)
     )
     assert after / len(asked) > before / len(asked) + 1.0  # nats per token

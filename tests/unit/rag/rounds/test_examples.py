@@ -1,16 +1,15 @@
-"""Signals of readers against transformers' plain forward passes, one passage at a time."""
+"""Signals of readers against transformers' plain forward passes of single passages; rules over rankings."""
 
-import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+from pydantic import ValidationError
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
@@ -20,14 +19,14 @@ from rag.data.examples import (
     read_examples,
     write_examples,
 )
-from rag.rounds.scoring import report_path, score_examples
-from rag.rounds.signals import Judge, matcher_of, to_judge
+from rag.rounds.examples import Judge, guided_examples, matcher_of, open_judge, score_examples, to_judge
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
 from readers.generative.settings import GeneratorSettings
+from retrievers.negatives.settings import GuidanceSettings
 from tests.commands import exit_code
 from tests.tiny_generator import tiny_seq2seq
 from tests.tiny_reader import tiny_encoder, tiny_tokenizer
@@ -48,14 +47,14 @@ EXAMPLE = Example(
 def generative(kind: str, signal: str, **settings: Any) -> Judge:
     model = Seq2Seq(tiny_seq2seq(kind), tiny_tokenizer())
     reader = GenerativeReader(model, GeneratorSettings(passage_tokens=48, **settings))
-    return Judge("generative", reader, signal, IDENTITY)
+    return Judge(reader, signal, IDENTITY)
 
 
 def extractive(tmp_path: Path, signal: str, **settings: Any) -> Judge:
     given = ReaderSettings(question_tokens=16, title_tokens=8, **{"max_tokens": 48, **settings})
     model = SpanModel.from_encoder(tiny_encoder(tmp_path / "encoder"))
     torch.nn.init.normal_(model.qa_outputs.weight, std=0.5)
-    return Judge("extractive", ExtractiveReader(model, tiny_tokenizer(), given), signal, IDENTITY)
+    return Judge(ExtractiveReader(model, tiny_tokenizer(), given), signal, IDENTITY)
 
 
 def row(passage: Passage) -> list[int]:
@@ -150,17 +149,14 @@ def test_passages_without_an_answer_are_not_read(tmp_path: Path, monkeypatch: py
     assert sum(read) == sum(holding)
 
 
-def test_a_reader_is_told_what_it_can_give(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot give attention") as caught:
-        extractive(tmp_path, "attention")
+def test_a_reader_that_cannot_give_a_signal_is_refused() -> None:
+    for source, error in (
+        (None, "shipped reader .extractive. cannot give attention"),
+        ("openai:x#m", "openai"),
+    ):
+        with pytest.raises(ConfigError, match=error) as caught:
+            open_judge(source, "attention")
     assert "attention comes from a generative model" in str(caught.value)
-    with pytest.raises(ConfigError, match="mode 'rag-token'") as caught:
-        generative("bart", "attention", mode="rag-token")
-    assert "in mode fid" in str(caught.value)
-    with pytest.raises(ConfigError, match="unknown signal 'entropy'"):
-        extractive(tmp_path, "entropy")
-    with pytest.raises(ConfigError, match="cannot give attention"):
-        Judge.open("openai:http://localhost#m", "attention")
 
 
 def test_regular_expressions_become_what_they_match_most(tmp_path: Path) -> None:
@@ -169,40 +165,17 @@ def test_regular_expressions_become_what_they_match_most(tmp_path: Path) -> None
     assert to_judge(replace(example, answers=("x+y",))).target_answer == ""
 
 
-class Counting(Judge):
-    """Says how long passages are; fails at one question."""
-
-    def __init__(self, fails_at: str = "") -> None:
-        self.signal, self.identity, self.fails_at = "likelihood", IDENTITY, fails_at
-
-    def judge(self, asked: Sequence[Example]) -> list[Any]:
-        if any(a.question == self.fails_at for a in asked):
-            raise KeyboardInterrupt
-        return [np.array([float(len(p.text)) for p in a.passages]) for a in asked]
-
-
-def test_the_report_says_how_well_a_signal_tells_passages_with_an_answer(tmp_path: Path) -> None:
-    """AUC by hand; questions whose passages all hold an answer, or none, do not count."""
-    texts = ("57 meters", "57", "river", "57 m.")  # the signal is the length: 9, 2 and 5 against 5
-    level = replace(EXAMPLE, candidates=tuple(Candidate(Passage(t, "", t), "retrieved") for t in texts))
-    behind = replace(level, id="1", candidates=level.candidates[1:3])
-    others = [
-        replace(level, id="2", candidates=level.candidates[:1]),
-        replace(level, id="3", answers=("Oslo",)),
-    ]
-    write_examples(tmp_path / "in.json", [level, behind, *others])
-    report = score_examples(tmp_path / "in.json", tmp_path / "out.json", Counting())
-    assert report.auc == (0.5 + 0.0) / 2
-    assert "others of a question: 0.25" in "\n".join(report.lines())
-    assert json.loads(report_path(tmp_path / "out.json").read_text())["auc"] == 0.25
-
-
 def test_nothing_to_score_is_refused(tmp_path: Path) -> None:
     write_examples(tmp_path / "in.json", [replace(EXAMPLE, answers=())])
-    with pytest.raises(DataError, match="no passage could be scored: questions: 1 without answers"):
-        score_examples(tmp_path / "in.json", tmp_path / "out.json", Counting())
+    judge = extractive(tmp_path, "span-likelihood")
+    with pytest.raises(DataError, match=r"no passage could be scored: .*'without answers': 1"):
+        score_examples(tmp_path / "in.json", tmp_path / "out.json", judge)
     with pytest.raises(ConfigError, match="would be overwritten"):
-        score_examples(tmp_path / "in.json", tmp_path / "." / "in.json", Counting())
+        score_examples(tmp_path / "in.json", tmp_path / "." / "in.json", judge)
+    write_examples(tmp_path / "in.json", [EXAMPLE])
+    torch.nn.init.constant_(judge.model.model.qa_outputs.weight, math.nan)
+    with pytest.raises(DataError, match=r"tiny gives span-likelihood .*nan"):
+        score_examples(tmp_path / "in.json", tmp_path / "out.json", judge)
 
 
 def test_the_command_scores_with_the_shipped_reader(
@@ -218,7 +191,7 @@ def test_the_command_scores_with_the_shipped_reader(
     write_examples(tmp_path / "in.json", [example])
     arguments = ["score", "--examples", str(tmp_path / "in.json"), "--out", str(tmp_path / "out.json")]
     assert exit_code(*arguments) == 0
-    assert "2 passages scored by span-likelihood of" in capsys.readouterr().out
+    assert "passages 2, questions 1" in capsys.readouterr().out
     [found] = read_examples(tmp_path / "out.json", needs="targets")
     right, wrong = (c.target for c in found.candidates)
     assert right is not None
@@ -226,31 +199,76 @@ def test_the_command_scores_with_the_shipped_reader(
     assert wrong == pytest.approx(math.log(1e-4), abs=1e-5)
 
 
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_the_command_scores_with_the_log_odds_of_a_cross_encoder(
-    tiny: Any, tmp_path: Path, outputs: int
-) -> None:
-    torch.manual_seed(0)
-    network = BertForSequenceClassification(BertConfig(**tiny.config(), num_labels=outputs)).eval()
-    network.save_pretrained(tmp_path / "cross")
-    tiny.tokenizer(tmp_path / "cross")
-    examples = [EXAMPLE, replace(EXAMPLE, id="other", question="who wrote the tower", answers=())]
-    write_examples(tmp_path / "in.json", examples)
-    arguments = ["score", "--examples", str(tmp_path / "in.json"), "--out", str(tmp_path / "out.json")]
-    arguments += ["--signal", "relevance", "--reader", str(tmp_path / "cross"), "--precision", "fp32"]
-    assert exit_code(*arguments) == 0
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "cross")
-    targets, wanted = [], []
-    for example in read_examples(tmp_path / "out.json", needs="targets"):
-        for candidate in example.candidates:
-            text = f"{candidate.passage.title} {candidate.passage.text}".strip()
-            pair = tokenizer(
-                example.question, text, truncation="only_second", max_length=64, return_tensors="pt"
-            )
-            with torch.no_grad():
-                logits = network(**pair).logits[0]
-            wanted.append(float(logits[-1] - (logits[0] if outputs == 2 else 0)))
-            targets.append(candidate.target)
-    assert len(wanted) == 2 * len(PASSAGES)
-    assert np.std(wanted) > 0.05
-    np.testing.assert_allclose(targets, wanted, atol=1e-4)
+def ranked(holding: set[int], depth: int = 40) -> Example:
+    found = [Passage(str(n), "", f"text {n} {'danube' if n in holding else ''}") for n in range(depth)]
+    candidates = tuple(Candidate(passage, "retrieved") for passage in found)
+    return Example("q", "which?", ("Danube",), candidates)
+
+
+def positives(rules: str, holding: set[int]) -> list[str]:
+    made = list(guided_examples([ranked(holding)], GuidanceSettings(positives=rules), Counter()))
+    assert [example.id for example in made] == [f"q#{n + 1}" if n else "q" for n in range(len(made))]
+    assert all({p.id for p in e.positives} == {e.positives[0].id for e in made} for e in made)
+    return [example.positives[0].id for example in made]
+
+
+@pytest.mark.parametrize(
+    ("rules", "holding", "taken"),
+    [
+        ("3,10", {1, 4, 8, 9, 20}, ["1", "4", "8"]),
+        ("3,5", {1, 4, 8}, ["1", "4"]),
+        ("1,5 1,30", {20, 25}, ["20"]),  # rules are joined by or
+        ("2,5 1,30", {1, 20}, ["1"]),
+        ("3,10", {20}, []),
+    ],
+)
+def test_rules_of_depth(rules: str, holding: set[int], taken: list[str]) -> None:
+    assert positives(rules, holding) == taken
+
+
+def test_negatives_hold_no_answer_and_a_share_is_near() -> None:
+    settings, depth = GuidanceSettings(positives="1,40", negatives=40), 1200
+    holding = {3, 5, 35}
+    (made,) = guided_examples([ranked(holding, depth)], settings, Counter())
+    drawn = [int(negative.passage.id) for negative in made.negatives]
+    assert drawn == sorted(drawn)
+    assert len(drawn) == 40
+    assert not holding & set(drawn)
+    assert max(drawn) < 1000
+    assert 20 <= sum(place < 100 for place in drawn) < 32  # half, and a tenth of the others
+    assert list(guided_examples([ranked(holding, depth)], settings, Counter())) == [made]
+
+
+def test_expressions_and_questions_nothing_answers_are_told_and_counted() -> None:
+    counts: Counter[str] = Counter()
+    asked = [
+        Example("a", "?", ("danx[au]be",), ranked({2}).candidates, answers_are_regex=True),
+        Example("b", "?", ("dan[au",), ranked({2}).candidates, answers_are_regex=True),
+        Example("c", "?", ("yes",), ranked({2}).candidates),
+        Example("d", "?", (), ranked({2}).candidates),
+    ]
+    settings = GuidanceSettings(positives="1,40", negatives=3)
+    assert [e.id for e in guided_examples(asked, settings, counts)] == []
+    asked[0] = Example("a", "?", ("danub[ae]",), ranked({2}).candidates, answers_are_regex=True)
+    (made,) = guided_examples(asked[:1], settings, counts)
+    assert made.answers_are_regex
+    assert (counts["questions"], counts["without answers"], counts["no passage holds an answer"]) == (5, 2, 2)
+    assert (counts["positives"], counts["negatives"]) == (1, 3)
+
+
+def test_copies_of_a_positive_are_no_negatives() -> None:
+    example = ranked({0}, depth=3)
+    regex = Example("q", "?", ("danube$",), example.candidates, answers_are_regex=True)
+    spaced = Candidate(Passage("copy", "", "text  0 danube "), "retrieved")
+    (made,) = guided_examples(
+        [Example("q", "?", ("danube$",), (*regex.candidates, spaced), answers_are_regex=True)],
+        GuidanceSettings(positives="1,4", negatives=4),
+        Counter(),
+    )
+    assert [negative.passage.id for negative in made.negatives] == ["1", "2"]
+
+
+@pytest.mark.parametrize("rules", ["", "3", "5,3", "0,3", "a,b", "3;50"])
+def test_rules_that_cannot_be_are_refused(rules: str) -> None:
+    with pytest.raises(ValidationError, match="expected rules b,k"):
+        GuidanceSettings(positives=rules)

@@ -1,0 +1,253 @@
+"""Training examples of what was retrieved: each passage scored by a reader, or told by the answers it holds.
+
+| signal | of | g_i, larger is better | reader passes per question |
+|---|---|---|---|
+| attention | generative, fid | mean cross-attention score of the first decoded token | 1 |
+| likelihood | generative, llm | mean log p of the answer's tokens, passage alone | 1 per passage |
+| span-likelihood | extractive | log(p of the answer's places in the passage + 0.0001) | 1, or none |
+
+Source:
+    Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever" (attention); Izacard et al. 2022,
+    "Atlas", section 2.2 (likelihood); Shi et al. 2024, "REPLUG", section 4.1 (of a language model).
+    Khattab et al. 2021, "Relevance-guided Supervision for OpenQA with ColBERT", section 3 (answers).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rag.config import DEFAULT_SEED
+from rag.core.arrays import Float64
+from rag.core.errors import ConfigError, DataError
+from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
+from rag.data.examples import Example, read_examples, write_examples
+from rag.data.text import AnswerMatcher, most_matched
+from rag.runtime.model_files import model_folder, weights_sha256
+from rag.runtime.seeds import generator
+from readers.extractive.files import SHIPPED_READER
+from readers.extractive.likelihood import span_log_likelihood
+from readers.generative.attention import passage_attention
+from readers.generative.marginal import passage_log_likelihood
+from readers.generative.model import Memory, Seq2Seq
+from readers.generative.reader import GenerativeReader
+from readers.generative.settings import encode_rows
+from readers.open import open_reader, reader_kind
+from retrievers.examples.data import answer_matcher, matchable_answers
+from retrievers.negatives.blocks import BlockFolder
+from retrievers.negatives.select import NegativeFilter
+from retrievers.negatives.settings import GuidanceSettings
+
+_BLOCK = 64  # questions that a killed run loses at most
+_NEGATIVE_RANKS = 1000  # number of best-ranked passages that negatives are drawn from,
+_NEAR_RANKS, _NEAR_SHARE = 100, 0.5  # this share of them from the first hundred
+_SMALLEST = 1e-4  # probability of an answer that does not stand in a passage: a target must be finite
+_KINDS = {  # signal → kinds of reader that give it
+    "attention": ("generative",),
+    "likelihood": ("generative", "llm"),
+    "span-likelihood": ("extractive",),
+}
+
+
+class Judge(NamedTuple):
+    """A reader that gives a signal; `identity` has its name, kind and the hash of its weights."""
+
+    model: Any
+    signal: str
+    identity: Mapping[str, str]
+
+    def judge(self, examples: Sequence[Example]) -> list[Float64]:
+        """For each question one number per passage, larger is better; −inf where a passage cannot be read."""
+        if self.signal == "attention":
+            return _of_memory(self.model, examples, lambda network, read, _: passage_attention(network, read))
+        if self.signal == "likelihood":
+            return _of_memory(self.model, examples, passage_log_likelihood)
+        questions, passages = [e.question for e in examples], [e.passages for e in examples]
+        likelihoods = span_log_likelihood(self.model, questions, passages, list(map(matcher_of, examples)))
+        return [np.logaddexp(values, np.log(_SMALLEST)) for values in likelihoods]
+
+
+def _of_memory(
+    reader: Any, examples: Sequence[Example], signal: Callable[[Seq2Seq, Memory, list[list[int]]], Tensor]
+) -> list[Float64]:
+    """A signal of a generative reader: questions one by one, their passages encoded once."""
+    seq2seq, settings, values = reader.seq2seq, reader.settings, []
+    for example in examples:
+        rows = encode_rows(seq2seq.tokenizer, settings, [example.question], [example.passages])
+        with torch.inference_mode():
+            memory = seq2seq.encode(rows, settings.batch_tokens)
+            [signals] = signal(seq2seq, memory, [seq2seq.answer_ids(example.target_answer)])
+        values.append(np.asarray(signals.double().cpu()))
+    return values
+
+
+def open_judge(source: str | None, signal: str, *, precision: str = "auto") -> Judge:
+    """Open a reader, as `open_reader` takes it (None: the shipped one), for a signal.
+
+    Raises:
+        ArtifactError: there is no such reader.
+        ConfigError: it cannot give this signal.
+    """
+    kind, kinds = reader_kind(source), _KINDS[signal]
+    name = source or "the shipped reader"
+    if kind not in kinds:
+        hint = f"{signal} comes from a {' or '.join(kinds)} model"
+        raise ConfigError(f"{name} ({kind}) cannot give {signal}", hint=hint)
+    load: Any = GenerativeReader.load if kind == "llm" else open_reader
+    model = load(source, precision=precision)
+    if signal == "attention" and model.settings.mode != "fid":
+        raise ConfigError(
+            f"{name} reads passages one by one ({model.settings.mode}): it gives no attention over them",
+            hint="attention comes from a reader in mode fid",
+        )
+    folder = SHIPPED_READER if source is None else model_folder(source)
+    weights = weights_sha256(sorted(folder.glob("*.safetensors")))
+    named = str(getattr(model, "name", source))
+    return Judge(model, signal, {"name": named, "kind": kind, "weights_sha256": weights})
+
+
+def report_path(out: Path) -> Path:
+    """Path of the report about examples."""
+    return out.with_name(out.name + ".report.json")
+
+
+def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]:
+    """Write `examples` with a target for each of a question's candidates.
+
+    Existing targets are replaced; everything else is kept. After every 64 questions, results are saved in
+    `OUT.scoring/`, from which an interrupted run resumes, with the same output.
+
+    Args:
+        examples: training examples of any kind: `rag mine`'s, results of `rag retrieve`, FiD's.
+        out: DPR's training JSON with targets; `OUT.report.json` beside it says where they come from.
+
+    Returns:
+        The report: "signal", "reader" with the hash of its weights, "examples" with theirs, and "counts":
+        questions, passages scored and "unreadable", and questions that teach nothing: "without answers", "no
+        passage holds an answer", "all passages alike".
+
+    Raises:
+        ConfigError: `out` is `examples`.
+        DataError: the examples cannot be read, no target could be given, or the reader gave NaN.
+        MismatchedArtifactError: unfinished parts of another run are in the way.
+    """
+    if out.resolve() == examples.resolve():
+        raise ConfigError(f"{out}: the examples would be overwritten", hint="give another --out")
+    check_target(out)
+    total = sum(1 for _ in read_examples(examples, needs="questions"))
+    run = {"signal": judge.signal, "reader": judge.identity, "examples": sha256_file(examples)}
+    work = out.with_name(out.name + ".scoring")
+    with directory_lock(work):
+        blocks = BlockFolder(work, run)
+        questions = read_examples(examples, needs="questions")
+        score = partial(_score_block, judge=judge)
+        blocks.fill(questions, score, total=total, size=_BLOCK, unit="questions", verb="score")
+        report = {"counts": dict(blocks.counts()), **run}
+        if report["counts"]["passages"]:
+            atomic_write_json(report_path(out), report)
+            write_examples(out, blocks.examples())
+        blocks.remove()
+    if not report["counts"]["passages"]:
+        raise DataError(
+            f"{examples}: no passage could be scored: {report['counts']}",
+            hint=f"{judge.signal} needs candidates, as of `rag retrieve`, and answers",
+        )
+    return report
+
+
+def matcher_of(example: Example) -> AnswerMatcher:
+    """Finds an example's answers in texts."""
+    return answer_matcher(example.answers, example.answer_mode)
+
+
+def to_judge(example: Example) -> Example:
+    """The example with the answer to be generated as `target_answer`: the first, or of regular expressions
+    what they match most often in its passages; "" if nothing is known."""
+    answer = next(iter(example.answers), "")
+    if example.answers_are_regex:
+        answer = most_matched(matcher_of(example), (c.passage.text for c in example.candidates))
+    return replace(example, target_answer=answer)
+
+
+def _score_block(examples: Sequence[Example], judge: Judge, counts: Counter[str]) -> Iterator[Example]:
+    """The examples with targets; adds to the report's `counts`."""
+    judged, needs_answers = list(map(to_judge, examples)), judge.signal != "attention"
+    able = [bool(e.candidates) and (bool(e.target_answer) or not needs_answers) for e in judged]
+    signals = iter(judge.judge([example for example, can in zip(judged, able, strict=True) if can]))
+    for example, read, can in zip(examples, judged, able, strict=True):
+        targets = next(signals) if can else np.full(len(example.candidates), -np.inf)
+        if not (targets < np.inf).all():
+            raise DataError(
+                f"{judge.identity['name']} gives {judge.signal} {targets} for {example.question!r:.80}",
+                hint="its weights are damaged, or it overflows: try precision fp32",
+            )
+        readable = targets[np.isfinite(targets)]
+        counts["questions"] += 1
+        counts["passages"] += len(readable)
+        counts["unreadable"] += (len(targets) - len(readable)) * can
+        counts["all passages alike"] += len(set(readable.tolist())) == 1
+        counts["without answers"] += needs_answers and not read.target_answer
+        if read.target_answer:
+            matches = matcher_of(example).matches
+            counts["no passage holds an answer"] += not any(matches(p.text) for p in example.passages)
+        candidates = (
+            replace(candidate, target=round(target, 6) if np.isfinite(target) else None)
+            for candidate, target in zip(example.candidates, targets.tolist(), strict=True)
+        )
+        yield replace(example, candidates=tuple(candidates))
+
+
+def guided_examples(
+    ranked: Iterable[Example], settings: GuidanceSettings, counts: Counter[str]
+) -> Iterator[Example]:
+    """One example per positive of a question: this positive first, then the others, and its negatives.
+
+    Args:
+        ranked: questions with answers and what was retrieved for them, best first.
+        settings: which passages count as right.
+        counts: "questions", "without answers", "no passage holds an answer" (both are left out), "positives",
+            "negatives" are added.
+
+    Example:
+        >>> from rag.core.types import Passage
+        >>> from rag.data.examples import Candidate
+        >>> retrieved = [Candidate(Passage(str(n), "", f"text {n}"), "retrieved") for n in range(4)]
+        >>> example = Example("q", "which?", ("2",), tuple(retrieved))
+        >>> (guided,) = guided_examples([example], GuidanceSettings(positives="1,4", negatives=2), Counter())
+        >>> guided.positives[0].text, len(guided.negatives)
+        ('text 2', 2)
+    """
+    depth = max(_NEGATIVE_RANKS, *(first for _, first in settings.rules))
+    for example in ranked:
+        counts["questions"] += 1
+        answers = matchable_answers(example.answers, example.answer_mode)
+        if not answers:
+            counts["without answers"] += 1
+            continue
+        matcher = AnswerMatcher(answers, example.answer_mode)
+        listed = example.candidates[:depth]
+        holding = [place for place, hit in enumerate(listed) if matcher.matches(hit.passage.text)]
+        chosen = {p for most, first in settings.rules for p in [n for n in holding if n < first][:most]}
+        if not chosen:
+            counts["no passage holds an answer"] += 1
+            continue
+        right = [replace(listed[place], role="positive") for place in sorted(chosen)]
+        copies = NegativeFilter(None, (), [hit.passage.text for hit in right], Counter())
+        rest = sorted(set(range(min(len(listed), _NEGATIVE_RANKS))) - set(holding))
+        rest = [place for place in rest if copies.accepts(-1, listed[place].passage)]
+        counts["positives"] += len(right)
+        for number, positive in enumerate(right):
+            shuffled = generator(DEFAULT_SEED, number, *example.id.encode()).permutation(rest).tolist()
+            near = [p for p in shuffled if p < _NEAR_RANKS][: round(_NEAR_SHARE * settings.negatives)]
+            others = [p for p in shuffled if p not in near][: settings.negatives - len(near)]
+            wrong = [replace(listed[place], role="hard_negative") for place in sorted(near + others)]
+            counts["negatives"] += len(wrong)
+            name = f"{example.id}#{number + 1}" if number else example.id
+            also = (other for other in right if other is not positive)
+            yield replace(example, id=name, candidates=(positive, *also, *wrong))
