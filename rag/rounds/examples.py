@@ -148,14 +148,15 @@ def score_examples(examples: Path, out: Path, judge: Judge) -> Mapping[str, Any]
         questions = read_examples(examples, needs="questions")
         score = partial(_score_block, judge=judge)
         blocks.fill(questions, score, total=total, size=_BLOCK, unit="questions", verb="score")
-        report = {"counts": dict(blocks.counts()), **run}
-        if report["counts"]["passages"]:
+        counts = dict(blocks.counts())
+        report = {"counts": counts, **run}
+        if counts["passages"]:
             atomic_write_json(report_path(out), report)
             write_examples(out, blocks.examples())
         blocks.remove()
-    if not report["counts"]["passages"]:
+    if not counts["passages"]:
         raise DataError(
-            f"{examples}: no passage could be scored: {report['counts']}",
+            f"{examples}: no passage could be scored: {counts}",
             hint=f"{judge.signal} needs candidates, as of `rag retrieve`, and answers",
         )
     return report

@@ -19,7 +19,7 @@ CEILINGS = {
     "rag/integrations": (350, 350),
     "rag/joint": (2520, 2100),
     "rag/metrics": (730, 600),
-    "rag/rounds": (840, 450),
+    "rag/rounds": (480, 450),
     "rag/runtime": (1640, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (600, 450),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (7810, 6600),
     "retrievers": (8510, 6600),
     "serve": (2870, 2600),
-    "tests": (30180, 24000),
+    "tests": (30020, 24000),
 }
 
 
