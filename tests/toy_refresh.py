@@ -1,6 +1,7 @@
 """A refresh whose result is a line of text, made in this process or in one beside it."""
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,25 +12,28 @@ from rag.training.refresh import Refresh, Refreshed
 
 
 class ToyConfig(RefreshedConfig, TrainConfig):
-    """`fails`: exit code with which the refresher ends at once."""
+    """`fails`: exit code with which the refresher ends at once; `sleeps`: whether it never ends."""
 
     recipe = "toy"
     name: str = "toy"
     refresh_every_steps: int = 2
     fails: int = 0
+    sleeps: bool = False
 
 
 class ToyRefresher:
     """Copies the snapshot's number."""
 
     def __init__(self, config: ToyConfig) -> None:
-        self._fails = config.fails
+        self._fails, self._sleeps = config.fails, config.sleeps
 
     def build(self, snapshot: Path, folder: Path) -> None:
         """See `Refresher.build`."""
         if self._fails:
             os._exit(self._fails)
         (folder / "text").write_text((snapshot / "number").read_text())
+        if self._sleeps:
+            time.sleep(600)
 
 
 def make_toy(config: ToyConfig, device: str) -> ToyRefresher:

@@ -108,6 +108,6 @@ def _main(
     torch.set_num_threads(1)
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR="127.0.0.1")
-    with World.from_environment("cpu") as world:
+    with World.joined("cpu") as world:
         result = function(world, *arguments)
     (folder / f"rank-{rank}").write_bytes(pickle.dumps(result))

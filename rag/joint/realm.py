@@ -34,7 +34,6 @@ from rag.joint.salient import title_tagger
 from rag.joint.span_filler import open_filler
 from rag.training.claim import input_checksums
 from rag.training.distributed import World
-from rag.training.figures import distinct_share, score_entropy
 from rag.training.fit import FitHooks, Loss
 from rag.training.precision import part
 from rag.training.run import Method, Run, Weights, train
@@ -192,8 +191,6 @@ class RealmTask:
                 "found": holds.any(1).sum(),
                 "p_gold": (prior * holds).sum(),
                 "posterior_gold": (posterior * holds).sum(),
-                "entropy": score_entropy(scores.float().cpu().numpy()) * len(sentences),
-                "distinct": distinct_share(rows[:, 1:], len(passages)) * len(sentences),
             }
         return Loss(
             -value.sum() / total,
@@ -263,4 +260,4 @@ def _holding(sentences: Sequence[MaskedSentence], rows: Int64, passages: Sequenc
     )
 
 
-_FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold", "entropy", "distinct")
+_FIGURES = ("utility", "null", "found", "p_gold", "posterior_gold")

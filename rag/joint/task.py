@@ -15,7 +15,6 @@ from rag.joint.losses import JointLoss
 from rag.joint.questions import answer_rank
 from rag.runtime.seeds import generator as random_numbers
 from rag.training.distributed import World
-from rag.training.figures import distinct_share, score_entropy
 from rag.training.fit import Loss
 from readers.generative.model import Seq2Seq
 from readers.generative.reader import GenerativeReader
@@ -79,7 +78,6 @@ class JointTask:
     ) -> None:
         self.config, self.module, self.seq2seq, self.settings = config, module, seq2seq, settings
         self.finder, self.objective, self.world = finder, objective, world
-        self._passages = passages
         if config.top_k > passages:
             raise ConfigError(
                 f"top_k is {config.top_k}, the index has {passages} passages", hint="lower top_k"
@@ -102,7 +100,7 @@ class JointTask:
         chosen = [questions[number] for number in batch.numbers[share].tolist()]
         retrieved = self.finder.find(chosen)
         learned = self._read(chosen, retrieved, batch.answers[share])
-        parts = _retrieval_figures(chosen, retrieved, learned.weights, self._passages)
+        parts = _retrieval_figures(chosen, retrieved, learned.weights)
         shares = {"reader": float(learned.reader.detach()), "retriever": float(learned.retriever.detach())}
         return Loss(
             (learned.reader + learned.retriever) / total,
@@ -143,11 +141,10 @@ class JointTask:
 
 
 def _retrieval_figures(
-    questions: Sequence[Question], retrieved: Retrieved, weights: Tensor, documents: int
+    questions: Sequence[Question], retrieved: Retrieved, weights: Tensor
 ) -> dict[str, float]:
     """Figures of a batch, as means over questions: "found" (an answer among the passages), "p_gold" (the
-    prior on passages that hold one), "posterior_gold" (what the reader makes of it), "entropy" of the prior,
-    and "distinct", the share of different passages, near 0 where every question gets the same.
+    prior on passages that hold one) and "posterior_gold" (what the reader makes of it).
     """
     scores = retrieved.scores.detach().float().cpu()
     holds = torch.zeros(scores.shape)
@@ -158,6 +155,4 @@ def _retrieval_figures(
         "found": float((holds.sum(1) > 0).float().mean()),
         "p_gold": float((scores.softmax(1) * holds).sum(1).mean()),
         "posterior_gold": float((weights.float().cpu() * holds).sum(1).mean()),
-        "entropy": score_entropy(scores.numpy()),
-        "distinct": distinct_share(retrieved.rows, documents),
     }

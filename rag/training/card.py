@@ -53,18 +53,18 @@ def render_card(
     )  # fmt: skip
 
 
-def model_name(given: str | Path | None) -> str:
+def model_name(place: str | Path | None) -> str:
     """Short name of a model in a card: the last parts of a folder, enough to identify it, not its full path.
 
     Example:
         >>> model_name("/data/runs/first/encoder"), model_name("owner/name"), model_name(None)
         ('first/encoder', 'owner/name', 'all-MiniLM-L6-v2')
     """
-    if given is None:
+    if place is None:
         return EMBEDDED_ENCODER_NAMES[0]
-    if not (isinstance(given, Path) or given.startswith((".", "/")) or Path(given).exists()):
-        return given
-    parts = Path(given).absolute().parts
+    if not (isinstance(place, Path) or place.startswith((".", "/")) or Path(place).exists()):
+        return place
+    parts = Path(place).absolute().parts
     common = len(list(takewhile(_FOLDERS.__contains__, reversed(parts))))
     return "/".join(parts[-1 - common :])
 

@@ -1,9 +1,8 @@
 """Checkpoints of a run: folders, written whole or not at all, from which it resumes exactly.
 
 checkpoints/step-00001200/
-    weights.safetensors     fp32 master weights of the trained parameters
+    weights.safetensors     fp32 master weights of the trained parameters, and the model's buffers
     optimizer.safetensors   AdamW's moments and step counts, keyed by parameter name
-    buffers.safetensors     the model's buffers, if it has any that are part of its state
     hooks.safetensors       tensors of the recipe's hooks, if there are any
     generators.safetensors  states of torch's random generators, one row per process
     state.json              step, counters, the best score so far and its step
@@ -51,15 +50,15 @@ class Checkpoint:
         with _named(file):
             return cls(path, json.loads(file.read_text(encoding="utf-8")))
 
-    def tensors(self, name: str, *, required: bool = False) -> dict[str, torch.Tensor]:
-        """The tensors of one file; none if this checkpoint has no such file and needs none.
+    def tensors(self, name: str) -> dict[str, torch.Tensor]:
+        """The tensors of one file.
 
         Raises:
             IncompleteArtifactError: the file is damaged, or missing.
         """
         path = self.path / f"{name}.safetensors"
         with _named(path):
-            return load_file(path) if required or path.exists() else {}
+            return load_file(path)
 
 
 @contextmanager
@@ -83,12 +82,6 @@ def complete_checkpoints(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("step-*/state.json"))
 
 
-def latest_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest complete checkpoint in `folder`, or None."""
-    complete = complete_checkpoints(folder)
-    return Checkpoint.open(complete[-1]) if complete else None
-
-
 def save_checkpoint(
     folder: Path,
     step: int,
@@ -96,15 +89,15 @@ def save_checkpoint(
     master: MasterWeights,
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
+    more: Mapping[str, Tensors],
     *,
-    tensors: Mapping[str, Tensors],
     keep: int = 2,
 ) -> Path:
     """Write the checkpoint of `step` atomically, and delete those that are needed no more.
 
     Args:
         state: `best_step` in it names the checkpoint with the best score, which is not deleted.
-        tensors: file name → more tensors; a file is written if there are any.
+        more: file name → further tensors.
         keep: number of the newest checkpoints that stay.
     """
     moments = {
@@ -112,25 +105,19 @@ def save_checkpoint(
         for name, tensor in zip(master.names, master.master, strict=True)
         for key, value in optimizer.state.get(tensor, {}).items()
     }
-    files = {"buffers": _buffers(model), **tensors}
+    files = {"weights": master.state() | _buffers(model), "optimizer": moments, **more}
     with replaced_folder(checkpoint_path(folder, step)) as temporary:
-        _save(temporary / "weights.safetensors", master.state())
-        _save(temporary / "optimizer.safetensors", moments)
-        for name, more in files.items():
-            if more:
-                _save(temporary / f"{name}.safetensors", more)
+        for name, tensors in files.items():
+            # a clone each: safetensors refuses tensors that share memory
+            cloned = {k: tensor.detach().clone().contiguous() for k, tensor in tensors.items()}
+            save_file(cloned, temporary / f"{name}.safetensors")
         (temporary / "state.json").write_text(json.dumps({**state, "step": step}), encoding="utf-8")
-    newest = sorted(folder.glob("step-*"))[-max(1, keep) :]
-    best = [Checkpoint.open(path).state.get("best_step") for path in newest]
+    newest = sorted(folder.glob("step-*"))[-keep:]
+    best = [Checkpoint.open(path).state["best_step"] for path in newest]
     needed = {*newest, *(checkpoint_path(folder, number) for number in best if number is not None)}
     for old in {*folder.glob("step-*")} - needed:
         shutil.rmtree(old, ignore_errors=True)
     return checkpoint_path(folder, step)
-
-
-def _save(path: Path, tensors: Tensors) -> None:
-    # a clone each: safetensors refuses tensors that share memory
-    save_file({name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}, path)
 
 
 def load_checkpoint(
@@ -145,22 +132,20 @@ def load_checkpoint(
         IncompleteArtifactError: if a file is missing or damaged.
         MismatchedArtifactError: if it belongs to another model.
     """
-    weights, moments = (checkpoint.tensors(name, required=True) for name in ("weights", "optimizer"))
-    own, buffers = _buffers(model), checkpoint.tensors("buffers")
-    for expected, stored in ((master.state(), weights), (own, buffers)):
-        shapes = [{(name, tuple(tensor.shape)) for name, tensor in t.items()} for t in (expected, stored)]
-        if shapes[0] != shapes[1]:
-            raise MismatchedArtifactError(
-                f"{checkpoint.path}: holds other parameters than the model (for example "
-                f"{sorted(shapes[0] ^ shapes[1])[:3]})",
-                hint="use another output folder, or the configuration this run was started with",
-            )
-    master.load(weights)
+    stored, buffers = checkpoint.tensors("weights"), _buffers(model)
+    shapes = [{(k, tuple(t.shape)) for k, t in own.items()} for own in (master.state() | buffers, stored)]
+    if shapes[0] != shapes[1]:
+        raise MismatchedArtifactError(
+            f"{checkpoint.path}: holds other parameters than the model (for example "
+            f"{sorted(shapes[0] ^ shapes[1])[:3]})",
+            hint="use another output folder, or the configuration this run was started with",
+        )
+    master.load(stored)
     with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(buffers[name])
+        for name, tensor in buffers.items():
+            tensor.copy_(stored[name])
     parameters = dict(zip(master.names, master.master, strict=True))
-    for entry, value in moments.items():
+    for entry, value in checkpoint.tensors("optimizer").items():
         name, _, key = entry.partition("//")
         optimizer.state[parameters[name]][key] = value.to(parameters[name].device)
 
@@ -181,11 +166,9 @@ def generator_states(world: World) -> dict[str, torch.Tensor]:
 
 def restore_generators(checkpoint: Checkpoint, world: World) -> None:
     """Restore torch's random generators; processes that the saved run did not have get those of the first."""
-    # a clone: torch crashes on a row of a larger tensor
-    row = {
-        k: rows[world.rank if world.rank < len(rows) else 0].clone()
-        for k, rows in checkpoint.tensors("generators").items()
-    }
-    torch.set_rng_state(row["cpu"])
-    if "cuda" in row and world.device.startswith("cuda"):
-        torch.cuda.set_rng_state(row["cuda"], world.device)
+    for name, rows in checkpoint.tensors("generators").items():
+        row = rows[world.rank if world.rank < len(rows) else 0].clone()  # torch crashes on a row of a larger
+        if name == "cpu":
+            torch.set_rng_state(row)
+        elif world.device.startswith("cuda"):
+            torch.cuda.set_rng_state(row, world.device)

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,14 @@ _CONFIG, _INPUTS = "config.json", "inputs.json"
 
 @contextmanager
 def claimed(config: Any) -> Iterator[World]:
-    """Start a run: lock and claim its folder, set seeds and threads, and join its processes.
-
-    Args:
-        config: a `TrainConfig`.
+    """Start the run of a `TrainConfig`: lock and claim its folder, set seeds and threads, join its processes.
 
     Raises:
         MismatchedArtifactError: `config.out` holds a run with another configuration, or of other data.
         ResourceError: another process trains in `config.out`.
         ConfigError: `config.out` holds something else than a run, which this run would spoil.
     """
-    with World.from_environment() as world, directory_lock(config.out) if world.is_main else nullcontext():
+    with World.joined() as world, directory_lock(config.out) if world.is_main else nullcontext():
         if world.is_main:
             refuse_other_content(config.out)
             for folder in (config.out, config.out / "data"):
@@ -47,20 +43,16 @@ def claimed(config: Any) -> Iterator[World]:
 
 
 def refuse_other_content(out: Path) -> None:
-    """Refuse the folder of an index or a model, which have files of the same names as a run.
+    """Refuse a file, and the folder of an index or a model, which have files of the same names as a run.
 
     Raises:
-        ConfigError: it is one, or a file.
+        ConfigError: it is one.
     """
-    if out.is_file():
-        raise ConfigError(f"{out} is a file", hint="choose a directory")
-    found = ""
-    if (out / MANIFEST_NAME).is_file() or (out / BUILDING_DIR).is_dir():
-        found = "an index"
-    elif (out / _CONFIG).is_file() and "out" not in read_json(out / _CONFIG):  # where a run says its folder
-        found = "a model"
-    if found:
-        raise ConfigError(f"{out} holds {found}, not a run", hint="choose an empty or a new directory")
+    is_index = (out / MANIFEST_NAME).is_file() or (out / BUILDING_DIR).is_dir()
+    is_model = (out / _CONFIG).is_file() and "out" not in read_json(out / _CONFIG)  # where a run's folder is
+    if is_index or is_model or out.is_file():
+        content = "an index" if is_index else "a model" if is_model else "a file"
+        raise ConfigError(f"{out} holds {content}, not a run", hint="choose an empty or a new directory")
 
 
 def claim_run(config: Config, out: Path) -> None:
@@ -74,20 +66,18 @@ def claim_run(config: Config, out: Path) -> None:
         MismatchedArtifactError: the run was started with other settings or files; the message names them.
     """
     recipe = {RECIPE_KEY: name} if (name := getattr(config, RECIPE_KEY, "")) else {}
-    wanted = {**recipe, **{name: _as_json(value) for name, value in config}}
-    free = {"out", *config.free}
-    path = out / _CONFIG
-    is_begun = path.exists() and bool(complete_checkpoints(out / "checkpoints"))
+    settings, free = {**recipe, **{name: _as_json(value) for name, value in config}}, {"out", *config.free}
+    is_begun = (out / _CONFIG).exists() and bool(complete_checkpoints(out / "checkpoints"))
     hint = "choose another --out, or repeat the command that started the run"
-    claim(path, wanted, "a run", found=None if is_begun else wanted, free=free, hint=hint)
-    path, wanted = out / _INPUTS, _checksums(config, free)
-    known = read_json(path) if is_begun else wanted
-    if changed := [name for name, checksum in wanted.items() if known.get(name) != checksum]:
+    claim(out / _CONFIG, settings, "a run", found=None if is_begun else settings, free=free, hint=hint)
+    checksums = _checksums(config, free)
+    before = input_checksums(out) if is_begun else checksums
+    if changed := [name for name, checksum in checksums.items() if before.get(name) != checksum]:
         raise MismatchedArtifactError(
             f"{out} holds a run that was started with other content of {', '.join(changed)}",
             hint="restore the files as they were then, or choose another --out",
         )
-    atomic_write_json(path, wanted)
+    atomic_write_json(out / _INPUTS, checksums)
 
 
 def input_checksums(out: Path) -> dict[str, str]:
@@ -97,17 +87,10 @@ def input_checksums(out: Path) -> dict[str, str]:
 
 def _checksums(config: Config, free: Collection[str]) -> dict[str, str]:
     """SHA-256 by path of the training and validation data; for an index, that of its manifest."""
-    given = chain.from_iterable(_paths(value) for name, value in config if name not in {"index", *free})
-    return {str(file.resolve()): sha256_file(file) for path in given for file in _files(path)}
-
-
-def _paths(value: Any) -> Iterator[Path]:
-    if isinstance(value, Path):
-        yield value
-    elif isinstance(value, Config):
-        yield from chain.from_iterable(_paths(part) for _, part in value)
-    elif isinstance(value, tuple):
-        yield from chain.from_iterable(map(_paths, value))
+    settings = [value for name, value in config if name not in {"index", *free}]
+    paths = [path for value in settings for path in (value if isinstance(value, tuple) else (value,))]
+    files = [file for path in paths if isinstance(path, Path) for file in _files(path)]
+    return {str(file.resolve()): sha256_file(file) for file in files}
 
 
 def _files(path: Path) -> list[Path]:

@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 from rag.config import DEFAULT_SEED, Config
 
 Rate = Annotated[float, Field(gt=0)]
-ScheduleName = Literal["linear", "constant"]
 LOG_EVERY_STEPS = 20  # where a run does not say
 
 
@@ -52,7 +51,7 @@ class FitConfig(Config):
 
     learning_rate: Rate = 2e-5
     learning_rates: Mapping[str, Rate] = Field(default_factory=dict)
-    schedule: ScheduleName = "linear"
+    schedule: Literal["linear", "constant"] = "linear"
     warmup_fraction: float = Field(default=0.05, ge=0, lt=1)
     warmup_steps: int | None = Field(default=None, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
@@ -121,30 +120,20 @@ class RefreshedConfig(Config):
     refresh_device: str | None = None
 
 
-def schedule_factor(
-    name: ScheduleName,
-    step: int,
-    total_steps: int,
-    *,
-    warmup_fraction: float = 0.05,
-    warmup_steps: int | None = None,
-) -> float:
-    """Factor on the peak learning rate: a linear warm-up, then the schedule `name`.
-
-    Args:
-        name: "linear" falls to 0, "constant" stays.
-        step: number of the next step, from 0.
-        total_steps: number of steps of the run.
-        warmup_fraction: fraction of the steps that are warm-up.
-        warmup_steps: number of warm-up steps; if given, it replaces `warmup_fraction`.
+def schedule_factor(config: FitConfig, step: int, total_steps: int) -> float:
+    """Factor on the peak learning rate before step `step` (from 0) of a run: a linear warm-up, then a linear
+    fall to 0, or a constant.
 
     Example:
-        >>> [schedule_factor("linear", step, 10, warmup_steps=2) for step in (0, 1, 2, 6)]
+        >>> config = FitConfig(warmup_steps=2)
+        >>> [schedule_factor(config, step, 10) for step in (0, 1, 2, 6)]
         [0.5, 1.0, 1.0, 0.5]
     """
-    warmup = max(1, round(total_steps * warmup_fraction)) if warmup_steps is None else warmup_steps
+    warmup = config.warmup_steps
+    if warmup is None:
+        warmup = max(1, round(total_steps * config.warmup_fraction))
     if step < warmup:
         return (step + 1) / warmup
-    if name == "constant":
+    if config.schedule == "constant":
         return 1.0
     return min(1.0, max(0.0, (total_steps - step) / max(1, total_steps - warmup)))

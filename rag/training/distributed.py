@@ -28,16 +28,11 @@ _TIMEOUT = timedelta(hours=12)  # the others wait while one process validates
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The processes of a run, as one of them sees it. As a context manager it leaves the group at the end.
+    """The processes of a run, as one of them sees it.
 
     Attributes:
         rank: number of this process, from 0.
         device: what this process computes on, "cpu" or "cuda:N".
-
-    Example:
-        >>> world = World.single("cpu")
-        >>> world.is_main, world.all_gather(torch.ones(2, 3)).shape
-        (True, torch.Size([2, 3]))
     """
 
     rank: int = 0
@@ -47,21 +42,23 @@ class World:
     @classmethod
     def single(cls, device: str = "auto") -> World:
         """One process on its own."""
-        return cls(0, 1, resolve_device(device))
+        return cls(device=resolve_device(device))
 
     @classmethod
-    def from_environment(cls, device: str = "auto") -> World:
-        """Join the processes that `torchrun` started; without torchrun, one process on its own.
+    @contextmanager
+    def joined(cls, device: str = "auto") -> Iterator[World]:
+        """Join the processes that `torchrun` started, and leave them at the end; else be one on its own.
 
         Processes talk over gloo on CPUs and over NCCL on GPUs, one GPU per process.
 
         Raises:
-            ConfigError: only some of torchrun's variables are set, or there are fewer GPUs than processes.
-            ResourceError: the other processes cannot be reached.
+            ConfigError: only some of torchrun's variables are set.
+            ResourceError: there are fewer GPUs than processes, or the others cannot be reached.
         """
         size = os.environ.get("WORLD_SIZE", "1")
         if size == "1":
-            return cls.single(device)
+            yield cls.single(device)
+            return
         if missing := [name for name in _VARIABLES if not os.environ.get(name)]:
             raise ConfigError(
                 f"WORLD_SIZE is {size}, but {', '.join(missing)} is not set",
@@ -70,47 +67,22 @@ class World:
         from accelerate import PartialState
 
         where = resolve_device(device)
-        local = int(os.environ.setdefault("LOCAL_RANK", os.environ["RANK"]))
-        if where.startswith("cuda") and local >= torch.cuda.device_count():
-            raise ConfigError(
-                f"process {local} of this machine has no GPU: there are {torch.cuda.device_count()}",
-                hint="start as many processes as there are GPUs (torchrun --nproc-per-node)",
-            )
+        os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
         try:
             state = PartialState(cpu=where == "cpu", timeout=_TIMEOUT)
         except (RuntimeError, ValueError) as error:
             raise ResourceError(
-                f"process {os.environ['RANK']} of {size} cannot reach the others ({error})",
-                hint="check MASTER_ADDR and MASTER_PORT, and that all processes were started",
+                f"process {os.environ['RANK']} of {size} has no GPU, or cannot reach the others ({error})",
+                hint="check MASTER_ADDR and MASTER_PORT, that all processes were started, and no more on a "
+                "machine than it has GPUs (torchrun --nproc-per-node)",
             ) from error
-        device = where if where == "cpu" else str(state.device)  # it says cpu:0
-        return cls(state.process_index, state.num_processes, device)
-
-    def __enter__(self) -> World:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # After an error the others may be inside a collective: the process ends without a farewell.
-        if self.size > 1 and kind is None and dist.is_initialized():
-            dist.destroy_process_group()
-
-    def refuse_several(self, why: str) -> None:
-        """Refuse several processes for work that a single one must do.
-
-        Raises:
-            ConfigError: there is more than one process.
-        """
-        if self.size > 1:
-            raise ConfigError(
-                f"{self.size} processes were started, one is enough: {why}", hint="start it without torchrun"
-            )
+        # accelerate calls the CPU "cpu:0"
+        yield cls(state.process_index, state.num_processes, where if where == "cpu" else str(state.device))
+        # not after an error, when the others may be inside a collective
+        state.destroy_process_group()
 
     def share(self, count: int, unit: str = "questions") -> slice:
-        """The slice of a batch's `count` texts that this process computes.
-
-        Raises:
-            ConfigError: there are fewer texts than processes.
-        """
+        """The slice of a batch's `count` texts that this process computes; errors as of `check_share`."""
         check_share(count, self.size, unit)
         return slice(self.rank, None, self.size)
 
@@ -123,15 +95,6 @@ class World:
         """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
-
-    @contextmanager
-    def main_first(self) -> Iterator[None]:
-        """Run the block in the main process first, then in the others, which find the files that it wrote."""
-        if not self.is_main:
-            self.barrier()
-        yield
-        if self.is_main:
-            self.barrier()
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """Concatenate the processes' tensors in order of rank; gradients do not flow back.
@@ -154,19 +117,16 @@ class World:
     @torch.no_grad()
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over the processes, which agree in number, shapes and dtypes."""
-        if self.size > 1:
-            for tensor in tensors:
-                whole = tensor.contiguous()
-                dist.all_reduce(whole)
-                if whole is not tensor:
-                    tensor.copy_(whole)
+        for tensor in tensors if self.size > 1 else ():
+            whole = tensor.contiguous()
+            dist.all_reduce(whole)
+            tensor.copy_(whole)
 
     @torch.no_grad()
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its value in the main process."""
-        if self.size > 1:
-            for tensor in tensors:
-                dist.broadcast(tensor, src=0)
+        for tensor in tensors if self.size > 1 else ():
+            dist.broadcast(tensor, src=0)
 
     def broadcast_object(self, value: Any) -> Any:
         """The main process's `value` in every process. It travels as JSON: tuples become lists."""

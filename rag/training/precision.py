@@ -37,23 +37,21 @@ class MasterWeights:
         A module with a method `to_compute` decides itself which of its parts compute in `dtype`.
         """
         full = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-        _to_compute(model, dtype)
+        for part in model.values() if isinstance(model, torch.nn.ModuleDict) else (model,):
+            getattr(part, "to_compute", part.to)(dtype)
         master = cls(model, full)
         trained = set(master.names)
         master.frozen = {name: full[name].cpu() for name in full if name not in trained}
         return master
 
     def __init__(self, model: torch.nn.Module, full: dict[str, torch.Tensor] | None = None) -> None:
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        self.names = [name for name, _ in named]
-        self.parameters = [p for _, p in named]
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.names = list(trained)
         self.master: list[torch.Tensor] = [
-            p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for p in self.parameters
+            p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for p in trained.values()
         ]
-        pairs = list(zip(self.master, self.parameters, strict=True))
+        pairs = zip(self.master, trained.values(), strict=True)
         self._rounded = [(master, p) for master, p in pairs if master is not p]
-        self._own = [p for master, p in pairs if master is p]
-        self._hidden: list[torch.Tensor] = []  # what `_own` held before `show`
         self.frozen: dict[str, torch.Tensor] = {}
         if full is not None:
             self.load(full)
@@ -80,18 +78,8 @@ class MasterWeights:
         """Round the fp32 copies into the model; their gradients are used up."""
         for master, parameter in self._rounded:
             parameter.copy_(master)
-        for parameter, value in zip(self._own, self._hidden, strict=False):
-            parameter.copy_(value)
-        self._hidden = []
         for master in self.master:
             master.grad = None
-
-    @torch.no_grad()
-    def show(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Round other values (such as an average) into the model; `write_back` undoes it."""
-        self._hidden = self._hidden or [parameter.clone() for parameter in self._own]
-        for name, parameter in zip(self.names, self.parameters, strict=True):
-            parameter.copy_(tensors[name])
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -117,44 +105,28 @@ class MasterWeights:
             >>> [(group["peak"], len(group["params"])) for group in groups]
             [(0.001, 1), (1e-05, 1), (0.001, 1), (0.1, 1)]
         """
-        rates = rates or {}
-        fitting = {name: [p for p in rates if f"{name}.".startswith(f"{p}.")] for name in self.names}
-        if unused := sorted(set(rates).difference(*fitting.values())):
+        peaks = {"": rate, **(rates or {})}
+        fitting = {name: [p for p in peaks if f"{name}.".startswith(f"{p}.")] for name in self.names}
+        if unused := sorted(set(peaks).difference([""], *fitting.values())):
             parts = sorted({name.partition(".")[0] for name in self.names})
             raise ConfigError(
                 f"a learning rate is given for {', '.join(unused)}, but no trained parameter has such a name",
                 hint=f"they begin with {', '.join(parts)}",
             )
-        groups: list[dict[str, Any]] = []
-        for is_matrix in (True, False):
-            for prefix in ("", *rates):
-                chosen = [
-                    tensor
-                    for name, tensor in zip(self.names, self.master, strict=True)
-                    if max(fitting[name], key=len, default="") == prefix and (tensor.ndim > 1) == is_matrix
-                ]
-                decay = weight_decay if is_matrix else 0.0
-                if chosen:
-                    groups.append({"params": chosen, "weight_decay": decay, "peak": rates.get(prefix, rate)})
-        return groups
-
-    def optimizer(
-        self, rate: float, weight_decay: float, rates: Mapping[str, float] | None = None
-    ) -> torch.optim.AdamW:
-        """AdamW over `groups`, as the field uses it."""
-        return torch.optim.AdamW(self.groups(rate, weight_decay, rates), lr=rate, eps=1e-8, fused=True)
+        members: dict[tuple[bool, str], list[torch.Tensor]] = {
+            (is_matrix, prefix): [] for is_matrix in (True, False) for prefix in peaks
+        }
+        for name, tensor in zip(self.names, self.master, strict=True):
+            members[tensor.ndim > 1, max(fitting[name], key=len, default="")].append(tensor)
+        return [
+            {"params": tensors, "weight_decay": weight_decay if is_matrix else 0.0, "peak": peaks[prefix]}
+            for (is_matrix, prefix), tensors in members.items()
+            if tensors
+        ]
 
     def state(self) -> dict[str, torch.Tensor]:
         """Name → fp32 copy."""
         return {name: master.detach() for name, master in zip(self.names, self.master, strict=True)}
-
-
-def _to_compute(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    if isinstance(model, torch.nn.ModuleDict):
-        for part in model.values():
-            _to_compute(part, dtype)
-    else:
-        getattr(model, "to_compute", model.to)(dtype)
 
 
 def _rows_with_gradient(gradient: torch.Tensor) -> torch.Tensor | None:

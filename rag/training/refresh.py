@@ -15,22 +15,19 @@ Source:
     goes on with older negatives while the next are mined.
 """
 
+import multiprocessing
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any, Protocol
 
 import torch
 
-from rag.config import load_config
 from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError, ResourceError
 from rag.core.files import (
     atomic_write_json,
@@ -45,12 +42,10 @@ from rag.core.log import get_logger, setup_logging
 from rag.core.manifest import file_table
 from rag.runtime.hardware import use_threads
 from rag.training.checkpoints import Checkpoint, complete_checkpoints
-from rag.training.config import LOG_EVERY_STEPS
 from rag.training.distributed import World
 from rag.training.fit import FitHooks
 
 _DONE, _INPUTS = "done.json", "inputs.json"
-_POLL_S = 0.1
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 log = get_logger(__name__)
@@ -98,8 +93,8 @@ class Refresher(Protocol):
         """
 
 
-def make_result(folder: Path, make: Callable[[], Refresher]) -> Refreshed:
-    """The result of the snapshot in the folder of a step, unless it is there already.
+def make_result(folder: Path, make: Callable[[], Refresher]) -> None:
+    """Make the result of the snapshot in the folder of a step, unless it is there already.
 
     Raises:
         ResourceError: another process makes it.
@@ -115,7 +110,6 @@ def make_result(folder: Path, make: Callable[[], Refresher]) -> Refreshed:
             done = {"step": inputs["step"], "key": inputs["key"], "version": fingerprint(inputs)[:12]}
             atomic_write_json(result / _DONE, done)
             log.info("refresh of step %d after %.0f s", inputs["step"], time.monotonic() - started)
-    return Refreshed.open(folder)
 
 
 class Refresh(FitHooks):
@@ -129,7 +123,7 @@ class Refresh(FitHooks):
             the log.
         key: identifies the run's examples and corpus.
         encode: an `EncodesCorpus` that `make` is given as a third argument.
-        must_wait: whether training cannot begin without a result.
+        must_wait: training cannot begin without a result.
         begins_with_result: what training begins with was made by the model of step 0, which is not refreshed.
     """
 
@@ -143,7 +137,7 @@ class Refresh(FitHooks):
         world: World,
         key: str,
         encode: Callable[..., Any] | None = None,
-        must_wait: Callable[[], bool] = lambda: False,
+        must_wait: bool = False,
         begins_with_result: bool = False,
     ) -> None:
         if encode is not None and config.refresh_device is not None:
@@ -154,12 +148,12 @@ class Refresh(FitHooks):
         self._config, self._make, self._encode = config, make, () if encode is None else (encode,)
         self._write_snapshot, self._open, self._world, self._key = write_snapshot, take_up, world, key
         self._must_wait, self._begins_with_result = must_wait, begins_with_result
+        self._root = Path(config.out) / "refresh"
         self._refresher: Refresher | None = None
         self._current: Refreshed | None = None
         self._pending: Path | None = None
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Any = None
         self._figures: Mapping[str, float] = {}
-        self._taken_up_at = 0
 
     def before_step(self, step: int) -> None:
         """Take up the result of the last snapshot and write the next, where a refresh is due.
@@ -168,34 +162,31 @@ class Refresh(FitHooks):
             ResourceError: the process that makes the result has died.
         """
         every = self._config.refresh_every_steps
-        if self._child is not None:
-            self._check_child()
+        self._check_child()
         if not every or step % every or (step == 0 and self._begins_with_result):
             return
         if self._pending is not None:
-            self._finish(step)
-        self._pending = self._folder(step)
+            self._finish()
+        self._pending = self._root / f"step-{step:08d}"
         if self._world.is_main:
             with torch.random.fork_rng():  # writing draws random numbers in places; training must not notice
                 self._publish(self._pending, step)
             self._start()
-        if self._config.refresh_device is None or (self._current is None and self._must_wait()):
-            self._finish(step)
+        if self._config.refresh_device is None or (self._current is None and self._must_wait):
+            self._finish()
 
     def log_fields(self, step: int) -> Mapping[str, Any]:
-        """Version and age of the result in use; for a while after a change, its figures."""
-        made_at = 0 if self._current is None else self._current.step
-        version = "file" if self._current is None else self._current.version
-        shown = self._config.log_every_steps or LOG_EVERY_STEPS
-        figures = self._figures if step - self._taken_up_at <= shown else {}
-        return {"index_version": version, "index_age_steps": step - made_at, **figures}
+        """Version, age and figures of the result in use."""
+        made_at, version = (
+            (0, "file") if self._current is None else (self._current.step, self._current.version)
+        )
+        return {"index_version": version, "index_age_steps": step - made_at, **self._figures}
 
     def extra_state(self) -> Mapping[str, Any]:
         """The results in use and in the making, for an exact resume."""
-        current = None if self._current is None else self._folder(self._current.step).name
+        current = None if self._current is None else self._current.path.parent.name
         pending = None if self._pending is None else self._pending.name
-        state = {"key": self._key, "current": current, "pending": pending, "taken_up_at": self._taken_up_at}
-        return {"refresh": state}
+        return {"refresh": {"key": self._key, "current": current, "pending": pending}}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the results that the checkpoint names.
@@ -211,7 +202,7 @@ class Refresh(FitHooks):
                 hint="restore those to continue, or choose another --out",
             )
         if state["current"] is not None:
-            self._take_up(Refreshed.open(self._root / state["current"]), state["taken_up_at"])
+            self._take_up(self._root / state["current"])
         if state["pending"] is not None:
             self._pending = self._root / state["pending"]
             if self._world.is_main:
@@ -229,14 +220,7 @@ class Refresh(FitHooks):
         """End the process that makes a result nobody waits for any more."""
         if self._child is not None:
             self._child.kill()
-            self._child.wait()
-
-    @property
-    def _root(self) -> Path:
-        return Path(self._config.out) / "refresh"
-
-    def _folder(self, step: int) -> Path:
-        return self._root / f"step-{step:08d}"
+            self._child.join()
 
     def _publish(self, folder: Path, step: int) -> None:
         """Write the snapshot; what an earlier attempt of the same step made of the same one is kept."""
@@ -254,44 +238,37 @@ class Refresh(FitHooks):
         log.info("snapshot of step %d", step)
 
     def _start(self) -> None:
-        """Begin the result: with a device of its own in another process."""
-        assert self._pending is not None
-        if self._config.refresh_device is None:
-            return
-        kinds = (self._make, type(self._config))
-        names = [f"{thing.__module__}:{thing.__qualname__}" for thing in kinds]
-        environment = {name: value for name, value in os.environ.items() if name not in _TORCHRUN}
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "rag.training.refresh", *names, str(self._pending.absolute())],
-            stdin=subprocess.PIPE, env=environment,
-        )  # fmt: skip
+        """Begin the result in another process, where it has a device of its own."""
+        if self._config.refresh_device is not None:
+            arguments = (self._make, self._config, self._pending)
+            spawning = multiprocessing.get_context("spawn")  # a fork cannot use a GPU
+            self._child = spawning.Process(target=_make_beside, args=arguments, daemon=True)
+            self._child.start()
 
-    def _check_child(self) -> bool:
-        """Whether the process has finished.
+    def _check_child(self) -> None:
+        """Notice the death of the process.
 
         Raises:
             ResourceError: it failed, or was killed.
         """
-        code = None if self._child is None else self._child.poll()
-        if code:
+        if self._child is not None and self._child.exitcode:
             raise ResourceError(
-                f"the process that refreshes {self._pending} ended with exit code {code}; see above",
+                f"the process that refreshes {self._pending} ended with exit code {self._child.exitcode}; "
+                "see above",
                 hint="the same command goes on from the last checkpoint and the last finished shard",
             )
-        return code == 0
 
-    def _finish(self, step: int) -> None:
+    def _finish(self) -> None:
         """Wait for the pending result, or make it, and take it up in every process."""
         assert self._pending is not None
-        if self._world.is_main:
-            if self._config.refresh_device is None:
-                with torch.random.fork_rng():
-                    make_result(self._pending, self._own_refresher)
-            else:
-                while not self._check_child():
-                    time.sleep(_POLL_S)
+        if self._child is not None:
+            self._child.join()
+            self._check_child()
+        elif self._world.is_main:
+            with torch.random.fork_rng():
+                make_result(self._pending, self._own_refresher)
         self._world.barrier()
-        self._take_up(Refreshed.open(self._pending), step)
+        self._take_up(self._pending)
         self._pending = self._child = None
 
     def _own_refresher(self) -> Refresher:
@@ -299,35 +276,26 @@ class Refresh(FitHooks):
             self._refresher = self._make(self._config, self._world.device, *self._encode)
         return self._refresher
 
-    def _take_up(self, result: Refreshed, step: int) -> None:
-        figures = self._open(result)
-        self._current, self._taken_up_at = result, step
-        self._figures = {name: round(value, 4) for name, value in figures.items()}
+    def _take_up(self, folder: Path) -> None:
+        self._current = result = Refreshed.open(folder)
+        self._figures = {name: round(value, 4) for name, value in self._open(result).items()}
         if self._world.is_main:
-            log.info("step %d: training now uses index %s of step %d", step, result.version, result.step)
+            log.info("training now uses index %s of step %d", result.version, result.step)
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that started it ends, however that happens: its pipe breaks."""
-
-    def wait() -> None:
-        os.read(0, 1)  # nothing is ever written: it returns when the other end is closed
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def main(arguments: Iterable[str]) -> None:
-    """Make one result: names of the function and of the configuration's class, folder of the step."""
-    make, kind, folder = arguments
-    _end_with_parent()
+def _make_beside(make: Callable[..., Refresher], config: Any, folder: Path) -> None:
+    """Make a result in a process beside its trainer's, and end when that ends, however it does."""
+    threading.Thread(target=_end_with_trainer, daemon=True).start()
+    for name in _TORCHRUN:
+        os.environ.pop(name, None)
     setup_logging("INFO")
-    out = Path(folder).parent.parent
-    config: Any = load_config(resolve_name(kind), out / "config.json")
     use_threads(config.threads)
     with suppress(KeyboardInterrupt):  # Ctrl-C reaches the trainer too, which ends this process
-        make_result(Path(folder), lambda: resolve_name(make)(config, config.refresh_device))
+        make_result(folder, lambda: make(config, config.refresh_device))
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _end_with_trainer() -> None:
+    trainer = multiprocessing.parent_process()
+    assert trainer is not None
+    trainer.join()
+    os._exit(1)

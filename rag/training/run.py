@@ -59,13 +59,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The arguments that a run passes to its recipe.
-
-    Attributes:
-        out: folder of the run.
-        world: the processes.
-        precision: number type of the computations.
-    """
+    """The arguments that a run passes to its recipe: its folder, processes and number type."""
 
     out: Path
     world: World
@@ -90,19 +84,13 @@ def train(
 ) -> Path:
     """Train as `config` says, or resume the run that `config.out` holds.
 
-    Under torchrun every process calls this; a batch is shared among them.
-
-    Writes into `config.out`: `config.json`, `inputs.json`, `metrics.jsonl`, `checkpoints/`,
-    `figures.json`, what the recipe exports, and a model card for it.
+    Under torchrun every process calls this; a batch is shared among them. Writes into `config.out`:
+    `config.json`, `inputs.json`, `metrics.jsonl`, `checkpoints/`, `figures.json`, and what the recipe
+    exports, with a model card in `result_folder`, which is returned.
 
     Args:
-        config: everything that decides the run; it is stored as it is given.
         recipe: processes call it one after the other, first the main one, which writes what the others read.
-        result_folder: the folder in `config.out` that is returned.
         one_process: why the recipe cannot use several processes; empty if it can.
-
-    Returns:
-        `config.out / result_folder`.
 
     Raises:
         DataError: an input file is wrong, or has nothing to train on or to validate with.
@@ -112,37 +100,34 @@ def train(
     """
     finished = config.out / result_folder
     with claimed(config) as world:
-        if one_process:
-            world.refuse_several(one_process)
-        with world.main_first():
-            method = recipe(Run(config.out, world, config.precision))
+        if one_process and world.size > 1:
+            raise ConfigError(
+                f"{world.size} processes were started, one is enough: {one_process}",
+                hint="start it without torchrun",
+            )
+        if not world.is_main:
+            world.barrier()
+        method = recipe(Run(config.out, world, config.precision))
+        if world.is_main:
+            world.barrier()
         stated = "".join(f"; {name}: {value}" for name, value in method.facts.items())
         log.info("%d batches%s", len(method.batches), stated)
-        select_by = config.select_by
-        if method.evaluate is None and select_by != "last":
+        if method.evaluate is None and config.select_by != "last":
             raise ConfigError(
-                f"select_by={select_by} is measured on held-out data, and nothing is held out",
+                f"select_by={config.select_by} is measured on held-out data, and nothing is held out",
                 hint="hold out a larger share, or set select_by=last",
             )
-        result = fit(
+        step, weights = fit(
             method.model, method.master, method.batches, method.loss, config, config.out,
             evaluate=method.evaluate, hooks=method.hooks, world=world,
         )  # fmt: skip
         if world.is_main:
-            step = result.chosen_step
-            measured = measured_at(config.out, step)
-            figures = method.export({**method.master.frozen, **result.weights}) or measured
+            records = read_metrics(config.out / "metrics.jsonl")
+            at_step = [record.items() for record in records if record["step"] == step]
+            measured = {k[5:]: v for items in at_step for k, v in items if k.startswith("eval/")}
+            figures = method.export({**method.master.frozen, **weights}) or measured
             atomic_write_json(config.out / "figures.json", {"step": step, "figures": figures})
             card = render_card(config, method.card, {**method.facts, "steps": step}, figures)
             atomic_write_text(finished / "README.md", card)
         world.barrier()
     return finished
-
-
-def measured_at(out: Path, step: int) -> dict[str, float]:
-    """Held-out figures at `step` of the run in `out`, from metrics.jsonl."""
-    figures: dict[str, float] = {}
-    for record in read_metrics(out / "metrics.jsonl"):
-        if record.get("step") == step:
-            figures |= {k.removeprefix("eval/"): v for k, v in record.items() if k.startswith("eval/")}
-    return figures

@@ -1,7 +1,6 @@
-"""Logs of a training run: lines with speed and time left, and metrics.jsonl."""
+"""Logs of a training run: lines with losses and speed, and metrics.jsonl."""
 
 import json
-import math
 import os
 import time
 from collections.abc import Mapping
@@ -17,15 +16,13 @@ log = get_logger("rag.training.fit")
 def read_metrics(path: Path, until: int | None = None) -> list[dict[str, Any]]:
     """Records of a metrics.jsonl, at most those up to step `until`; a torn last line is passed over."""
     records: list[dict[str, Any]] = []
-    if not path.exists():
-        return records
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             record = json.loads(line)
-            if until is None or record["step"] <= until:
-                records.append(record)
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except json.JSONDecodeError:
             continue
+        if until is None or record["step"] <= until:
+            records.append(record)
     return records
 
 
@@ -34,85 +31,60 @@ class RunLog:
 
     Args:
         step: steps taken before; later records of an interrupted run are cut off.
-        state: the value of `state` at the checkpoint from which the run resumes, or None.
+        state: the value of `state` at the checkpoint from which the run resumes, or an empty mapping.
         writes: False writes nothing (in all processes but one).
-
-    Attributes:
-        loss: mean loss of the last reported steps.
     """
 
     def __init__(
-        self,
-        out: Path,
-        *,
-        step: int,
-        total_steps: int,
-        state: Mapping[str, Any] | None,
-        every: int,
-        writes: bool,
+        self, out: Path, *, step: int, total_steps: int, state: Mapping[str, Any], every: int, writes: bool
     ) -> None:
-        state = {} if state is None else state
         self._path, self._total, self._every, self._writes = out / "metrics.jsonl", total_steps, every, writes
         self._counters = {"examples": 0, "tokens": 0, "seconds": 0.0, **state.get("counters", {})}
-        self._window: dict[str, Any] = {"loss": 0.0, "steps": 0, "parts": {}, **state.get("window", {})}
-        loss = state.get("loss")
-        self.loss = math.nan if loss is None else float(loss)
-        self._before_s, self._started = float(self._counters["seconds"]), time.monotonic()
+        self._reported = dict(self._counters)
+        self._sums: dict[str, tuple[float, int]] = dict(state.get("sums", {}))  # with the number of steps
         self.restart_clock()
         if writes:
             earlier = read_metrics(self._path, until=step)
             atomic_write_text(self._path, "".join(json.dumps(record) + "\n" for record in earlier))
 
     def count(self, loss: float, examples: int, tokens: int, parts: Mapping[str, float]) -> None:
-        """Count one step; `parts` are averaged over the steps that have them, the loss over all steps."""
-        self._window["loss"] += loss
-        self._window["steps"] += 1
-        for name, value in parts.items():
-            total, steps = self._window["parts"].get(name, (0.0, 0))
-            self._window["parts"][name] = (total + value, steps + 1)
-        for counter in (self._counters, self._pace):
-            counter["examples"] += examples
-            counter["tokens"] += tokens
-        self._pace["steps"] += 1
-        self._counters["seconds"] = self._before_s + time.monotonic() - self._started
+        """Count one step; the loss and each of `parts` are averaged over the steps that have them."""
+        for name, value in {"loss": loss, **parts}.items():
+            total, steps = self._sums.get(name, (0.0, 0))
+            self._sums[name] = (total + value, steps + 1)
+        self._counters["examples"] += examples
+        self._counters["tokens"] += tokens
+        self._counters["seconds"] += time.monotonic() - self._clock
+        self.restart_clock()
 
     def report(self, step: int, rate: float, norm: float, fields: Mapping[str, Any]) -> None:
         """Log the last steps, if it is time to: every `every` steps and at the end."""
         if step % self._every and step != self._total:
             return
-        self.loss = self._window["loss"] / self._window["steps"]
-        fields = {**{name: total / steps for name, (total, steps) in self._window["parts"].items()}, **fields}
-        self._window = {"loss": 0.0, "steps": 0, "parts": {}}
-        self._write({"step": step, "loss": self.loss, "rate": rate, "norm": norm, **self._counters, **fields})
-        pace, passed_s = self._pace, max(time.monotonic() - self._pace_started, 1e-9)
-        left_s = passed_s / max(1, pace["steps"]) * (self._total - step)
+        means = {name: total / steps for name, (total, steps) in self._sums.items()}
+        loss, fields = means.pop("loss"), {**means, **fields}
+        self._write({"step": step, "loss": loss, "rate": rate, "norm": norm, **self._counters, **fields})
+        examples, tokens, seconds = (now - self._reported[name] for name, now in self._counters.items())
+        self._sums, self._reported, seconds = {}, dict(self._counters), max(seconds, 1e-9)
         if self._writes:
             log.info(
-                "step %d/%d  loss %.4f  norm %.2f  lr %.2e  %.1f examples/s  %.0f tokens/s  ETA %.1f min%s",
-                *(step, self._total, self.loss, norm, rate),
-                *(pace["examples"] / passed_s, pace["tokens"] / passed_s, left_s / 60),
-                "".join(
-                    f"  {name} {f'{value:.4f}' if isinstance(value, float) else value}"
-                    for name, value in fields.items()
-                ),
+                "step %d/%d  loss %.4f  norm %.2f  lr %.2e  %.1f examples/s  %.0f tokens/s%s",
+                *(step, self._total, loss, norm, rate, examples / seconds, tokens / seconds, _shown(fields)),
             )
-        self.restart_clock()
 
     def scores(self, step: int, scores: Mapping[str, float], *, note: str = "") -> None:
         """Log the scores of a validation."""
         self._write({"step": step, **{f"eval/{name}": value for name, value in scores.items()}})
         if self._writes:
-            shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
-            log.info("step %d/%d  %s%s", step, self._total, shown, note)
+            log.info("step %d/%d%s%s", step, self._total, _shown(scores), note)
 
     def restart_clock(self) -> None:
-        """Measure speed and time left from now on, so that validations and checkpoints do not count."""
-        self._pace, self._pace_started = {"steps": 0, "examples": 0, "tokens": 0}, time.monotonic()
+        """Measure the next step from now on, so that validations and checkpoints do not count."""
+        self._clock = time.monotonic()
 
     def state(self) -> dict[str, Any]:
         """State for a checkpoint, so that a resumed run reports the same losses as an undisturbed one."""
-        loss = None if math.isnan(self.loss) else self.loss
-        return {"counters": self._counters, "window": self._window, "loss": loss}
+        return {"counters": self._counters, "sums": self._sums}
 
     def _write(self, record: Mapping[str, Any]) -> None:
         if self._writes:
@@ -120,3 +92,7 @@ class RunLog:
                 file.write(json.dumps(record) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
+
+
+def _shown(fields: Mapping[str, Any]) -> str:
+    return "".join(f"  {k} {f'{v:.4f}' if isinstance(v, float) else v}" for k, v in fields.items())

@@ -86,7 +86,7 @@ def _method(
         config, negatives_refresher,
         snapshot_writer(config, run.model, run.master.state, max_length=config.longest_query),
         partial(take_up_negatives, batches, index.passages, key=key),
-        key=key, world=run.world, encode=encode, must_wait=lambda: not has_negatives,
+        key=key, world=run.world, encode=encode, must_wait=not has_negatives,
     )  # fmt: skip
     objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
     negatives = f"mined anew with the model itself every {every} steps" if every else "of the file"

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,16 +97,16 @@ class MomentumQueue(FitHooks):
         for name, tensor in self._names.items():
             tensor.copy_(self._weights[name].lerp_(now[name], 1.0 - self.momentum))
 
-    def extra_tensors(self) -> Mapping[str, Tensor]:
+    def extra_state(self) -> Mapping[str, Tensor]:
         """The queue and the copy's weights."""
         return {"queue": self.vectors, "keys": torch.from_numpy(self.keys), **self._weights}
 
-    def load_extra_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore the queue and the copy's weights from a checkpoint."""
-        self.vectors = tensors["queue"].to(self.world.device)
-        self.keys = tensors["keys"].numpy()
+        self.vectors = state["queue"].to(self.world.device)
+        self.keys = state["keys"].numpy()
         for name, tensor in self._names.items():
-            tensor.copy_(self._weights[name].copy_(tensors[name]))
+            tensor.copy_(self._weights[name].copy_(state[name]))
 
 
 def _keys(passages: Sequence[Passage]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

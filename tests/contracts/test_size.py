@@ -17,18 +17,18 @@ CEILINGS = {
     "rag/docs": (80, 80),
     "rag/eval": (2450, 1900),
     "rag/integrations": (350, 350),
-    "rag/joint": (2520, 2100),
+    "rag/joint": (2510, 2100),
     "rag/metrics": (730, 600),
     "rag/rounds": (480, 450),
     "rag/runtime": (1640, 1100),
     "rag/sample": (80, 80),
     "rag/scale": (600, 450),
-    "rag/training": (2030, 1400),
+    "rag/training": (1690, 1400),
     "indexers": (4870, 4400),
     "readers": (7810, 6600),
     "retrievers": (8510, 6600),
     "serve": (2870, 2600),
-    "tests": (30020, 24000),
+    "tests": (29960, 24000),
 }
 
 

@@ -17,6 +17,7 @@ from rag.training.config import FitConfig
 from rag.training.distributed import World
 from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
+from rag.training.run_log import read_metrics
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training import bi_encoder as model_module
 from retrievers.training.bi_encoder import BiEncoderModel
@@ -275,8 +276,8 @@ def train(world: World, folders: tuple[Path, Path], out: Path, chunk: int | None
     settings = FitConfig(
         learning_rate=0.001, accumulate=2, clip_norm=0.5, schedule="constant", log_every_steps=1
     )
-    result = fit(model, MasterWeights(model), Batches(), loss, settings, out, world=world)
-    return {"loss": result.loss, **result.weights}
+    _, weights = fit(model, MasterWeights(model), Batches(), loss, settings, out, world=world)
+    return {"loss": read_metrics(out / "metrics.jsonl")[-1]["loss"], **weights}
 
 
 def test_a_run_of_two_processes_is_a_run_of_one(folders: tuple[Path, Path], tmp_path: Path) -> None:

@@ -19,23 +19,25 @@ from rag.runtime.hardware import (
     resolve_precision,
 )
 from rag.runtime.seeds import generator
-from rag.training.config import schedule_factor
+from rag.training.config import FitConfig, schedule_factor
 from rag.training.precision import MasterWeights
 
 
 def test_linear_schedule_is_a_straight_line_after_the_warmup() -> None:
-    factors = [schedule_factor("linear", step, 1000, warmup_steps=200) for step in (0, 199, 200, 600, 999)]
+    config = FitConfig(warmup_steps=200)
+    factors = [schedule_factor(config, step, 1000) for step in (0, 199, 200, 600, 999)]
     assert factors == pytest.approx([1 / 200, 1.0, 1.0, 0.5, 1 / 800])
 
 
 def test_constant_schedule_stays_and_warmup_steps_win() -> None:
-    factors = [schedule_factor("constant", s, 10, warmup_fraction=0.9, warmup_steps=2) for s in range(10)]
+    config = FitConfig(schedule="constant", warmup_fraction=0.9, warmup_steps=2)
+    factors = [schedule_factor(config, step, 10) for step in range(10)]
     assert factors == [0.5] + [1.0] * 9
 
 
 def test_schedule_without_warmup_starts_at_the_peak() -> None:
-    assert schedule_factor("linear", 0, 10, warmup_fraction=0.0) == 1.0
-    assert schedule_factor("linear", 0, 10, warmup_steps=0) == 1.0
+    assert schedule_factor(FitConfig(warmup_steps=0), 0, 10) == 1.0
+    assert schedule_factor(FitConfig(warmup_fraction=0.0), 0, 10) == 1.0  # a warm-up of one step
 
 
 def test_generator_depends_on_every_key() -> None:

@@ -48,7 +48,7 @@ def test_three_processes(tmp_path: Path) -> None:
 
 def test_one_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with World.from_environment("cpu") as world:
+    with World.joined("cpu") as world:
         assert world == World.single("cpu") == World(0, 1, "cpu")
         tensor = torch.ones(2, requires_grad=True)
         assert not world.all_gather(tensor).requires_grad
@@ -62,11 +62,5 @@ def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigError, match="RANK, MASTER_ADDR, MASTER_PORT"):
-        World.from_environment("cpu")
-
-
-def test_what_one_process_does_is_refused_to_several() -> None:
-    World(0, 1, "cpu").refuse_several("never said")
-    with pytest.raises(ConfigError, match="2 processes were started, one is enough: only questions"):
-        World(1, 2, "cpu").refuse_several("only questions are encoded")
+    with pytest.raises(ConfigError, match="RANK, MASTER_ADDR, MASTER_PORT"), World.joined("cpu"):
+        pass

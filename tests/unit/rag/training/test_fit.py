@@ -1,10 +1,6 @@
-"""The fit loop: accumulation, averages, selection, early stop, hooks, what it writes."""
+"""The fit loop: accumulation, averages, selection, hooks, what it writes."""
 
-import json
 import math
-import os
-import signal
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +10,10 @@ import torch
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, RagError
 from rag.runtime.seeds import generator
-from rag.training.checkpoints import latest_checkpoint
 from rag.training.config import FitConfig
-from rag.training.fit import FitResult, Loss, fit
+from rag.training.fit import Loss, fit
 from rag.training.precision import MasterWeights
+from rag.training.run_log import read_metrics
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -51,7 +47,7 @@ def linear() -> torch.nn.Linear:
 
 def run(
     out: Path, batches: Batches | None = None, model: torch.nn.Module | None = None, **changes: Any
-) -> FitResult:
+) -> tuple[int, dict[str, torch.Tensor]]:
     model = linear() if model is None else model
     keywords = {k: changes.pop(k) for k in ("evaluate", "hooks", "keep_checkpoints") if k in changes}
     settings = FitConfig(**{"learning_rate": 0.05, "log_every_steps": 1, **changes})
@@ -61,18 +57,15 @@ def run(
     return fit(model, MasterWeights(model), batches or Batches(8), loss, settings, out, **keywords)
 
 
-def records(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_accumulated_batches_are_one_large_batch(tmp_path: Path) -> None:
-    many = run(tmp_path / "many", Batches(12), accumulate=3)
-    large = run(tmp_path / "large", Batches(4, group=3))
-    assert many.steps == large.steps == 4
-    assert many.loss == pytest.approx(large.loss, rel=1e-5)
-    for name, weight in large.weights.items():
-        torch.testing.assert_close(many.weights[name], weight)
-    assert records(tmp_path / "many")[-1]["examples"] == 48
+    steps, many = run(tmp_path / "many", Batches(12), accumulate=3)
+    same, large = run(tmp_path / "large", Batches(4, group=3))
+    assert steps == same == 4
+    for name, weight in large.items():
+        torch.testing.assert_close(many[name], weight)
+    last = [read_metrics(tmp_path / name / "metrics.jsonl")[-1] for name in ("many", "large")]
+    assert last[0]["loss"] == pytest.approx(last[1]["loss"], rel=1e-5)
+    assert last[0]["examples"] == 48
 
 
 def test_parts_learn_at_their_own_rates_and_frozen_ones_not_at_all(tmp_path: Path) -> None:
@@ -118,9 +111,9 @@ def test_a_share_of_the_start_is_scored_and_returned_and_survives_a_resume(tmp_p
         return {"score": 0.0}
 
     begun = linear().weight.detach().clone()
-    last = run(tmp_path / "last").weights["weight"]
+    last = run(tmp_path / "last")[1]["weight"]
     for _ in range(2):  # the second resumes at the end of the first
-        mixed = run(tmp_path / "mixed", start_share=0.25, evaluate=evaluate).weights["weight"]
+        mixed = run(tmp_path / "mixed", start_share=0.25, evaluate=evaluate)[1]["weight"]
         torch.testing.assert_close(mixed, 0.25 * begun + 0.75 * last)
     assert len(seen) == 1
     assert torch.equal(seen[0], mixed)
@@ -135,12 +128,10 @@ def test_the_best_weights_are_returned(tmp_path: Path) -> None:
         return {"mrr": next(shown), "other": 1.0}
 
     settings = {"validate_every_steps": 1, "select_by": "mrr", "evaluate": evaluate}
-    result = run(tmp_path, Batches(5), **settings)
-    assert (result.steps, result.best_step) == (5, 2)
-    assert torch.equal(result.weights["weight"], at[1])
-    again = run(tmp_path, Batches(5), **settings)
-    assert (again.steps, again.best_step, len(at)) == (5, 2, 5)
-    assert torch.equal(again.weights["weight"], at[1])
+    for _ in range(2):  # trained, and finished
+        step, weights = run(tmp_path, Batches(5), **settings)
+        assert (step, len(at)) == (2, 5)
+        assert torch.equal(weights["weight"], at[1])
     saved = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert saved == ["step-00000002", "step-00000005"]  # the best, and the last that was due
     (tmp_path / "checkpoints/step-00000002/weights.safetensors").unlink()
@@ -150,11 +141,11 @@ def test_the_best_weights_are_returned(tmp_path: Path) -> None:
 
 def test_the_lowest_score_may_be_best(tmp_path: Path) -> None:
     shown = iter([3.0, 1.0, 2.0])
-    result = run(
+    best, _ = run(
         tmp_path, Batches(3), validate_every_steps=1, select_by="nll",
         evaluate=lambda _: {"nll": next(shown)},
     )  # fmt: skip
-    assert result.best_step == 2
+    assert best == 2
 
 
 def test_an_unknown_score_is_refused(tmp_path: Path) -> None:
@@ -183,12 +174,12 @@ def test_named_parts_of_the_loss_are_averaged_into_the_log(
     settings = FitConfig(learning_rate=0.05, accumulate=2, log_every_steps=2)
     with caplog.at_level("INFO", logger="rag.training.fit"):
         fit(model, MasterWeights(model), Batches(8), loss, settings, tmp_path)
-    told = records(tmp_path)
-    assert len(told) == 2
-    for record in told:
+    records = read_metrics(tmp_path / "metrics.jsonl")
+    assert len(records) == 2
+    for record in records:
         assert record["loss"] == pytest.approx(record["loss/near"] + record["loss/far"])
         assert record["positive"] in (0.0, 0.25, 0.5, 0.75, 1.0)
-    assert f"loss/near {told[-1]['loss/near']:.4f}" in caplog.text
+    assert f"loss/near {records[-1]['loss/near']:.4f}" in caplog.text
 
 
 def test_a_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
@@ -197,42 +188,3 @@ def test_a_loss_that_is_not_finite_is_said(tmp_path: Path) -> None:
         model.weight.fill_(math.inf)
     with pytest.raises(RagError, match=r"step 0: loss .* is not finite"):
         run(tmp_path, model=model)
-
-
-@pytest.fixture(params=[(signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)])
-def ending(request: pytest.FixtureRequest) -> Iterator[tuple[signal.Signals, Any]]:
-    """A signal that ends a program, with its usual handler: Ctrl-C is ignored in the background."""
-    number, usual = request.param
-    before = signal.signal(number, usual)
-    yield number, usual
-    signal.signal(number, before)
-
-
-def test_a_signal_saves_the_step_and_the_run_goes_on_from_it(
-    tmp_path: Path, ending: tuple[signal.Signals, Any]
-) -> None:
-    class Ended(Batches):
-        def __getitem__(self, number: int) -> Pair:
-            if number == 3:
-                os.kill(os.getpid(), ending[0])
-            return super().__getitem__(number)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "stopped", Ended(8))
-    checkpoint = latest_checkpoint(tmp_path / "stopped" / "checkpoints")
-    assert checkpoint is not None
-    assert checkpoint.state["step"] == 4
-    assert signal.getsignal(ending[0]) is ending[1]
-    again, whole = run(tmp_path / "stopped"), run(tmp_path / "whole")
-    for name, tensor in whole.weights.items():
-        assert torch.equal(again.weights[name], tensor)
-
-    class Impatient(Batches):
-        def __getitem__(self, number: int) -> Pair:
-            for _ in range(2):
-                os.kill(os.getpid(), ending[0])
-            return super().__getitem__(number)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "at once", Impatient(8))
-    assert latest_checkpoint(tmp_path / "at once" / "checkpoints") is None

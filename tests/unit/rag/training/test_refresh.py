@@ -3,16 +3,17 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rag.core.errors import ConfigError, IncompleteArtifactError, MismatchedArtifactError, ResourceError
-from rag.core.files import atomic_write_json
+from rag.core.files import atomic_write_json, directory_lock
 from rag.training.claim import claim_run
 from tests.toy_refresh import ToyConfig, ToyRefresher, ToyRun
-from tests.worlds import wait_until
+from tests.worlds import start_process, wait_until
 
 
 def config(out: Path, **settings: Any) -> ToyConfig:
@@ -40,7 +41,7 @@ def test_beside_a_result_is_used_from_the_next_snapshot_on(tmp_path: Path) -> No
     run = ToyRun(config(tmp_path, refresh_device="cpu"))
     assert run.steps(0, 3) == ["", "", "0"]
     run.hooks.close()
-    waiting = ToyRun(config(tmp_path / "b", refresh_device="cpu"), must_wait=lambda: True)
+    waiting = ToyRun(config(tmp_path / "b", refresh_device="cpu"), must_wait=True)
     assert waiting.steps(0, 2) == ["0", "0"]  # training cannot begin without
     waiting.hooks.close()
 
@@ -108,16 +109,27 @@ def test_the_death_of_the_refresher_is_noticed(tmp_path: Path) -> None:
     child = killed.hooks._child
     assert child is not None
     os.kill(child.pid, signal.SIGKILL)
-    child.wait()
+    child.join()
     with pytest.raises(ResourceError, match="exit code -9"):
         killed.steps(1, 2)
 
 
+def train_without_end(out: Path) -> None:
+    ToyRun(config(out, refresh_device="cpu", sleeps=True)).steps(0, 1)
+    time.sleep(600)
+
+
 def test_the_refresher_ends_with_its_trainer(tmp_path: Path) -> None:
-    run = ToyRun(config(tmp_path, refresh_device="cpu"))
-    run.steps(0, 1)
-    child = run.hooks._child
-    assert child is not None
-    assert child.stdin is not None
-    child.stdin.close()  # as when the trainer is killed
-    wait_until(lambda: child.poll() is not None)
+    trainer, step = start_process(train_without_end, tmp_path), tmp_path / "refresh/step-00000000"
+
+    def works() -> bool:
+        try:
+            with directory_lock(step):
+                return False
+        except ResourceError:
+            return True
+
+    wait_until(lambda: (step / "result/text").exists())
+    assert works()
+    trainer.kill()
+    wait_until(lambda: not works())

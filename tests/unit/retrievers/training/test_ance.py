@@ -88,7 +88,7 @@ def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, P
     ages = [(record["step"], record["index_age_steps"]) for record in told]
     assert ages[:4] == [(10, 10), (20, 20), (30, 30), (40, 10)]
     assert len({record["index_version"] for record in told}) == 3
-    assert [record["step"] for record in told if "held_out/mrr" in record] == [10, 40, 70]
+    assert all("held_out/mrr" in record for record in told)
     card = (finished / "README.md").read_text()
     assert "rag train ance" in card
     assert str(tmp_path) not in card

@@ -231,7 +231,7 @@ def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path
     with torch.no_grad():
         master.master[0].add_(1.0)
     queue.after_step(1)
-    torch.testing.assert_close(queue.extra_tensors()[master.names[0]], old + 0.25)
+    torch.testing.assert_close(queue.extra_state()[master.names[0]], old + 0.25)
 
 
 def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path) -> None:
