@@ -24,6 +24,7 @@ from rag.core.files import FolderHold
 from rag.core.manifest import read_manifest, verify_files
 from rag.core.types import Passage
 from rag.data.filters import Filter
+from rag.data.options import split_mode
 from rag.data.split import document_of
 
 Verify = Literal["none", "size", "deep"]
@@ -114,7 +115,7 @@ class Index:
 
     @property
     def source(self) -> dict[str, Any]:
-        """How the corpus was read and cut ("files", "read", "split"); empty for passages from Python."""
+        """How the corpus was read and cut ("files", "options"); empty for passages from Python."""
         return self.manifest["inputs"]["passages"].get("source") or {}
 
     @cached_property
@@ -123,7 +124,7 @@ class Index:
         path = self.data / "passages" / DOCUMENTS_NAME
         if path.exists():
             return read_document_entries(path)
-        is_cut = self.source.get("split", {}).get("mode", "none") != "none"
+        is_cut = split_mode(self.source) not in (None, "none")
         return group_passages((one.id for one in self.passages), document_of if is_cut else str)
 
     @property
@@ -163,10 +164,8 @@ class Index:
 
     @cached_property
     def _naming(self) -> Naming:
-        split: dict[str, Any] | None = self.source.get("split")
-        if split is None:
-            return "unknown"
-        return "whole" if split.get("mode") == "none" else "pieces"
+        split = split_mode(self.source)
+        return "unknown" if split is None else "whole" if split == "none" else "pieces"
 
     @cached_property
     def folders(self) -> list[str]:

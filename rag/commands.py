@@ -18,8 +18,8 @@ from rag.config import load_config
 from rag.core.arguments import checked
 from rag.core.errors import ConfigError
 from rag.core.files import check_target
-from rag.data.document_options import DOCUMENT_ARGUMENTS, read_and_split
 from rag.data.filters import Filter
+from rag.data.options import CorpusOptions
 from rag.data.questions import read_questions
 from rag.data.records import Document, ReadReport
 from rag.data.split import split_documents
@@ -68,9 +68,8 @@ def index(
         ray: address of a Ray cluster that encodes the passages.
         format: one of `CORPUS_FORMATS`, or "auto".
         report: counts what was read, bad records included.
-        **settings: fields of `BuildSettings` (index_type, …); how documents are read (id_field,
-            title_field, text_field, metadata, encoding, max_bad_share, strict, max_pages,
-            document_timeout) and cut (split, words, wrap).
+        **settings: fields of `BuildSettings` (index_type, …), and of `CorpusOptions` (text_field, split, …):
+            how documents are read and cut.
 
     Returns:
         `out`.
@@ -88,10 +87,10 @@ def index(
     place, report = Path(out), report if report is not None else ReadReport()
     reuse = [reuse] if isinstance(reuse, str | Path) else reuse
     inputs, is_sample = resolve_corpus([corpus] if isinstance(corpus, str | Path) else corpus)
-    of_documents = {name: settings.pop(name) for name in DOCUMENT_ARGUMENTS if name in settings}
+    reading = {name: settings.pop(name) for name in CorpusOptions.model_fields if name in settings}
     build = load_config(BuildSettings, overrides={"retriever": retriever, **settings})
-    if is_sample and of_documents.get("split", "auto") == "auto":
-        of_documents["split"] = "none"
+    if is_sample and reading.get("split", "auto") == "auto":
+        reading["split"] = "none"
     is_named = encoder is None or isinstance(encoder, str | Path)
     if ray is not None and (reuse or not build.has_dense or not is_named):
         raise ConfigError(
@@ -100,11 +99,10 @@ def index(
         )
     # an encoder of one's own is measured by the embedded one
     max_tokens, count_tokens = passage_budget(encoder if is_named else None, max_length)
-    read_options, split_options = read_and_split(of_documents, max_tokens=max_tokens)
+    options = load_config(CorpusOptions, overrides={"max_tokens": max_tokens, **reading})
     read = Corpus(
-        inputs, format, read_options, lambda each: list(split_documents([each], split_options, count_tokens)),
-        report,
-    )  # fmt: skip
+        inputs, format, options, lambda each: list(split_documents([each], options, count_tokens)), report
+    )
     loaded = known = None
     if build.has_encoder and until != "passages":
         loaded = load_encoder(
@@ -123,7 +121,7 @@ def index(
             encoding["encode"] = known.encode
         build_index(
             list_puts(puts, table), place, encoder=loaded, settings=build, documents=table,
-            source=read.describe(split_options), overwrite=overwrite, until=until, **encoding,
+            source=read.describe(), overwrite=overwrite, until=until, **encoding,
         )  # fmt: skip
     if known is not None:
         report.notes.insert(0, f"{known.reused:,} vectors taken over")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,12 @@ from rag.core.files import sha256_file
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.corpus import IdSet, read_files, read_records
-from rag.data.documents.limits import Limits
 from rag.data.documents.read import file_id
 from rag.data.files.rows import STDIN
-from rag.data.files.sources import DOCUMENTS, ReadOptions, Source, find_sources
+from rag.data.files.sources import DOCUMENTS, Source, find_sources
+from rag.data.options import CorpusOptions
 from rag.data.records import Document, ReadReport
-from rag.data.split import SplitOptions, split_documents
+from rag.data.split import split_documents
 from retrievers.encoders.open import load_like, passage_budget
 
 Cut = Callable[[Document], list[Passage]]
@@ -40,7 +39,7 @@ class Corpus:
     """
 
     def __init__(
-        self, inputs: Sequence[str | Path], format: str, options: ReadOptions, cut: Cut, report: ReadReport
+        self, inputs: Sequence[str | Path], format: str, options: CorpusOptions, cut: Cut, report: ReadReport
     ) -> None:
         self._options, self._cut, self._report = options, cut, report
         self._sources = find_sources([str(item) for item in inputs], format, report)
@@ -48,7 +47,7 @@ class Corpus:
         if report.ignored:
             _log.warning("%s", report.ignored_summary())
 
-    def describe(self, split: SplitOptions) -> dict[str, Any] | None:
+    def describe(self) -> dict[str, Any] | None:
         """What identifies the passages before they are read; None if that is impossible (standard input)."""
         files = []
         for source in self._sources:
@@ -59,14 +58,10 @@ class Corpus:
                 entry["name"] = source.name if source.format == DOCUMENTS else Path(source.path).name
                 entry["sha256"] = self._digest(source.path)
             files.append(entry)
-        omitted = {"strict"}  # which changes no passage
-        if all(entry["format"] != DOCUMENTS for entry in files):  # no sections, whose size an encoder decides
-            omitted.add("max_tokens")
-        split_by, read_by = (
-            {name: value for name, value in asdict(options).items() if name not in omitted}
-            for options in (split, self._options)
-        )
-        return {"files": files, "split": split_by, "read": read_by}
+        # the size of sections is decided by the encoder, and records have none
+        has_sections = any(entry["format"] == DOCUMENTS for entry in files)
+        options = self._options.model_dump(exclude=set() if has_sections else {"max_tokens"})
+        return {"files": files, "options": options}
 
     def changes(self, stored: DocumentEntries) -> Iterator[Change]:
         """Every document, in the corpus's order, and after these the stored ones that were put by themselves.
@@ -135,7 +130,6 @@ class IndexUpdater:
         corpus: Sequence[str | Path],
         *,
         format: str = "auto",
-        strict: bool = False,
         max_bad_share: float = 0.01,
         max_deleted_share: float = 0.5,
         report: ReadReport | None = None,
@@ -143,20 +137,19 @@ class IndexUpdater:
         """Make the index hold the corpus, and after it the documents that were put by `change`.
 
         Args:
-            format, strict, max_bad_share: as for `rag.index`; all else is read and cut as the index was.
+            format, max_bad_share: as for `rag.index`; all else is read and cut as the index was.
             max_deleted_share: highest share of the documents that may be deleted.
             report: counts what was read.
         """
         with Index.open(self.place, verify="none") as index:
-            read, cut = index.source.get("read"), self._cut_as(index)
-        if read is None:
+            source, cut = index.source, self._cut_as(index)
+        if not {"options", "read"} & source.keys():
             raise ConfigError(
                 f"{self.place} was not built from files, so it has no corpus to be updated from",
                 hint="build it with `rag index FOLDER --out DIR`; documents can also be sent to its server",
             )
-        options = _fields_of(ReadOptions, {**read, "limits": _fields_of(Limits, read.get("limits", {}))})
+        options = CorpusOptions.of_index(source).model_copy(update={"max_bad_share": max_bad_share})
         report = report if report is not None else ReadReport()
-        options = replace(options, strict=strict, max_bad_share=max_bad_share)
         documents = Corpus(corpus, format, options, cut, report)
         if report.unread:
             raise DataError(
@@ -196,17 +189,11 @@ class IndexUpdater:
 
     def _cut_as(self, index: Index) -> Cut:
         """How the index cuts documents into passages; what counts tokens is opened for the first one."""
-        split, identity = index.source.get("split", {}), index.encoder_identity
+        source, identity = index.source, index.encoder_identity
 
         def cut(document: Document) -> list[Passage]:
             max_tokens, count = self._budget(identity)
-            options = _fields_of(SplitOptions, {"max_tokens": max_tokens, **split})
+            options = CorpusOptions.of_index(source, max_tokens=max_tokens)
             return list(split_documents([document], options, count))
 
         return cut
-
-
-def _fields_of(kind: Any, values: dict[str, Any]) -> Any:
-    """Options of the kind, from those that an index states: earlier programs had others too."""
-    names = {field.name for field in fields(kind)}
-    return kind(**{name: value for name, value in values.items() if name in names})

@@ -8,14 +8,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from rag.core.errors import MissingDependencyError
-from rag.data.documents.blocks import Converted
-from rag.data.documents.limits import Limits
-from rag.data.documents.read import CONVERTER, converter_environment, document_of, request_line, result_of
+from rag.data.documents.read import CONVERTER, converter_environment, document_from, request_line
 from rag.data.records import BadRecord, Document
 from serve.errors import ApiError, invalid_request
 
@@ -25,7 +23,7 @@ _SLOT_WAIT_S, _POLL_S = 10.0, 0.05
 _MOST_OF_KEY, _MOST = 4, 16  # uploads that wait or are converted, in this process
 _NICENESS = 10  # questions go first
 _LONGEST_REPLY = 1 << 28
-_FAILED = b'{"reason": "broken, or takes too long", "remedy": "save it again, or split it"}'
+_FAILED = b'{"reason": "broken, or takes too long", "detail": "save it again, or split it"}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +72,7 @@ class Conversions:
         try:
             async with self._slot() as lock:
                 with tempfile.TemporaryDirectory(prefix="upload-", dir=self.folder) as folder:
-                    limits = Limits(memory_mib=_MEMORY_MIB // self.slots, timeout_s=_FILE_S)
-                    uploaded = await _convert(files, Path(folder), lock, limits)
+                    uploaded = await _convert(files, Path(folder), lock, _MEMORY_MIB // self.slots)
             if not uploaded.documents:
                 raise ApiError(422, "unreadable_file", "; ".join(uploaded.unreadable))
             return uploaded
@@ -101,7 +98,7 @@ class Conversions:
 
 
 async def _convert(
-    files: Sequence[tuple[str, bytes]], folder: Path, lock: IO[bytes], limits: Limits
+    files: Sequence[tuple[str, bytes]], folder: Path, lock: IO[bytes], memory_mib: int
 ) -> Uploaded:
     uploaded = Uploaded()
     ends = time.monotonic() + _UPLOAD_S
@@ -112,17 +109,17 @@ async def _convert(
             path.parent.mkdir()
             await asyncio.to_thread(path.write_bytes, content)
             converter = converter or await _start(lock)
-            left_s = max(0.1, min(limits.timeout_s, ends - time.monotonic()))
-            reply = await _reply(converter, path, replace(limits, timeout_s=left_s))
+            left_s = max(0.1, min(_FILE_S, ends - time.monotonic()))
+            reply = await _reply(converter, path, left_s, memory_mib)
             if reply is None:  # it died of this file, or still works on it: the next one needs another
                 await _end(converter)
                 converter = None
-            item, notes = await asyncio.to_thread(_document, name, reply or _FAILED)
-            uploaded.notes.extend(f"{name}: {note}" for note in notes)
+            item = await asyncio.to_thread(_document, name, reply or _FAILED)
             if isinstance(item, BadRecord):
                 uploaded.unreadable.append(f"{name}: {item.reason} ({item.detail})")
             else:
                 uploaded.documents.append(item)
+                uploaded.notes.extend(f"{name}: {note}" for note in item.notes)
         return uploaded
     finally:
         if converter is not None:
@@ -146,23 +143,24 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-async def _reply(process: asyncio.subprocess.Process, path: Path, limits: Limits) -> bytes | None:
+async def _reply(
+    process: asyncio.subprocess.Process, path: Path, timeout_s: float, memory_mib: int
+) -> bytes | None:
     """The line that the process writes about a file; None if it ended or takes too long."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        process.stdin.write(request_line(str(path), replace(limits, timeout_s=limits.timeout_s + 1)))
+        process.stdin.write(request_line(str(path), timeout_s + 1, memory_mib))
         await process.stdin.drain()
-        async with asyncio.timeout(limits.timeout_s):
+        async with asyncio.timeout(timeout_s):
             return await process.stdout.readline() or None
     except (ConnectionError, ValueError, TimeoutError):  # a ValueError: longer than a line may be
         return None
 
 
-def _document(name: str, line: bytes) -> tuple[Document | BadRecord, tuple[str, ...]]:
+def _document(name: str, line: bytes) -> Document | BadRecord:
     try:
-        result = result_of(line, name)
-        return document_of(name, result), result.notes if isinstance(result, Converted) else ()
+        return document_from(line, name)
     except MissingDependencyError as error:
         raise ApiError(501, "missing_package", "the server lacks a package", hint=error.hint) from error
 

@@ -15,8 +15,8 @@ import docx
 import openpyxl
 import pptx
 
-from rag.data.documents.blocks import Converted
 from rag.data.documents.convert import convert
+from rag.data.records import Document
 
 Content = Sequence[tuple[str, Any]]
 
@@ -372,7 +372,7 @@ CONTENT = [
 ]  # fmt: skip
 
 
-def blocks(converted: Converted) -> list[tuple[str, str]]:
+def blocks(converted: Document) -> list[tuple[str, str]]:
     """Kind and text of each block."""
     return [(block.kind, converted.text_of(block)) for block in converted.blocks]
 

@@ -44,8 +44,10 @@ def run_encode_benchmark(
         DataError: the corpus is empty.
         MissingDependencyError: sentence-transformers is not installed.
     """
+    from rag.config import load_config
     from rag.data.corpus import read_documents
-    from rag.data.split import SplitOptions, split_documents
+    from rag.data.options import CorpusOptions
+    from rag.data.split import split_documents
     from rag.runtime.hardware import has_bf16, resolve_device, resolve_precision
 
     device = resolve_device(device)
@@ -55,7 +57,9 @@ def run_encode_benchmark(
     for name in chosen:
         resolve_precision(name.partition(" ")[2], device)
     documents = read_documents(corpus, format=format)
-    passages = list(islice(split_documents(documents, SplitOptions(mode=split)), n))
+    passages = list(
+        islice(split_documents(documents, load_config(CorpusOptions, overrides={"split": split})), n)
+    )
     settings = {
         "corpus": corpus, "passages": len(passages), "split": split,
         "encoder": encoder or "all-MiniLM-L6-v2", "batch_size": batch_size, "rounds": rounds,

@@ -12,26 +12,14 @@ from annotated_types import Ge
 
 from indexers.settings import BuildSettings, Stage
 from rag.cli.options import OPENING, Count, Share, options_from, options_of, some
-from rag.data import choices
+from rag.data.options import CorpusFormat, CorpusOptions
 
 _WORTH_TEACHING = 500  # passages: the fewest from which an encoder was seen to learn
 
 
-def _reading(
+def _encoding(
     *,
-    format: Literal["auto", choices.CorpusFormat] = "auto",
-    id_field: str | None = None,
-    title_field: str | None = None,
-    text_field: str | None = None,
-    metadata: list[str] | None = None,
-    encoding: str = "utf-8",
-    max_bad_share: Share = 0.01,
-    strict: bool = False,
-    max_pages: Count = 5_000,
-    document_timeout: Annotated[float, Ge(0.1)] = 60.0,
-    split: choices.SplitMode = "auto",
-    words: Count = 100,
-    wrap: bool = True,
+    format: Literal["auto", CorpusFormat] = "auto",
     encoder: str | None = None,
     query_encoder: str | None = None,
     pooling: Literal["auto", "cls", "mean"] = "auto",
@@ -41,22 +29,10 @@ def _reading(
     ray: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """How documents are read, cut into passages and encoded, see `rag.index`.
+    """How passages are encoded, see `rag.index`.
 
     Args:
         format: Of the corpus; auto looks at names and first bytes.
-        id_field: Field or column of the document id.
-        title_field: Field or column of the title.
-        text_field: Field or column of the text.
-        metadata: Field that passages keep for filters. May be given several times.
-        encoding: Of text files, such as cp1252 (Excel on Windows).
-        max_bad_share: Highest tolerated share of bad records (not of files).
-        strict: Stop at the first file that cannot be read.
-        max_pages: Most pages of a file; longer ones are left out.
-        document_timeout: Most seconds for reading one file.
-        split: How documents are cut; auto: files by sections, else words100.
-        words: Words per passage, for --split words100.
-        wrap: Fill the last passage with the document's first words.
         encoder: Hub name, folder, all-MiniLM-L6-v2 or static; default: minilm-qa.
         query_encoder: Question encoder, if it is another model.
         pooling: How token vectors become the vector of a text.
@@ -69,14 +45,15 @@ def _reading(
 
 
 _BUILDING = {
-    **options_from(_reading, panel="Data"),
+    **options_from(_encoding, panel="Data"),
+    **some(options_of(CorpusOptions, panel="Data"), without=("max_tokens",)),
     **some(OPENING, "precision"),
     **some(
         options_of(BuildSettings, panel="Index", retriever="hybrid"),
         without=("probes", "reproducible", "java_heap_mib"),
     ),
 }
-_UPDATING = ("format", "strict", "max_bad_share")  # options of reading that may differ in an update
+_UPDATING = ("format", "max_bad_share")  # options of reading that may differ in an update
 
 
 def index(

@@ -20,14 +20,14 @@ from pydantic import BaseModel
 from rag.cli.lazy import command_with
 from rag.config import parse_scalar, preset_names
 from rag.core.errors import ConfigError
-from rag.data import choices
+from rag.data import options as data_options
 from rag.open_settings import OpenSettings
 
 Options = dict[str, tuple[Any, Any]]  # by name: annotation and default
 DATA, SEARCH, READING, TRAINING, OUTPUT = "Data", "Search", "Reading", "Training", "Output"  # help's panels
 Count = Annotated[int, Ge(1)]
 Share = Annotated[float, Ge(0), Le(1)]
-QuestionFormat = Literal["auto", choices.QuestionFormat]
+QuestionFormat = Literal["auto", data_options.QuestionFormat]
 _TRAINED = {"adapt": "dpr", "rounds": ""}  # command → recipe, where it has another name; "": any
 
 

@@ -172,11 +172,8 @@ class Question(Answered):
         answer_starts: first character of each annotated answer in the text of `gold[0]`, with repetitions.
         answers_are_regex: the answers are regular expressions, as in CuratedTREC.
         is_impossible: the set states that its paragraph does not answer the question (SQuAD 2).
-        kind: the set's type of question ("bridge", "comparison", …), or "".
-        level: the set's level of difficulty ("easy", "hard", …), or "".
-        hops: number of passages needed, where the set states it.
         provenance: KILT's evidence sets, each a list of places `{wikipedia_id, title, …}`.
-        meta: further fields of the source, which nothing in this system reads.
+        meta: further fields of the source, by which figures can be broken down.
     """
 
     id: str
@@ -189,9 +186,6 @@ class Question(Answered):
     answer_starts: tuple[int, ...] = ()
     answers_are_regex: bool = False
     is_impossible: bool = False
-    kind: str = ""
-    level: str = ""
-    hops: int | None = None
     provenance: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
     gold_are_documents: bool = False

@@ -13,14 +13,15 @@ import numpy as np
 from rag.core.errors import DataError
 from rag.core.files import hash64
 from rag.core.log import get_logger
-from rag.core.types import Metadata, Passage
-from rag.data.documents.blocks import Converted
-from rag.data.documents.read import convert_files, document_of
+from rag.core.types import Passage
+from rag.core.unicode import is_unicode
+from rag.data.documents.read import convert_files
 from rag.data.files.fields import METADATA_HINT, DocumentFields, metadata_of_fields
 from rag.data.files.named import named_documents
 from rag.data.files.question_sets import squad_paragraphs
 from rag.data.files.rows import STDIN, head_of, open_binary, parquet_rows, read_rows
-from rag.data.files.sources import DOCUMENTS, ReadOptions, Source, find_sources, sniff
+from rag.data.files.sources import DOCUMENTS, Source, find_sources, sniff
+from rag.data.options import CorpusOptions
 from rag.data.records import BadRecord, Document, Problem, ReadReport, cell_or_none, rows_of
 
 _UNITS = dict.fromkeys(("json", "parquet", "hf", "irds"), "record")
@@ -32,7 +33,7 @@ def read_documents(
     inputs: Sequence[str | Path] | str | Path,
     *,
     format: str = "auto",
-    options: ReadOptions | None = None,
+    options: CorpusOptions | None = None,
     report: ReadReport | None = None,
 ) -> Iterator[Document]:
     """Stream the documents of one or several inputs.
@@ -41,7 +42,7 @@ def read_documents(
     longer than 4 million characters, or if it is malformed. Bad records are left out, counted in
     `report`, logged at the end, and never change the id of another record; too many of them stop the reading.
     A file that is a document (PDF, Office, HTML, Markdown, text, …) and cannot be read is named with its
-    reason and its remedy, and stops the reading only if `options.strict` says so.
+    reason and its remedy.
 
     Args:
         inputs: files (also .gz, .bz2, .zst, .xz), folders, glob patterns, "-" for standard input, or
@@ -61,27 +62,25 @@ def read_documents(
         >>> [document.title for document in read_documents([path])]
         ['Oslo']
     """
-    options = options or ReadOptions()
+    options = options or CorpusOptions()
     report = report if report is not None else ReadReport()
-    given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-    sources = find_sources(given, format, report)
+    sources = find_sources([inputs] if isinstance(inputs, str | Path) else list(inputs), format, report)
     if report.ignored:
         _log.warning("%s", report.ignored_summary())
     return _read(sources, options, report)
 
 
-def _read(sources: Sequence[Source], options: ReadOptions, report: ReadReport) -> Iterator[Document]:
+def _read(sources: Sequence[Source], options: CorpusOptions, report: ReadReport) -> Iterator[Document]:
     seen = IdSet()
     for is_file, group in itertools.groupby(sources, key=lambda source: source.format == DOCUMENTS):
-        read = read_files if is_file else read_records
-        yield from read(list(group), options, report, seen)
+        yield from (read_files if is_file else read_records)(list(group), options, report, seen)
     report.check(options.max_bad_share, at_end=True)
     if report.bad:
         _log.warning("%s", report.faults())
 
 
 def read_records(
-    sources: Sequence[Source], options: ReadOptions, report: ReadReport, seen: IdSet
+    sources: Sequence[Source], options: CorpusOptions, report: ReadReport, seen: IdSet
 ) -> Iterator[Document]:
     """Stream the documents of files with one record per document; see `read_documents`."""
     for source in sources:
@@ -89,7 +88,7 @@ def read_records(
         unit = _UNITS.get(source.format, "line")
         before = report.total
         fields = DocumentFields(options, source.name)
-        for position, item in _documents_of(source, options, fields):
+        for position, item in _documents_of(source, fields):
             problem = item if isinstance(item, BadRecord) else fault_of(item, seen)
             if problem is not None:
                 report.add_bad(Problem(shown, position, unit, problem.reason, problem.detail))
@@ -104,9 +103,7 @@ def read_records(
             report.add_bad(Problem(shown, 0, "file", "no records in it"))
 
 
-def _documents_of(
-    source: Source, options: ReadOptions, fields: DocumentFields
-) -> Iterator[tuple[int, Document | BadRecord]]:
+def _documents_of(source: Source, fields: DocumentFields) -> Iterator[tuple[int, Document | BadRecord]]:
     """The documents of a source, each with the number of its line or record."""
     with ExitStack() as stack:
         if source.format in ("hf", "irds"):
@@ -117,7 +114,7 @@ def _documents_of(
             stream, format = stack.enter_context(open_binary(source.path)), source.format
             if format == "auto":  # of standard input nothing is known before
                 format = sniff(head_of(stream), "standard input")
-            rows = read_rows(stream, format, source.path, fields.columns, options.encoding)
+            rows = read_rows(stream, format, source.path, fields.columns)
         for number, row in rows:
             if isinstance(row, BadRecord):
                 yield number, row
@@ -131,51 +128,36 @@ def _documents_of(
 
 
 def read_files(
-    files: Sequence[Source], options: ReadOptions, report: ReadReport, seen: IdSet
+    files: Sequence[Source], options: CorpusOptions, report: ReadReport, seen: IdSet
 ) -> Iterator[Document]:
     """Stream files that are one document each; files that cannot be read are left out."""
-    converted = convert_files([file.path for file in files], options.limits, encoding=options.encoding)
-    for source, file in zip(files, converted, strict=True):
+    converted = convert_files([(it.path, it.name) for it in files], timeout_s=options.document_timeout)
+    for source, item in zip(files, converted, strict=True):
         report.files += 1
-        item = document_of(source.name, file)
         if isinstance(item, Document) and not seen.add(item.id):
             item = BadRecord("duplicate id", f"{item.id!r}; name each folder once")
-        if isinstance(item, Document) and isinstance(file, Converted):
-            report.notes += [f"{source.path}: {note}" for note in file.notes]
+        if isinstance(item, BadRecord):
+            report.add_unread(Problem(source.path, 0, "file", item.reason, item.detail))
+        else:
+            report.notes += [f"{source.path}: {note}" for note in item.notes]
             report.add_good()
             yield item
-        elif isinstance(item, BadRecord):
-            problem = Problem(source.path, 0, "file", item.reason, item.detail)
-            if options.strict:
-                raise DataError(str(problem), hint="leave out --strict to go on without it")
-            report.add_unread(problem)
 
 
 def fault_of(document: Document, seen: IdSet) -> BadRecord | None:
     """Why a document cannot be used, or None; a usable one has its id remembered."""
-    if not document.id:
+    id, title, text = document.id, document.title, document.text
+    if not id:
         return BadRecord("missing field", "the id is empty")
-    if not document.text or document.text.isspace():
-        return BadRecord("empty text", f"id {document.id!r}")
-    if len(document.text) > _MAX_CHARS:
-        found = f"id {document.id!r} has {len(document.text):,} characters, limit {_MAX_CHARS:,}"
-        return BadRecord("document too long", found)
-    for value in (document.id, document.title, document.text):
-        if not value.isascii():
-            try:
-                value.encode("utf-8")
-            except UnicodeEncodeError as error:
-                is_byte = "\udc80" <= value[error.start] <= "\udcff"  # what did not decode
-                what = (
-                    f"byte 0x{ord(value[error.start]) - 0xDC00:02x}" if is_byte else "half a surrogate pair"
-                )
-                reason = "not valid UTF-8" if is_byte else "not valid Unicode"
-                return BadRecord(reason, f"{what} at character {error.start} of id {document.id!r}")
-        if "\x00" in value:
-            return BadRecord("NUL character", f"id {document.id!r}")
-    if not seen.add(document.id):
-        return BadRecord("duplicate id", repr(document.id))
-    return None
+    if not text or text.isspace():
+        return BadRecord("empty text", f"id {id!r}")
+    if len(text) > _MAX_CHARS:
+        return BadRecord("document too long", f"id {id!r} has {len(text):,} characters, limit {_MAX_CHARS:,}")
+    if not all(value.isascii() or is_unicode(value) for value in (id, title, text)):
+        return BadRecord("not valid Unicode", f"bytes or half of a surrogate pair in id {id!r}")
+    if any("\x00" in value for value in (id, title, text)):
+        return BadRecord("NUL character", f"id {id!r}")
+    return None if seen.add(id) else BadRecord("duplicate id", repr(id))
 
 
 def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
@@ -192,19 +174,18 @@ def passages_of(texts: Any, titles: Iterable[str] | None) -> list[Passage]:
     rows = rows_of(texts, "texts", hint="put it in a list; files are indexed with `rag index FILE --out DIR`")
     if not rows:
         raise DataError("no texts were given", hint="pass at least one string or Passage")
-    names = (
-        [""] * len(rows) if titles is None else [cell_or_none(it) or "" for it in rows_of(titles, "titles")]
-    )
-    if len(names) != len(rows):
+    names = [cell_or_none(it) or "" for it in rows_of(titles, "titles")] if titles is not None else []
+    if titles is not None and len(names) != len(rows):
         raise DataError(f"{len(rows)} texts but {len(names)} titles; expected one title per text")
-    fields = DocumentFields(ReadOptions(), "row")
-    passages = [_passage(row, n, name, fields) for n, (row, name) in enumerate(zip(rows, names, strict=True))]
+    fields = DocumentFields(CorpusOptions(), "row")
+    pairs = itertools.zip_longest(rows, names, fillvalue="")
+    passages = [_passage(row, number, name, fields) for number, (row, name) in enumerate(pairs)]
     if fields.layout:
         _log.info("%s", fields.layout)
     return passages
 
 
-def _passage(row: Any, number: int, title: str, fields: DocumentFields) -> Passage:
+def _passage(row: Any, number: int, title: Any, fields: DocumentFields) -> Passage:
     if not isinstance(title, str):
         raise DataError(f"title {number} is {title!r:.40}, expected text")
     if isinstance(row, str):
@@ -212,28 +193,19 @@ def _passage(row: Any, number: int, title: str, fields: DocumentFields) -> Passa
     elif isinstance(row, Mapping):
         document = fields.document(row, number)
         if isinstance(document, BadRecord):
-            reason = "" if document.reason == "missing field" else f"{document.reason}, "
-            raise DataError(f"text {number}: {reason}{document.detail}")
-        metadata = _metadata(row.get("metadata"), number)
+            raise DataError(f"text {number}: {document.reason}, {document.detail}")
+        given = cell_or_none(row.get("metadata")) or {}
+        try:
+            metadata = metadata_of_fields(given)
+        except (ValueError, AttributeError) as error:
+            found = error if isinstance(given, Mapping) else f"{given!r:.40}, expected a mapping"
+            raise DataError(f"text {number}: its metadata: {found}", hint=METADATA_HINT) from None
         row = Passage(document.id, document.title, document.text, metadata=metadata)
     if not isinstance(row, Passage):
         raise DataError(f"text {number}: expected text, a Passage or a mapping, found {row!r:.40}")
     if not row.text.strip():
         raise DataError(f"text {number} is empty", hint="leave it out, with its title")
     return row
-
-
-def _metadata(given: Any, number: int) -> Metadata:
-    if cell_or_none(given) is None:
-        return ()
-    if not isinstance(given, Mapping):
-        raise DataError(
-            f"text {number}: its metadata is {given!r:.40}, expected a mapping", hint=METADATA_HINT
-        )
-    try:
-        return metadata_of_fields(given)
-    except ValueError as error:
-        raise DataError(f"text {number}: its metadata: {error}", hint=METADATA_HINT) from None
 
 
 class IdSet:

@@ -14,9 +14,8 @@ from rag.core.types import Answered, Passage, Query, Question
 from rag.core.unicode import is_unicode
 from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
 from rag.data.files.question_sets import parse_record, squad_paragraphs, table_columns
-from rag.data.files.record import finite, text_lines, write_json_list
+from rag.data.files.record import finite, open_text, write_json_lines, write_json_list
 from rag.data.files.rows import format_of, head_of, open_binary, read_rows
-from rag.data.files.sources import in_folder
 from rag.data.records import Problem, ReadReport
 
 Role = Literal["positive", "hard_negative", "negative", "retrieved"]
@@ -36,15 +35,13 @@ _OF_CANDIDATES = frozenset(
 _MAX_BAD_SHARE = 0.001
 _SHOWN = 3
 _SHAPE = (
-    "expected {question, answers, positive_ctxs: [{title, text, passage_id}], hard_negative_ctxs: [...]}, "
-    "in a JSON list or one a line"
+    "`rag mine` makes examples of questions and an index, `rag score` gives targets; expected {question, "
+    "answers, positive_ctxs: [{title, text, passage_id}], hard_negative_ctxs: [...]}, in a list or one a line"
 )
 _NEEDED = {
-    "positives": ("a positive passage", f"`rag mine` makes examples from questions and an index; {_SHAPE}"),
-    "targets": ("two passages whose targets differ", "`rag score` writes targets that do"),
-    "passages": ("a passage", _SHAPE),
-    "questions": ("a text", _SHAPE),
-}
+    "positives": "a positive passage", "targets": "two passages whose targets differ",
+    "passages": "a passage", "questions": "a text",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +173,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     """Stream examples to learn from; one record at a time.
 
     The formats are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), FiD's files,
-    DPR's retrieval results (their passages are unjudged), the same records as JSON Lines, and those of
-    sentence-transformers, Tevatron and MS MARCO (triples of texts, or of ids beside its collection and
-    queries).
+    DPR's retrieval results (their passages are unjudged), and the same records as JSON Lines.
     Negatives are `hard_negative_ctxs` or, if there are none, `negative_ctxs`. Any passage may carry a
     `target`; `query_ctxs` are passages that belong to the query. Questions without what the method needs are
     left out and counted, as DPR leaves out those without a positive; empty passages are bad records.
@@ -203,16 +198,12 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
         >>> next(read_examples(path)).positives[0].text
         'x is'
     """
-    counts, name, usable, left_out, places = ReadReport(), str(path), 0, 0, list[str]()
-    by_ids: tuple[dict[str, str], dict[str, str]] | None = None
+    counts, name, usable, places = ReadReport(), str(path), 0, list[str]()
     with open_binary(path) as stream:
         format = format_of(head_of(stream), name) or "tsv"
         unit = "line" if format in ("jsonl", "tsv", "csv") else "record"
         for number, record in read_rows(stream, format, name, lambda row: table_columns(row, name)):
             try:
-                if isinstance(record, dict) and "positive_id" in record:
-                    by_ids = by_ids or _ms_marco_texts(Path(path))
-                    record = _with_texts(record, *by_ids)
                 example = _to_learn_from(example_from_json(record, f"q{number}"), needs)
             except (ValueError, DataError) as error:
                 counts.add_bad(Problem(name, number, unit, "malformed record", str(error)))
@@ -220,8 +211,7 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
                 continue
             counts.add_good()
             if not example.has(needs):
-                left_out += 1
-                places += [f"{name}:{number}"] if left_out <= _SHOWN else []
+                places.append(f"{name}:{number}")
                 continue
             usable += 1
             yield example
@@ -229,51 +219,12 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     log = get_logger(__name__)
     if counts.bad and not quiet:
         log.warning("%s: %s", name, counts.summary())
-    what, hint = _NEEDED[needs]
-    if left_out and not quiet:
-        log.warning("%s: %d questions without %s left out (%s …)", name, left_out, what, ", ".join(places))
+    what = _NEEDED[needs]
+    if places and not quiet:
+        shown = ", ".join(places[:_SHOWN])
+        log.warning("%s: %d questions without %s left out (%s …)", name, len(places), what, shown)
     if not usable:
-        raise DataError(f"{name}: no question with {what}", hint=hint)
-
-
-def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Texts of the questions and of the passages that MS MARCO's triples of ids name, by id; they stand in
-    `queries….tsv` and `collection.tsv` beside them.
-
-    Raises:
-        DataError: one of the files is missing.
-    """
-    asked, named = set[str](), set[str]()
-    for question, *passages in _id_rows(triples, 3):
-        asked.add(question)
-        named.update(passages)
-    queries = sorted(triples.parent.glob("queries*.tsv*"))
-    collection = in_folder(triples.parent, "collection.tsv")
-    if collection is None or not queries:
-        raise DataError(
-            f"{triples} names texts by id, and {'queries' if collection else 'collection'}.tsv is not there",
-            hint="unpack MS MARCO's queries and collection into the same folder",
-        )
-    questions = {id: text for path in queries for id, text in _id_rows(path, 2) if id in asked}
-    return questions, {id: text for id, text in _id_rows(collection, 2) if id in named}
-
-
-def _with_texts(row: Mapping[str, str], questions: Mapping[str, str], texts: Mapping[str, str]) -> Any:
-    question, right, wrong = row["question_id"], row["positive_id"], row["negative_id"]
-    if question not in questions or not {right, wrong} <= texts.keys():
-        raise ValueError(f"no text for question {question}, passage {right} or passage {wrong}")
-    lists = zip(("positive_ctxs", "hard_negative_ctxs"), (right, wrong), strict=True)
-    contexts = {name: [{"passage_id": id, "title": "", "text": texts[id]}] for name, id in lists}
-    return {"question": questions[question], **contexts}
-
-
-def _id_rows(path: Path, width: int) -> Iterator[list[str]]:
-    """Cells of a table of tabs that quotes nothing, as MS MARCO's."""
-    for place, line in text_lines(path):
-        cells = line.split("\t")
-        if len(cells) != width:
-            raise DataError(f"{place}: {len(cells)} columns, expected {width} between tabs")
-        yield cells
+        raise DataError(f"{name}: no question with {what}", hint=_SHAPE)
 
 
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
@@ -314,14 +265,12 @@ def example_from_json(record: Any, fallback_id: str = "") -> Example:
 
 def example_to_json(example: Example) -> dict[str, Any]:
     """The record that `example_from_json` reads back."""
-    lists = {
-        name: [candidate_to_json(c) for c in example.of_role(ROLES[name])]
-        for name in ("positive_ctxs", "negative_ctxs", "hard_negative_ctxs", "ctxs")
-    }
+    names = ("positive_ctxs", "negative_ctxs", "hard_negative_ctxs", "ctxs")
+    lists = {name: [_candidate_json(c) for c in example.of_role(ROLES[name])] for name in names}
     if not lists["ctxs"]:
         del lists["ctxs"]
     if example.context:
-        lists["query_ctxs"] = [candidate_to_json(Candidate(p, "retrieved")) for p in example.context]
+        lists["query_ctxs"] = [_candidate_json(Candidate(p, "retrieved")) for p in example.context]
     return _with_lists(example, lists)
 
 
@@ -334,8 +283,7 @@ def _with_lists(example: Example, lists: Mapping[str, Any]) -> dict[str, Any]:
     return {**head, **lists, **{k: v for k, v in example.meta.items() if k not in {*head, *lists}}}
 
 
-def candidate_to_json(candidate: Candidate, id_name: str = "passage_id") -> dict[str, Any]:
-    """The fields of a record about a passage; `id_name` is the format's name for its id."""
+def _candidate_json(candidate: Candidate, id_name: str = "passage_id") -> dict[str, Any]:
     passage = candidate.passage
     fields: dict[str, Any] = {id_name: passage.id} if passage.id else {}
     fields |= {"title": passage.title, "text": passage.text}
@@ -347,11 +295,51 @@ def candidate_to_json(candidate: Candidate, id_name: str = "passage_id") -> dict
 
 def write_results(path: str | Path, examples: Iterable[Example]) -> int:
     """Write DPR's retrieval results, a JSON list with one question per line; returns their number."""
-    return write_json_list(Path(path), map(_results_json, examples))
+    lists = ((it, [_candidate_json(candidate, "id") for candidate in it.candidates]) for it in examples)
+    return write_json_list(Path(path), (_with_lists(it, {"ctxs": hits}) for it, hits in lists))
 
 
-def _results_json(example: Example) -> dict[str, Any]:
-    return _with_lists(example, {"ctxs": [candidate_to_json(it, "id") for it in example.candidates]})
+def write_paths(
+    path: str | Path, results: Iterable[tuple[Question, Sequence[tuple[float, Sequence[Passage]]]]]
+) -> None:
+    """Write MDR's results, one question per line, atomically.
+
+    Each is `{"_id", "question", "candidate_chains": [[{"id", "title", "text"}, …], …], "scores": […]}`, best
+    path first; MDR's own files have neither ids nor scores.
+
+    Raises:
+        ResourceError: the disk is full or not writable.
+    """
+    records = (
+        {
+            "_id": question.id,
+            "question": question.text,
+            "candidate_chains": [[passage.to_json() for passage in passages] for _, passages in paths],
+            "scores": [score for score, _ in paths],
+        }
+        for question, paths in results
+    )
+    write_json_lines(Path(path), records)
+
+
+def write_run(path: Path, examples: Iterable[Example]) -> None:
+    """Write a TREC run: ranks from 1 in the order of the candidates, scores that read back exactly.
+
+    Raises:
+        DataError: an id is empty or holds white space, which such a file cannot express.
+    """
+    with open_text(path) as file:
+        for example in examples:
+            tag = str(example.meta.get("tag") or "rag")
+            for rank, hit in enumerate(example.candidates, start=1):
+                question, passage = example.id, hit.passage.id
+                if any(token.split() != [token] for token in (question, passage, tag)):
+                    raise DataError(
+                        f"question {question!r}, passage {passage!r}: an id is empty or holds white space",
+                        hint="write JSON instead of a run, or give ids without spaces",
+                    )
+                score = -float(rank) if hit.score is None else finite(hit.score, f"question {question!r}")
+                file.write(f"{question} Q0 {passage} {rank} {score!r} {tag}\n")
 
 
 def _listed(record: dict[str, Any], name: str) -> Sequence[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from rag.core.errors import ConfigError
 from rag.core.types import Value
 from rag.core.unicode import is_unicode
-from rag.data.choices import FILTER_FIELDS
+from rag.data.options import FILTER_FIELDS
 
 
 class FilterError(ConfigError):
@@ -61,11 +61,7 @@ class Condition:
         keys = {_key(value) for value in self.values}
 
         def fits(value: Any) -> bool:
-            return (
-                all(_is_within(value, *bound) for bound in self.bounds)
-                if self.bounds
-                else _key(value) in keys
-            )
+            return all(_is_within(value, *it) for it in self.bounds) if self.bounds else _key(value) in keys
 
         return lambda value: any(map(fits, value if isinstance(value, tuple) else (value,)))
 
@@ -73,10 +69,7 @@ class Condition:
 def _key(value: Any) -> Any:
     """The number that a value is or spells, else the value as text."""
     if isinstance(value, str) and _NUMBER.fullmatch(value):  # "nan" is a language
-        try:
-            return int(value)  # exact, however large
-        except ValueError:
-            return float(value)
+        return int(value) if value.lstrip("+-").isdecimal() else float(value)  # exact, however large
     return str(value).lower() if isinstance(value, bool) else value
 
 
@@ -134,16 +127,14 @@ class Filter:
                 )
             name, sign, value = (match[part].strip() for part in ("field", "sign", "value"))
             condition = fields.setdefault(name, [] if sign == "=" else {})
-            if isinstance(condition, list) != (sign == "="):
+            if isinstance(condition, list) != (sign == "=") or _SIGNS.get(sign) in condition:
                 raise FilterError(
-                    f"the filter gives {name!r} both values and bounds", hint="give one of them"
+                    f"the filter gives {name!r} two bounds with {sign}, or both values and bounds"
                 )
             if isinstance(condition, list):
                 condition.append(value)
-            elif condition.setdefault(_SIGNS[sign], value) != value:
-                raise FilterError(
-                    f"the filter gives {name!r} two bounds with {sign}", hint="give one of them"
-                )
+            else:
+                condition[_SIGNS[sign]] = value
         return cls.parse(fields)
 
 
@@ -155,17 +146,15 @@ def _condition(name: str, given: Any) -> Condition:
                 hint=f"path and document have values, other fields also {', '.join(_RANGES)}",
             )
         return Condition(name, bounds=tuple((sign, _checked(name, value)) for sign, value in given.items()))
-    values = given if isinstance(given, list | tuple) else [given]
-    if not values or len(values) > _MOST_VALUES:
-        raise FilterError(f"the filter gives {name!r} {len(values)} values, expected 1 to {_MOST_VALUES}")
-    checked = tuple(_checked(name, value) for value in values)
-    size = sum(len(pattern) for pattern in map(str, checked) if not _is_plain(pattern))
-    if name == "path" and size > _MOST_PATTERN:
+    values = tuple(_checked(name, value) for value in (given if isinstance(given, list | tuple) else [given]))
+    size = sum(len(str(value)) for value in values if not _is_plain(str(value))) if name == "path" else 0
+    if not 0 < len(values) <= _MOST_VALUES or size > _MOST_PATTERN:
         raise FilterError(
-            f"the filter gives 'path' patterns of {size} characters, at most {_MOST_PATTERN} are accepted",
-            hint="name files, or folders with a slash at the end: these have no limit",
+            f"the filter gives {name!r} {len(values)} values and patterns of {size} characters",
+            hint=f"at most {_MOST_VALUES} values, and {_MOST_PATTERN} characters of patterns, are accepted; "
+            "files, and folders with a slash at the end, are no patterns",
         )
-    return Condition(name, checked)
+    return Condition(name, values)
 
 
 def _checked(name: str, value: Any) -> Value:
@@ -184,15 +173,10 @@ def _is_plain(pattern: str) -> bool:
 
 
 def _path_test(patterns: list[str]) -> Callable[[Any], bool]:
-    plain = [pattern for pattern in patterns if _is_plain(pattern)]
-    files = {path for path in plain if not path.endswith("/")}
-    folders = tuple(path for path in plain if path.endswith("/"))
-    others = [re.sub(r"\*+", "*", it + "*" * it.endswith("/")) for it in patterns if not _is_plain(it)]
-    expression = re.compile("|".join(map(translate, others))) if others else None
-
-    def test(value: Any) -> bool:
-        if value is None or value in files or value.startswith(folders):
-            return value is not None
-        return expression is not None and expression.match(value) is not None
-
-    return test
+    files = {path for path in patterns if _is_plain(path)}
+    folders = tuple(path for path in files if path.endswith("/"))
+    others = [re.sub(r"\*+", "*", it + "*" * it.endswith("/")) for it in patterns if it not in files]
+    expression = re.compile("|".join(map(translate, others)) if others else r"(?!)")  # that matches nothing
+    return lambda path: (
+        path is not None and (path in files or path.startswith(folders) or expression.match(path) is not None)
+    )

@@ -11,23 +11,13 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
-from rag.data.choices import QUESTION_FORMATS
-from rag.data.files.evidence import evidence_of
 from rag.data.files.named import HF_PREFIX, IRDS_PREFIX, Grades, irds_questions, stream_rows
-from rag.data.files.question_sets import answers_of, parse_record, squad_paragraphs, table_columns
+from rag.data.files.question_sets import answers_of, question_of, squad_paragraphs, table_columns
 from rag.data.files.record import good, text_lines
-from rag.data.files.rows import (
-    STDIN,
-    Rows,
-    format_of,
-    head_of,
-    open_binary,
-    parse_json,
-    read_lines,
-    read_rows,
-)
+from rag.data.files.rows import STDIN, Rows, format_of, head_of, open_binary, read_lines, read_rows
 from rag.data.files.sources import in_folder
-from rag.data.records import BadRecord, rows_of
+from rag.data.options import QUESTION_FORMATS
+from rag.data.records import rows_of
 
 _IDS = re.compile(r"[^,;|\s]+")
 
@@ -47,7 +37,7 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
 
     A table's header names `question`, `answers` and perhaps `id`; several answers stand in one cell as a
     list, `["a", "b"]`. Records of the published sets are known in their official shape and in that of their
-    copies on the hub, see `rag.data.files.question_sets.normal_record`.
+    copies on the hub, see `rag.data.files.question_sets`.
 
     A question without id is called `q` and its 1-based line or record number. Unlike corpora, question sets
     tolerate no bad record: a figure over an unknown part of a test set means nothing.
@@ -91,22 +81,19 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
 
 
 def question_files(path: str | Path, split: str | None = None) -> list[Path]:
-    """The files that questions are read from: one; queries and qrels of a BEIR folder, or its qrels file, and
-    of MS MARCO's.
+    """The files that questions are read from: one; queries and qrels of a BEIR folder, or of its qrels file.
 
     Raises:
         DataError: a folder that is none of BEIR's, or has the judgements of several splits.
     """
     place = Path(path)
-    if place.parent.name == "qrels" and (queries := in_folder(place.parent.parent, "queries.jsonl")):
+    if place.parent.name == "qrels" and (queries := _queries_in(place.parent.parent)):
         return [queries, place]
     if not place.is_dir():
-        return [place, *_judgements(place)]
+        return [place]
     queries = _queries_in(place)
     if queries is None:
-        raise DataError(
-            f"{path} is a directory without queries.jsonl or queries.tsv, expected a file of questions"
-        )
+        raise DataError(f"{path} is a directory without queries.jsonl, expected a file of questions")
     judged = sorted((place / "qrels").glob("*.tsv"))
     splits = [file.stem for file in judged]
     if len(judged) > 1:
@@ -117,7 +104,7 @@ def question_files(path: str | Path, split: str | None = None) -> list[Path]:
             + (f", none called {split!r}" if split else ""),
             hint=f"choose one: --split {splits[-1]}, or give its file: {place / 'qrels' / splits[-1]}.tsv",
         )
-    return [queries, *(judged or _judgements(queries))]
+    return [queries, *judged]
 
 
 def is_question_folder(path: Path) -> bool:
@@ -126,13 +113,7 @@ def is_question_folder(path: Path) -> bool:
 
 
 def _queries_in(folder: Path) -> Path | None:
-    return in_folder(folder, "queries.jsonl") or in_folder(folder, "queries.tsv")
-
-
-def _judgements(queries: Path) -> list[Path]:
-    """The judgements beside MS MARCO's questions: `qrels.dev.tsv` beside `queries.dev.tsv`."""
-    beside = queries.with_name(queries.name.replace("queries", "qrels", 1))
-    return [beside] if "queries" in queries.name and ".tsv" in queries.name and beside.is_file() else []
+    return in_folder(folder, "queries.jsonl")
 
 
 def _judged(questions: Iterable[Question], grades: Grades, queries: Any, qrels: Any) -> Iterator[Question]:
@@ -167,22 +148,14 @@ def read_qrels(path: Path) -> Grades:
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) not in (3, 4):
             fields = line.split()
-        if not line.strip() or fields[0] == "query-id":
+        if not fields or fields[0] == "query-id":
             continue
-        if len(fields) not in (3, 4):
-            raise DataError(f"{place}: {len(fields)} fields, qrels have 4 (TREC) or 3 (BEIR)")
-        grades.setdefault(fields[0], {})[fields[-2]] = _grade(fields[-1], place)
+        if len(fields) not in (3, 4) or not re.fullmatch(r"-?\d+(\.0*)?", fields[-1]):
+            raise DataError(
+                f"{place}: {line[:60]!r}, qrels have 4 (TREC) or 3 (BEIR) fields, a whole number last"
+            )
+        grades.setdefault(fields[0], {})[fields[-2]] = int(float(fields[-1]))
     return grades
-
-
-def _grade(value: str, place: str) -> int:
-    """A whole number, which tables that were written by other programs may have as 1.0."""
-    try:
-        if (number := float(value)).is_integer():
-            return int(number)
-    except (ValueError, OverflowError):
-        pass
-    raise DataError(f"{place}: grade {value!r} is not a whole number")
 
 
 def questions_from(rows: Any) -> list[Question]:
@@ -198,7 +171,7 @@ def questions_from(rows: Any) -> list[Question]:
     questions = []
     for number, row in enumerate(rows_of(rows, "questions")):
         if isinstance(row, Mapping):
-            row = _question(dict(row), f"q{number}", f"question {number}")
+            row = _question(row, f"q{number}", f"question {number}")
         if not isinstance(row, Question):
             raise DataError(
                 f"question {number} is {row!r:.60}, expected a Question or a mapping",
@@ -248,12 +221,8 @@ def _read(path: str, format: str) -> Iterator[Question]:
                 hint="write one question a line, or id and question parted by a tab",
             )
         if chosen == "text":
-            lines = (
-                (n, line if isinstance(line, BadRecord) else line.strip()) for n, line in read_lines(stream)
-            )
-            rows: Rows = (
-                (n, {"question": line} if isinstance(line, str) else line) for n, line in lines if line
-            )
+            lines = ((n, line.strip() if isinstance(line, str) else line) for n, line in read_lines(stream))
+            rows: Rows = ((n, {"question": it} if isinstance(it, str) else it) for n, it in lines if it)
         else:
             rows = read_rows(stream, chosen, path, lambda row: table_columns(row, path))
         if chosen in ("csv", "tsv"):
@@ -289,19 +258,12 @@ def _records(rows: Rows, path: str, mark: str = ": record ") -> Numbered:
 
 
 def _question(record: Any, fallback_id: str, place: str) -> Question:
-    """One record of any known shape; fields that are not understood are kept in `meta`."""
     try:
-        parsed = parse_record(record)
-        fields, used = evidence_of(parsed.rest)
+        return question_of(record, fallback_id)
     except ValueError as error:
         raise DataError(f"{place}: {error}") from error
     except (TypeError, LookupError, AttributeError) as error:
         raise DataError(f"{place}: a field has another shape than expected ({error})") from error
-    answers = tuple(dict.fromkeys(parsed.answers))
-    if parsed.rest.get("is_impossible") is True:
-        answers, fields["is_impossible"] = (), True
-    meta = {key: value for key, value in parsed.rest.items() if key not in used}
-    return Question(parsed.id or fallback_id, parsed.text, answers, meta=meta, **fields)
 
 
 def _with_answers(rows: Rows, path: str) -> Rows:
@@ -340,10 +302,6 @@ def parse_cell(cell: str) -> tuple[str, ...]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # regular expressions with escapes that Python does not know
-            value = ast.literal_eval(stripped)
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        try:
-            value = parse_json(stripped)
-        except ValueError:
-            raise ValueError(f"not a list of answers: {stripped[:60]!r}") from None
-    return answers_of(list(value) if isinstance(value, tuple) else value)
+            return answers_of(list(ast.literal_eval(stripped)))
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError) as error:
+        raise ValueError(f"not a list of answers: {stripped[:60]!r}") from error

@@ -5,13 +5,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from rag.core.errors import DataError
 from rag.core.types import Location, Metadata, Pages, page_at
-from rag.data.documents.blocks import Block
 
-_MAX_UNREAD = 100  # files that are named in a summary
+_MAX_SHOWN, _MAX_UNREAD = 10, 100  # bad records, and files, that are named in a summary
+Kind = Literal["heading", "paragraph", "item", "row", "code"]
 
 
 def rows_of(given: Any, what: str, *, hint: str = "put it in a list") -> list[Any]:
@@ -45,6 +45,15 @@ def cell_or_none(value: Any) -> Any:
     return None if is_missing else value
 
 
+class Block(NamedTuple):
+    """A span of a document's text: its first character, and one past the last; see `blocks.Piece`."""
+
+    kind: Kind
+    start: int
+    end: int
+    level: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """An article, or any text with an id.
@@ -56,6 +65,7 @@ class Document:
         pages: where in the text each page of a file begins; empty for records, and files without pages.
         path: the file it is, as people write it; "" for records.
         metadata: further fields that its passages keep, see `Passage`.
+        notes: remarks about its conversion for the user ("3 of 12 pages have no characters").
     """
 
     id: str
@@ -65,6 +75,11 @@ class Document:
     pages: Pages = ()
     path: str = ""
     metadata: Metadata = ()
+    notes: tuple[str, ...] = ()
+
+    def text_of(self, block: Block) -> str:
+        """The text of a block."""
+        return self.text[block.start : block.end]
 
     def location(self, start: int, end: int, headings: Sequence[str] = ()) -> Location:
         """The location of a span of the text, which is a passage."""
@@ -114,7 +129,7 @@ class ReadReport:
 
     Attributes:
         layouts: which fields became id, title and text, in words, with the number of files.
-        problems: the first bad records, at most `shown`.
+        problems: the first bad records, at most ten, and files that cannot be read, at most a hundred.
         ignored: files in given folders that no reader was chosen for.
         files: how many of all records are files that are a document each.
         unread: how many of these could not be read; they never stop the reading, however large their share.
@@ -137,52 +152,39 @@ class ReadReport:
     files: int = 0
     unread: int = 0
     notes: list[str] = field(default_factory=list)
-    shown: int = 10
-
-    @property
-    def bad_share(self) -> float:
-        """Bad records / all records, in [0, 1], without files that are a document each."""
-        bad, total = self.bad - self.unread, self.total - self.files
-        return bad / total if total else 0.0
 
     def add_good(self) -> None:
         """Count one usable record."""
         self.total += 1
 
-    def add_bad(self, problem: Problem) -> None:
+    def add_bad(self, problem: Problem, most: int = _MAX_SHOWN) -> None:
         """Count one bad record and keep it if it is among the first."""
         self.total += 1
         self.bad += 1
         self.reasons[problem.reason] += 1
-        if len(self.problems) < self.shown:
+        if len(self.problems) < most:
             self.problems.append(problem)
 
     def add_unread(self, problem: Problem) -> None:
         """Count a file that cannot be read as a document, and keep it, because each one is reported."""
-        shown, self.shown = self.shown, _MAX_UNREAD
-        self.add_bad(problem)
-        self.unread, self.shown = self.unread + 1, shown
+        self.add_bad(problem, _MAX_UNREAD)
+        self.unread += 1
 
     def ignored_summary(self) -> str:
         """How many files were left out, by the endings of their names, with the first names of each."""
         endings = dict[str, list[str]]()
         for name in self.ignored:
             endings.setdefault(PurePath(name).suffix.lower() or "without ending", []).append(name)
-        kinds = (
-            f"{len(names):,} × {ending} ({', '.join(names[:3])}{', …' * (len(names) > 3)})"
-            for ending, names in sorted(endings.items(), key=lambda item: -len(item[1]))[:8]
-        )
-        return f"{len(self.ignored):,} files are not read: {', '.join(kinds)}" + ", …" * (len(endings) > 8)
+        kinds = (f"{len(names):,} × {ending} ({_first(names, 3)})" for ending, names in endings.items())
+        return f"{len(self.ignored):,} files are not read: {_first(list(kinds), 8)}"
 
     def summary(self, *, listed: bool = True) -> str:
         """A few lines of text: fields, counts by reason, and, if `listed`, the first problems."""
-        fields = [
-            f"{layout}{f' ({n:,} files)' * (n > 1)}" for layout, n in self.layouts.most_common(self.shown)
-        ]
-        fields += [f"  {note}" for note in self.notes[: self.shown]]
-        if len(self.notes) > self.shown:
-            fields.append(f"  … and {len(self.notes) - self.shown:,} more notes")
-        return "\n".join([*fields, self.faults(listed=listed)])
+        fields = [f"{name}{f' ({n:,} files)' * (n > 1)}" for name, n in self.layouts.most_common(_MAX_SHOWN)]
+        notes = [f"  {note}" for note in self.notes[:_MAX_SHOWN]]
+        if more := len(self.notes) - len(notes):
+            notes.append(f"  … and {more:,} more notes")
+        return "\n".join([*fields, *notes, self.faults(listed=listed)])
 
     def faults(self, *, listed: bool = True) -> str:
         """Counts by reason, and, if `listed`, the first problems with their places."""
@@ -194,12 +196,12 @@ class ReadReport:
         lines = [f"{self.total:,} {noun}, {self.bad:,} bad ({100 * share:.2f} %): {kinds}"]
         if listed:
             lines += [f"  {problem}" for problem in self.problems]
-            if self.bad > len(self.problems):
-                lines.append(f"  … and {self.bad - len(self.problems):,} more")
+            if more := self.bad - len(self.problems):
+                lines.append(f"  … and {more:,} more")
         return "\n".join(lines)
 
     def check(self, max_bad_share: float, *, at_end: bool, hint: str = "") -> None:
-        """Refuse input that is too damaged.
+        """Refuse input that is too damaged; the share is that of records, without files.
 
         Args:
             at_end: whether all input was seen; before that nothing is judged under 100 records.
@@ -208,16 +210,17 @@ class ReadReport:
         Raises:
             DataError: the share is higher, or (at the end) no record was usable.
         """
-        if not at_end and self.total < 100:
-            return
-        encoded = any(reason.startswith("not valid UTF") for reason in self.reasons)
-        advice = "mend the records listed above, or "
-        if encoded:
-            advice = "save the file as UTF-8, or name its encoding (Excel on Windows: --encoding cp1252); "
+        bad, total = self.bad - self.unread, self.total - self.files
+        if any(reason.startswith("not valid U") for reason in self.reasons):
+            advice = "save the file as UTF-8 (Excel: CSV UTF-8; others: iconv -f cp1252 -t utf-8)"
+        else:
+            advice = "mend the records listed above, or raise --max-bad-share to continue without them"
         if at_end and self.total and self.bad == self.total:
-            raise DataError(f"no usable record: {self.summary()}", hint=hint or f"{advice}change the options")
-        if self.bad and self.bad_share > max_bad_share:
-            raise DataError(
-                f"too many bad records (limit {100 * max_bad_share:g} %): {self.summary()}",
-                hint=hint or f"{advice}raise --max-bad-share to continue without them",
-            )
+            raise DataError(f"no usable record: {self.summary()}", hint=hint or advice)
+        if (at_end or self.total >= 100) and bad > max_bad_share * total:
+            limit = f"too many bad records (limit {100 * max_bad_share:g} %)"
+            raise DataError(f"{limit}: {self.summary()}", hint=hint or advice)
+
+
+def _first(names: Sequence[str], most: int) -> str:
+    return ", ".join(names[:most]) + ", …" * (len(names) > most)

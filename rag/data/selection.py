@@ -48,18 +48,16 @@ def hold_out(
         chosen = {group(item) for item in given}
     else:
         places = sorted((place_of(text, seed), text) for text in set(groups))
-        wanted = _wanted(count, len(places))
-        if wanted and wanted >= len(places):
+        number = _number_held_out(count, len(places))
+        if number and number >= len(places):
             raise DataError(
-                f"{wanted} of {len(places)} questions or articles are to be held out: none is left to learn "
-                "from",
+                f"{number} of {len(places)} questions or articles are to be held out: none is left to learn",
                 hint="give more questions, or hold fewer out",
             )
-        chosen = {text for _, text in places[:wanted]}
-    kept = [item for item, text in zip(items, groups, strict=True) if text not in chosen]
-    if given is not None:
-        return kept, list(given)
-    return kept, [item for item, text in zip(items, groups, strict=True) if text in chosen]
+        chosen = {text for _, text in places[:number]}
+    pairs = list(zip(items, groups, strict=True))
+    held_out = [item for item, text in pairs if text in chosen] if given is None else list(given)
+    return [item for item, text in pairs if text not in chosen], held_out
 
 
 def least_held_out(groups: int) -> int:
@@ -72,15 +70,14 @@ def least_held_out(groups: int) -> int:
     return max(1, min(20, groups // 10))
 
 
-def _wanted(count: float, groups: int) -> int:
+def _number_held_out(count: float, groups: int) -> int:
     if count < 1:
         return max(round(count * groups), least_held_out(groups)) if count else 0
-    wanted, fifth = int(count), groups // 5
-    if wanted <= groups // 2 or not fifth:
-        return wanted
-    get_logger(__name__).warning(
-        "%d of %d questions or articles were to be held out, only a fifth is: %d", wanted, groups, fifth
-    )
+    number, fifth = int(count), groups // 5
+    if number <= groups // 2 or not fifth:
+        return number
+    message = "%d of %d questions or articles were to be held out, only a fifth is: %d"
+    get_logger(__name__).warning(message, number, groups, fifth)
     return fifth
 
 

@@ -2,51 +2,19 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
-from rag.core.errors import ConfigError
 from rag.core.types import Location, Passage
-from rag.data.choices import SPLIT_MODES
 from rag.data.documents.sections import CountTokens, estimated_tokens, sections
+from rag.data.options import CorpusOptions
 from rag.data.records import Document
 
 _LONGEST_WORD, _PART = 200, 20  # characters; a longer word is cut into parts
 _GOES_ON = "\x00"  # after a part that is not the last of its word; no document has this character
 
 
-@dataclass(frozen=True, slots=True)
-class SplitOptions:
-    """How documents become passages.
-
-    Attributes:
-        mode: "sections" cuts files (PDF, HTML, Markdown, …) by headings, with the path to each as title;
-            "words100" cuts into disjoint blocks of `words` words, "none" keeps each document as one passage;
-            "auto" is "sections" for files, else "words100".
-        max_tokens: maximum length of title and text of a passage of mode "sections".
-        wrap: whether the last block is filled up with the words the document begins with, as in `psgs_w100`.
-
-    Raises:
-        ConfigError: an unknown name or a number out of range.
-    """
-
-    mode: str = "auto"
-    max_tokens: int = 256
-    words: int = 100
-    wrap: bool = True
-
-    def __post_init__(self) -> None:
-        if self.mode not in SPLIT_MODES:
-            raise ConfigError(
-                f"unknown split mode {self.mode!r}", hint=f"use one of: {', '.join(SPLIT_MODES)}"
-            )
-        for name in ("max_tokens", "words"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"split option {name} is {getattr(self, name)}, expected at least 1")
-
-
 def split_documents(
     documents: Iterable[Document],
-    options: SplitOptions | None = None,
+    options: CorpusOptions | None = None,
     count_tokens: CountTokens = estimated_tokens,
 ) -> Iterator[Passage]:
     """Cut each document; passages come in document order.
@@ -61,13 +29,13 @@ def split_documents(
 
     Example:
         >>> document = Document("d", "Digits", "one two three four five")
-        >>> [(p.id, p.text) for p in split_documents([document], SplitOptions(words=3))]
+        >>> [(p.id, p.text) for p in split_documents([document], CorpusOptions(words=3))]
         [('d-0', 'one two three'), ('d-1', 'four five one')]
     """
-    options = options or SplitOptions()
+    options = options or CorpusOptions()
     for document in documents:
         for index, (title, text, location) in enumerate(_cut(document, options, count_tokens)):
-            passage_id = document.id if options.mode == "none" else f"{document.id}-{index}"
+            passage_id = document.id if options.split == "none" else f"{document.id}-{index}"
             yield Passage(passage_id, title, text, location, document.metadata)
 
 
@@ -82,34 +50,34 @@ def document_of(passage_id: str) -> str:
 
 
 def _cut(
-    document: Document, options: SplitOptions, count_tokens: CountTokens
+    document: Document, options: CorpusOptions, count_tokens: CountTokens
 ) -> Iterator[tuple[str, str, Location | None]]:
     """Title, text and location of each passage."""
-    if document.blocks and options.mode in ("auto", "sections"):
+    if document.blocks and options.split in ("auto", "sections"):
         for title, start, end, place in sections(document, options.max_tokens, count_tokens):
             yield title, document.text[start:end], place
         return
-    if options.mode == "none":
+    if options.split == "none":
         whole = document.location(0, len(document.text)) if document.path else None
         yield document.title, document.text, whole
         return
     location = Location(document.path) if document.path else None
-    for text in word_blocks(document.text, options.words, wrap=options.wrap):
+    for text in word_blocks(document.text, options.words):
         yield document.title, text, location
 
 
-def word_blocks(text: str, size: int = 100, *, wrap: bool = True) -> list[str]:
+def word_blocks(text: str, size: int = 100) -> list[str]:
     """Disjoint blocks of exactly `size` whitespace words, joined by one space.
 
-    With `wrap` the last block is filled up from the beginning of the text; a text shorter than one block
-    stays short. Text without spaces has no words: of more than 200 characters every 20 count as one.
+    As in `psgs_w100` the last block is filled up from the beginning of the text; a text shorter than one
+    block stays short. Text without spaces has no words: of more than 200 characters every 20 count as one.
 
     Example:
-        >>> word_blocks("a b c d e", 2), word_blocks("a b c d e", 2, wrap=False), word_blocks("a", 2)
-        (['a b', 'c d', 'e a'], ['a b', 'c d', 'e'], ['a'])
+        >>> word_blocks("a b c d e", 2), word_blocks("a", 2)
+        (['a b', 'c d', 'e a'], ['a'])
     """
     words = _words(text)
-    if wrap and len(words) > size and (missing := -len(words) % size):
+    if len(words) > size and (missing := -len(words) % size):
         words += words[:missing]
     return [_joined(words[start : start + size]) for start in range(0, len(words), size)]
 

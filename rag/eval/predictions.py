@@ -8,9 +8,8 @@ from rag.core.errors import DataError
 from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.core.types import Passage
-from rag.data.examples import Candidate, Example
+from rag.data.examples import Candidate, Example, write_run
 from rag.data.files.record import good, write_json_lines
-from rag.data.files.results import write_run
 from rag.data.files.rows import json_lines, open_binary
 
 _LOG = get_logger(__name__)

@@ -7,9 +7,8 @@ from rag.core.errors import ConfigError
 from rag.core.log import get_logger
 from rag.core.progress import Progress
 from rag.core.types import Passage, Paths, Question, RankedPassages
-from rag.data.examples import Candidate, Example
+from rag.data.examples import Candidate, Example, write_paths, write_run
 from rag.data.examples import write_results as write_dpr_results
-from rag.data.files.results import write_paths, write_run
 from rag.data.filters import Filter
 from rag.data.text import AnswerMatcher
 from rag.pipeline import Pipeline

@@ -135,8 +135,7 @@ def field_groups(question: Question, names: Sequence[str]) -> dict[str, str]:
         >>> field_groups(Question("1", "When?", meta={"format": "pdf", "page": None}), ["format", "page"])
         {'format': 'pdf', 'page': 'none'}
     """
-    stated = {"kind": question.kind, "level": question.level}
-    values = {name: value for name, value in stated.items() if value} | dict(question.meta)
+    values = question.meta
     if missing := [name for name in names if name not in values]:
         raise DataError(
             f"question {question.id} has no field {missing[0]!r}, by which figures were to be broken down",

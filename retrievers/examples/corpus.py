@@ -3,18 +3,19 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from indexers.index import Index
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
+from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, sha256_file
 from rag.core.manifest import MANIFEST_NAME
 from rag.data.corpus import read_documents
 from rag.data.files.sources import corpus_files
-from rag.data.split import SplitOptions, split_documents
+from rag.data.options import CorpusOptions
+from rag.data.split import split_documents
 
 
 def open_corpus(
@@ -25,7 +26,7 @@ def open_corpus(
     Args:
         sources: one built index, whose passages are taken as they are; or files and folders of documents.
         folder: where the passages of files are stored.
-        split: how files are split, see `SplitOptions`.
+        split: how files are split, see `CorpusOptions`.
         known: SHA-256 by absolute path of files that were read already, see `rag.training.claim`.
 
     Raises:
@@ -41,10 +42,10 @@ def open_corpus(
             raise ConfigError(f"{indexes[0]} is an index: it is a whole corpus", hint="give it alone")
         with Index.open(indexes[0]) as index:
             return index.passages, str(index.manifest["passages"]["sha256"])
-    options = SplitOptions(mode=split)
+    options = load_config(CorpusOptions, overrides={"split": split})
     known = known or {}
     sums = [known.get(str(path.resolve())) or sha256_file(path) for path in corpus_files(sources)]
-    content = json.dumps([sums, asdict(options)])
+    content = json.dumps([sums, options.model_dump()])
     key = hashlib.sha256(content.encode()).hexdigest()
     place = folder / f"corpus-{key[:16]}"
     if not place.is_dir():

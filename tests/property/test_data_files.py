@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag.core.types import Passage
-from rag.data.examples import Candidate, Example, read_examples, write_results
-from rag.data.files.results import write_run
+from rag.data.examples import Candidate, Example, read_examples, write_results, write_run
 from rag.data.files.rows import table_rows
 
 lines = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)

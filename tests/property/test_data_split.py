@@ -3,20 +3,13 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rag.data.options import CorpusOptions
 from rag.data.records import Document
 from rag.data.sentences import split_sentences
-from rag.data.split import SplitOptions, split_documents, word_blocks
+from rag.data.split import split_documents, word_blocks
 
 texts = st.lists(st.text(alphabet="aBc.!? \n\t'\"。U", min_size=1, max_size=8), max_size=40).map(" ".join)
 sizes = st.integers(1, 9)
-
-
-@settings(max_examples=50, deadline=None)
-@given(texts, sizes)
-def test_blocks_without_wrapping_are_the_words(text: str, size: int) -> None:
-    blocks = word_blocks(text, size, wrap=False)
-    assert " ".join(blocks).split() == text.split()
-    assert all(len(block.split()) == size for block in blocks[:-1])
 
 
 @settings(max_examples=50, deadline=None)
@@ -46,7 +39,7 @@ def test_sentences_keep_every_visible_character(text: str) -> None:
 @given(st.lists(texts, max_size=6), st.sampled_from(["words100", "none"]))
 def test_ids_are_unique_and_the_result_is_the_same_every_time(contents: list[str], mode: str) -> None:
     documents = [Document(f"d-{i}" if i % 2 else f"d-{i}-0", "t", text) for i, text in enumerate(contents)]
-    options = SplitOptions(mode=mode, words=5)
+    options = CorpusOptions(split=mode, words=5)
     passages = list(split_documents(documents, options))
     assert len({passage.id for passage in passages}) == len(passages)
     assert passages == list(split_documents(documents, options))

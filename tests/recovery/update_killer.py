@@ -25,8 +25,9 @@ from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from indexers.update import Change, Unchanged, update_index
 from rag.core.arrays import Float32
+from rag.data.options import CorpusOptions
 from rag.data.records import Document
-from rag.data.split import SplitOptions, split_documents
+from rag.data.split import split_documents
 
 WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
 _START, _IDS = 60, 90
@@ -51,7 +52,7 @@ def settings(retriever: str) -> BuildSettings:
 
 
 def cut(document: Document) -> list[Any]:
-    return list(split_documents([document], SplitOptions(words=8, wrap=False)))
+    return list(split_documents([document], CorpusOptions(words=8)))
 
 
 def steps(seed: int, updates: int) -> list[tuple[list[Document], list[str]]]:

@@ -6,13 +6,11 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
 
 from rag.core.errors import DataError
-from rag.core.types import Pages
+from rag.data.records import Block, Document, Kind
 
-Kind = Literal["heading", "paragraph", "item", "row", "code"]
 BULLET = "• "  # begins an entry of a list without numbers
 PAGE_BREAK = "\f"  # in the text of a piece: its next page begins here
 
@@ -41,56 +39,6 @@ class Piece:
     next_pages: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A span of a document's text; see `Piece` for the other fields.
-
-    Attributes:
-        start: its first character.
-        end: one past its last character.
-    """
-
-    kind: Kind
-    start: int
-    end: int
-    level: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Converted:
-    """A document as one clean text and its blocks.
-
-    Attributes:
-        title: "" if the document has none.
-        text: all blocks in reading order, separated by line ends.
-        blocks: in order, without overlap.
-        notes: remarks about the conversion for the user ("3 of 12 pages have no characters").
-        pages: where in the text each page begins; empty where there are no pages.
-    """
-
-    title: str
-    text: str
-    blocks: tuple[Block, ...]
-    notes: tuple[str, ...] = ()
-    pages: Pages = ()
-
-    def text_of(self, block: Block) -> str:
-        """The text of a block."""
-        return self.text[block.start : block.end]
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`."""
-        blocks = [[block.kind, block.start, block.end, block.level] for block in self.blocks]
-        return {**asdict(self), "blocks": blocks}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Converted:
-        """Inverse of `to_json`."""
-        blocks = tuple(Block(*block) for block in value["blocks"])
-        pages = tuple((int(start), str(label)) for start, label in value["pages"])
-        return cls(value["title"], value["text"], blocks, tuple(value["notes"]), pages)
-
-
 class Unreadable(DataError):
     """A file that cannot be converted into a document.
 
@@ -105,7 +53,7 @@ class Unreadable(DataError):
         self.reason, self.remedy, self.detail = reason, remedy, detail
 
 
-def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> Converted:
+def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> Document:
     r"""Clean the pieces and join them into one text.
 
     Each row of a table and each entry of a list is one line; other blocks are separated by an empty line.
@@ -138,7 +86,7 @@ def assemble(title: str, pieces: Iterable[Piece], notes: Iterable[str] = ()) -> 
         at += len(text)
     if not blocks:
         raise Unreadable("empty", "nothing to do: there is no text in it")
-    return Converted(clean(title), "".join(parts), tuple(blocks), tuple(notes), tuple(pages))
+    return Document("", clean(title), "".join(parts), tuple(blocks), tuple(pages), notes=tuple(notes))
 
 
 def _after_breaks(text: str, cleaned: str) -> Iterator[int]:

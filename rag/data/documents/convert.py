@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import PurePath
@@ -22,23 +23,33 @@ from typing import Any
 
 from rag.core.errors import MissingDependencyError, RagError
 from rag.data.documents import epub, html, mail, markdown, odf, office, pandoc, pdf, plain, rst, sheets
-from rag.data.documents.blocks import Converted, Piece, Unreadable, assemble, clean
+from rag.data.documents.blocks import Piece, Unreadable, assemble, clean
 from rag.data.documents.kinds import kind_by_name, kind_of
-from rag.data.documents.limits import MAX_BYTES, Limits
+from rag.data.documents.limits import MAX_BYTES, MAX_CHARS
 from rag.data.files.rows import open_binary, strip_compression
+from rag.data.records import Document
 
 _PIECE = 1 << 20
 _LATEX_HEADING = re.compile(r"^\\(?:part|chapter|(?:sub)*section)\*?\{(.*)\}\s*$", re.MULTILINE)
 _MAX_FRAMES = 20_000  # of converters that walk a tree: pages of a few thousand nested elements exist
 
+_FROM_BYTES: dict[str, Callable[[bytes], tuple[Any, ...]]] = {
+    "pdf": pdf.pdf, "xlsx": sheets.workbook, "pptx": office.slides, "docx": office.word, "epub": epub.book,
+    "odt": odf.text, "rtf": partial(pandoc.read, kind="rtf"),  # RTF is in 7-bit characters
+}  # fmt: skip
+_MAIL = {"mail": mail.message, "mbox": mail.mailbox}
+_FROM_TEXT: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
+    "html": html.page, "markdown": markdown.markdown, "rst": rst.rst, "text": plain.text,
+    "csv": sheets.csv_table, "notebook": markdown.notebook, "code": plain.code,
+}  # fmt: skip
 
-def convert(data: bytes, name: str, limits: Limits | None = None, encoding: str = "utf-8") -> Converted:
-    r"""Convert a document.
+
+def convert(data: bytes, name: str) -> Document:
+    r"""Convert a document; the result has neither id nor path.
 
     Args:
         data: the whole file.
         name: its name, for the format.
-        encoding: encoding of text that is not UTF-8 and does not declare one.
 
     Raises:
         Unreadable: it cannot be read; states why, and what to do.
@@ -48,69 +59,56 @@ def convert(data: bytes, name: str, limits: Limits | None = None, encoding: str 
         >>> converted.title, [(block.kind, converted.text_of(block)) for block in converted.blocks][1:]
         ('Guide', [('heading', 'Linux'), ('paragraph', 'Use apt.')])
     """
-    limits = limits or Limits()
     try:
-        title, pieces, notes = _read(data, name, limits, encoding, depth=0)
+        title, pieces, notes = _read(data, name)
     except RagError:
         raise
     except MemoryError as error:
-        raise Unreadable("too large", "split it", f"over {limits.memory_mib} MiB of memory") from error
+        raise Unreadable("too large", "split it", "it takes more memory than it may") from error
     except RecursionError as error:
-        raise Unreadable(
-            "nested too deeply", "save it as plain text", "its elements hold one another"
-        ) from error
+        detail = "its elements hold one another"
+        raise Unreadable("nested too deeply", "save it as plain text", detail) from error
     except Exception as error:  # whatever the libraries raise over damaged files
         detail = f"{type(error).__name__}: {clean(str(error))[:120]}"
-        raise Unreadable(
-            "broken file", "open and save it again, or get a whole copy of it", detail
-        ) from error
-    if sum(len(piece.text) for piece in pieces) > limits.max_chars:
-        raise Unreadable("too long", "split it", f"more than {limits.max_chars:,} characters")
+        raise Unreadable("broken file", "open and save it again, or get a whole copy", detail) from error
+    if sum(len(piece.text) for piece in pieces) > MAX_CHARS:
+        raise Unreadable("too long", "split it", f"more than {MAX_CHARS:,} characters")
     return assemble(title, pieces, notes)
 
 
-def _read(
-    data: bytes, name: str, limits: Limits, encoding: str, depth: int
-) -> tuple[str, list[Piece], tuple[str, ...]]:
+def _read(data: bytes, name: str, is_attached: bool = False) -> tuple[str, list[Piece], tuple[str, ...]]:
     kind = kind_of(data, name)
-    if read := _LIMITED.get(kind):
-        return read(data, limits)
-    if read_archive := _ARCHIVES.get(kind):
-        return *read_archive(data), ()
-    if kind == "rtf":  # in 7-bit characters
-        return *pandoc.read(data, kind, limits), ()
+    if read := _FROM_BYTES.get(kind):
+        title, pieces, *notes = read(data)
+        return title, pieces, tuple(*notes)
     if read_mail := _MAIL.get(kind):
-
-        def attached(part: bytes, part_name: str) -> list[Piece]:
-            if depth or not part_name or (kind_by_name(part_name) is None and b"%PDF-" not in part[:1024]):
-                return []
-            try:
-                return _read(part, part_name, limits, encoding, depth + 1)[1]
-            except (RagError, MemoryError):
-                raise
-            except Exception as error:  # one damaged attachment does not cost the message
-                raise Unreadable("broken file", "ask for it again", type(error).__name__) from error
-
-        return *read_mail(data, attached), ()
-    source, notes = plain.decode(data, encoding)
-    if kind in pandoc.FORMATS:
-        try:
-            return *pandoc.read(source.encode(), kind, limits), notes
-        except Unreadable as error:
-            if kind != "latex" or error.reason != "broken file":
-                raise
-            marked = _LATEX_HEADING.sub(lambda line: f"\n\n{line[1]}\n{'=' * len(line[1])}\n\n", source)
-            return *plain.text(marked), (*notes, f"read as plain text ({error.detail})")
-    return *_TEXTS[kind](source), notes
+        return *read_mail(data, _nothing if is_attached else _attached), ()
+    source, notes = plain.decode(data)
+    if kind not in pandoc.FORMATS:
+        return *_FROM_TEXT[kind](source), notes
+    try:
+        return *pandoc.read(source.encode(), kind), notes
+    except Unreadable as error:
+        if kind != "latex" or error.reason != "broken file":
+            raise
+        marked = _LATEX_HEADING.sub(lambda line: f"\n\n{line[1]}\n{'=' * len(line[1])}\n\n", source)
+        return *plain.text(marked), (*notes, f"read as plain text ({error.detail})")
 
 
-_LIMITED = {"pdf": pdf.pdf, "xlsx": sheets.workbook, "pptx": office.slides}
-_ARCHIVES = {"docx": office.word, "epub": epub.book, "odt": odf.text}
-_MAIL = {"mail": mail.message, "mbox": mail.mailbox}
-_TEXTS: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
-    "html": html.page, "markdown": markdown.markdown, "rst": rst.rst, "text": plain.text,
-    "csv": sheets.csv_table, "notebook": markdown.notebook, "code": plain.code,
-}  # fmt: skip
+def _nothing(data: bytes, name: str) -> list[Piece]:
+    return []
+
+
+def _attached(data: bytes, name: str) -> list[Piece]:
+    """The pieces of an attachment of a known format."""
+    if not name or (kind_by_name(name) is None and b"%PDF-" not in data[:1024]):
+        return []
+    try:
+        return _read(data, name, is_attached=True)[1]
+    except (RagError, MemoryError):
+        raise
+    except Exception as error:  # one damaged attachment does not cost the message
+        raise Unreadable("broken file", "ask for it again", type(error).__name__) from error
 
 
 def main() -> None:
@@ -122,12 +120,11 @@ def main() -> None:
     threading.Thread(target=_receive, args=(requests,), daemon=True).start()
     while True:
         request = json.loads(requests.get())
-        limits = Limits(**request["limits"])
         with suppress(ValueError, OSError):  # a lower limit of the system stays; macOS refuses any
             most = resource.getrlimit(resource.RLIMIT_AS)[1]
-            resource.setrlimit(resource.RLIMIT_AS, (limits.memory_mib << 20, most))
-        signal.setitimer(signal.ITIMER_REAL, limits.timeout_s)
-        reply = _reply(request["path"], limits, request["encoding"])
+            resource.setrlimit(resource.RLIMIT_AS, (request["memory_mib"] << 20, most))
+        signal.setitimer(signal.ITIMER_REAL, request["timeout_s"])
+        reply = _reply(request["path"])
         signal.setitimer(signal.ITIMER_REAL, 0)
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
@@ -139,27 +136,28 @@ def _receive(requests: "queue.SimpleQueue[str]") -> None:
     os._exit(0)  # whoever asked is gone, and with it the need for what is being converted
 
 
-def _reply(path: str, limits: Limits, encoding: str) -> dict[str, Any]:
+def _reply(path: str) -> dict[str, Any]:
     try:
-        return _convert_file(path, limits, encoding).to_json()
-    except Unreadable as error:
-        return {"reason": error.reason, "remedy": error.remedy, "detail": error.detail}
+        return asdict(_convert_file(path))
     except MissingDependencyError as error:
         return {"missing": error.message, "hint": error.hint}
+    except Unreadable as error:
+        reason, detail = error.reason, (error.detail, error.remedy)
     except RagError as error:  # a damaged compressed file
-        return {"reason": "cannot be read", "remedy": error.hint, "detail": error.message}
+        reason, detail = "cannot be read", (error.message, error.hint)
     except OSError as error:
-        return {"reason": "cannot be read", "remedy": "check its permissions", "detail": error.strerror or ""}
+        reason, detail = "cannot be read", (error.strerror or "", "check its permissions")
+    return {"reason": reason, "detail": "; ".join(filter(None, detail))}
 
 
-def _convert_file(path: str, limits: Limits, encoding: str) -> Converted:
+def _convert_file(path: str) -> Document:
     plain_name = strip_compression(path)
     with open(path, "rb") if plain_name == path else open_binary(path) as stream:
         pieces = iter(partial(stream.read, _PIECE), b"")  # one read of all would first take the limit
         data = b"".join(islice(pieces, MAX_BYTES // _PIECE + 2))
     if len(data) > MAX_BYTES:
         raise Unreadable("too large", "split it", f"more than {MAX_BYTES:,} bytes")
-    return convert(data, PurePath(plain_name).name, limits, encoding)
+    return convert(data, PurePath(plain_name).name)
 
 
 if __name__ == "__main__":

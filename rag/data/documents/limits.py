@@ -3,52 +3,13 @@
 import io
 import re
 import zipfile
-from dataclasses import dataclass
 
-from rag.core.errors import ConfigError
 from rag.data.documents.blocks import Unreadable
 
 MAX_BYTES = 500_000_000  # of a file
+MAX_CHARS = 20_000_000  # of its text
 _MAX_UNPACKED = 2_000_000_000  # bytes of all files of an archive (DOCX, PPTX, XLSX, EPUB) together
 _MAX_RATIO, _RATIO_FROM_BYTES = 100, 50_000_000  # by which it may grow; smaller ones do no harm
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits for one document; a document over a limit is left out and named.
-
-    Attributes:
-        max_pages: pages of a PDF, slides, or sheets.
-        max_chars: characters of its text.
-        timeout_s: wall time of its conversion.
-        memory_mib: address space of the converting process.
-
-    Raises:
-        ConfigError: a limit is not positive.
-    """
-
-    max_pages: int = 5_000
-    max_chars: int = 20_000_000
-    timeout_s: float = 60.0
-    memory_mib: int = 4096
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"limit {name} is {getattr(self, name)}, expected a positive number")
-
-    def check_pages(self, count: int, unit: str = "pages") -> None:
-        """Refuse a document of too many pages.
-
-        Raises:
-            Unreadable: it has more than `max_pages`.
-        """
-        if count > self.max_pages:
-            raise Unreadable(
-                "too many pages",
-                "split it, or raise --max-pages",
-                f"{count:,} {unit}, limit {self.max_pages:,}",
-            )
 
 
 def check_nesting(text: str, opening: str, most: int) -> None:
@@ -78,18 +39,14 @@ def open_archive(data: bytes) -> zipfile.ZipFile:
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise Unreadable(
-            "broken file", "get a whole copy of it", f"not a readable archive: {error}"
-        ) from error
+        detail = f"not a readable archive: {error}"
+        raise Unreadable("broken file", "get a whole copy of it", detail) from error
     members = archive.infolist()
     if any(member.flag_bits & 1 for member in members):
         raise Unreadable("encrypted", "save a copy without a password")
     unpacked = sum(member.file_size for member in members)
     too_dense = unpacked > _RATIO_FROM_BYTES and unpacked > _MAX_RATIO * len(data)
     if too_dense or unpacked > _MAX_UNPACKED:
-        raise Unreadable(
-            "too large when unpacked",
-            "split it",
-            f"{len(data):,} bytes would become {unpacked:,}: a zip bomb?",
-        )
+        detail = f"{len(data):,} bytes would become {unpacked:,}: a zip bomb?"
+        raise Unreadable("too large when unpacked", "split it", detail)
     return archive

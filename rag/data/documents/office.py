@@ -8,7 +8,6 @@ from typing import Any
 from rag.core.optional import require
 from rag.data.documents import tables
 from rag.data.documents.blocks import BULLET, Piece, clean, first_heading
-from rag.data.documents.limits import Limits
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _RELATED = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -130,13 +129,9 @@ def _table(element: Any, document: Any, notes: _Notes) -> Iterator[Piece]:
         yield from tables.grid(cells)
 
 
-def slides(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ...]]:
-    """Title and pieces of a PPTX file: a slide's title is its heading, its number the page; notes follow.
-
-    Of notes about the conversion there are none.
-    """
+def slides(data: bytes) -> tuple[str, list[Piece]]:
+    """Title and pieces of a PPTX file: a slide's title is its heading, its number the page; notes follow."""
     show = require("pptx", "docs").Presentation(io.BytesIO(data))
-    limits.check_pages(len(show.slides), "slides")
     pieces: list[Piece] = []
     for number, slide in enumerate(show.slides, start=1):
         page = str(number)
@@ -151,7 +146,7 @@ def slides(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ..
             body += [Piece("paragraph", line, page=page) for line in notes]
         if name or any(piece.text.strip() for piece in body):
             pieces += [Piece("heading", name or f"Slide {page}", 1, page), *body]
-    return _title(show) or first_heading(pieces), pieces, ()
+    return _title(show) or first_heading(pieces), pieces
 
 
 def _shape(shape: Any, page: str) -> Iterator[Piece]:

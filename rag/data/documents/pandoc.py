@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from rag.data.documents import html
 from rag.data.documents.blocks import Piece, Unreadable
-from rag.data.documents.limits import Limits
 
+_TIMEOUT_S = 60
 FORMATS = ("rtf", "latex", "man", "org", "asciidoc")
 REMEDY = "install pandoc (or `pip install pypandoc_binary`), or save it as DOCX, PDF or HTML"
 _MACRO = re.compile(rb"^\.de1? .*?^\.\.$", re.MULTILINE | re.DOTALL)  # a definition, in manual pages
@@ -23,7 +23,7 @@ _UNDERLINED = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\]\n))(\w.*)\n([-=~^+])\2{2,}$",
 _LEVELS = b"=-~^+"  # of AsciiDoc's underlined headings, which pandoc does not know
 
 
-def read(data: bytes, kind: str, limits: Limits) -> tuple[str, list[Piece]]:
+def read(data: bytes, kind: str) -> tuple[str, list[Piece]]:
     """Title and pieces of a document of one of `FORMATS`; nothing that it names is opened or executed.
 
     Raises:
@@ -35,25 +35,25 @@ def read(data: bytes, kind: str, limits: Limits) -> tuple[str, list[Piece]]:
     if kind == "man":
         if _BSD.search(data):
             with suppress(Unreadable):  # a strict reader; that of the others drops what BSD's macros hold
-                return _run(program, "mdoc", data, limits)
+                return _run(program, "mdoc", data)
         data = _BSD_HEADING.sub(lambda macro: macro[0].upper(), _MACRO.sub(b"", data))
         if b"\\{" not in data:  # pandoc stops at the end of what has not begun
             data = data.replace(b"\n.\\}\n", b"\n")
     if kind == "asciidoc":
         data = _UNDERLINED.sub(_on_one_line, _INCLUDE.sub(b"", data))
-    return _run(program, kind, data, limits)
+    return _run(program, kind, data)
 
 
-def _run(program: str, source: str, data: bytes, limits: Limits) -> tuple[str, list[Piece]]:
+def _run(program: str, source: str, data: bytes) -> tuple[str, list[Piece]]:
     command = [program, "--sandbox", "--standalone", f"--from={source}", "--to=html", "--wrap=none"]
     if source == "asciidoc":  # whose title is the first heading, "=", above those of "=="
         command.append("--shift-heading-level-by=1")
     try:
         done = subprocess.run(
-            command, input=data, capture_output=True, timeout=limits.timeout_s, preexec_fn=_die_with_parent
+            command, input=data, capture_output=True, timeout=_TIMEOUT_S, preexec_fn=_die_with_parent
         )
     except subprocess.TimeoutExpired as error:
-        raise Unreadable("takes too long", "split it", f"more than {limits.timeout_s:g} s") from error
+        raise Unreadable("takes too long", "split it", f"more than {_TIMEOUT_S} s") from error
     if done.returncode:
         said = " ".join(done.stderr.decode("utf-8", "replace").split())
         raise Unreadable("broken file", "save it as DOCX, PDF or HTML", f"pandoc: {said[:120].rstrip('.')}")

@@ -19,7 +19,6 @@ from rag.core.errors import MissingDependencyError
 from rag.core.optional import require
 from rag.data.documents.blocks import PAGE_BREAK, Piece, Unreadable, clean
 from rag.data.documents.headings import Line, mark_headings
-from rag.data.documents.limits import Limits
 
 _HYPHENS = "\x02\ufffe"  # what PDFium writes for a hyphen at the end of a line
 _LEADERS = re.compile(r"(?:[.·…_] ?){4,}[\divxlcIVXLC]*\s*\Z")  # of a table of contents
@@ -40,11 +39,11 @@ _TITLE_JUNK = re.compile(
 _one_at_a_time = Lock()
 
 
-def pdf(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ...]]:
+def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
     """Title, pieces and notes of a PDF.
 
     Raises:
-        Unreadable: damaged, encrypted, scanned, or of too many pages.
+        Unreadable: damaged, encrypted or scanned.
     """
     library = require("pypdfium2", "docs")
     try:
@@ -56,7 +55,6 @@ def pdf(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ...]]
         reason = f"not a readable PDF: {str(error).rstrip('.')}"
         raise Unreadable("broken file", "get a whole copy of it", reason) from error
     try:
-        limits.check_pages(count)
         lines: list[Line] = []
         n_empty = n_broken = 0
         for number in range(count):

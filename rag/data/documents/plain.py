@@ -3,6 +3,7 @@
 import codecs
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from rag.data.documents.blocks import BULLET, Piece, Unreadable
 from rag.data.documents.markdown import front_matter
@@ -18,11 +19,11 @@ _MAX_HEADING_CHARS = 100
 _LATIN_SHARE = 0.25  # of letters beyond ASCII: more is no Western European text
 
 
-def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, tuple[str, ...]]:
+def decode(data: bytes) -> tuple[str, tuple[str, ...]]:
     r"""Text of bytes, and a note if its encoding had to be guessed.
 
-    A byte-order mark decides, then UTF-8 if it fits, then what the file declares, then `encoding`; Western
-    European text in Windows-1252 is recognised.
+    A byte-order mark decides, then UTF-8 if it fits, then what the file declares; Western European
+    text in Windows-1252 is recognised.
 
     Raises:
         Unreadable: binary data, or text of an unknown encoding.
@@ -40,12 +41,9 @@ def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, tuple[str, ...]]:
         return data.decode("utf-8"), ()
     except UnicodeDecodeError as error:
         place = error.start
-    match = _DECLARED.search(data[:1024])
-    for name in (match[1].decode() if match else "", encoding):
-        try:
-            return data.decode(name), ()
-        except (LookupError, UnicodeDecodeError):
-            continue
+    if match := _DECLARED.search(data[:1024]):
+        with suppress(LookupError, UnicodeDecodeError):
+            return data.decode(match[1].decode()), ()
     try:
         text = data.decode("cp1252")
     except UnicodeDecodeError:
@@ -55,7 +53,7 @@ def decode(data: bytes, encoding: str = "utf-8") -> tuple[str, tuple[str, ...]]:
     if letters and not controls and sum(not c.isascii() for c in letters) < _LATIN_SHARE * len(letters):
         return text, ("read as Windows-1252",)
     raise Unreadable(
-        "unknown encoding", "convert it to UTF-8 (iconv), or say --encoding", f"byte {place + 1} is not UTF-8"
+        "unknown encoding", "save it as UTF-8, or convert it with iconv", f"byte {place + 1} is not UTF-8"
     )
 
 

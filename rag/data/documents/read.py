@@ -9,18 +9,17 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import replace
 from itertools import islice
 from pathlib import PurePath
+from typing import Any
 from urllib.parse import quote
 
 from rag.core.errors import MissingDependencyError
 from rag.core.progress import Progress
 from rag.core.unicode import as_unicode
-from rag.data.documents.blocks import Converted, Unreadable
-from rag.data.documents.limits import Limits
 from rag.data.files.rows import strip_compression
-from rag.data.records import BadRecord, Document
+from rag.data.records import BadRecord, Block, Document
 
 CONVERTER = (sys.executable, "-m", "rag.data.documents.convert")
 _LOOK_AHEAD = 8  # documents of each process that may be finished before they are yielded
@@ -39,67 +38,67 @@ def file_id(name: str) -> str:
     return _UNWRITABLE.sub(lambda match: quote(match[0], errors="surrogateescape"), name)
 
 
-def document_of(name: str, file: Converted | Unreadable) -> Document | BadRecord:
-    """The document of a file of this name, or the reason why it cannot be read."""
-    if isinstance(file, Unreadable):
-        return BadRecord(file.reason, "; ".join(filter(None, (file.detail, file.remedy))))
-    shown = as_unicode(name)
-    title = file.title or PurePath(strip_compression(shown)).stem
-    return Document(file_id(name), title, file.text, blocks=file.blocks, pages=file.pages, path=shown)
-
-
 def converter_environment() -> dict[str, str]:
     """The environment of a converting process: it imports what this one does."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def request_line(path: str, limits: Limits, encoding: str = "utf-8") -> bytes:
-    """What a converting process reads: the file to convert and its limits."""
-    return json.dumps({"path": path, "limits": asdict(limits), "encoding": encoding}).encode() + b"\n"
+def request_line(path: str, timeout_s: float, memory_mib: int = 4096) -> bytes:
+    """What a converting process reads: the file to convert, and limits of time and address space."""
+    return json.dumps({"path": path, "timeout_s": timeout_s, "memory_mib": memory_mib}).encode() + b"\n"
 
 
-def result_of(line: bytes, path: str) -> Converted | Unreadable:
-    """What a converting process wrote about the file `path`.
+def document_from(line: bytes, name: str) -> Document | BadRecord:
+    """What a converting process wrote about a file of this name: its document, or why it cannot be read.
 
     Raises:
         MissingDependencyError: a converter needs a package that is not installed.
     """
-    reply = json.loads(line)
+    reply: dict[str, Any] = json.loads(line)
     if "missing" in reply:
-        raise MissingDependencyError(f"{path}: {reply['missing']}", hint=reply["hint"])
-    return Unreadable(**reply) if "reason" in reply else Converted.from_json(reply)
+        raise MissingDependencyError(f"{name}: {reply['missing']}", hint=reply["hint"])
+    if "reason" in reply:
+        return BadRecord(**reply)
+    values: dict[str, Any] = {key: tuple(it) if isinstance(it, list) else it for key, it in reply.items()}
+    values["blocks"] = tuple(Block(*block) for block in values["blocks"])
+    values["pages"] = tuple((int(start), str(label)) for start, label in values["pages"])
+    shown = as_unicode(name)
+    title = values["title"] or PurePath(strip_compression(shown)).stem
+    return replace(Document(**values), id=file_id(name), title=title, path=shown)
 
 
 def convert_files(
-    paths: Sequence[str], limits: Limits, *, encoding: str = "utf-8", processes: int | None = None
-) -> Iterator[Converted | Unreadable]:
+    files: Sequence[tuple[str, str]], *, timeout_s: float = 60.0, processes: int | None = None
+) -> Iterator[Document | BadRecord]:
     """Convert files, in the order given; for a file that cannot be read, the result is the reason.
 
     Args:
+        files: path and name of each.
+        timeout_s: most seconds for one.
         processes: number of documents at a time; default: one per core, eight at most.
 
     Raises:
         MissingDependencyError: a converter needs a package that is not installed.
     """
     n_processes = processes or min(os.cpu_count() or 1, 8)
-    workers = [_Worker(limits, encoding) for _ in range(n_processes)]
-    idle, rest = deque(workers), iter(paths)
+    workers = [_Worker(timeout_s) for _ in range(n_processes)]
+    idle, rest = deque(workers), iter(files)
 
-    def run(path: str) -> Converted | Unreadable:
+    def run(file: tuple[str, str]) -> Document | BadRecord:
         worker = idle.popleft()  # there are as many as threads
         try:
-            return worker.convert(path)
+            return worker.convert(*file)
         finally:
             idle.append(worker)
 
     executor = ThreadPoolExecutor(n_processes, thread_name_prefix="documents")
     try:
-        with Progress(len(paths), "files", "read") as progress:
-            waiting = deque(executor.submit(run, path) for path in islice(rest, _LOOK_AHEAD * n_processes))
+        with Progress(len(files), "files", "read") as progress:
+            waiting = deque(executor.submit(run, file) for file in islice(rest, _LOOK_AHEAD * n_processes))
             while waiting:
                 yield waiting.popleft().result()
                 progress.update()
-                waiting.extend(executor.submit(run, path) for path in islice(rest, 1))
+                waiting.extend(executor.submit(run, file) for file in islice(rest, 1))
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
@@ -109,11 +108,11 @@ def convert_files(
 class _Worker:
     """A converting process, started when it is first needed and after each one that ended."""
 
-    def __init__(self, limits: Limits, encoding: str) -> None:
-        self._limits, self._encoding = limits, encoding
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
 
-    def convert(self, path: str) -> Converted | Unreadable:
+    def convert(self, path: str, name: str) -> Document | BadRecord:
         """Send one request and wait for its reply; see `convert_files`."""
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
@@ -124,17 +123,17 @@ class _Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(request_line(os.path.abspath(path), self._limits, self._encoding))
+            process.stdin.write(request_line(os.path.abspath(path), self._timeout_s))
             process.stdin.flush()
             line = process.stdout.readline()
         except BrokenPipeError:
             line = b""
         if line.endswith(b"\n"):
-            return result_of(line, path)
+            return document_from(line, name)
         if (code := process.wait()) == -signal.SIGALRM:
             remedy = "split it, or give it more time (--document-timeout)"
-            return Unreadable("takes too long", remedy, f"more than {self._limits.timeout_s:g} s")
-        return Unreadable("broken file", "open and save it again", f"its converter ended with code {code}")
+            return BadRecord("takes too long", f"more than {self._timeout_s:g} s; {remedy}")
+        return BadRecord("broken file", f"its converter ended with code {code}; open and save it again")
 
     def close(self) -> None:
         """End the process for good."""

@@ -11,7 +11,7 @@ from itertools import groupby, pairwise
 
 from rag.core.optional import require
 from rag.data.documents.blocks import Piece, Unreadable, clean
-from rag.data.documents.limits import Limits
+from rag.data.documents.limits import MAX_CHARS
 from rag.data.documents.tables import MAX_NAME_CHARS, is_header, is_number, rows
 
 _DELIMITERS = ",;\t|"
@@ -125,10 +125,9 @@ def csv_table(text: str) -> tuple[str, list[Piece]]:
     return "", list(sheet(cells))
 
 
-def workbook(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, ...]]:
+def workbook(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
     """Title and pieces of an XLSX file, each sheet a section, and notes about formulas without a value."""
     book = require("openpyxl", "docs").load_workbook(io.BytesIO(data), read_only=True, data_only=True)
-    limits.check_pages(len(book.worksheets), "sheets")
     pieces, notes = list[Piece](), list[str]()
     for page in book.worksheets:
         if page.sheet_state != "visible":
@@ -138,7 +137,7 @@ def workbook(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, 
             {column: text for column, value in enumerate(row) if (text := _shown(value))} if row else {}
             for row in page.iter_rows(values_only=True)
         )
-        found = list(sheet(_dense(rows, limits)))
+        found = list(sheet(_dense(rows)))
         pieces += [Piece("heading", page.title, 1), *found] if found else []
         if missing := len(_WITHOUT_VALUE.findall(book._archive.read(page._worksheet_path))):
             noun = "formula has" if missing == 1 else "formulas have"
@@ -149,7 +148,7 @@ def workbook(data: bytes, limits: Limits) -> tuple[str, list[Piece], tuple[str, 
     return book.properties.title or "", pieces, tuple(notes)
 
 
-def _dense(rows: Iterable[Mapping[int, str]], limits: Limits) -> list[list[str]]:
+def _dense(rows: Iterable[Mapping[int, str]]) -> list[list[str]]:
     """The rows by columns, without those in which no row has anything, and one empty row for many.
 
     Args:
@@ -163,11 +162,11 @@ def _dense(rows: Iterable[Mapping[int, str]], limits: Limits) -> list[list[str]]
         if row or (filled and filled[-1]):
             filled.append(row)
             chars += sum(map(len, row.values()))
-        if chars > limits.max_chars:
+        if chars > MAX_CHARS:
             break
     used = sorted({column for row in filled for column in row})
-    if max(chars, len(used) * len(filled)) > limits.max_chars:
-        raise Unreadable("too long", "split it", f"more than {limits.max_chars:,} cells or characters")
+    if max(chars, len(used) * len(filled)) > MAX_CHARS:
+        raise Unreadable("too long", "split it", f"more than {MAX_CHARS:,} cells or characters")
     return [[row.get(column, "") for column in used] for row in filled]
 
 

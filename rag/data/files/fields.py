@@ -10,20 +10,18 @@ from typing import Any, TypeGuard
 from rag.core.errors import DataError
 from rag.core.types import Metadata, Passage, Value
 from rag.core.unicode import is_unicode
-from rag.data.choices import FILTER_FIELDS
-from rag.data.files.sources import ReadOptions
+from rag.data.options import FILTER_FIELDS, CorpusOptions
 from rag.data.records import BadRecord, Document
 
-# psgs_w100 and Wikipedia extracts, BEIR, pyserini and Tevatron, MS MARCO 2, KILT
-ID_FIELDS = ("id", "_id", "pid", "docid", "wikipedia_id")
+# psgs_w100 and Wikipedia extracts, BEIR, pyserini and Tevatron, KILT
+ID_FIELDS = ("id", "_id", "docid", "wikipedia_id")
 TITLE_FIELDS = ("title", "wikipedia_title")
-TEXT_FIELDS = ("text", "contents", "passage", "body", "context")
+TEXT_FIELDS = ("text", "contents", "context")
 PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
 QUESTION_ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")
 METADATA_HINT = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
-_MAX_TITLE_CHARS = 300
 _EMPTY: tuple[Any, ...] = (None, "", [])
-_SENTENCE_MARKERS = ("charoffset", "text_with_links", "charoffset_with_links")  # of HotpotQA's abstracts
+_SENTENCE_MARKERS = ("sentences", "charoffset", "text_with_links")  # lists of sentences: HotpotQA's abstracts
 _KILT_PREFIX = re.compile(r"^(?:Section::::|BULLET::::)")
 
 
@@ -42,30 +40,19 @@ class DocumentFields:
         name: name of the source, for generated ids.
     """
 
-    def __init__(self, options: ReadOptions, name: str) -> None:
-        self._ids = (options.id_field,) if options.id_field else ID_FIELDS
-        self._titles = (options.title_field,) if options.title_field else TITLE_FIELDS
-        self._texts = (options.text_field,) if options.text_field else TEXT_FIELDS
-        self._required = [it for it in (options.id_field, options.title_field, options.text_field) if it]
-        self._ids_are_made: bool | None = False if options.id_field else None
+    def __init__(self, options: CorpusOptions, name: str) -> None:
+        chosen = (options.id_field, options.title_field, options.text_field)
+        usual = (ID_FIELDS, TITLE_FIELDS, ("sentences", *TEXT_FIELDS))
+        self._roles = [(own,) if own else names for own, names in zip(chosen, usual, strict=True)]
+        self._required = list(filter(None, chosen))
+        self._has_ids = True
         self._metadata, self._absent = options.metadata, {*options.metadata}
         self._name, self._names = name, ""
         self.layout = ""
 
     def columns(self, row: list[str]) -> tuple[list[str], bool]:
-        """The names of a table's columns, and whether its first row has them.
-
-        Without a header the columns of DPR's and MS MARCO's files are id, text and perhaps title; their ids
-        have digits.
-
-        Raises:
-            DataError: the row is no header, and the columns are others.
-        """
+        """The names of a table's columns, which are its first row; raises as `choose`."""
         names = [cell.strip() for cell in row]
-        is_data = any(map(str.isdigit, names[0])) and not self._required
-        if is_data and len(row) in (2, 3) and len(row[1]) >= len("".join(row[2:])):
-            self.layout = "no header: the columns are id, text" + ", title" * (len(row) == 3)
-            return ["id", "text", "title"][: len(row)], False
         self.choose(names)
         return names, True
 
@@ -79,21 +66,20 @@ class DocumentFields:
         for name in self._required:
             if name not in names:
                 raise DataError(f"{self._name}: there is no field {name!r}; the fields are {self._names}")
-        text = [name for name in ("sentences", *self._texts) if name in names]
-        if not text:
+        ids, titles, texts = ([name for name in role if name in names] for role in self._roles)
+        if not texts:
             raise DataError(
                 f"{self._name}: no field is known to hold the text; the fields are {self._names}",
                 hint="name it: --text-field NAME (in Python text_field), also --title-field and --id-field; "
-                "a table without a header has the columns id, text and perhaps title",
+                "a table begins with the names of its columns",
             )
-        ids, titles = ([name for name in known if name in names] for known in (self._ids, self._titles))
-        metadata = [name for name in self._metadata if name in names]
-        parts = [f"id from {ids[0]}" if ids else "id by number"]
-        parts += [f"title from {titles[0]}" if titles else "no title", f"text from {text[0]}"]
-        parts += [f"metadata {', '.join(metadata)}"] if metadata else []
-        ignored = [name for name in names if name not in {*ids[:1], *titles[:1], *text[:1], *metadata}]
+        self._has_ids = bool(ids)
+        used = {*ids[:1], *titles[:1], *texts[:1], *self._metadata}
+        ignored = [name for name in names if name not in used]
+        roles = {"id": ids, "title": titles, "text": texts, "metadata": self._metadata}
+        parts = (f"{role} from {', '.join(found)}" for role, found in roles.items() if found)
         self.layout = ", ".join(parts) + (f"; ignored: {listed_names(ignored)}" if ignored else "")
-        read = {*ids, *titles, *text, *metadata, "url", *(["metadata"] if self._metadata else [])}
+        read = {*ids, *titles, *texts, *used, *_SENTENCE_MARKERS, *(["metadata"] if self._metadata else [])}
         return [name for name in names if name in read]
 
     def document(self, record: Any, position: int) -> Document | BadRecord:
@@ -132,50 +118,36 @@ class DocumentFields:
             )
 
     def _document(self, record: Mapping[str, Any], position: int) -> Document | BadRecord:
-        _, identifier = first_of(record, self._ids)
-        if self._ids_are_made is None:
-            self._ids_are_made = identifier is None
-        if self._ids_are_made:
-            identifier = f"{self._name}:{position}"
-        if identifier is None:
-            return _missing("id", self._ids, record)
-        if isinstance(identifier, bool) or not isinstance(identifier, str | int):
-            return BadRecord("id is not text or a whole number", f"found {type(identifier).__name__}")
-        _, title = first_of(record, self._titles)
-        if not isinstance(title, str | None):
+        ids, titles, texts = self._roles
+        id, title = first_of(record, ids)[1], first_of(record, titles)[1] or ""
+        text = next((record[name] for name in texts if record.get(name) is not None), None)
+        if not self._has_ids:
+            id = f"{self._name}:{position}"
+        for what, value, names in (("id", id, ids), ("text", text, texts)):
+            if value is None:
+                expected = f"expected {' or '.join(names)}; there are {listed_names(record)}"
+                return BadRecord("missing field", f"no {what}: {expected}; name it with --{what}-field")
+        if isinstance(id, bool) or not isinstance(id, str | int):
+            return BadRecord("id is not text or a whole number", f"found {type(id).__name__}")
+        if not isinstance(title, str):
             return BadRecord("title is not text", f"found {type(title).__name__}")
-        texts = (record[name] for name in self._texts if record.get(name) is not None)
-        text = sentences if is_list(sentences := record.get("sentences")) else next(texts, None)
-        if text is None:
-            return _missing("text", self._texts, record)
-        title = title or ""
-        if is_list(text):
-            is_sentences = any(key in record for key in ("sentences", *_SENTENCE_MARKERS))
-            text = _joined(text, title, is_sentences, is_kilt="wikipedia_id" in record)
-            if text is None:
-                return BadRecord("text is not text", "expected text, or a list of paragraphs or of sentences")
-        elif not isinstance(text, str):
-            return BadRecord("text is not text", f"found {type(text).__name__}")
-        elif not title and "contents" in record and "\n" in text:
-            # Pyserini and FlashRAG keep "title\ntext" in one field.
-            head, _, rest = text.partition("\n")
-            if rest.strip() and len(head) <= _MAX_TITLE_CHARS:
-                title, text = head.strip().removeprefix('"').removesuffix('"'), rest
-        elif title and "url" in record and text.startswith(f"{title}\n\n"):
-            text = text[len(title) :].lstrip("\n")  # older WikiExtractor versions repeat the title there
-        return Document(str(identifier), title, text)
+        joined = text if isinstance(text, str) else _joined(text, title, record)
+        if joined is None:
+            return BadRecord("text is not text", "expected text, or a list of paragraphs or of sentences")
+        return Document(str(id), title, joined)
 
 
-def _joined(value: Sequence[Any], title: str, is_sentences: bool, is_kilt: bool) -> str | None:
+def _joined(value: Any, title: str, record: Mapping[str, Any]) -> str | None:
     """The text of a list of paragraphs, of sentences, or of paragraphs of sentences; None of another."""
-    if _is_strings(value) and is_sentences:
+    has_sentences = any(name in record for name in _SENTENCE_MARKERS)
+    if _is_strings(value) and has_sentences:
         return join_sentences(value)
-    if is_sentences and all(map(_is_strings, value)):
+    if has_sentences and is_list(value) and all(map(_is_strings, value)):
         value = [join_sentences(paragraph) for paragraph in value]
     if not _is_strings(value):
         return None
     paragraphs = [paragraph.strip() for paragraph in value]
-    if is_kilt:
+    if "wikipedia_id" in record:
         paragraphs = [_KILT_PREFIX.sub("", paragraph) for paragraph in paragraphs]
         del paragraphs[: paragraphs[:1] == [title.strip()]]
     return "\n".join(filter(None, paragraphs))
@@ -260,13 +232,6 @@ def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
 
 def _is_strings(value: Any) -> TypeGuard[Sequence[str]]:
     return is_list(value) and all(isinstance(v, str) for v in value)
-
-
-def _missing(what: str, names: Sequence[str], record: Mapping[str, Any]) -> BadRecord:
-    if empty := [name for name in names if name in record]:
-        return BadRecord("missing field", f"no {what}: {empty[0]} holds nothing")
-    expected = f"expected {' or '.join(names)}; there are {listed_names(record)}"
-    return BadRecord("missing field", f"no {what}: {expected}; name it with --{what}-field")
 
 
 def listed_names(names: Iterable[str], most: int = 12) -> str:

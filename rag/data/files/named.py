@@ -5,6 +5,7 @@ ir_datasets fetches what a name needs and keeps it in a cache of its own, in ~/.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ _USUAL_SPLITS = ("train", "test", "validation", "dev")
 _TITLES = ("title", "document_title")
 
 Grades = dict[str, dict[str, int]]  # question id → passage id → grade
+Numbered = Iterator[tuple[int, Mapping[str, Any]]]  # 1-based number of a record, and the record
 
 
 def is_named(path: object) -> bool:
@@ -28,11 +30,11 @@ def is_named(path: object) -> bool:
     return str(path).startswith((HF_PREFIX, IRDS_PREFIX))
 
 
-def named_documents(name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The documents of a data set as records, numbered from 1; of the hub the split "train" if none is named.
+def named_documents(name: str) -> Numbered:
+    """The documents of a data set; of the hub those of the split "train" if none is named.
 
     Raises:
-        ConfigError, DataError, ResourceError: see `stream_rows`.
+        DataError, ResourceError: see `stream_rows`.
     """
     if name.startswith(HF_PREFIX):
         return stream_rows(name, default_split="train")
@@ -45,12 +47,11 @@ def _document_record(document: Any) -> dict[str, Any]:
     return {"id": fields.pop("doc_id"), "title": title, **fields}
 
 
-def irds_questions(name: str) -> tuple[Iterator[tuple[int, Mapping[str, Any]]], Grades]:
-    """The questions of a set of ir_datasets as records, and its judgements; raises as `named_documents`."""
+def irds_questions(name: str) -> tuple[Numbered, Grades]:
+    """The questions of a set of ir_datasets, and its judgements; raises as `named_documents`."""
     grades: Grades = {}
-    if load_irds(name).has_qrels():
-        for _, judged in _irds(name, "qrels", lambda it: it):
-            grades.setdefault(judged.query_id, {})[judged.doc_id] = int(judged.relevance)
+    for _, judged in _irds(name, "qrels", lambda it: it):
+        grades.setdefault(judged.query_id, {})[judged.doc_id] = int(judged.relevance)
     return _irds(name, "queries", _question_record), grades
 
 
@@ -66,32 +67,14 @@ def corpus_of(name: str) -> str:
     return IRDS_PREFIX + str(module.docs_parent_id(name.removeprefix(IRDS_PREFIX)))
 
 
-def load_irds(name: str) -> Any:
-    """A data set of ir_datasets by its name.
-
-    Raises:
-        ConfigError: there is none of this name.
-    """
-    module = require("ir_datasets", "irds")
-    try:
-        return module.load(name.removeprefix(IRDS_PREFIX))
-    except KeyError as error:
-        raise ConfigError(
-            f"{name}: ir_datasets has no data set of this name", hint="see https://ir-datasets.com for names"
-        ) from error
-
-
 def _irds(name: str, part: str, record: Any) -> Iterator[tuple[int, Any]]:
-    """Documents ("docs"), questions ("queries") or judgements ("qrels") of a set."""
-    dataset = load_irds(name)
-    if not getattr(dataset, f"has_{part}")():
-        raise DataError(f"{name} has no {part}", hint="see https://ir-datasets.com for what it has")
-    try:
-        yield from enumerate(map(record, getattr(dataset, f"{part}_iter")()), start=1)
-    except RagError:
-        raise
-    except Exception as error:
-        raise _explained(name, error) from error
+    """Documents ("docs"), questions ("queries") or judgements ("qrels") of a set; no judgements may be."""
+    with _reading(name):
+        dataset = require("ir_datasets", "irds").load(name.removeprefix(IRDS_PREFIX))
+        if getattr(dataset, f"has_{part}")():
+            yield from enumerate(map(record, getattr(dataset, f"{part}_iter")()), start=1)
+        elif part != "qrels":
+            raise DataError(f"{name} has no {part}", hint="see https://ir-datasets.com for what it has")
 
 
 def parse_name(name: str) -> tuple[str, str | None, str | None]:
@@ -107,14 +90,12 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
         >>> parse_name("hf:owner/wiki:20231101.en:train"), parse_name("hf:owner/wiki:test")
         (('owner/wiki', '20231101.en', 'train'), ('owner/wiki', None, 'test'))
     """
-    parts = name.removeprefix(HF_PREFIX).split(":")
-    if not all(parts) or len(parts) > 3:
+    place, *parts = name.removeprefix(HF_PREFIX).split(":")
+    if not all((place, *parts)) or len(parts) > 2:
         raise ConfigError(f"{name!r} does not name a data set", hint="write hf:owner/name[:config][:split]")
-    if len(parts) == 3:
-        return parts[0], parts[1], parts[2]
-    if len(parts) == 2:
-        return (parts[0], None, parts[1]) if parts[1] in _USUAL_SPLITS else (parts[0], parts[1], None)
-    return parts[0], None, None
+    if len(parts) == 1:
+        return (place, None, parts[0]) if parts[0] in _USUAL_SPLITS else (place, parts[0], None)
+    return (place, parts[0], parts[1]) if parts else (place, None, None)
 
 
 def shown_name(name: str) -> tuple[str, str]:
@@ -130,7 +111,7 @@ def shown_name(name: str) -> tuple[str, str]:
     return f"{place} ({configuration})" if configuration else place, split or ""
 
 
-def stream_rows(name: str, *, default_split: str | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def stream_rows(name: str, *, default_split: str | None = None) -> Numbered:
     """Rows of a data set of the hub with their 1-based numbers.
 
     Args:
@@ -138,62 +119,50 @@ def stream_rows(name: str, *, default_split: str | None = None) -> Iterator[tupl
         default_split: taken if the name has none; if None, the data set's only split is.
 
     Raises:
-        ConfigError: a malformed name, an unknown configuration or split, or several splits and none named.
-        DataError: the data set is missing, private, or needs a script.
+        ConfigError: a malformed name, or several splits and none named.
+        DataError: the data set, configuration or split is missing, private, or needs a script.
         ResourceError: the hub cannot be reached.
     """
     place, configuration, split = parse_name(name)
-    try:
+    chosen = split or default_split
+    with _reading(name):
         import datasets  # takes about a second, and most inputs do not need it
 
-        chosen = split or default_split
         rows: Any = datasets.load_dataset(place, configuration, split=chosen, streaming=True)
         if chosen is None:
             if len(rows) != 1:
-                # the one to propose is for measuring, not for training
-                proposed = next((s for s in ("validation", "dev", "test") if s in rows), [*rows][-1])
                 raise ConfigError(
                     f"{name} has the splits {', '.join(rows)}, and none was named",
-                    hint=f"write for example {name}:{proposed}",
+                    hint=f"write for example {name}:{[*rows][-1]}",
                 )
             rows = next(iter(rows.values()))
         yield from enumerate(rows, start=1)
-    except RagError:
-        raise
-    except Exception as error:
-        raise _explained(name, error) from error
 
 
 def revision_of(name: str) -> str:
     """The commit of a hub's data set; "" for other names and local folders. Raises as `stream_rows`."""
     if not name.startswith(HF_PREFIX) or Path(place := parse_name(name)[0]).exists():
         return ""
-    try:
+    with _reading(name):
         from huggingface_hub import HfApi
 
         return HfApi().dataset_info(place).sha or ""
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Turn errors of the libraries, and of what lies under them, into ours."""
+    try:
+        yield
+    except RagError:
+        raise
     except Exception as error:
-        raise _explained(name, error) from error
-
-
-def _explained(name: str, error: Exception) -> RagError:
-    """Sort the many errors of the libraries, and of what lies under them, into ours."""
-    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    if "scripts are no longer supported" in str(error):
-        return DataError(
-            f"{name} is a data set with a script, which is never run: {text}",
-            hint="use a copy that holds data files, or download it and give its files",
-        )
-    if kinds & {"DatasetNotFoundError", "RepositoryNotFoundError", "GatedRepoError"}:
-        return DataError(
-            f"{name}: {text}", hint="check the name; for private data sets log in to the hub first"
-        )
-    if kinds & _UNREACHABLE:
-        return ResourceError(
-            f"{name}: its server cannot be reached ({type(error).__name__}: {text})",
-            hint="check the network, or download the data set elsewhere and give its files",
-        )
-    if isinstance(error, ValueError):
-        return ConfigError(f"{name}: {text}", hint="write hf:owner/name[:config][:split]")
-    return DataError(f"{name}: {type(error).__name__}: {text}")
+        text = f"{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if {kind.__name__ for kind in type(error).__mro__} & _UNREACHABLE:
+            hint = "its server cannot be reached: check the network, or give files that you fetched elsewhere"
+            raise ResourceError(text, hint=hint) from error
+        raise DataError(
+            text,
+            hint="check the name: hf:owner/name[:config][:split], or irds: with a name of "
+            "https://ir-datasets.com; log in to the hub for private sets; those with a script are never run",
+        ) from error

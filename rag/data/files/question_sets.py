@@ -1,26 +1,31 @@
-"""Records of question sets and training files: one function per published set brings it to one shape.
+"""Records of the published question sets, in their official shape and that of their copies on a hub.
 
-A hub stores lists of pairs as columns, nests answers, and renames fields. The shape is that of DPR's files
-(`question`, `answers`, `positive_ctxs`, `hard_negative_ctxs`) and, for several hops, HotpotQA's pairs.
+A hub stores lists of pairs as columns, nests answers, and renames fields.
 """
 
-import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from rag.core.errors import DataError
+from rag.core.types import GoldPassage, Passage, Question
 from rag.core.unicode import is_unicode
-from rag.data.files.fields import QUESTION_ID_FIELDS, first_of, is_list, listed_names
+from rag.data.files.fields import (
+    QUESTION_ID_FIELDS,
+    first_of,
+    is_list,
+    join_sentences,
+    listed_names,
+    passage_of,
+)
 from rag.data.records import BadRecord
 
 Record = Mapping[str, Any]
 
 QUESTION_FIELDS = ("question", "query", "input", "text")
-_ANSWER_FIELDS = ("answers", "answer", "golden_answers", "possible_answers", "output", "short_answers")
+_ANSWER_FIELDS = ("answers", "answer", "output")
 _UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
-_POSITIVES = ("positive", "positives", "pos", "positive_passages")
-_NEGATIVES = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
 
 
 class QuestionRecord(NamedTuple):
@@ -28,7 +33,7 @@ class QuestionRecord(NamedTuple):
 
     Attributes:
         id: "" if it has none.
-        rest: all other fields, in the shape of `normal_record`.
+        rest: all other fields.
     """
 
     id: str
@@ -49,7 +54,12 @@ def parse_record(record: Any) -> QuestionRecord:
     """
     if isinstance(record, BadRecord):
         raise ValueError(f"{record.reason}: {record.detail}")
-    rest = dict(normal_record(record))
+    if not isinstance(record, Mapping):
+        raise ValueError(f"expected an object, found {type(record).__name__}")
+    rest = dict(record)
+    if "QuestionId" in rest:  # TriviaQA's own files
+        names = {"Question": "question", "QuestionId": "question_id", "Answer": "answer"}
+        rest = {names.get(name, name): value for name, value in rest.items()}
     name, text = first_of(rest, QUESTION_FIELDS)
     if name is None:
         expected = ", ".join(QUESTION_FIELDS)
@@ -57,55 +67,26 @@ def parse_record(record: Any) -> QuestionRecord:
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"the question is not text, or is empty ({text!r:.60})")
     if "\x00" in text or not is_unicode(text):
-        raise ValueError(
-            "NUL character in the question" if "\x00" in text else "the question is not valid Unicode"
-        )
+        raise ValueError("the question has a NUL character, or is not valid Unicode")
     del rest[name]
-    name, identifier = first_of(rest, QUESTION_ID_FIELDS)
+    name, id = first_of(rest, QUESTION_ID_FIELDS)
     if name is not None:
-        if isinstance(identifier, bool) or not isinstance(identifier, str | int):
-            raise ValueError(f"the id is not text or a whole number ({identifier!r:.60})")
+        if isinstance(id, bool) or not isinstance(id, str | int):
+            raise ValueError(f"the id is not text or a whole number ({id!r:.60})")
         del rest[name]
+    if isinstance(rest.get("context"), str) and isinstance(rest.get("answers"), list | Mapping):
+        rest |= _of_squad(rest)
     answers: tuple[str, ...] = ()
     for name in _ANSWER_FIELDS:
         if name in rest and not answers:
             answers = answers_of(rest[name])
             if name != "output":  # KILT's has the evidence, too
                 del rest[name]
-    return QuestionRecord("" if identifier is None else str(identifier), text, answers, rest)
-
-
-def table_columns(row: list[str], path: str) -> tuple[list[str], bool]:
-    """The columns of a table of questions or of training pairs by its first row, and whether it names them.
-
-    Without names they are DPR's question and answers, id and question, pairs or triplets of texts, or the
-    ids of a question, a right and a wrong passage (MS MARCO's `qidpidtriples`).
-
-    Raises:
-        DataError: the columns are others.
-    """
-    names = [cell.strip().lower() for cell in row]
-    if {"question", "query", "anchor"} & {*names}:
-        return names, True
-    ends_in_list = row[-1].lstrip().startswith(("[", "("))
-    are_texts = all(" " in name for name in names) and not ends_in_list
-    if len(row) == 2 and (ends_in_list or not all(name.isidentifier() for name in names)):
-        pair = ["anchor", "positive"] if are_texts else ["id", "question"]
-        return ["question", "answers"] if ends_in_list else pair, False
-    if len(row) == 3 and (ends_in_list or are_texts or all(map(str.isdecimal, names))):
-        ids = ["question_id", "positive_id", "negative_id"]
-        three = ["anchor", "positive", "negative"] if are_texts else ids
-        return ["id", "question", "answers"] if ends_in_list else three, False
-    raise DataError(
-        f"{path}:1: no column 'question' among {', '.join(row)}",
-        hint="begin the table with a line that calls the column of the questions 'question', that of the "
-        "answers 'answers', that of ids 'id', and for training 'positive' and 'negative'; without it: "
-        "question and ['answer', …], or id and question",
-    )
+    return QuestionRecord("" if id is None else str(id), text, answers, rest)
 
 
 def answers_of(value: Any) -> tuple[str, ...]:
-    """Text, a number, a list of these, or of `{text}` or `{answer}`, or `{text: [...]}`.
+    """Text, a number, a list of these or of `{text}` or `{answer}`, `{text: [...]}`, or TriviaQA's object.
 
     Raises:
         ValueError: something else.
@@ -113,6 +94,10 @@ def answers_of(value: Any) -> tuple[str, ...]:
     if value is None or value == "":
         return ()
     if isinstance(value, Mapping):
+        value = {str(name).lower(): inner for name, inner in value.items()}
+        if "aliases" in value:
+            texts = [value.get("value"), *(value["aliases"] or ()), *(value.get("humananswers") or ())]
+            return tuple(filter(_is_answer, texts))
         inner = value.get("text", value.get("answer"))
         if inner is None:
             raise ValueError("answers are an object without 'text'")
@@ -130,34 +115,130 @@ def answers_of(value: Any) -> tuple[str, ...]:
     return tuple(answers)
 
 
-def normal_record(record: Any) -> Record:
-    """Bring a record of a known set to one shape; others come back as they are.
+def _is_answer(text: Any) -> bool:
+    return isinstance(text, str) and text not in ("", _UNKNOWN_ANSWER)
 
-    | set | what is changed |
-    |---|---|
-    | sentence-transformers, Tevatron | `anchor` (or `query`), `positive`, `negative`, `negative_1`, … |
-    | MuSiQue | `paragraphs` → `context`, `gold_titles` in the order of the steps; aliases join the answers |
-    | SQuAD, one record per question | title as text, `answer_starts` |
-    | TriviaQA | value, aliases and human answers → answers; capitalised field names of the official files |
+
+def _of_squad(record: Record) -> dict[str, Any]:
+    """What the answers of a record of SQuAD state beside their texts; on a hub they are columns."""
+    rows = rows_of_columns(record["answers"])
+    if not all(isinstance(row, Mapping) for row in rows):
+        return {}
+    starts = [row.get("start", row.get("answer_start")) for row in rows]
+    fields: dict[str, Any] = {"answer_starts": starts if all(isinstance(it, int) for it in starts) else []}
+    if isinstance(record["answers"], Mapping):
+        fields["title"] = squad_title(str(record.get("title") or ""))
+        fields |= {} if rows else {"is_impossible": True}
+    return fields
+
+
+def question_of(record: Any, fallback_id: str) -> Question:
+    """The question of a record of any known set, with its evidence; other fields are `meta`.
+
+    Evidence is `gold_passage_ids` (this system), `positive_ctxs` (DPR), `context` as text with `title` and
+    places of answers (SQuAD), `context` as pairs with `supporting_facts` (HotpotQA, 2WikiMultiHopQA) or
+    `gold_titles`, `paragraphs` (MuSiQue) and `output` (KILT).
 
     Raises:
-        ValueError: no object, or a set's field holds something else than it does in that set.
+        ValueError: no question, or a field of another shape; the message says which.
 
     Example:
-        >>> normal_record(["who", "x is", "y is"])["hard_negative_ctxs"]
-        [{'text': 'y is'}]
+        >>> facts = {"supporting_facts": [["B", 0]], "context": [["A", ["no"]], ["B", ["One.", " Two."]]]}
+        >>> question_of({"question": "q", **facts}, "q1").gold[0].passage.text
+        'One. Two.'
     """
-    if isinstance(record, list) and len(record) >= 2 and all(isinstance(text, str) for text in record):
-        record = {"query": record[0], "pos": record[1], "neg": record[2:]}
-    if not isinstance(record, Mapping):
-        raise ValueError(f"expected an object, found {type(record).__name__}")
-    for shape in _SHAPES:
-        record = shape(record)
-    return record
+    parsed = parse_record(record)
+    rest, answers = parsed.rest, tuple(dict.fromkeys(parsed.answers))
+    fields: dict[str, Any] = {"gold_passage_ids": _ids(rest.pop("gold_passage_ids", None))}
+    context = rest.get("context")
+    if isinstance(flag := rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)), bool):
+        fields["answers_are_regex"] = flag
+    if isinstance(output := rest.pop("output", None), list | Mapping):
+        rows = (item for item in rows_of_columns(output) if isinstance(item, Mapping))
+        sets = (rows_of_columns(item.get("provenance")) for item in rows)
+        fields["provenance"] = tuple(tuple(places) for places in sets if places)
+    if isinstance(rest.get("positive_ctxs"), list):
+        gold = _passages(rest, rest.pop("positive_ctxs"), "positive_ctxs")
+        ids = tuple(item.passage.id for item in gold if item.passage.id)
+        fields["gold_passage_ids"] = fields["gold_passage_ids"] or ids
+        others = _passages(rest, rest.get("hard_negative_ctxs"), "hard_negative_ctxs")
+        fields |= {"gold": gold, "gold_are_alternatives": True, "context": others}
+    elif isinstance(context, str) and rest.get("supporting_facts") is None:
+        title = str(rest.pop("title", None) or "")
+        fields["gold"] = (GoldPassage(Passage("", title, context)),) if context.strip() else ()
+        fields["answer_starts"] = tuple(map(int, rest.pop("answer_starts", None) or ()))
+        del rest["context"]
+    elif "paragraphs" in rest and {"question_decomposition", "answer_aliases"} & rest.keys():
+        answers = (*answers, *(rest.pop("answer_aliases", None) or ()))
+        answers = () if rest.pop("answerable", None) is False else tuple(dict.fromkeys(answers))
+        fields["gold"], fields["context"] = _musique(rest)
+    elif {"supporting_facts", "gold_titles"} & rest.keys() or (
+        is_list(context) and all(is_list(pair) and len(pair) == 2 for pair in context)
+    ):
+        fields["gold"], fields["context"] = _hops(rest)
+    if rest.pop("is_impossible", None) is True:
+        answers, fields["is_impossible"] = (), True
+    return Question(parsed.id or fallback_id, parsed.text, answers, meta=rest, **fields)
 
 
-def _without(record: Record, names: Sequence[str], **changed: Any) -> dict[str, Any]:
-    return {**{name: value for name, value in record.items() if name not in names}, **changed}
+def _ids(listed: Any) -> tuple[str, ...]:
+    is_listed = isinstance(listed, list | tuple | None)
+    if not is_listed or not all(isinstance(it, str | int) for it in listed or ()):
+        raise ValueError("gold_passage_ids is not a list of ids")
+    return tuple(map(str, listed or ()))
+
+
+def _passages(record: Record, listed: Any, field: str) -> tuple[GoldPassage, ...]:
+    try:
+        passages = [passage_of(item) for item in listed or ()]
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from error
+    return tuple(GoldPassage(p if p.text.strip() else replace(p, text="")) for p in passages)
+
+
+_Paragraphs = tuple[tuple[GoldPassage, ...], tuple[GoldPassage, ...]]  # gold ones in hop order, the others
+
+
+def _hops(rest: dict[str, Any]) -> _Paragraphs:
+    """Gold paragraphs in the order of the facts, and the others.
+
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval".
+    """
+    facts: dict[str, list[int]] = {}
+    names = ("title", "sent_id", "sent_idx")
+    for title, sentence in pairs_of(rest.pop("supporting_facts", None), names, "supporting_facts"):
+        facts.setdefault(str(title), []).append(int(sentence))
+    pairs = pairs_of(rest.pop("context", None), ("title", "sentences", "content"), "context")
+    paragraphs = [_paragraph(str(title), inside) for title, inside in pairs]
+    named = list(map(str, rest.pop("gold_titles", None) or ()))  # one title twice: two paragraphs with it
+    gold, used = list[GoldPassage](), list[int]()
+    for title in [*named, *(title for title in facts if title not in named)]:
+        same = [n for n, it in enumerate(paragraphs) if it.passage.title == title and n not in used]
+        used += same[:1]
+        paragraph = paragraphs[same[0]] if same else GoldPassage(Passage("", title, ""))
+        gold.append(replace(paragraph, supporting=tuple(facts.get(title, ()))))
+    return tuple(gold), tuple(it for number, it in enumerate(paragraphs) if number not in used)
+
+
+def _paragraph(title: str, inside: str | Sequence[Any]) -> GoldPassage:
+    sentences = () if isinstance(inside, str) else tuple(map(str, inside))
+    text = inside if isinstance(inside, str) else join_sentences(sentences)
+    return GoldPassage(Passage("", title, text), sentences)
+
+
+def _musique(rest: dict[str, Any]) -> _Paragraphs:
+    """Gold paragraphs in the order of the steps, and the others; each is one "sentence", which supports."""
+    rows = rows_of_columns(rest.pop("paragraphs"))
+    if not all(isinstance(item, Mapping) and "paragraph_text" in item for item in rows):
+        raise ValueError("paragraphs without 'paragraph_text'")
+    paragraphs = [_paragraph(str(item.get("title", "")), [item["paragraph_text"]]) for item in rows]
+    steps = rows_of_columns(rest.pop("question_decomposition", None))
+    order = [step.get("paragraph_support_idx") for step in steps if isinstance(step, Mapping)]
+    numbers = [item.get("idx", place) for place, item in enumerate(rows)]
+    gold = [place for place, item in enumerate(rows) if item.get("is_supporting")]
+    gold.sort(key=lambda place: order.index(numbers[place]) if numbers[place] in order else len(order))
+    others = (item for place, item in enumerate(paragraphs) if place not in gold)
+    return tuple(replace(paragraphs[place], supporting=(0,)) for place in gold), tuple(others)
 
 
 def rows_of_columns(value: Any) -> list[Any]:
@@ -170,16 +251,14 @@ def rows_of_columns(value: Any) -> list[Any]:
     Raises:
         ValueError: neither.
     """
-    if value is None:
-        return []
     if isinstance(value, Mapping):
         columns = list(value.values())
         if not all(is_list(column) and len(column) == len(columns[0]) for column in columns):
             raise ValueError("columns of different length, or not lists")
         return [dict(zip(value, cells, strict=True)) for cells in zip(*columns, strict=True)]
-    if is_list(value):
-        return list(value)
-    raise ValueError(f"expected a list, found {type(value).__name__}")
+    if value is not None and not is_list(value):
+        raise ValueError(f"expected a list, found {type(value).__name__}")
+    return list(value or ())
 
 
 def pairs_of(value: Any, names: Sequence[str], field: str) -> list[tuple[Any, Any]]:
@@ -197,77 +276,26 @@ def pairs_of(value: Any, names: Sequence[str], field: str) -> list[tuple[Any, An
     return pairs
 
 
-def _pairs_and_triplets(record: Record) -> Record:
-    question = next((n for n in ("anchor", "query", "question") if isinstance(record.get(n), str)), None)
-    named = [name for name in _POSITIVES if name in record]  # the first that holds something
-    positive = next((name for name in named if record[name]), named[0] if named else None)
-    if question is None or positive is None:
-        return record
-    wrong = [name for name in record if _NEGATIVES.fullmatch(str(name))]
-    negatives = [passage for name in wrong for passage in _passages(record[name])]
-    return _without(
-        record, (question, positive, *wrong), question=record[question],
-        positive_ctxs=_passages(record[positive]), hard_negative_ctxs=negatives,
-    )  # fmt: skip
+def table_columns(row: list[str], path: str) -> tuple[list[str], bool]:
+    """The columns of a table of questions by its first row, and whether it names them.
 
+    Without names they are DPR's question and answers, or id and question.
 
-def _passages(value: Any) -> list[Any]:
-    listed = value if is_list(value) else [value]
-    return [{"text": item} if isinstance(item, str) else item for item in listed if item]
-
-
-def _musique(record: Record) -> Record:
-    if "paragraphs" not in record or not {"question_decomposition", "answer_aliases"} & record.keys():
-        return record
-    paragraphs = rows_of_columns(record["paragraphs"])
-    if not all(isinstance(item, Mapping) and "paragraph_text" in item for item in paragraphs):
-        raise ValueError("paragraphs without 'paragraph_text'")
-    places = [number for number, item in enumerate(paragraphs) if item.get("is_supporting")]
-    steps = rows_of_columns(record.get("question_decomposition"))
-    order = [step.get("paragraph_support_idx") for step in steps if isinstance(step, Mapping)]
-    numbers = [item.get("idx", number) for number, item in enumerate(paragraphs)]
-    places.sort(key=lambda place: order.index(numbers[place]) if numbers[place] in order else len(order))
-    answers = [record.get("answer"), *(record.get("answer_aliases") or ())]
-    return _without(
-        record, ("paragraphs", "answer", "answer_aliases"),
-        context=[[str(item.get("title", "")), [item["paragraph_text"]]] for item in paragraphs],
-        gold_titles=list(dict.fromkeys(str(paragraphs[place].get("title", "")) for place in places)),
-        gold_paragraphs=places,
-        answers=[] if record.get("answerable") is False else [text for text in answers if text],
-    )  # fmt: skip
-
-
-def _flat_squad(record: Record) -> Record:
-    answers = record.get("answers")
-    if not isinstance(record.get("context"), str) or "answer_starts" in record:
-        return record
-    if isinstance(answers, list) and answers and all(isinstance(item, Mapping) for item in answers):
-        starts = [item.get("start", item.get("answer_start")) for item in answers]
-        return {**record, "answer_starts": starts if all(isinstance(it, int) for it in starts) else []}
-    if not (isinstance(answers, Mapping) and "text" in answers):
-        return record
-    changed: dict[str, Any] = {"answer_starts": list(answers.get("answer_start") or ())}
-    if isinstance(record.get("title"), str):
-        changed["title"] = squad_title(record["title"])
-    if not answers["text"]:
-        changed["is_impossible"] = True
-    return {**record, **changed}
-
-
-def _trivia(record: Record) -> Record:
-    if "Question" in record and "QuestionId" in record:
-        names = {"Question": "question", "QuestionId": "question_id", "Answer": "answer"}
-        record = {names.get(key, key): value for key, value in record.items()}
-    field = record.get("answer")
-    if not (isinstance(field, Mapping) and {"aliases", "Aliases"} & field.keys()):
-        return record
-    answer = {str(key).lower(): value for key, value in field.items()}
-    texts = [answer.get("value"), *(answer.get("aliases") or ()), *(answer.get("humananswers") or ())]
-    answers = [text for text in texts if isinstance(text, str) and text and text != _UNKNOWN_ANSWER]
-    return {**record, "answer": answers, "answer_type": answer.get("type")}
-
-
-_SHAPES = (_pairs_and_triplets, _musique, _flat_squad, _trivia)
+    Raises:
+        DataError: the columns are others.
+    """
+    names = [cell.strip().lower() for cell in row]
+    if {"question", "query"} & {*names}:
+        return names, True
+    if len(row) in (2, 3) and row[-1].lstrip().startswith(("[", "(")):
+        return ["id", "question", "answers"][-len(row) :], False
+    if len(row) == 2 and " " not in names[0] and not all(name.isidentifier() for name in names):
+        return ["id", "question"], False
+    raise DataError(
+        f"{path}:1: no column 'question' among {', '.join(row)}",
+        hint="begin the table with a line that calls the column of the questions 'question', that of the "
+        "answers 'answers' and that of ids 'id'; without it: question and ['answer', …], or id and question",
+    )
 
 
 class SquadParagraph(NamedTuple):
@@ -299,14 +327,12 @@ def squad_paragraphs(record: Any) -> list[SquadParagraph] | None:
     ):
         return None
     title = str(record.get("title", ""))
-    texts = (item.get("context") for item in paragraphs)
+    texts = (it if isinstance(it := item.get("context"), str) else None for item in paragraphs)
+    questions = (list(item.get("qas") or ()) for item in paragraphs)
     return [
-        SquadParagraph(
-            f"{title}-{number}", squad_title(title), text if isinstance(text, str) else None,
-            list(item.get("qas") or ()),
-        )
-        for number, (item, text) in enumerate(zip(paragraphs, texts, strict=True))
-    ]  # fmt: skip
+        SquadParagraph(f"{title}-{number}", squad_title(title), text, asked)
+        for number, (text, asked) in enumerate(zip(texts, questions, strict=True))
+    ]
 
 
 def squad_title(title: str) -> str:

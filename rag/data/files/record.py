@@ -9,24 +9,21 @@ from typing import Any, TextIO
 
 from rag.core.errors import DataError
 from rag.core.files import atomic_path
-from rag.data.files.rows import format_of, head_of, json_lines, json_values, open_binary, read_lines
+from rag.data.files.rows import json_lines, open_binary, read_lines
 from rag.data.records import BadRecord
 
 
 def json_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, object) for every object of JSON lines, or of a JSON file; see `json_values`.
+    """(place, object) for every object of a file of JSON lines.
 
     Raises:
         DataError: malformed; names the place.
     """
     with open_binary(path) as stream:
-        is_lines = format_of(head_of(stream), "") == "jsonl"
-        for number, value in json_lines(stream) if is_lines else json_values(stream, str(path)):
-            place = f"{path}:{number}" if is_lines else f"{path}: record {number}"
-            value = good(value, place)
-            if not isinstance(value, dict):
-                raise DataError(f"{place}: expected an object, found {type(value).__name__}")
-            yield place, value
+        for number, value in json_lines(stream):
+            if not isinstance(good(value, f"{path}:{number}"), dict):
+                raise DataError(f"{path}:{number}: expected an object, found {type(value).__name__}")
+            yield f"{path}:{number}", value
 
 
 def good(value: Any, place: str) -> Any:
@@ -60,7 +57,7 @@ def write_json_list(path: Path, items: Iterable[Mapping[str, Any]]) -> int:
     count = 0
     with open_text(path) as file:
         for count, item in enumerate(items, start=1):
-            file.write((",\n" if count > 1 else "[\n") + dumps(item))
+            file.write((",\n" if count > 1 else "[\n") + _dumps(item))
         file.write("\n]\n" if count else "[]\n")
     return count
 
@@ -69,11 +66,10 @@ def write_json_lines(path: Path, items: Iterable[Mapping[str, Any]]) -> None:
     """Write JSON lines: one object per line."""
     with open_text(path) as file:
         for item in items:
-            file.write(dumps(item) + "\n")
+            file.write(_dumps(item) + "\n")
 
 
-def dumps(value: Any) -> str:
-    """JSON on one line, without NaN."""
+def _dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ijson
 import pyarrow as pa
@@ -34,8 +34,6 @@ COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst", ".xz")
 _BUFFER_BYTES = 1 << 18
 _BATCH_ROWS = 256  # of Parquet: a row may hold the text of many paragraphs
 _MAX_JSON_BYTES = 2 << 30
-_UNQUOTED = ("text", "question", "positive", "negative", "negative_id")  # last columns of MS MARCO's tables
-_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def strip_compression(name: str) -> str:
@@ -54,19 +52,14 @@ def open_binary(source: str | Path) -> Iterator[io.BufferedReader]:
     """Open a file, or standard input for "-", and decompress by its first bytes (gzip, bzip2, zstandard, xz).
 
     Raises:
-        DataError: no such file, a directory, a damaged or truncated compressed stream, UTF-16 text.
+        DataError: no such file, a directory, a damaged or truncated compressed stream.
     """
     name = str(source)
     try:
         # closed below, standard input is not
         raw: Any = sys.stdin.buffer if name == STDIN else open(source, "rb", buffering=_BUFFER_BYTES)  # noqa: SIM115
         try:
-            stream = _decompressed(raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw))
-            if stream.peek(2)[:2] in _UTF16_MARKS:
-                raise DataError(
-                    f"{name} is UTF-16 text", hint="convert it to UTF-8 first (iconv -f utf-16 -t utf-8)"
-                )
-            yield stream
+            yield _decompressed(raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw))
         finally:
             if name != STDIN:
                 raw.close()
@@ -127,9 +120,7 @@ def format_of(head: bytes, name: str) -> str | None:
     return by_name.get(suffix)
 
 
-def read_rows(
-    stream: io.BufferedReader, format: str, source: str, columns: Columns, encoding: str = "utf-8"
-) -> Rows:
+def read_rows(stream: io.BufferedReader, format: str, source: str, columns: Columns) -> Rows:
     """The records of a stream in one of the formats of `format_of`.
 
     Args:
@@ -139,13 +130,13 @@ def read_rows(
         DataError: it is damaged as a whole.
     """
     if format in ("tsv", "csv"):
-        return table_rows(stream, source, columns, encoding)
+        return table_rows(stream, source, columns)
     if format == "parquet":
         return parquet_rows(source)
-    return json_values(stream, source, encoding) if format == "json" else json_lines(stream, encoding)
+    return json_values(stream, source) if format == "json" else json_lines(stream)
 
 
-def read_lines(stream: io.BufferedReader, encoding: str = "utf-8") -> Iterator[tuple[int, str | BadRecord]]:
+def read_lines(stream: io.BufferedReader) -> Iterator[tuple[int, str | BadRecord]]:
     """Number and decode lines; ends (LF or CRLF) and a byte-order mark are dropped.
 
     A line that does not decode comes as a `BadRecord`, and the next line follows.
@@ -154,10 +145,10 @@ def read_lines(stream: io.BufferedReader, encoding: str = "utf-8") -> Iterator[t
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
         try:
-            yield number, line.rstrip(b"\r\n").decode(encoding)
+            yield number, line.rstrip(b"\r\n").decode()
         except UnicodeDecodeError as error:
             detail = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
-            yield number, BadRecord(f"not valid {encoding.upper()}", detail)
+            yield number, BadRecord("not valid UTF-8", detail)
 
 
 def parse_json(text: str) -> Any:
@@ -172,99 +163,80 @@ def parse_json(text: str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def json_lines(stream: io.BufferedReader, encoding: str = "utf-8") -> Rows:
+def json_lines(stream: io.BufferedReader) -> Rows:
     """Values of JSON lines; blank lines are no records, broken ones a `BadRecord`."""
-    for number, line in read_lines(stream, encoding):
+    for number, line in read_lines(stream):
         if isinstance(line, BadRecord):
             yield number, line
         elif line and not line.isspace():
             try:
                 value = parse_json(line)
             except ValueError as error:
-                tags = "tags of WikiExtractor, which writes JSON with --json"
-                value = BadRecord("malformed JSON", tags if line.startswith("<doc ") else str(error))
+                value = BadRecord("malformed JSON", str(error))
             yield number, value
 
 
-def json_values(stream: io.BufferedReader, source: str, encoding: str = "utf-8") -> Rows:
+def json_values(stream: io.BufferedReader, source: str) -> Rows:
     """The records of a JSON list, which is streamed, or of an object, which is read whole (at most 2 GiB).
 
-    An object with a list under "data" (SQuAD's files) gives that list's elements. One from id to record gives
-    the records with their "id"; MDR's `[title, text]` is such a record too. Any other is itself the record.
+    An object with a list under "data" (SQuAD's files; TriviaQA's "Data") gives that list's elements. Any
+    other is itself the record.
 
     Raises:
         DataError: malformed or truncated JSON, or neither list nor object.
     """
     number = 0
     if head_of(stream).lstrip().startswith(b"["):
-        data: Any = stream
-        if encoding.replace("-", "").lower() != "utf8":
-            data = codecs.EncodedFile(stream, "utf-8", encoding)
-        elif stream.peek(3).startswith(codecs.BOM_UTF8):
+        if stream.peek(3).startswith(codecs.BOM_UTF8):
             stream.read(len(codecs.BOM_UTF8))
         try:
-            for number, value in enumerate(ijson.items(data, "item", use_float=True), start=1):
+            for number, value in enumerate(ijson.items(stream, "item", use_float=True), start=1):
                 yield number, value
         except (ijson.JSONError, UnicodeDecodeError) as error:
             place = f"after record {number}" if number else "at its start"
             reason = str(error).strip("b'\"").partition("\n")[0].partition("\\n")[0]
             raise DataError(
                 f"{source}: malformed or truncated JSON {place} ({reason})",
-                hint="mend or fetch the file again; if it is not UTF-8, name its encoding: --encoding",
+                hint="mend or fetch the file again, or save it as UTF-8",
             ) from error
         return
     content = stream.read(_MAX_JSON_BYTES + 1).removeprefix(codecs.BOM_UTF8)
     if len(content) > _MAX_JSON_BYTES:
         raise DataError(f"{source}: a JSON object of over {_MAX_JSON_BYTES:,} bytes", hint="use JSON lines")
     try:
-        value = parse_json(content.decode(encoding, errors="surrogateescape"))
+        value = parse_json(content.decode(errors="surrogateescape"))
     except ValueError as error:
         raise DataError(f"{source}: not valid JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise DataError(
-            f"{source}: expected a list of records, SQuAD's articles, or an object from id to record"
-        )
-    yield from enumerate(_records_in(value), start=1)
+    listed = _listed(value)
+    yield from enumerate([value] if listed is None else listed, start=1)
 
 
-def _records_in(value: dict[str, Any]) -> Sequence[Any]:
-    if (listed := _listed(value)) is not None:
-        return listed
-    if all(isinstance(item, dict | list) for item in value.values()):
-        named = (it if isinstance(it, dict) else dict(zip(("title", "text"), it)) for it in value.values())
-        return [{"id": key, **item} for key, item in zip(value, named, strict=True)]
-    return [value]
-
-
-def _listed(value: dict[str, Any]) -> list[Any] | None:
-    """The records of a set that is one object: SQuAD's "data", TriviaQA's "Data"."""
-    return next((value[name] for name in ("data", "Data") if isinstance(value.get(name), list)), None)
+def _listed(value: Any) -> list[Any] | None:
+    names = ("data", "Data") if isinstance(value, dict) else ()
+    return next((value[name] for name in names if isinstance(value.get(name), list)), None)
 
 
 def _is_json_lines(head: bytes) -> bool:
     """Whether data with this head, an object, are JSON lines and not one JSON value."""
     first, line_end, _ = head.partition(b"\n")
-    text = first.decode("utf-8", errors="replace")
-    if not line_end:
-        # A single line without end, or longer than was looked at: SQuAD and id → record objects nest at once.
-        return not re.match(r'\{\s*(?:"version"\s*:\s*[^,]*,\s*)?"[^"]*"\s*:\s*[\[{]', text)
+    if not line_end:  # a single line without end, or longer than was looked at
+        return not re.search(rb'"[dD]ata"\s*:\s*\[', first)
     try:
-        value = parse_json(text)
+        value = parse_json(first.decode(errors="replace"))
     except ValueError:
         return False
-    return isinstance(value, dict) and bool(value) and _listed(value) is None
+    return bool(value) and _listed(value) is None
 
 
-def table_rows(stream: io.BufferedReader, source: str, columns: Columns, encoding: str = "utf-8") -> Rows:
+def table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Rows:
     """Rows of a table as mappings; a row of another length is a bad record.
 
-    The delimiter is a tab if the first line has one, else a semicolon or a comma. Fields are quoted as in
-    CSV; tab-separated files of MS MARCO and ColBERT, which have no header, quote nothing.
+    The delimiter is a tab if the first line has one, else a semicolon or a comma; quotes are those of CSV.
 
     Raises:
         DataError: a broken quote, since what stands after it cannot be told apart from it, or a column twice.
     """
-    first = head_of(stream).partition(b"\n")[0].rstrip(b"\r").decode(encoding, "replace")
+    first = head_of(stream).partition(b"\n")[0].rstrip(b"\r").decode(errors="replace")
     delimiter = "\t" if "\t" in first else max(",;", key=first.count)
     cells = next(csv.reader([first], delimiter=delimiter), [])
     if not cells:
@@ -272,13 +244,9 @@ def table_rows(stream: io.BufferedReader, source: str, columns: Columns, encodin
     names, has_header = columns(cells)
     if twice := next((name for name in names if name and names.count(name) > 1), None):
         raise DataError(f"{source}: two columns are called {twice!r}", hint="rename or remove one of them")
-    is_quoted = delimiter != "\t" or has_header or names[-1] not in _UNQUOTED
     csv.field_size_limit(sys.maxsize)
-    text = io.TextIOWrapper(
-        stream, "utf-8-sig" if encoding == "utf-8" else encoding, errors="surrogateescape", newline=""
-    )
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
-    rows = csv.reader(text, delimiter=delimiter, strict=True, quoting=quoting)
+    text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+    rows = csv.reader(text, delimiter=delimiter, strict=True)
     last = 0
     try:
         for row in rows:

@@ -1,17 +1,15 @@
-"""Sources of a corpus (files, folders, globs, "-", data sets), and options for reading them."""
+"""Sources of a corpus: files, folders, globs, "-", data sets."""
 
 import glob
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.manifest import is_index
-from rag.data.choices import CORPUS_FORMATS, FILTER_FIELDS
 from rag.data.documents.kinds import is_text, kind_by_name, remedy_by_name
-from rag.data.documents.limits import Limits
 from rag.data.files.named import is_named
 from rag.data.files.rows import (
     COMPRESSED_SUFFIXES,
@@ -21,6 +19,7 @@ from rag.data.files.rows import (
     open_binary,
     strip_compression,
 )
+from rag.data.options import CORPUS_FORMATS
 from rag.data.records import Problem, ReadReport
 
 DOCUMENTS = "documents"  # every file is one document: PDF, Office, HTML, Markdown, text, …
@@ -33,51 +32,6 @@ _ABOUT_DATA = ("readme", "license", "licence", "copying", "notice", "changelog",
 _GENERATED_FOLDERS = ("node_modules", "__pycache__", "_static", "_sources")
 _WIKI_FILE = re.compile(r"wiki_\d+$")
 _HEAD_BYTES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How to read a corpus.
-
-    Attributes:
-        id_field: name of the field or column with the id; None tries the usual names.
-        encoding: encoding of text files; any in which a line ends with the single byte 0x0A.
-        max_bad_share: highest tolerated share of bad records, in [0, 1].
-        limits: limits on the resources that converting one file may use.
-        strict: whether a file that cannot be read stops the reading.
-        metadata: fields of records that passages keep, so that filters can name them; a field may also stand
-            in an object `metadata`, as in BEIR.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    id_field: str | None = None
-    title_field: str | None = None
-    text_field: str | None = None
-    encoding: str = "utf-8"
-    max_bad_share: float = 0.01
-    limits: Limits = field(default_factory=Limits)
-    strict: bool = False
-    metadata: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        try:
-            has_lines = "\n{".encode(self.encoding) == b"\n{"
-        except LookupError:
-            has_lines = False
-        if not has_lines:
-            raise ConfigError(
-                f"encoding {self.encoding!r} is unknown, or its lines do not end with the byte 0x0A",
-                hint="use utf-8, or for example cp1252; convert other files to UTF-8 first",
-            )
-        if not 0.0 <= self.max_bad_share <= 1.0:
-            raise ConfigError(f"max_bad_share is {self.max_bad_share}, expected a share between 0 and 1")
-        if taken := sorted({*self.metadata} & {*FILTER_FIELDS}):
-            raise ConfigError(
-                f"the metadata field {taken[0]!r} has a name that filters reserve",
-                hint=f"rename it in the corpus; {' and '.join(FILTER_FIELDS)} can be filtered without it",
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,31 +66,28 @@ def find_sources(
     report = report if report is not None else ReadReport()
     if not inputs:
         raise ConfigError("no corpus was given", hint="name at least one file, folder, '-' or hf:owner/name")
-    if format != "auto" and format not in CORPUS_FORMATS:
+    if format not in ("auto", *CORPUS_FORMATS):
         raise ConfigError(
             f"unknown corpus format {format!r}", hint=f"use auto or one of: {', '.join(CORPUS_FORMATS)}"
         )
-    names = [str(item) for item in inputs]
-    if names.count(STDIN) > 1:
-        raise ConfigError("standard input ('-') was given more than once")
-    paths = [path for name in names for path in _expand(name)]
+    paths = [path for item in inputs for path in _expand(str(item))]
+    if paths.count(STDIN) > 1 or (STDIN in paths and format in ("parquet", "beir", DOCUMENTS)):
+        raise ConfigError("standard input ('-') gives JSON, CSV or TSV, and only once")
     labels = _labels(paths)
     sources: list[Source] = []
     for path in paths:
         if path == STDIN:
-            if format in ("parquet", "beir", DOCUMENTS):
-                raise ConfigError(f"format {format!r} cannot be read from standard input")
             sources.append(Source(STDIN, format, "stdin"))
         elif is_named(path):
             kind, _, name = path.partition(":")
             sources.append(Source(path, kind, name))
-        elif os.path.isdir(path):
-            if is_index(Path(path)):
-                raise ConfigError(f"{path} is an index, not a corpus", hint="give what it was built from")
+        elif not os.path.isdir(path):
+            sources.append(Source(path, _file_format(path, format), labels[path]))
+        elif is_index(Path(path)):
+            raise ConfigError(f"{path} is an index, not a corpus", hint="give what it was built from")
+        else:
             prefix = f"{labels[path]}/" if len(paths) > 1 else ""
             sources += _folder(Path(path), format, report, prefix)
-        else:
-            sources.append(Source(path, _file_format(path, format), labels[path]))
     return sources
 
 
@@ -188,11 +139,12 @@ def _labels(paths: Sequence[str]) -> dict[str, str]:
 def _expand(name: str) -> list[str]:
     if name == STDIN or is_named(name) or os.path.exists(name):
         return [name]
-    if glob.has_magic(name):
-        if matches := sorted(glob.glob(name, recursive=True)):
-            return matches
-        raise DataError(f"{name}: no file matches this pattern")
-    raise DataError(f"{name}: no such file or folder", hint="data sets by name are hf:owner/name, irds:name")
+    if matches := sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else []:
+        return matches
+    raise DataError(
+        f"{name}: no such file or folder, and no file matches it",
+        hint="data sets by name are hf:owner/name, irds:name",
+    )
 
 
 def _guess(name: str) -> str | None:
@@ -225,13 +177,12 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
     if format in ("auto", "beir") and corpus is not None:
         return [Source(str(corpus), "jsonl", corpus.name)]
     files = {} if format == "beir" else _files(folder, report)
-    documents = [name for name, kind in files.items() if kind == DOCUMENTS]
+    wanted = format
     if format == "auto":
-        are_documents = any(PurePath(name).stem.lower() not in _ABOUT_DATA for name in documents)
-        are_records = any(kind not in (None, DOCUMENTS) for kind in files.values()) and not are_documents
-        wanted = "records" if are_records else DOCUMENTS
-    else:
-        wanted = format
+        documents = [name for name, kind in files.items() if kind == DOCUMENTS]
+        has_records = any(kind not in (None, DOCUMENTS) for kind in files.values())
+        about_data = all(PurePath(name).stem.lower() in _ABOUT_DATA for name in documents)
+        wanted = "records" if has_records and about_data else DOCUMENTS
     several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(_BY_SUFFIX.values())}
     kinds = several.get(wanted, (wanted,))
     chosen = sorted(name for name, kind in files.items() if kind in kinds)
@@ -244,10 +195,10 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
             f"{', '.join(sorted(_BY_SUFFIX))}, wiki_00 and BEIR's corpus.jsonl; also with .gz, .bz2, …",
         )
     report.ignored += unused
+    paths = {name: str(folder / name) for name in chosen}
     return [
         Source(path, DOCUMENTS if wanted == DOCUMENTS else _file_format(path, format), prefix + name)
-        for name in chosen
-        if (path := str(folder / name))
+        for name, path in paths.items()
     ]
 
 
@@ -259,24 +210,19 @@ def _files(folder: Path, report: ReadReport) -> dict[str, str | None]:
 
     def closed(error: OSError) -> None:
         report.files += 1
-        place = str(error.filename)
-        report.add_unread(Problem(place, 0, "file", "no permission", "this folder may not be read"))
+        detail = "this folder may not be read"
+        report.add_unread(Problem(str(error.filename), 0, "file", "no permission", detail))
 
     files: dict[str, str | None] = {}
     for place, folders, names in os.walk(folder, onerror=closed):
-        folders[:] = [
-            name for name in sorted(folders) if _is_visible(name) and not is_index(Path(place, name))
-        ]
+        folders[:] = [it for it in sorted(folders) if _is_visible(it) and not is_index(Path(place, it))]
         for path in (Path(place, name) for name in sorted(names) if _is_visible(name)):
-            if not path.is_file():
-                continue
-            guessed = _guess(path.name)
-            if guessed is None and _is_document(path):
-                guessed = DOCUMENTS
-            is_link = guessed == DOCUMENTS and path.is_symlink()
-            if is_link and not path.resolve().is_relative_to(folder.resolve()):
-                guessed = None  # a link out of the folder may lead to files that nobody wants indexed
-            files["/".join(path.relative_to(folder).parts)] = guessed
+            if path.is_file():
+                kind = _guess(path.name) or (DOCUMENTS if _is_document(path) else None)
+                # a link out of the folder may lead to files that nobody wants indexed
+                leads_out = path.is_symlink() and not path.resolve().is_relative_to(folder.resolve())
+                is_hidden = kind == DOCUMENTS and leads_out
+                files["/".join(path.relative_to(folder).parts)] = None if is_hidden else kind
     return files
 
 

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,16 @@ from rag.core.errors import (
 from rag.core.files import directory_lock
 from rag.core.types import Passage
 from rag.data.corpus import read_documents
-from rag.data.files.sources import ReadOptions
+from rag.data.options import CorpusOptions
 from rag.data.records import Document, ReadReport
+<<<<<<< HEAD
 from rag.data.split import SplitOptions, split_documents
 from rag.updates import Corpus
+=======
+from rag.data.split import split_documents
+>>>>>>> 7c334577 (One model says how a corpus is read and cut; records have fewer shapes)
 
-SPLIT = SplitOptions(words=6, wrap=False)
+SPLIT = CorpusOptions(words=6)
 WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
 
 
@@ -239,7 +242,7 @@ def test_a_folder_is_followed(tmp_path: Path, make_encoder: Any) -> None:
 
     def read(known: Any) -> Iterable[Change]:
         report = ReadReport()
-        yield from Corpus([folder], "auto", ReadOptions(), cut_sections, report).changes(known)
+        yield from Corpus([folder], "auto", CorpusOptions(), cut_sections, report).changes(known)
         reports.append(report)
 
     def cut_sections(document: Document) -> list[Passage]:
@@ -252,7 +255,7 @@ def test_a_folder_is_followed(tmp_path: Path, make_encoder: Any) -> None:
     reports: list[ReadReport] = []
     build_index(
         split_documents(read_documents(folder)), tmp_path / "i", encoder=make_encoder(), settings=SMALL,
-        source={"split": asdict(SplitOptions()), "read": {}},
+        source={"options": CorpusOptions().model_dump()},
     )  # fmt: skip
     (folder / "a.md").write_text("# A\n\nThe river is gone.")
     (folder / "b.md").rename(folder / "d.md")

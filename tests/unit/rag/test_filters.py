@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from indexers.selected import Selection
 from indexers.settings import BuildSettings
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import DataError
 from rag.core.types import Answer, AnswerSet, Evidence, Hit, Location, Passage, Question
 from rag.data.corpus import read_documents
-from rag.data.files.sources import ReadOptions
 from rag.data.filters import Filter, FilterError
+from rag.data.options import CorpusOptions
 from rag.data.records import Document
-from rag.data.split import SplitOptions, split_documents
+from rag.data.split import split_documents
 from rag.eval.runs import write_results
 from rag.pipeline import Pipeline
 from retrievers.dense import DenseRetriever
@@ -200,8 +199,8 @@ def test_records_keep_the_metadata_that_is_named(tmp_path: Path) -> None:
     ]
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = ReadOptions(metadata=("year", "lang"))
-    passages = list(split_documents(read_documents(path, options=options), SplitOptions(words=2)))
+    options = CorpusOptions(metadata=["year", "lang"])
+    passages = list(split_documents(read_documents(path, options=options), CorpusOptions(words=2)))
     assert [p.metadata for p in passages] == [(("year", 1999), ("lang", ("de", "fr")))] * 2 + [
         (("year", 2001),)
     ] * 2
@@ -213,13 +212,13 @@ def test_records_keep_the_metadata_that_is_named(tmp_path: Path) -> None:
     assert store[3].metadata == ()
     assert select(store, Filter.parse({"year": {"lt": 2000}}) or Filter(())).rows.tolist() == [1500, 1501]
     with pytest.raises(DataError, match="no record holds the metadata field 'yaer'"):
-        list(read_documents(path, options=ReadOptions(metadata=("yaer",))))
+        list(read_documents(path, options=CorpusOptions(metadata=["yaer"])))
     table = tmp_path / "corpus.csv"
     table.write_text("id,text,year\na,one two three,1999\n")
     with pytest.raises(DataError, match=r"no record holds the metadata field 'yaer'; .* id, text, year"):
-        list(read_documents(table, options=ReadOptions(metadata=("year", "yaer"))))
-    with pytest.raises(ConfigError, match="'path' has a name that filters reserve"):
-        ReadOptions(metadata=("path",))
+        list(read_documents(table, options=CorpusOptions(metadata=["year", "yaer"])))
+    with pytest.raises(ValueError, match="filters reserve the name 'path'"):
+        CorpusOptions(metadata=["path"])
     path.write_text(json.dumps({**rows[0], "year": {"from": 1}}) + "\n")
     with pytest.raises(DataError, match="metadata that filters cannot compare"):
         list(read_documents(path, options=options))
@@ -278,9 +277,9 @@ def test_a_number_selects_the_text_that_spells_it() -> None:
 @pytest.mark.parametrize(("split", "found"), [("words100", ["a-1-0"]), ("none", ["a-1"])])
 def test_a_document_is_not_taken_for_another(tmp_path: Path, split: str, found: list[str]) -> None:
     documents = [("a", "one two three four"), ("a-1", "five"), ("a-1-7", "six")]
-    options = SplitOptions(mode=split, words=2, wrap=False)
+    options = CorpusOptions(split=split, words=2)
     passages = list(split_documents([Document(id, "", text) for id, text in documents], options))
-    source = {"split": asdict(options), "read": {}}
+    source = {"options": options.model_dump()}
     place = build_index(passages, tmp_path / "i", settings=BuildSettings(retriever="bm25"), source=source)
     wanted = Filter.parse({"document": "a-1"})
     assert wanted is not None

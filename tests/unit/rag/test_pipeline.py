@@ -122,7 +122,7 @@ def test_a_cell_without_a_value_is_no_text(nothing: Any) -> None:
     frame = pd.DataFrame({"title": ["Danube", nothing], "text": ["It rises.", "It ends."]}, dtype=object)
     assert [passage.title for passage in passages_of(frame, None)] == ["Danube", ""]
     assert [passage.title for passage in passages_of(frame["text"], frame["title"])] == ["Danube", ""]
-    with pytest.raises(DataError, match="text 1: no text: text holds nothing"):
+    with pytest.raises(DataError, match="text 1: missing field, no text"):
         passages_of(pd.DataFrame({"text": ["It rises.", nothing]}, dtype=object), None)
 
 
@@ -137,8 +137,8 @@ def test_a_cell_without_a_value_is_no_text(nothing: Any) -> None:
         ([{"text": " "}], "text 0 is empty"),
         ([7], "text 0: expected text, a Passage or a mapping, found 7"),
         ([None], "text 0: expected text, a Passage or a mapping, found None"),
-        ([{"text": float("nan")}], "text 0: text is not text, found float"),
-        ([{"text": "a", "metadata": "2020"}], "text 0: its metadata is '2020', expected a mapping"),
+        ([{"text": float("nan")}], "text 0: text is not text, expected text"),
+        ([{"text": "a", "metadata": "2020"}], "text 0: its metadata: '2020', expected a mapping"),
         ([{"text": "a", "metadata": {"year": {}}}], "text 0: its metadata: 'year'"),
     ],
 )

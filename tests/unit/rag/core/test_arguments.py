@@ -70,14 +70,10 @@ _EVALUATE: dict[str, Any] = {"index": "one", "questions": "q.jsonl"}
         (rag.index, {**_INDEX, "report": 5}, "report is 5, expected ReadReport"),
         (rag.index, {**_INDEX, "query_encoder": 5}, "query_encoder is 5, expected str"),
         (rag.index, {**_INDEX, "corpus": 5}, "corpus is 5, expected str"),
-        (rag.index, {**_INDEX, "words": "5"}, "words is '5', expected int"),
-        (rag.index, {**_INDEX, "strict": "no"}, "strict is 'no', expected bool"),
-        (rag.index, {**_INDEX, "document_timeout": "9"}, "document_timeout is '9', expected float"),
-        (
-            rag.index,
-            {**_INDEX, "metadata": 5},
-            "metadata is 5, expected str",
-        ),
+        (rag.index, {**_INDEX, "words": "five"}, "words = 'five': Input should be"),
+        (rag.index, {**_INDEX, "split": "paragraphs"}, "split = 'paragraphs': Input should be"),
+        (rag.index, {**_INDEX, "metadata": 5}, r"metadata = \[5\]: |metadata = 5: |metadata.0 = 5: "),
+        (rag.index, {**_INDEX, "metadata": "path"}, "filters reserve the name 'path'"),
         (rag.mine, {"index": 5, "questions": "q.jsonl", "out": "x.json"}, "index is 5, expected str"),
         (
             rag.retrieve,

@@ -11,7 +11,7 @@ from ir_datasets.util import LocalDownload
 from typer.testing import CliRunner
 
 from rag.cli.main import app
-from rag.core.errors import ConfigError
+from rag.core.errors import DataError
 from rag.core.types import Question
 from rag.data.corpus import read_documents
 from rag.data.files.named import corpus_of
@@ -52,7 +52,7 @@ def test_the_corpus_of_a_set_has_a_name() -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no data set of this name"):
+    with pytest.raises(DataError, match="irds:no/such"):
         list(read_questions("irds:no/such"))
 
 

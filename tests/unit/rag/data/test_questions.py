@@ -4,12 +4,14 @@ import json
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.data.corpus import read_documents
+from rag.data.examples import read_examples
 from rag.data.questions import question_files, read_questions
 
 CONTEXT = {"title": "T", "text": "x", "score": 1000, "title_score": 0}
@@ -23,36 +25,17 @@ DPR_TRAIN = [
         "hard_negative_ctxs": [{**CONTEXT, "passage_id": "3"}],
     }
 ]
+_ANSWERS = [{"text": "Smiljan", "answer_start": 18}, {"text": "in Smiljan", "answer_start": 15}]
+_ASKED = {"id": "a1", "question": "Where?", "is_impossible": False, "answers": [*_ANSWERS, _ANSWERS[0]]}
+_IMPOSSIBLE = {"id": "a2", "question": "When?", "is_impossible": True, "answers": []}
+_PARAGRAPH = {"context": "Tesla was born in Smiljan.", "qas": [_ASKED, _IMPOSSIBLE]}
 SQUAD = {
     "version": "v2.0",
-    "data": [
-        {
-            "title": "Nikola_Tesla",
-            "paragraphs": [
-                {"context": "Unused.", "qas": []},
-                {
-                    "context": "Tesla was born in Smiljan.",
-                    "qas": [
-                        {
-                            "id": "a1",
-                            "question": "Where?",
-                            "is_impossible": False,
-                            "answers": [
-                                {"text": "Smiljan", "answer_start": 18},
-                                {"text": "in Smiljan", "answer_start": 15},
-                                {"text": "Smiljan", "answer_start": 18},
-                            ],
-                        },
-                        {"id": "a2", "question": "When?", "is_impossible": True, "answers": []},
-                    ],
-                },
-            ],
-        }
-    ],
+    "data": [{"title": "Nikola_Tesla", "paragraphs": [{"context": "Unused.", "qas": []}, _PARAGRAPH]}],
 }
 
 
-def read(path: Path, data: object, **options) -> list[Question]:
+def read(path: Path, data: object, **options: Any) -> list[Question]:
     if not isinstance(data, str | bytes):
         data = json.dumps(data)
     path.write_bytes(data.encode() if isinstance(data, str) else data)
@@ -65,26 +48,26 @@ def test_sample_lines(tmp_path: Path) -> None:
         "question": "Q?",
         "answers": ["a"],
         "gold_passage_ids": ["p1", "p2"],
-        "type": "bridge",
+        "split": "dev",
     }
-    record |= {"split": "dev"}
     (question,) = read(tmp_path / "q.jsonl", record)
-    assert question == Question("s1", "Q?", ("a",), ("p1", "p2"), kind="bridge", meta={"split": "dev"})
+    assert question == Question("s1", "Q?", ("a",), ("p1",), meta={"by": "x"})
 
 
 @pytest.mark.parametrize(
-    "record",
+    ("record", "answers"),
     [
-        {"question": "Q?", "answer": "a"},
-        {"question": "Q?", "answer": ["a", "a"]},
-        {"question": "Q?", "answers": {"text": ["a"], "answer_start": [3]}},
-        {"query": "Q?", "answers": [{"text": "a"}]},
-        {"question": "Q?", "answers": [], "answer": "a"},
+        ({"question": "Q?", "answer": "a"}, ("a",)),
+        ({"question": "Q?", "answer": ["a", "a"]}, ("a",)),
+        ({"question": "Q?", "answers": {"text": ["a"], "answer_start": [3]}}, ("a",)),
+        ({"query": "Q?", "answers": [{"text": "a"}]}, ("a",)),
+        ({"question": "Q?", "answers": [], "answer": "a"}, ("a",)),
+        ({"question": "Q?", "answers": [1912, 2.5, 0]}, ("1912", "2.5", "0")),
     ],
 )
-def test_shapes_of_answers(tmp_path: Path, record: dict) -> None:
+def test_shapes_of_answers(tmp_path: Path, record: dict, answers: tuple[str, ...]) -> None:
     (question,) = read(tmp_path / "q.jsonl", record)
-    assert (question.id, question.text, question.answers) == ("q1", "Q?", ("a",))
+    assert (question.id, question.text, question.answers) == ("q1", "Q?", answers)
 
 
 def test_dpr_training_list(tmp_path: Path) -> None:
@@ -93,11 +76,18 @@ def test_dpr_training_list(tmp_path: Path) -> None:
     assert question.meta["hard_negative_ctxs"][0]["passage_id"] == "3"
 
 
+def test_what_fid_says_of_its_passages_is_read(tmp_path: Path) -> None:
+    contexts = [{"title": "", "text": "x", "hasanswer": True}, {"title": "", "text": "y", "hasanswer": False}]
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"question": "who?", "answers": ["x"], "ctxs": contexts}))
+    [example] = read_examples(path, needs="passages")
+    assert [(c.has_answer, dict(c.extra)) for c in example.candidates] == [(True, {}), (False, {})]
+
+
 def test_squad_agrees_with_the_corpus_of_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "squad.json"
     first, second = read(path, SQUAD)
-    assert first.answers == ("Smiljan", "in Smiljan")
-    assert first.answer_starts == (18, 15, 18)
+    assert (first.answers, first.answer_starts) == (("Smiljan", "in Smiljan"), (18, 15, 18))
     assert first.gold[0].passage.title == "Nikola Tesla"
     assert second.answers == ()
     texts = {document.id: document.text for document in read_documents(path)}
@@ -112,30 +102,22 @@ def test_dpr_question_table(tmp_path: Path) -> None:
         "when\t['19\\\\d\\\\d', 'x\\s']\n"
     )
     questions = read(tmp_path / "nq-test.qa.csv", table)
-    assert [question.answers for question in questions] == [
-        ("A", "B's"),
-        ("C's", "D"),
-        (),
-        ("19\\d\\d", "x\\s"),
-    ]
+    expected = [("A", "B's"), ("C's", "D"), (), ("19\\d\\d", "x\\s")]
+    assert [question.answers for question in questions] == expected
     assert [question.id for question in questions] == ["q1", "q2", "q3", "q4"]
     assert read(tmp_path / "x.tsv", "7\tQ?\t['a']\n") == [Question("7", "Q?", ("a",))]
     assert read(tmp_path / "y.tsv", "7\tQ?\n") == [Question("7", "Q?")]
 
 
-def test_answers_are_never_evaluated(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"q\.csv:2: not a list of answers"):
-        read(tmp_path / "q.csv", "a\t['x']\nb\t[__import__('os').getcwd()]\n")
-
-
 def test_tables_with_header(tmp_path: Path) -> None:
-    table = "id,question,answers,level\n1,\"Who, then?\",\"['A', 'B']\",easy\n2,When?,[sic] 1999,\n3,Why?,,\n"
+    table = "ID,question,answers,level\n1,\"Who, then?\",\"['A', 'B']\",easy\n2,When?,[sic] 1999,\n3,Why?,,\n"
     questions = read(tmp_path / "q.csv", table)
     assert [question.answers for question in questions] == [("A", "B"), ("[sic] 1999",), ()]
-    assert questions[0].text == "Who, then?"
-    assert (questions[0].level, questions[0].meta) == ("easy", {})
-    assert read(tmp_path / "r.csv", "question\nWho?\n")[0].text == "Who?"
-    assert read(tmp_path / "rows", "\tquestion\n0\tWho?\n")[0].text == "Who?"
+    assert (questions[0].id, questions[0].text) == ("1", "Who, then?")
+    assert questions[0].meta == {"level": "easy"}
+    table = 'question;answers;gold_passage_ids\nWho?;"[""a|b"", ""c""]";d1|d2\n'
+    (question,) = read(tmp_path / "r.csv", table)
+    assert (question.answers, question.gold_passage_ids) == (("a|b", "c"), ("d1", "d2"))
 
 
 def test_compressed_files_folders_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +127,15 @@ def test_compressed_files_folders_and_standard_input(tmp_path: Path, monkeypatch
     stdin = io.BufferedReader(io.BytesIO(gzip.compress(b"Who?\nWhen?\n")))  # type: ignore[arg-type]
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=stdin))
     assert [question.text for question in read_questions("-")] == ["Who?", "When?"]
+
+
+_SHAPES = [  # of fields that are other than expected
+    b'{"question": "Who?", "context": [["t", ["a b"]]], "supporting_facts": [["t", null]], "answer": "a"}',
+    b'{"question": "Who?", "context": [["t", null]], "supporting_facts": [["t", 0]], "answer": "a"}',
+    b'{"question": "Who?", "answers": ["a"], "gold_titles": 5}',
+    b'{"question": "Who?", "supporting_facts": {"title": ["A"], "sent_id": [0, 1]}}',
+    b'{"question": "Who?", "supporting_facts": [["A"]]}',
+]
 
 
 @pytest.mark.parametrize(
@@ -159,29 +150,23 @@ def test_compressed_files_folders_and_standard_input(tmp_path: Path, monkeypatch
         ("q.jsonl", b'{"question": "a", "id": 1.5}\n', r"q\.jsonl:1: the id is not text"),
         ("q.jsonl", b'{"question": "a", "gold_passage_ids": "p"}\n', r"q\.jsonl:1: gold_passage_ids"),
         ("q.jsonl", b'{"question": "a", "positive_ctxs": ["p"]}\n', r"q\.jsonl:1: positive_ctxs"),
-        ("q.jsonl", b'{"question": "a\\u0000"}\n', r"q\.jsonl:1: NUL"),
-        ("q.jsonl", b'{"question": "a\\ud800"}\n', r"q\.jsonl:1: the question is not valid Unicode"),
+        ("q.jsonl", b'{"question": "a\\u0000"}\n', r"q\.jsonl:1: the question has a NUL"),
+        ("q.jsonl", b'{"question": "a\\ud800"}\n', r"q\.jsonl:1: .*not valid Unicode"),
         ("q.jsonl", b'{"question": "caf\xe9"}\n', r"q\.jsonl:1: not valid UTF-8"),
-        (
-            "q.jsonl",
-            b'{"id": "x", "question": "a"}\n{"id": "x", "question": "b"}\n',
-            r"jsonl:2: .*'x'.*jsonl:1",
-        ),
-        (
-            "q.json",
-            b'[{"question": "a"}, {"answer": "b"}]',
-            r"q\.json: record 2: no question: .*; there are answer",
-        ),
+        ("q.jsonl", b'{"id": "x", "question": "a"}\n' * 2, r"jsonl:2: .*'x'.*jsonl:1"),
+        ("q.json", b'[{"question": "a"}, {"answer": "b"}]', r"q\.json: record 2: no question: .* are answer"),
         ("q.json", b'[{"question": "a"}, {"answ', r"q\.json: malformed or truncated JSON after record 1"),
         ("q.json", b'{"data": [{"title": "T", "paragraphs": [{"qas": [{}]}]}]}', "malformed SQuAD"),
+        ("q.csv", b"a\t['x']\nb\t[__import__('os').getcwd()]\n", r"q\.csv:2: not a list of answers"),
+        ("q.csv", b"question;answers\nWho?;a|b\n", r"q\.csv:2: several answers are a list, .*'a\|b'"),
         ("q.tsv", b"a\t['x']\nb\n", r"q\.tsv:2: wrong .*found 1, expected 2"),
-        ("q.tsv", b"a?\tb\tc\td\n", r"q\.tsv:1: no column 'question' among"),
+        ("q.csv", b"Frage,Antwort\nWo?,Oslo\n", "no column 'question' among Frage, Antwort"),
         ("q.txt", b"ok\ncaf\xe9\n", r"q\.txt:2: not valid UTF-8"),
-        ("q.txt", b"a\x00b\n", r"q\.txt:1: NUL"),
         ("q.txt", b"", "no questions"),
-        ("q.jsonl", b"\n\n", "no questions"),
         ("q.json", b"[]", "no questions"),
         ("q.json.gz", gzip.compress(b'[{"question": "a"}]')[:-9], "damaged or truncated"),
+        ("topics.txt", b"<top>\n<num> Number: 301\n<title> Crime\n</top>\n", "holds tags, as TREC's topics"),
+        *(("q.jsonl", shape, r"q\.jsonl:1: ") for shape in _SHAPES),
     ],
 )
 def test_mistakes_are_named_with_their_place(tmp_path: Path, name: str, data: bytes, words: str) -> None:
@@ -199,18 +184,18 @@ def test_wrong_arguments(tmp_path: Path) -> None:
 
 
 def beir(folder: Path, **splits: str) -> Path:
-    folder.mkdir(exist_ok=True)
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
     (folder / "queries.jsonl").write_text('{"_id": "b1", "text": "Q?"}\n{"_id": "b2", "text": "R?"}\n')
-    (folder / "qrels").mkdir(exist_ok=True)
     for name, lines in splits.items():
         (folder / "qrels" / f"{name}.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
     return folder
 
 
 def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
-    folder = beir(tmp_path / "one", test="b2\td1\t1\nb2\td2\t2\nb2\td3\t0\n")
-    named = {"gold_passage_ids": ("d2", "d1"), "gold_grades": {"d2": 2, "d1": 1}}
-    assert list(read_questions(folder)) == [Question("b2", "R?", **named, gold_are_alternatives=True)]
+    folder = beir(tmp_path / "one", test="b2\td1\t1\nb2\tmy file.md\t2.0\nb2\td3\t0\n \nb2 0 d4 1\n")
+    grades = {"my file.md": 2, "d1": 1, "d4": 1}
+    named = {"gold_passage_ids": tuple(grades), "gold_grades": grades, "gold_are_alternatives": True}
+    assert list(read_questions(folder)) == [Question("b2", "R?", **named)]
     assert [file.name for file in question_files(folder)] == ["queries.jsonl", "test.tsv"]
     beir(folder, dev="b1\td4\t1\n")
     with pytest.raises(DataError, match=r"judgements of 2 splits \(dev, test\)"):
@@ -218,27 +203,18 @@ def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none called 'train'"):
         read_questions(folder, split="train")
     assert [question.id for question in read_questions(folder, split="dev")] == ["b1"]
-    assert list(read_questions(folder / "qrels" / "dev.tsv")) == [
-        Question("b1", "Q?", gold_passage_ids=("d4",), gold_grades={"d4": 1}, gold_are_alternatives=True)
-    ]
-
-
-@pytest.mark.parametrize("name", ["topics.xml", "topics.txt", "topics.301-350"])
-def test_tags_are_not_taken_for_questions(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match="holds tags, as TREC's topics do"):
-        read(tmp_path / name, b"<top>\n<num> Number: 301\n<title> Crime\n</top>\n")
+    assert [question.id for question in read_questions(folder / "qrels" / "dev.tsv")] == ["b1"]
 
 
 @pytest.mark.parametrize(
-    "record",
+    ("rows", "words"),
     [
-        '{"question": "Who?", "context": [["t", ["a b"]]], "supporting_facts": [["t", null]], "answer": "a"}',
-        '{"question": "Who?", "context": [["t", null]], "supporting_facts": [["t", 0]], "answer": "a"}',
-        '{"question": "Who?", "answers": ["a"], "gold_titles": 5}',
-        '{"question": "Who?", "supporting_facts": {"title": ["A"], "sent_id": [0, 1]}}',
-        '{"question": "Who?", "supporting_facts": [["A"]]}',
+        ("", "judges none of the questions of .*it has 0, the first 'none'"),
+        ("q7\td1\t1\n", "judges none of the questions of .*'q7'"),
+        ("b1\td1\t0.5\n", r"test\.tsv:2: .*a whole number last"),
+        ("b1\t1\n", r"test\.tsv:2: .*qrels have 4"),
     ],
 )
-def test_a_field_of_another_shape_is_told_with_its_place(tmp_path: Path, record: str) -> None:
-    with pytest.raises(DataError, match=r"q\.jsonl:1: "):
-        read(tmp_path / "q.jsonl", record.encode())
+def test_bad_judgements_are_refused(tmp_path: Path, rows: str, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        list(read_questions(beir(tmp_path, test=rows)))

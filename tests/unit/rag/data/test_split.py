@@ -1,10 +1,10 @@
 import pytest
 
-from rag.core.errors import ConfigError
 from rag.core.types import Passage
+from rag.data.options import CorpusOptions
 from rag.data.records import Document
 from rag.data.sentences import language_notice, split_sentences
-from rag.data.split import SplitOptions, split_documents, word_blocks
+from rag.data.split import split_documents, word_blocks
 
 
 def words(n: int) -> str:
@@ -25,7 +25,7 @@ def test_blocks_have_exactly_100_words_unless_the_document_is_shorter(
 
 def test_passages_carry_title_and_id() -> None:
     documents = [Document("x", "X", "a b c"), Document("y-0", "", "d")]
-    options = SplitOptions(words=2)
+    options = CorpusOptions(words=2)
     assert list(split_documents(documents, options)) == [
         Passage("x-0", "X", "a b"), Passage("x-1", "X", "c a"), Passage("y-0-0", "", "d")
     ]  # fmt: skip
@@ -54,27 +54,15 @@ def test_sentences(text: str) -> None:
     assert split_sentences(joiner.join(expected)) == expected
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mode": "paragraphs"},
-        {"words": 0},
-    ],
-)
-def test_options_are_checked(options) -> None:
-    with pytest.raises(ConfigError):
-        SplitOptions(**options)
-
-
 def test_text_without_spaces_is_cut_into_passages() -> None:
     chinese = "赞布拉的首都是昂哈瓦。" * 2_000
-    blocks = word_blocks(chinese, 100, wrap=False)
+    blocks = word_blocks(chinese, 100)
     assert "".join(blocks) == chinese
     assert max(map(len, blocks)) == 2_000
     address = "https://example.org/" + "x" * 150
     assert word_blocks(f"see {address} there", 100) == [f"see {address} there"]
-    mixed = word_blocks("before " + "y" * 250 + " after", 6, wrap=False)
-    assert mixed == ["before " + "y" * 100, "y" * 120, "y" * 30 + " after"]
+    mixed = word_blocks("before " + "y" * 250 + " after", 5)
+    assert mixed == ["before " + "y" * 80, "y" * 100, "y" * 70 + " after"]
 
 
 def test_a_sample_in_another_language_is_told_from_english() -> None:

@@ -102,15 +102,15 @@ def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, retrieved: Any) -
         Reads(retrieved),  # type: ignore[arg-type]
         [questions_from([{**RECORD, "context": context}])[0]],
         tmp_path / "out",
-        EvaluationSettings(profile="hotpot", ks=(1, 2), read=2, resamples=1000, by=("kind",)),
+        EvaluationSettings(profile="hotpot", ks=(1, 2), read=2, resamples=1000, by=("type",)),
         source=QuestionSource("toy", split="dev"),
         facts=FactFinder(read=2),
     )
     assert all(metrics["figures"][name]["value"] == 1.0 for name in ("em", "sp_em", "joint_em", "joint_f1"))
-    assert metrics["breakdowns"]["kind"][0]["figures"]["joint_f1"]["value"] == 1.0
+    assert metrics["breakdowns"]["type"][0]["figures"]["joint_f1"]["value"] == 1.0
     text = render_report([load_evaluation(tmp_path / "out")])
     assert "Supporting facts F1" in text
-    assert "by kind" in text.lower()
+    assert "by type" in text.lower()
     written = json.loads((tmp_path / "out" / "predictions.hotpot.json").read_text())
     assert written["sp"] == {"h1": [["Silent Harbour", 2], ["Ada Moss", 0]]}
 

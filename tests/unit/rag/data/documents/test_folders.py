@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 from rag.cli.main import main
-from rag.core.errors import ConfigError, DataError, MissingDependencyError
+from rag.core.errors import DataError, MissingDependencyError
 from rag.data.corpus import read_documents
-from rag.data.documents.blocks import Converted, Unreadable
+from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
-from rag.data.documents.limits import Limits
 from rag.data.documents.read import convert_files, file_id
-from rag.data.files.sources import ReadOptions
-from rag.data.records import ReadReport
+from rag.data.records import BadRecord, Document, ReadReport
 from rag.data.split import split_documents
 from tests import document_makers as make
 
@@ -62,7 +60,6 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "binary.txt": (lambda: bytes(range(256)), "binary data"),
     "russian.txt": (lambda: "Привет, как дела?".encode("cp1251"), "unknown encoding"),
     "bomb.docx": (lambda: make.archive({"word/document.xml": b"\0" * 51_000_000}), "too large when unpacked"),
-    "long.pdf": (lambda: make.pdf([make.LINE] * 4), "too many pages"),
     "plain.eml": (lambda: b"\n\nno header", "broken file"),
     "bad.ipynb": (lambda: b'{"cells": 3}', "broken file"),
 }  # fmt: skip
@@ -72,7 +69,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
 def test_bad_files_are_refused_with_a_reason_and_a_remedy(name: str) -> None:
     data, reason = BAD[name]
     with pytest.raises(Unreadable) as caught:
-        convert(data(), name, Limits(max_pages=3))
+        convert(data(), name)
     assert caught.value.reason == reason
     assert caught.value.remedy
     assert not caught.value.detail.endswith(".")  # a semicolon follows
@@ -82,8 +79,6 @@ def test_a_short_text_is_no_reason_to_guess_but_western_text_is_read() -> None:
     converted = convert("Das Café liegt in der Straße des Präsidenten – „hier“.".encode("cp1252"), "a.txt")
     assert converted.text == "Das Café liegt in der Straße des Präsidenten – „hier“."
     assert converted.notes == ("read as Windows-1252",)
-    russian = "Привет, как дела?"
-    assert convert(russian.encode("cp1251"), "a.txt", encoding="cp1251").text == russian
 
 
 def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
@@ -107,8 +102,6 @@ def test_a_mixed_folder_is_read_as_documents(tmp_path: Path) -> None:
     place = passages["sub/100%25%20plan.pdf-0"].location
     assert place is not None
     assert str(place) == "sub/100% plan.pdf, page 1"
-    with pytest.raises(DataError, match=r"empty\.txt: empty"):
-        list(read_documents(tmp_path / "in", options=ReadOptions(strict=True)))
 
 
 def test_files_of_the_same_name_are_different_documents(tmp_path: Path) -> None:
@@ -173,8 +166,6 @@ def test_a_single_file_and_no_readable_file(tmp_path: Path) -> None:
     (tmp_path / "empty.pdf").write_bytes(b"")
     with pytest.raises(DataError, match="no usable record"):
         list(read_documents(tmp_path / "empty.pdf"))
-    with pytest.raises(ConfigError, match="max_pages is 0"):
-        Limits(max_pages=0)
 
 
 def test_links_lead_to_documents_within_the_folder_alone(tmp_path: Path) -> None:
@@ -194,16 +185,14 @@ def test_a_document_that_takes_too_long_is_named_and_the_rest_goes_on(tmp_path: 
     os.mkfifo(tmp_path / "slow.txt")  # nobody writes into it: reading never ends
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(f"Text of {name}.")
-    paths = [str(tmp_path / name) for name in ("a.txt", "slow.txt", "b.txt", "none.txt")]
+    files = [(str(tmp_path / name), name) for name in ("a.txt", "slow.txt", "b.txt", "none.txt")]
     started = time.monotonic()
-    results = list(convert_files(paths, Limits(timeout_s=20), processes=1))
+    results = list(convert_files(files, timeout_s=20, processes=1))
     assert time.monotonic() - started < 60
-    assert [r.text for r in results if isinstance(r, Converted)] == ["Text of a.txt.", "Text of b.txt."]
-    late, missing = results[1], results[3]
-    assert isinstance(late, Unreadable)
-    assert (late.reason, late.detail) == ("takes too long", "more than 20 s")
-    assert isinstance(missing, Unreadable)
-    assert missing.reason == "cannot be read"
+    assert [r.text for r in results if isinstance(r, Document)] == ["Text of a.txt.", "Text of b.txt."]
+    late, missing = (result for result in results if isinstance(result, BadRecord))
+    assert (late.reason, missing.reason) == ("takes too long", "cannot be read")
+    assert late.detail.startswith("more than 20 s; split it")
 
 
 def test_a_missing_package_stops_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,12 +208,6 @@ def test_a_missing_package_stops_the_reading(tmp_path: Path, monkeypatch: pytest
     ) as caught:
         list(read_documents(tmp_path / "files"))
     assert "openqa-rag[docs]" in caught.value.hint
-
-
-def test_a_converter_that_dies_costs_its_document(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("Text. " * 5_000_000)
-    (found,) = convert_files([str(tmp_path / "a.txt")], Limits(memory_mib=1, max_chars=10**8), processes=1)
-    assert isinstance(found, Unreadable)
 
 
 def test_a_zip_that_lies_about_its_size(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ import pytest
 from rag.data.corpus import read_documents
 from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
-from rag.data.documents.limits import Limits
-from rag.data.documents.read import CONVERTER, request_line
-from rag.data.records import ReadReport
+from rag.data.documents.read import CONVERTER, document_from, request_line
+from rag.data.records import BadRecord, ReadReport
 from tests import document_makers as make
 
 _ALIASES = "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghi", "bcdefghij"))
@@ -77,7 +76,7 @@ def worker(path: Path, timeout_s: float) -> "subprocess.Popen[bytes]":
     """A converter at work on a file that never ends."""
     process = subprocess.Popen(CONVERTER, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
-    process.stdin.write(request_line(str(path), Limits(timeout_s=timeout_s)))
+    process.stdin.write(request_line(str(path), timeout_s))
     process.stdin.flush()
     return process
 
@@ -90,6 +89,13 @@ def endless(tmp_path: Path) -> Path:
 
 def test_a_converter_ends_itself_at_its_time_limit(endless: Path) -> None:
     assert worker(endless, 0.5).wait(timeout=60) == -signal.SIGALRM
+
+
+def test_a_converter_has_so_much_memory_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Text. " * 5_000_000)
+    with subprocess.Popen(CONVERTER, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        reply, _ = process.communicate(request_line(str(tmp_path / "a.txt"), 60, memory_mib=1))
+    assert not reply or isinstance(document_from(reply, "a.txt"), BadRecord)
 
 
 def test_a_converter_ends_with_its_parent(endless: Path) -> None:

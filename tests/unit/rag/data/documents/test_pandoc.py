@@ -10,7 +10,6 @@ from rag.data.corpus import read_documents
 from rag.data.documents import pandoc
 from rag.data.documents.blocks import Unreadable
 from rag.data.documents.convert import convert
-from rag.data.documents.limits import Limits
 from rag.data.records import ReadReport
 from tests.document_makers import BY_PANDOC, CONTENT, LONG, blocks, of
 
@@ -120,5 +119,6 @@ def test_pandoc_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setattr(pandoc, "find_pandoc", lambda: str(slow))
+    monkeypatch.setattr(pandoc, "_TIMEOUT_S", 0.5)
     with pytest.raises(Unreadable, match="takes too long"):
-        convert(b"* Text", "a.org", Limits(timeout_s=0.5))
+        convert(b"* Text", "a.org")

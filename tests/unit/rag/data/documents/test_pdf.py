@@ -1,12 +1,14 @@
 """What PDFs give: headings, lists and pages, and what of them is no text for people."""
 
 import json
+from dataclasses import asdict, replace
 
 import pytest
 
 from rag.core.types import page_at
-from rag.data.documents.blocks import Converted, Piece, assemble, clean
+from rag.data.documents.blocks import Piece, assemble, clean
 from rag.data.documents.convert import convert
+from rag.data.documents.read import document_from
 from tests import document_makers as make
 from tests.document_makers import CONTENT, blocks, of
 
@@ -54,7 +56,10 @@ def test_a_block_of_a_pdf_that_goes_on_over_pages_knows_where_each_begins() -> N
     assert blocks(converted)[0][1].startswith("1. An entry that goes on and an unfinished word")
     begins = [(label, converted.text[at : at + 8]) for at, label in converted.pages]
     assert begins == [("i", "1. An en"), ("7", "ished wo"), ("8", "on with ")]
-    assert Converted.from_json(json.loads(json.dumps(converted.to_json()))) == converted
+    sent = json.dumps(asdict(converted)).encode()  # as a converting process does
+    assert document_from(sent, "my a.pdf") == replace(
+        converted, id="my%20a.pdf", title="my a", path="my a.pdf"
+    )
 
 
 def test_entries_of_a_list_stay_apart_where_a_page_ends() -> None:

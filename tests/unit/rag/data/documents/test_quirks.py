@@ -9,10 +9,9 @@ import docx
 import pptx
 import pytest
 
-from rag.data.documents.blocks import Converted
 from rag.data.documents.convert import convert
-from rag.data.documents.limits import Limits
 from rag.data.documents.read import convert_files
+from rag.data.records import Document
 from tests import document_makers as make
 
 
@@ -96,8 +95,8 @@ def test_an_odd_header_does_not_cost_its_message(header: str) -> None:
 def test_a_page_nested_a_thousand_times_is_read_in_its_process(tmp_path: Path) -> None:
     page = tmp_path / "a.html"
     page.write_text("<html><body>" + "<ul><li>a" * 1_000)
-    (found,) = convert_files([str(page)], Limits())
-    assert isinstance(found, Converted), found
+    (found,) = convert_files([(str(page), "a.html")])
+    assert isinstance(found, Document), found
     assert found.text.count("a") == 1_000
 
 

@@ -1,0 +1,79 @@
+"""How a corpus is read and cut into passages; quick to import, so that a command's help can show it."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from rag.core.errors import ConfigError
+
+CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "beir", "documents"]
+CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
+
+QuestionFormat = Literal["jsonl", "json", "csv", "tsv", "parquet", "text"]
+QUESTION_FORMATS: tuple[QuestionFormat, ...] = get_args(QuestionFormat)
+
+FILTER_FIELDS = ("path", "document")  # what filters name without metadata: a file's path, a document's id
+
+
+class CorpusOptions(BaseModel):
+    """How a corpus is read and cut into passages; stored in the manifest of its index.
+
+    Attributes:
+        id_field: field or column of the document id; by default one of the usual names.
+        title_field: field or column of the title.
+        text_field: field or column of the text.
+        metadata: field that passages keep for filters; it may stand in an object `metadata`, as in BEIR. May
+            be given several times.
+        max_bad_share: highest tolerated share of bad records (not of files).
+        document_timeout: most seconds for reading one file.
+        split: how documents are cut. "sections" cuts files (PDF, HTML, Markdown, …) by headings, with the
+            path to each as title; "words100" cuts into disjoint blocks of `words` words; "none" keeps each
+            document as one passage; "auto" is "sections" for files, else "words100".
+        words: words per passage, for --split words100.
+        max_tokens: most tokens of title and text of a passage, for sections.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id_field: str | None = None
+    title_field: str | None = None
+    text_field: str | None = None
+    metadata: list[str] = []
+    max_bad_share: float = Field(default=0.01, ge=0, le=1)
+    document_timeout: float = Field(default=60.0, ge=0.1)
+    split: Literal["auto", "sections", "words100", "none"] = "auto"
+    words: int = Field(default=100, ge=1)
+    max_tokens: int = Field(default=256, ge=1)
+
+    @field_validator("metadata", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        names = [value] if isinstance(value, str) else value or []
+        if isinstance(names, list | tuple) and (taken := {*FILTER_FIELDS}.intersection(names)):
+            raise ValueError(f"filters reserve the name {min(taken)!r}; rename the field in the corpus")
+        return names
+
+    @classmethod
+    def of_index(cls, source: Mapping[str, Any], **otherwise: Any) -> Self:
+        """The options that an index states, and `otherwise`; earlier programs had others too, in groups.
+
+        Raises:
+            ConfigError: it was built with an option that exists no more and changes passages.
+        """
+        read, split = source.get("read", {}), source.get("split", {})
+        if split.get("wrap") is False or read.get("encoding", "utf-8") != "utf-8":
+            raise ConfigError(
+                "the index was built with --no-wrap or --encoding, which exist no more",
+                hint="build it again from files in UTF-8",
+            )
+        limits = {"document_timeout": read.get("limits", {}).get("timeout_s", 60.0)}
+        earlier = {**read, **limits, **split, "split": split.get("mode", "auto")}
+        values = {**otherwise, **source.get("options", earlier)}
+        return cls(**{name: values[name] for name in cls.model_fields if name in values})
+
+
+def split_mode(source: Mapping[str, Any]) -> str | None:
+    """How the documents of an index were cut; None if it does not state that."""
+    mode: str | None = source.get("options", {}).get("split") or source.get("split", {}).get("mode")
+    return mode
