@@ -8,12 +8,12 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1680, 1425),
+    "rag/*.py": (1660, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1450, 1300),
-    "rag/cli": (1610, 1300),
+    "rag/cli": (1580, 1300),
     "rag/core": (1440, 900),
-    "rag/data": (6880, 5000),
+    "rag/data": (6350, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2450, 1900),
     "rag/integrations": (350, 350),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (7810, 6600),
     "retrievers": (8510, 6600),
     "serve": (2870, 2600),
-    "tests": (29960, 24000),
+    "tests": (29510, 24000),
 }
 
 

@@ -25,12 +25,8 @@ from rag.core.types import Passage
 from rag.data.corpus import read_documents
 from rag.data.options import CorpusOptions
 from rag.data.records import Document, ReadReport
-<<<<<<< HEAD
-from rag.data.split import SplitOptions, split_documents
-from rag.updates import Corpus
-=======
 from rag.data.split import split_documents
->>>>>>> 7c334577 (One model says how a corpus is read and cut; records have fewer shapes)
+from rag.updates import Corpus
 
 SPLIT = CorpusOptions(words=6)
 WORDS = "river mountain vienna danube tulip graph vector index lake forest city bridge".split()  # noqa: SIM905
