@@ -44,7 +44,6 @@ def run_encode_benchmark(
         DataError: the corpus is empty.
         MissingDependencyError: sentence-transformers is not installed.
     """
-    from rag.config import load_config
     from rag.data.corpus import read_documents
     from rag.data.options import CorpusOptions
     from rag.data.split import split_documents
@@ -56,10 +55,8 @@ def run_encode_benchmark(
         raise ConfigError(f"contestants are {', '.join(chosen)}, expected some of {', '.join(_CONTESTANTS)}")
     for name in chosen:
         resolve_precision(name.partition(" ")[2], device)
-    documents = read_documents(corpus, format=format)
-    passages = list(
-        islice(split_documents(documents, load_config(CorpusOptions, overrides={"split": split})), n)
-    )
+    documents, options = read_documents(corpus, format=format), CorpusOptions.model_validate({"split": split})
+    passages = list(islice(split_documents(documents, options), n))
     settings = {
         "corpus": corpus, "passages": len(passages), "split": split,
         "encoder": encoder or "all-MiniLM-L6-v2", "batch_size": batch_size, "rounds": rounds,
@@ -81,11 +78,7 @@ def run_encode_benchmark(
 
 
 def _runs(
-    passages: Sequence[Passage],
-    encoder: str | None,
-    batch_size: int,
-    contestants: Sequence[str],
-    device: str,
+    passages: Sequence[Passage], encoder: str | None, batch_size: int, contestants: Sequence[str], device: str
 ) -> tuple[dict[str, Callable[[], Any]], int]:
     """The timed function of each contestant, warmed up on a few passages; and the token limit of all."""
     from rag.runtime.model_files import model_folder

@@ -79,8 +79,8 @@ def convert(data: bytes, name: str) -> Document:
 def _read(data: bytes, name: str, is_attached: bool = False) -> tuple[str, list[Piece], tuple[str, ...]]:
     kind = kind_of(data, name)
     if read := _FROM_BYTES.get(kind):
-        title, pieces, *notes = read(data)
-        return title, pieces, tuple(*notes)
+        title, pieces, *more = read(data)
+        return title, pieces, tuple(*more)
     if read_mail := _MAIL.get(kind):
         return *read_mail(data, _nothing if is_attached else _attached), ()
     source, notes = plain.decode(data)
