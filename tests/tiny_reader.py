@@ -15,26 +15,9 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.finish import export_int8
 
 WORDS = [
-    "the",
-    "tower",
-    "river",
-    "city",
-    "bridge",
-    "castle",
-    "harbour",
-    "forest",
-    "is",
-    "in",
-    "was",
-    "built",
-    "near",
-    "has",
-    "meters",
-    "year",
-    "of",
-    "how",
-    "many",
-]
+    "the", "tower", "river", "city", "bridge", "castle", "harbour", "forest", "is", "in", "was", "built",
+    "near", "has", "meters", "year", "of", "how", "many",
+]  # fmt: skip
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 

@@ -25,7 +25,7 @@ CEILINGS = {
     "rag/scale": (600, 450),
     "rag/training": (1690, 1400),
     "indexers": (4870, 4400),
-    "readers": (7810, 6600),
+    "readers": (7710, 6600),
     "retrievers": (8510, 6600),
     "serve": (2870, 2600),
     "tests": (29510, 24000),

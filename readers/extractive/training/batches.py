@@ -6,14 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rag.core.arrays import Float32, Int64
+from rag.core.arrays import Int64
 from rag.core.errors import ConfigError
 from rag.runtime.seeds import generator
 from readers.extractive.inference import row_tensors
 from readers.extractive.layout import Row
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
 from readers.extractive.training.data import SPAN, UNLABELLED, YES, ReaderExamples
-from readers.extractive.training.teacher import TeacherTargets
 
 _NOTHING = np.zeros(0, np.int32)
 _POOL_BATCHES = 64
@@ -36,9 +35,6 @@ class ReaderBatch:
         positive: (B, P) bool.
         wanted: (B, P, L) bool, tokens of an answer, or [CLS] of a passage whose answer is "yes" or "no".
         labelled: (B,) bool, False for questions that are learnt from the teacher alone.
-        taught: (B, 2, P, S) float32, a teacher's start and end logits, NaN where it says nothing; None
-            without a teacher.
-        taught_relevance: (B, P) float32, likewise.
         tokens: number of tokens in the batch, without padding.
     """
 
@@ -53,8 +49,6 @@ class ReaderBatch:
     positive: torch.Tensor
     wanted: torch.Tensor
     labelled: torch.Tensor
-    taught: torch.Tensor | None
-    taught_relevance: torch.Tensor | None
     tokens: int
 
 
@@ -67,10 +61,9 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row, the question's number and the passage's place in its list, and the answers' positions."""
+    """One row and the answers' positions in it."""
 
     row: Row
-    pair: tuple[int, int]
     spans: Spans
     is_positive: bool
 
@@ -82,18 +75,12 @@ class ReaderBatches:
     by row length and cut into batches of at most `tokens_per_batch` padded tokens, and the batches of a pool
     are shuffled.
 
-    Args:
-        targets: a teacher's logits; training is then on these questions and pairs alone.
-
     Raises:
         ConfigError: a stage leaves no room for text, or no step is left.
     """
 
-    def __init__(
-        self, examples: ReaderExamples, config: ReaderTrainConfig, targets: TeacherTargets | None = None
-    ) -> None:
-        self.examples, self.targets = examples, targets
-        self.config = config
+    def __init__(self, examples: ReaderExamples, config: ReaderTrainConfig) -> None:
+        self.examples, self.config = examples, config
         self._seed = config.seed
         self._sets = np.array([question.set for question in examples.questions])
         self._flat = np.concatenate([question.passages for question in examples.questions])
@@ -147,12 +134,10 @@ class ReaderBatches:
 
     def _mixture(self, stage: ReaderStage, draw: np.random.Generator) -> Int64:
         """Questions of the stage, in order: each set's own passes over its questions, shuffled together."""
-        sets = [(np.flatnonzero(self._sets == n), s.weight) for n, s in enumerate(self.config.train)]
-        if self.targets is not None:
-            sets = [(self.targets.questions, 1.0)]
         parts = []
-        for own, weight in sets:
-            wanted = round(stage.epochs * self.config.epochs * weight * len(own))
+        for number, training_set in enumerate(self.config.train):
+            own = np.flatnonzero(self._sets == number)
+            wanted = round(stage.epochs * self.config.epochs * training_set.weight * len(own))
             if wanted:
                 passes = -(-wanted // len(own))
                 parts.append(np.concatenate([draw.permutation(own) for _ in range(passes)])[:wanted])
@@ -177,16 +162,15 @@ class ReaderBatches:
         """(place in the question's list, or -1, and passage) of one group, positives first, and whether it
         has any; they may be left out."""
         question = self.examples.questions[number]
-        places: Sequence[int] = range(len(question.passages))
-        if self.targets is not None:
-            places = [place for place in places if (number, place) in self.targets.pairs]
-        positive = [place for place in places if place < len(question.spans)]
-        has_answer = bool(positive) and (stage.negatives == 0 or not draw.random() < stage.no_answer_fraction)
+        positive = range(len(question.spans))
+        has_answer = len(positive) > 0 and (
+            stage.negatives == 0 or not draw.random() < stage.no_answer_fraction
+        )
         chosen: list[int] = []
         if has_answer:
             first = self.config.spans == "first" and question.type == SPAN
-            chosen = positive[:1] if first else draw.permutation(positive)[: stage.positives].tolist()
-        negative = [place for place in places if place >= len(question.spans)]
+            chosen = [0] if first else draw.permutation(positive)[: stage.positives].tolist()
+        negative = range(len(question.spans), len(question.passages))
         chosen += draw.permutation(negative)[: 1 + stage.negatives - len(chosen)].tolist()
         group = [(int(place), question.passages[int(place)]) for place in chosen]
         while len(group) < 1 + stage.negatives:  # too few: add passages of other questions
@@ -220,7 +204,7 @@ class ReaderBatches:
             for first, last in spans
             if begin <= first and last < begin + len(window)
         }
-        return _Row(frame.row(window, first_token=begin), (number, place), list(inside), is_positive)
+        return _Row(frame.row(window, first_token=begin), list(inside), is_positive)
 
     def _assemble(self, rows: Sequence[_Row], answered: Sequence[bool], types: Int64) -> ReaderBatch:
         groups, per_group = len(answered), len(rows) // len(answered)
@@ -255,16 +239,6 @@ class ReaderBatches:
         for group, found in enumerate(targets):
             flat[group, : len(found)] = found
             acceptable[group, : len(found)] = True
-        taught: Float32 | None = None
-        relevance: Float32 | None = None
-        if self.targets is not None:
-            taught = np.full((groups, 2, per_group, size), np.nan, np.float32)
-            relevance = np.full((groups, per_group), np.nan, np.float32)
-            for at, row in enumerate(rows):
-                if (target := self.targets.pairs.get(row.pair)) is not None:
-                    group, place = divmod(at, per_group)
-                    target.fill(row.row, longest, taught[group, :, place])
-                    relevance[group, place] = target.heads[0]
         return ReaderBatch(
             input_ids=ids,
             attention_mask=mask,
@@ -277,7 +251,5 @@ class ReaderBatches:
             positive=torch.from_numpy(positive.reshape(groups, per_group)),
             wanted=torch.from_numpy(wanted.reshape(groups, per_group, longest)),
             labelled=torch.from_numpy(types != UNLABELLED),
-            taught=None if taught is None else torch.from_numpy(taught),
-            taught_relevance=None if relevance is None else torch.from_numpy(relevance),
             tokens=int(mask.sum()),
         )

@@ -136,10 +136,9 @@ class ReaderTrainConfig(TrainConfig):
         selection_weight: weight of the passage selection loss; with 0 the network has no passage logit.
         skim_weight: weight of the loss of the early head, if there is one (`skim_layer`).
         teacher: a reader whose distributions are learnt (`readers.extractive.training.teacher`): a folder of
-            `rag train reader`, a checkpoint, or "shipped".
+            `rag train reader`, or "shipped".
         teacher_weight: share of the teacher's part in the loss; that of the answers has the rest.
         temperature: logits of teacher and student are divided by it.
-        teacher_questions: number of questions that the teacher reads; only these are trained on.
         stages: parts of the run, one after the other.
         validation_questions: number of held-out questions that are scored during training.
         calibration_questions: number of questions per set on which ranking and calibration are fitted.
@@ -170,7 +169,6 @@ class ReaderTrainConfig(TrainConfig):
     teacher: str | None = None
     teacher_weight: float = Field(default=0.5, gt=0, le=1)
     temperature: float = Field(default=2.0, gt=0)
-    teacher_questions: int = Field(default=2000, ge=1)
     stages: tuple[ReaderStage, ...] = Field(default=_RECIPE, min_length=1)
     validation_questions: int = Field(default=600, ge=1)
     calibration_questions: int = Field(default=1000, ge=1)

@@ -180,14 +180,12 @@ class ReaderExamples:
 
     Attributes:
         titles, texts: N tokenised titles and texts.
-        passage_texts: N titles and texts.
         template: special tokens of the rows.
     """
 
     questions: Sequence[TrainingQuestion]
     titles: TokenizedTexts
     texts: TokenizedTexts
-    passage_texts: Sequence[tuple[str, str]]
     template: PairTemplate
 
     def __len__(self) -> int:
@@ -248,7 +246,7 @@ def load_examples(
             "no question has a passage that answers it",
             hint="give gold passages, or `retrieved` results that hold the answers",
         )
-    return ReaderExamples(questions, titles, texts, list(known), pair_template(tokenizer))
+    return ReaderExamples(questions, titles, texts, pair_template(tokenizer))
 
 
 def _roles(

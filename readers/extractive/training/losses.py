@@ -84,31 +84,29 @@ def span_loss(
     return -0.5 * value.mean()
 
 
-def teacher_loss(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    r"""T²·KL(softmax(teacher/T) ‖ softmax(student/T)), averaged over the rows that a teacher speaks about.
+def teacher_loss(
+    student: torch.Tensor, teacher: torch.Tensor, allowed: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    r"""T²·KL(softmax(teacher/T) ‖ softmax(student/T)) over the allowed places, averaged over the rows.
 
     Args:
-        student: (B, N) logits.
-        teacher: (B, N) logits; −inf for a probability of 0, NaN where the teacher says nothing: these places
-            are left out of both distributions.
+        student, teacher: (B, N) logits.
+        allowed: (B, N) bool; one place at least in each row.
         temperature: T; the factor T² keeps the size of the gradient.
 
     Source:
         Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network", section 2.
 
     Example:
-        >>> even = torch.zeros(1, 2)
-        >>> round(float(teacher_loss(even, torch.tensor([[0.0, float("-inf")]]), 1.0)), 4)
+        >>> even, sure = torch.zeros(1, 3), torch.tensor([[0.0, -99.0, 99.0]])
+        >>> round(float(teacher_loss(even, sure, torch.tensor([[True, True, False]]), 1.0)), 4)
         0.6931
     """
-    silent = teacher.isnan()
     floor = torch.finfo(student.dtype).min
-    log_q = (student / temperature).masked_fill(silent, floor).log_softmax(-1)
-    log_p = (teacher.to(student.dtype) / temperature).masked_fill(silent, float("-inf"))
-    speaks = log_p.isfinite().any(-1)
-    log_p = log_p[speaks].log_softmax(-1)
-    p = log_p.exp()
-    return temperature**2 * (p * (log_p.clamp_min(floor) - log_q[speaks])).sum() / speaks.sum().clamp_min(1)
+    log_q = (student / temperature).masked_fill(~allowed, floor).log_softmax(-1)
+    log_p = (teacher / temperature).masked_fill(~allowed, floor).log_softmax(-1)
+    divergence = (log_p.exp() * (log_p - log_q)).masked_fill(~allowed, 0.0)
+    return temperature**2 * divergence.sum(-1).mean()
 
 
 def marginal_loss(logits: torch.Tensor, allowed: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,5 @@
 """Train an extractive reader: the recipe, top to bottom."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from rag.data.selection import hold_out
 from rag.runtime.model_files import position_limit
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, Weights, train
+from readers.extractive.model import Logits
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.batches import ReaderBatch, ReaderBatches
@@ -26,8 +26,9 @@ from readers.extractive.training.finish import (
 )
 from readers.extractive.training.losses import marginal_loss, span_loss, teacher_loss
 from readers.extractive.training.start import start_model
-from readers.extractive.training.teacher import ask_teacher
+from readers.extractive.training.teacher import Teacher
 
+_COMPARED = 200  # questions that teacher and student must split alike
 _TABLE_SPANS = 24  # the best eight spans of a table are often variants of one cell
 
 
@@ -75,8 +76,13 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
     )
     shown = draw([e for _, kept in learnt for e in kept], RANGE_QUESTIONS, config, 7)
     del learnt
-    targets = ask_teacher(config, examples, run.device)
-    examples = replace(examples, passage_texts=())
+    teacher = None
+    if config.teacher is not None:
+        teacher = Teacher.load(
+            config.teacher, tokenizer, precision=config.precision, device=run.device,
+            passage_head=config.answer_types or config.selection_weight > 0,
+            examples=[question.text for question in examples.questions[:_COMPARED]],
+        )  # fmt: skip
     watched = draw([e for found in held_out.values() for e in found], config.validation_questions, config, 4)
     settings = ReaderSettings(
         max_tokens=min(384, position_limit(model.encoder.config.to_dict())),
@@ -96,30 +102,30 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         return finish(config, model, weights, tokenizer, held_out, settings, shown)
 
     return Method(
-        model, master, ReaderBatches(examples, config, targets),
-        lambda batch: reader_loss(model, batch, config, run.device), export, reader_card(config),
+        model, master, ReaderBatches(examples, config),
+        lambda batch: reader_loss(model, batch, config, run.device, teacher), export, reader_card(config),
         evaluate=evaluate if watched else None,
         facts={
             "sets": ", ".join(one.label for one in config.train),
             "training questions": len(examples),
             "held-out questions": sum(map(len, held_out.values())),
             "passages": len(examples.texts),
-            **({} if targets is None else {"passages that the teacher read": len(targets.pairs)}),
         },
     )  # fmt: skip
 
 
-def reader_loss(module: torch.nn.Module, batch: ReaderBatch, config: ReaderTrainConfig, device: str) -> Loss:
-    """Forward pass and the sum of the losses that `config.objective` asks for."""
-    tensors = {name: getattr(batch, name) for name in ReaderBatch.__slots__ if name != "tokens"}
-    moved = {name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None}
+def reader_loss(
+    module: torch.nn.Module,
+    batch: ReaderBatch,
+    config: ReaderTrainConfig,
+    device: str,
+    teacher: Teacher | None = None,
+) -> Loss:
+    """Forward pass and the sum of the losses of answers, passages, the early head, and a teacher."""
+    moved = {name: getattr(batch, name).to(device) for name in ReaderBatch.__slots__ if name != "tokens"}
     output = module(moved["input_ids"], moved["attention_mask"], moved["token_type_ids"])
     groups, per_group, _ = moved["allowed"].shape
-    start = output.start.unflatten(0, (groups, per_group))  # (B, P, L)
-    end = output.end.unflatten(0, (groups, per_group))
-    if config.answer_types:  # "yes" and "no" are positions behind the tokens
-        words = output.words.unflatten(0, (groups, per_group))  # (B, P, 2)
-        start, end = torch.cat([start, words], -1), torch.cat([end, words], -1)
+    start, end = _span_logits(output, groups, config.answer_types)  # (B, P, S) each
     normalisation, labelled = config.normalisation, moved["labelled"]
     value = start.new_zeros(())
     if labelled.any():
@@ -139,16 +145,27 @@ def reader_loss(module: torch.nn.Module, batch: ReaderBatch, config: ReaderTrain
         early = marginal_loss(skim.flatten(1), *(where.flatten(1) for where in inside))
         value = value + config.skim_weight * early
     figures: dict[str, torch.Tensor] = {}
-    if "taught" in moved:
+    if teacher is not None:
+        read = teacher.logits(moved["input_ids"], moved["attention_mask"])
         shape = (groups, -1) if normalisation == "shared" else (groups * per_group, -1)
-        taught = moved["taught"].masked_fill(~moved["allowed"][:, None], float("nan"))  # (B, 2, P, S)
+        places = moved["allowed"].reshape(shape)
+        sides = zip((start, end), _span_logits(read, groups, config.answer_types), strict=True)
         parts = [
-            teacher_loss(own.reshape(shape), taught[:, side].reshape(shape), config.temperature) / 2
-            for side, own in enumerate((start, end))
+            teacher_loss(own.reshape(shape), logits.reshape(shape), places, config.temperature) / 2
+            for own, logits in sides
         ]
-        if config.selection_weight:
-            selection = teacher_loss(relevance, moved["taught_relevance"], config.temperature)
+        if config.selection_weight and read.relevance is not None:
+            taught = read.relevance.unflatten(0, (groups, per_group))
+            selection = teacher_loss(relevance, taught, torch.ones_like(positive), config.temperature)
             parts.append(config.selection_weight * selection)
         figures = {"answer_loss": value, "teacher_loss": torch.stack(parts).sum()}
         value = value.lerp(figures["teacher_loss"], config.teacher_weight)
     return Loss(value, examples=groups, tokens=batch.tokens, parts=figures)
+
+
+def _span_logits(output: Logits, groups: int, answer_types: bool) -> list[torch.Tensor]:
+    """Start and end logits (B, P, S); "yes" and "no" are positions behind the tokens."""
+    sides = [output.start, output.end]
+    if answer_types and output.words is not None:
+        sides = [torch.cat([side, output.words], -1) for side in sides]
+    return [side.unflatten(0, (groups, -1)) for side in sides]

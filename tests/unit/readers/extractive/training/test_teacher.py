@@ -1,27 +1,34 @@
-"""A teacher's distributions: the loss by hand, tokens of another tokenizer, and a student without labels."""
+"""A teacher's distributions: the loss by hand, other ids and special tokens, and a student without labels."""
 
 import json
+import string
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.special import log_softmax, logsumexp
+from scipy.special import log_softmax
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
-from rag.core.errors import MismatchedArtifactError
-from readers.extractive.layout import Row
+from rag.core.errors import ConfigError
+from readers.extractive.files import load_span_model
+from readers.extractive.inference import row_tensors
+from readers.extractive.layout import RowLayout, pair_template, rows_of_pairs
+from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
-from readers.extractive.training import teacher
+from readers.extractive.settings import ReaderSettings
+from readers.extractive.tokens import tokenize_texts
 from readers.extractive.training.batches import ReaderBatches
 from readers.extractive.training.config import ReaderTrainConfig, TrainingSet
 from readers.extractive.training.data import load_examples, read_set
-from readers.extractive.training.finish import reading_scores
+from readers.extractive.training.finish import export_int8, reading_scores
 from readers.extractive.training.losses import teacher_loss
 from readers.extractive.training.recipe import reader_loss, train_reader
 from readers.extractive.training.start import start_model
-from readers.extractive.training.teacher import PairTarget, ask_teacher
-from tests.tiny_reader import tiny_encoder, tiny_squad
+from readers.extractive.training.teacher import Teacher
+from tests.tiny_reader import WORDS, tiny_encoder, tiny_roberta, tiny_squad, tiny_tokenizer
 
 STAGE = {"epochs": 16, "negatives": 1, "max_tokens": 128, "full_tokens": 128, "tokens_per_batch": 2048}
 
@@ -29,37 +36,84 @@ STAGE = {"epochs": 16, "negatives": 1, "max_tokens": 128, "full_tokens": 128, "t
 def test_the_loss_equals_its_equation() -> None:
     draw = np.random.default_rng(0)
     student, taught = draw.normal(size=(2, 3, 5))
-    taught[0, 1], taught[0, 2], taught[2] = -np.inf, np.nan, np.nan
+    allowed = draw.random((3, 5)) < 0.7
+    allowed[:, 0] = True
     expected = 0.0
-    for row, own in zip(taught[:2], student[:2], strict=True):
-        places = ~np.isnan(row)
+    for row, own, places in zip(taught, student, allowed, strict=True):
         p, q = (log_softmax(logits[places] / 3) for logits in (row, own))
-        expected += 9 * sum(np.exp(a) * (a - b) for a, b in zip(p, q, strict=True) if a > -np.inf) / 2
-    logits = torch.tensor(student, requires_grad=True)
-    found = teacher_loss(logits, torch.tensor(taught), 3.0)
-    assert float(found.detach()) == pytest.approx(expected)
-    assert torch.autograd.gradcheck(lambda x: teacher_loss(x, torch.tensor(taught), 3.0), logits)
+        expected += 9 * float(np.exp(p) @ (p - q)) / 3
+    logits, places = torch.tensor(student, requires_grad=True), torch.from_numpy(allowed)
+    loss = teacher_loss(logits, torch.tensor(taught), places, 3.0)
+    assert float(loss.detach()) == pytest.approx(expected)
+    assert torch.autograd.gradcheck(lambda x: teacher_loss(x, torch.tensor(taught), places, 3.0), logits)
 
 
-def test_mass_moves_to_the_tokens_that_hold_the_characters_and_none_is_lost() -> None:
-    #        playing | fair: the teacher reads play ##ing fa ##ir, the student playing f ##air
-    theirs, own = [(0, 4), (4, 7), (8, 10), (10, 12)], np.array([(0, 7), (8, 9), (9, 12)])
-    start, end = [9.0, 0.0, 1.0, 2.0, 3.0], [8.0, 4.0, 5.0, 6.0, 7.0]  # the first is [CLS]
-    record = {"offsets": np.array(theirs).ravel(), "start": start, "end": end, "heads": [0.5, 1.0, 2.0]}
-    target = teacher._on_tokens(record, own)
-    assert target.logits[0] == pytest.approx([9, np.logaddexp(0, 1), 2, 3])
-    assert target.logits[1] == pytest.approx([8, np.logaddexp(4, 5), -np.inf, np.logaddexp(6, 7)])
-    out = np.zeros((2, 8), np.float32)
-    target.fill(Row(0, np.zeros(6, np.int64), 3, 3, 5, 1), 6, out)  # a window of the last two tokens
-    assert out[0] == pytest.approx(
-        [np.logaddexp(9, target.logits[0, 1]), *[-np.inf] * 2, 2, 3, -np.inf, 1, 2]
+def mpnet_like(folder: Path) -> Path:
+    """A reader with the tiny tokenizer's word pieces, under other ids, two separators between, as MPNet."""
+    signs = [*string.ascii_lowercase, *string.digits, *".,?!'-()"]
+    special = [f"<{name}>" for name in ("s", "pad", "/s", "unk", "mask")]
+    entries = [*special, *WORDS, *(f"##{sign}" for sign in signs), *signs]
+    vocabulary = {entry: number for number, entry in enumerate(dict.fromkeys(entries))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
-    assert logsumexp(out[:, :6], 1) == pytest.approx(logsumexp(target.logits, 1))
+    names = {f"{kind}_token": f"<{kind}>" for kind in ("pad", "unk", "mask")}
+    whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, cls_token="<s>", sep_token="</s>", **names)
+    torch.manual_seed(3)
+    config = RobertaConfig(
+        vocab_size=len(whole), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=64, max_position_embeddings=162, type_vocab_size=1, initializer_range=0.3,
+    )  # fmt: skip
+    encoder = RobertaModel(config, add_pooling_layer=False).eval()
+    model = SpanModel(encoder, torch.nn.Linear(32, 2), passage_head=torch.nn.Linear(32, 3))
+    export_int8(folder, model, model.state_dict(), whole, name="teacher", settings=ReaderSettings())
+    return folder
+
+
+def test_a_teacher_with_other_ids_and_special_tokens_reads_the_same_words(tmp_path: Path) -> None:
+    own = tiny_tokenizer()
+    folder = mpnet_like(tmp_path / "teacher")
+    questions, texts = (
+        ["how many meters?", "is the tower in the city?"],
+        ["built in 1887.", "the river is near"],
+    )
+    rows = {}
+    loaded = load_span_model(str(folder))
+    assert loaded is not None
+    model, other = loaded
+    for name, tokenizer in (("own", own), ("other", other)):
+        layout = RowLayout(pair_template(tokenizer), ReaderSettings(max_tokens=96, titled=True))
+        asked, titles, read = (tokenize_texts(tokenizer, part) for part in (questions, ["a", "b"], texts))
+        rows[name] = rows_of_pairs(layout, [(0, 0), (1, 1)], asked, titles, read)
+    ids, mask, _, inside = row_tensors(pair_template(own), rows["own"])
+    teacher = Teacher.load(str(folder), own, precision="fp32", device="cpu", examples=questions + texts)
+    read = teacher.logits(ids, mask)
+    ids, mask, types, places = row_tensors(pair_template(other), rows["other"])
+    with torch.no_grad():
+        expected = model(ids, mask, types)
+    for side, reference in ((read.start, expected.start), (read.end, expected.end)):
+        torch.testing.assert_close(side[inside], reference[places])
+        torch.testing.assert_close(side[:, 0], reference[:, 0])
+    torch.testing.assert_close(read.relevance, expected.relevance)
+
+
+def test_a_teacher_that_splits_texts_otherwise_is_refused(tmp_path: Path) -> None:
+    encoder = SpanModel.from_encoder(tiny_roberta(tmp_path / "roberta"))
+    _, tokenizer = start_model(str(tmp_path / "roberta"), longest=64, seed=0)
+    folder = tmp_path / "teacher"
+    export_int8(folder, encoder, encoder.state_dict(), tokenizer, name="t", settings=ReaderSettings())
+    with pytest.raises(ConfigError, match="does not know the token"):
+        Teacher.load(str(folder), tiny_tokenizer(), precision="fp32", device="cpu")
+    with pytest.raises(ConfigError, match="which is no reader"):
+        Teacher.load(str(tmp_path / "roberta"), tiny_tokenizer(), precision="fp32", device="cpu")
 
 
 @pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A folder with a trained teacher, and the settings of students without labels."""
+def taught(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The settings of students without labels, of a teacher that was trained."""
     folder = tmp_path_factory.mktemp("taught")
     results = folder / "results.json"
     questions = tiny_squad(folder / "train.json", 24, 0, results)
@@ -71,18 +125,13 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     }  # fmt: skip
     trained = train_reader(ReaderTrainConfig(**values))
     unlabelled = [{"questions": results, "labelled": False, "name": "without answers"}]
-    return folder, {**values, "train": unlabelled, "teacher": str(trained), "teacher_weight": 1.0}
+    return {**values, "train": unlabelled, "teacher": str(trained), "teacher_weight": 1.0}
 
 
-def test_a_student_learns_from_questions_without_labels(
-    taught: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    values = {
-        **taught[1],
-        "out": tmp_path / "out",
-        "encoder": str(tiny_encoder(tmp_path / "encoder", seed=5)),
-    }
-    student = ExtractiveReader.load(train_reader(ReaderTrainConfig(**values)))
+def test_a_student_learns_from_questions_without_labels(taught: dict[str, Any], tmp_path: Path) -> None:
+    encoder = str(tiny_encoder(tmp_path / "encoder", seed=5))
+    config = ReaderTrainConfig(**{**taught, "out": tmp_path / "out", "encoder": encoder})
+    student = ExtractiveReader.load(train_reader(config))
     examples = read_set(TrainingSet(questions=tiny_squad(tmp_path / "unseen.json", 12, 1)))
     assert reading_scores(student, examples)["em"] >= 80.0
     losses = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
@@ -90,41 +139,10 @@ def test_a_student_learns_from_questions_without_labels(
     assert losses[0]["answer_loss"] == 0.0
 
 
-def test_the_teacher_itself_has_nothing_to_learn_and_a_killed_run_goes_on(
-    taught: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, values = taught
-    monkeypatch.setattr(teacher, "_SHARD", 16)
-    config = ReaderTrainConfig(**{**values, "out": tmp_path / "whole", "encoder": values["teacher"]})
+def test_the_teacher_itself_has_nothing_to_learn(taught: dict[str, Any], tmp_path: Path) -> None:
+    config = ReaderTrainConfig(**{**taught, "out": tmp_path / "whole", "encoder": taught["teacher"]})
     model, tokenizer = start_model(config.encoder, longest=128, seed=1, passage_head=True)
+    teacher = Teacher.load(taught["teacher"], tokenizer, precision="fp32", device="cpu")
     examples = load_examples([(one, read_set(one)) for one in config.train], tokenizer)
-    targets = ask_teacher(config, examples, "cpu")
-    assert targets is not None
-    assert len(targets.pairs) == 2 * len(examples) == 192  # without labels no passage is positive
-    batches = ReaderBatches(examples, config, targets)
-    assert len(set(np.concatenate([plan.questions for plan in batches._plans]))) == len(examples)
-    loss = reader_loss(model, batches[0], config, "cpu")
+    loss = reader_loss(model, ReaderBatches(examples, config)[0], config, "cpu", teacher)
     assert float(loss.value.detach()) == pytest.approx(0.0, abs=1e-5)
-    assert isinstance(targets.pairs[0, 0], PairTarget)
-
-    compute, calls = teacher._compute, []
-
-    def killed(*args: Any) -> list[dict[str, Any]]:
-        calls.append(1)
-        if len(calls) == 5:
-            raise KeyboardInterrupt
-        return compute(*args)
-
-    monkeypatch.setattr(teacher, "_compute", killed)
-    again = config.model_copy(update={"out": tmp_path / "again"})
-    with pytest.raises(KeyboardInterrupt):
-        ask_teacher(again, examples, "cpu")
-    ask_teacher(again, examples, "cpu")
-    assert len(calls) == 1 + 192 // 16
-    for file in sorted((tmp_path / "whole" / "teacher").iterdir()):
-        assert (tmp_path / "again" / "teacher" / file.name).read_bytes() == file.read_bytes()
-    ask_teacher(again, examples, "cpu")
-    assert len(calls) == 1 + 192 // 16
-    other = again.replaced(teacher=str(folder / "teacher" / "trained"))
-    with pytest.raises(MismatchedArtifactError, match="teacher whose checksums differ"):
-        ask_teacher(other, examples, "cpu")
