@@ -236,7 +236,7 @@ def retrieve(
     Args:
         index: directory written by `rag index`.
         questions: a file of questions, of any format.
-        out: *.json: DPR's results; *.run or *.trec: a TREC run; *.jsonl: paths.
+        out: *.json: DPR's results; *.run or *.trec: a TREC run.
         top_k: hits per question.
         format: format of the question file.
         batch_size: questions searched at once.

@@ -16,7 +16,7 @@ from rag.core.errors import ArtifactError, ConfigError, DataError, did_you_mean
 from rag.core.files import fingerprint
 from rag.core.manifest import read_manifest
 from rag.data.files.named import is_named
-from rag.eval.guard import check_selection_split
+from rag.eval.source import check_selection_split
 from rag.runtime.model_files import TOWER_SEPARATOR
 
 RECIPES = {

@@ -5,7 +5,6 @@ Arguments that several benchmarks share, unless documented otherwise:
     precision: auto, fp32 or bf16.
     index: Directory written by `rag index`.
     retriever: auto, dense, bm25 or hybrid.
-    work_dir: Folder for temporary indexes.
     sample: Questions, drawn at random.
     reader: Folder or hub name of a reader; default: the shipped one.
     split: words100 or none.

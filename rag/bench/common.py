@@ -127,9 +127,7 @@ def question_texts(path: str | Path, *, limit: int | None = None, format: str = 
 
 
 @contextmanager
-def working_folder(name: str, inside: str | Path | None = None) -> Iterator[Path]:
-    """A new folder, removed afterwards, in `inside` (made if absent) or in the system's temporary folder."""
-    if inside is not None:
-        Path(inside).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"rag-{name}-", dir=inside) as holder:
+def working_folder(name: str) -> Iterator[Path]:
+    """A new folder in the system's temporary folder (`TMPDIR`), removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix=f"rag-{name}-") as holder:
         yield Path(holder)

@@ -7,7 +7,6 @@ from typing import Any
 
 from rag.bench.common import Timings, time_interleaved
 from rag.bench.report import Report, Table
-from rag.core.errors import ConfigError
 from rag.core.optional import require
 from rag.core.types import Passage
 
@@ -21,7 +20,6 @@ def run_encode_benchmark(
     encoder: str | None = None,
     batch_size: int = 32,
     rounds: int = 3,
-    contestants: Sequence[str] = (),
     device: str = "auto",
     format: str = "auto",
 ) -> Report:
@@ -35,26 +33,20 @@ def run_encode_benchmark(
         encoder: sentence-transformers folder or hub name; default: the embedded one.
         batch_size: Maximum texts per batch, for all contestants.
         rounds: Interleaved rounds; ratios are of medians.
-        contestants: Some of: ours bf16, ours fp32, peer bf16, peer fp32; default: all that run here.
         device: auto, cpu or cuda, for all.
         format: Format of the corpus; auto looks at the file.
 
     Raises:
-        ConfigError: unknown contestant, or bf16 where the processor has none.
         DataError: the corpus is empty.
         MissingDependencyError: sentence-transformers is not installed.
     """
     from rag.data.corpus import read_documents
     from rag.data.options import CorpusOptions
     from rag.data.split import split_documents
-    from rag.runtime.hardware import has_bf16, resolve_device, resolve_precision
+    from rag.runtime.hardware import has_bf16, resolve_device
 
     device = resolve_device(device)
-    chosen = contestants or [name for name in _CONTESTANTS if has_bf16(device) or not name.endswith("bf16")]
-    if set(chosen) - set(_CONTESTANTS):
-        raise ConfigError(f"contestants are {', '.join(chosen)}, expected some of {', '.join(_CONTESTANTS)}")
-    for name in chosen:
-        resolve_precision(name.partition(" ")[2], device)
+    chosen = [name for name in _CONTESTANTS if has_bf16(device) or not name.endswith("bf16")]
     documents, options = read_documents(corpus, format=format), CorpusOptions.model_validate({"split": split})
     passages = list(islice(split_documents(documents, options), n))
     settings = {

@@ -103,7 +103,6 @@ def run_search_benchmark(
     index_encoder: str | None = None,
     precision: str = "auto",
     format: str = "auto",
-    work_dir: Path | None = None,
 ) -> Report:
     """Index types against exact search and against FAISS alone: recall, build time, size, search time.
 
@@ -124,7 +123,7 @@ def run_search_benchmark(
     """
     shards, vectors = open_vectors(index, questions, sample, index_encoder, precision, format)
     report = Report("search", {"index": index, "questions": questions or "noisy passages"})
-    return compare_searches(report, shards, vectors, index_types, batch_sizes, rounds, work_dir)
+    return compare_searches(report, shards, vectors, index_types, batch_sizes, rounds)
 
 
 def compare_searches(
@@ -134,7 +133,6 @@ def compare_searches(
     index_types: Sequence[str],
     batch_sizes: Sequence[int],
     rounds: int,
-    work_dir: Path | None,
 ) -> Report:
     """Measure every type and return the report."""
     from indexers.exact import FlatIndex, exact_search
@@ -155,7 +153,7 @@ def compare_searches(
         bare, figures["flat"] = bare_flat(embeddings), {}
         is_stored = embeddings.dtype == "float32"
         searchers = {"flat": FlatIndex(embeddings), f"flat{_BESIDE}": bare} if is_stored else {"flat": bare}
-    with working_folder("search", work_dir) as holder:
+    with working_folder("search") as holder:
         for name in index_types:
             place = holder / name
             started = time.perf_counter()

@@ -1,11 +1,11 @@
-"""Asking over HTTP: latency alone and with many clients, throughput, where the time goes, batching."""
+"""Asking over HTTP: latency alone and with many clients, throughput, batching."""
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from rag.bench.common import question_texts, ratio, time_interleaved
-from rag.bench.load import LoadResult, latency_interval, run_load, stage_shares
+from rag.bench.load import LoadResult, latency_interval, run_load
 from rag.bench.report import Report, Table
 from rag.bench.server_process import ServerProcess, server_arguments
 from rag.core.errors import ConfigError
@@ -78,7 +78,7 @@ def run_serve_benchmark(
 
 
 def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients: Sequence[int]) -> None:
-    rows, shares, figures = [], {}, {}
+    rows, figures = [], {}
     for (name, count), results in sorted(runs.items(), key=lambda item: (item[0][1], item[0][0])):
         joined = LoadResult()
         for result in results:
@@ -87,7 +87,6 @@ def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients
         label = f"{count} client{'s' if count > 1 else ''}, {name}"
         latencies = [f"{figure.times(1000):.0f}" for figure in (p50, p95)]
         rows.append((label, *latencies, f"{joined.requests_per_s:.2f}", str(len(joined.latencies_s))))
-        shares[label] = stage_shares(joined)
         figures[label] = {
             "clients": count,
             "server": name,
@@ -95,16 +94,9 @@ def _fill(report: Report, runs: dict[tuple[str, int], list[LoadResult]], clients
             "p95_s": p95,
             "requests": len(joined.latencies_s),
             "requests_per_s": joined.requests_per_s,
-            "stage_shares": shares[label],
         }
-    columns = ("", "p50 ms", "p95 ms", "requests/s", "requests")
     title = "latency and throughput [95 % bootstrap interval over requests]"
-    report.tables.append(Table(title, columns, rows))
-    stages = list(dict.fromkeys(stage for share in shares.values() for stage in share))
-    stage_rows = [
-        (label, *(f"{100 * share.get(s, 0.0):.1f}" for s in stages)) for label, share in shares.items()
-    ]
-    report.tables.append(Table("share of a request's time by stage, per cent", ("", *stages), stage_rows))
+    report.tables.append(Table(title, ("", "p50 ms", "p95 ms", "requests/s", "requests"), rows))
     most = max(clients)
     gain = ratio([r.wall_s for r in runs["one by one", most]], [r.wall_s for r in runs["batching", most]])
     report.figures |= {"loads": figures, "batching_gain": gain}

@@ -48,7 +48,7 @@ def retrieve(
     """Search for many questions; writes DPR's results JSON, a TREC run, or MDR's paths, by extension.
 
     Args:
-        out: *.json: DPR results; *.run or *.trec: a TREC run; *.jsonl: paths.
+        out: *.json: DPR results; *.run or *.trec: a TREC run.
         top_k: Hits per question.
         batch_size: Questions searched at once.
         regex: Answers are regular expressions (CuratedTREC).

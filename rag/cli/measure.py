@@ -12,10 +12,7 @@ from annotated_types import Ge
 from rag.cli.options import OPENING, QuestionFormat, options_of, some
 from rag.eval.settings import EvaluationSettings
 
-_OPTIONS = {
-    **some(options_of(EvaluationSettings, panel="Figures"), without=("read", "shard_size", "resamples")),
-    **some(OPENING, without=("fusion",)),
-}
+_OPTIONS = {**some(options_of(EvaluationSettings, panel="Figures"), without=("read", "resamples")), **OPENING}
 
 
 def evaluate(
@@ -26,7 +23,6 @@ def evaluate(
     format: QuestionFormat = "auto",
     split: Literal["train", "dev", "test"] | None = None,
     run: str | None = None,
-    fusion: list[str] | None = None,
     read: Annotated[int, Ge(0)] = 20,
     out: Path,
     **options: Annotated[Any, _OPTIONS],
@@ -38,7 +34,6 @@ def evaluate(
         dataset: irds:NAME, such as irds:beir/scifact/test: its corpus is indexed where that is missing (in
             --index, or beside --out), and its questions are searched for.
         run: Score these search results instead: a TREC run, or DPR's JSON.
-        fusion: Of hybrid retrieval: "std:1,0.6", "rrf60:1,1", …; several are compared.
         read: Passages the reader sees; 0 evaluates retrieval only.
         out: Result folder; an unfinished one is continued.
     """
@@ -52,13 +47,7 @@ def evaluate(
         questions, read = dataset, 0
     options |= {"read": max(read, 1), "reads": read > 0, "format": format, "split": split, "run": run}
     options["command"] = shlex.join(["rag", *sys.argv[1:]])
-    if fusion and len(fusion) > 1:
-        evaluations, compared = api.evaluate_fusions(index, questions, out, fusion, **options)
-        for evaluation in evaluations:
-            typer.echo(f"{evaluation.name}\n{evaluation}\n")
-        typer.echo(_comparison_table(compared))
-    else:
-        typer.echo(str(api.evaluate(index, questions, out, fusion=fusion[0] if fusion else None, **options)))
+    typer.echo(str(api.evaluate(index, questions, out, **options)))
     typer.echo(f"figures, records, predictions and {api.REPORT_NAME} → {out}")
 
 
@@ -92,18 +81,13 @@ def compare(
 
 def _comparison_table(compared: Sequence[Any]) -> str:
     from rag.core.views import text_table
-    from rag.eval.labels import NATS
 
     columns = ["figure", "A", "B", "A", "B", "B-A", "p", "p Holm", "won/tied/lost"]
     rows = []
     for row in compared:
-        test, unit = row.result, 1 if row.figure in NATS else 100
-        values = f"{unit * row.value_a:.2f}", f"{unit * row.value_b:.2f}"
-        difference = f"{unit * (row.value_b - row.value_a):+.2f}"
-        counts = f"{test.wins}/{test.ties}/{test.losses}"
-        rows.append(
-            [row.figure, row.a, row.b, *values, difference, *map(_p, (test.p_value, row.p_holm)), counts]
-        )
+        test, a, b = row.result, 100 * row.value_a, 100 * row.value_b
+        values = f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}", _p(test.p_value), _p(row.p_holm)
+        rows.append([row.figure, row.a, row.b, *values, f"{test.wins}/{test.ties}/{test.losses}"])
     return "\n".join(text_table(columns, rows))
 
 

@@ -154,19 +154,16 @@ def tune(
         what: What is fitted.
         out: Folder for the reader with its new confidence.
     """
-    from rag.core.views import text_table
-    from rag.eval.api import fit_confidence
+    from rag.eval.confidence_tuning import fit_confidence
 
     drawn = load_config(EvaluationSettings, overrides={n: settings.pop(n) for n in _DRAWN} | {"read": read})
     tuning = fit_confidence(index, questions, out, format=format, settings=drawn, **settings)
     typer.echo(
         f"{tuning.n:,} questions, {tuning.unanswerable:,} of them without an answer in what was retrieved"
     )
-    figures = {"before": tuning.before, "after, cross-validated": tuning.after}
-    rows = [(name, f"{it.ece:.3f}", f"{it.hidden:.1%}", f"{it.refused:.1%}") for name, it in figures.items()]
-    typer.echo("\n".join(text_table(("", "ECE", "right, hidden", "no answer, refused"), rows)))
+    typer.echo(f"ECE before {tuning.ece_before:.3f}, after (cross-validated) {tuning.ece_after:.3f}")
     if not tuning.unanswerable:
         typer.echo('"no answer" stays as it was: give questions too that the documents do not answer')
-    if tuning.after.ece > tuning.before.ece:
+    if tuning.ece_after > tuning.ece_before:
         typer.echo("the fit makes the confidence no better: keep the reader as it is, or give more questions")
     typer.echo(f"reader → {out}\nuse it: --reader {out}")

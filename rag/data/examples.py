@@ -14,7 +14,7 @@ from rag.core.types import Answered, Passage, Query, Question
 from rag.core.unicode import is_unicode
 from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
 from rag.data.files.question_sets import parse_record, squad_paragraphs, table_columns
-from rag.data.files.record import finite, open_text, write_json_lines, write_json_list
+from rag.data.files.record import finite, open_text, write_json_list
 from rag.data.files.rows import format_of, head_of, open_binary, read_rows
 from rag.data.records import Problem, ReadReport
 
@@ -297,29 +297,6 @@ def write_results(path: str | Path, examples: Iterable[Example]) -> int:
     """Write DPR's retrieval results, a JSON list with one question per line; returns their number."""
     lists = ((it, [_candidate_json(candidate, "id") for candidate in it.candidates]) for it in examples)
     return write_json_list(Path(path), (_with_lists(it, {"ctxs": hits}) for it, hits in lists))
-
-
-def write_paths(
-    path: str | Path, results: Iterable[tuple[Question, Sequence[tuple[float, Sequence[Passage]]]]]
-) -> None:
-    """Write MDR's results, one question per line, atomically.
-
-    Each is `{"_id", "question", "candidate_chains": [[{"id", "title", "text"}, …], …], "scores": […]}`, best
-    path first; MDR's own files have neither ids nor scores.
-
-    Raises:
-        ResourceError: the disk is full or not writable.
-    """
-    records = (
-        {
-            "_id": question.id,
-            "question": question.text,
-            "candidate_chains": [[passage.to_json() for passage in passages] for _, passages in paths],
-            "scores": [score for score, _ in paths],
-        }
-        for question, paths in results
-    )
-    write_json_lines(Path(path), records)
 
 
 def write_run(path: Path, examples: Iterable[Example]) -> None:

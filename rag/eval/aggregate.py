@@ -1,11 +1,11 @@
-"""From per-question records to figures with intervals, curves, groups and stages.
+"""From per-question records to figures with intervals, curves and stages.
 
 Only numbers are kept in memory, never texts, so 100,000 questions need some tens of megabytes.
 """
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,11 +17,6 @@ from rag.eval.settings import EvaluationSettings
 from rag.metrics.calibration import measure_calibration
 from rag.metrics.significance import bootstrap
 
-_BREAKDOWN_FIGURES = (
-    *("em", "f1", "sp_f1", "joint_f1", "r_precision", "passage_em@2", "passage_em@20"),
-    *("path_em@1", "path_em@10", "top1", "top5", "top20", "answered"),
-)
-_MAX_GROUPS = 30
 _LATENCY_PERCENTILES = (50, 90, 95, 99)
 
 
@@ -52,11 +47,6 @@ class FigureTable:
         values[: len(column)] = column
         return values
 
-    def matrix(self, names: Iterable[str]) -> Float64:
-        """Several figures, (n, m)."""
-        columns = [self.column(name) for name in names]
-        return np.stack(columns, axis=1) if columns else np.zeros((len(self.ids), 0))
-
 
 def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings) -> dict[str, Any]:
     """All figures of an evaluation, ready for `metrics.json`.
@@ -65,8 +55,8 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         records: from `rag.eval.scoring.score_outcomes`, one per question.
 
     Returns:
-        "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "stages",
-        "breakdowns", "latency_ms", "reading".
+        "n", "figures" {name: interval}, "curve" (accuracy over k), "calibration", "stages", "latency_ms",
+        "reading".
 
     Raises:
         DataError: there are no records, or one lacks a field.
@@ -74,7 +64,6 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     table = FigureTable()
     confidence, ranks = array("d"), array("d")
     stages: Counter[str] = Counter()
-    groups: dict[str, dict[str, list[int]]] = {}  # breakdown → group → rows of its questions
     latency: dict[str, array[float]] = {}
     reading: Counter[str] = Counter()
     deepest = 0
@@ -87,8 +76,6 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
             ranks.append((record["first_rank"] or float("inf")) if findable else float("nan"))
             if record["stage"] is not None:
                 stages[record["stage"]] += 1
-            for name, group in record["groups"].items():
-                groups.setdefault(name, {}).setdefault(group, []).append(row)
             for stage, milliseconds in record["timings_ms"].items():
                 latency.setdefault(stage, array("d")).append(milliseconds)
             reading.update(record.get("reading", {}))
@@ -97,39 +84,20 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     n = len(table.ids)
     if n == 0:
         raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
-    intervals = bootstrap(table.matrix(table.names), resamples=settings.resamples, seed=settings.seed)
-    shown = [name for name in _BREAKDOWN_FIGURES if name in table.names]
+    intervals = {
+        name: bootstrap(table.column(name), resamples=settings.resamples, seed=settings.seed)[0]
+        for name in table.names
+    }
     calibration = measure_calibration(np.array(confidence), table.column("em"))
     return {
         "n": n,
-        "figures": {name: interval.to_json() for name, interval in zip(table.names, intervals, strict=True)},
+        "figures": {name: interval.to_json() for name, interval in intervals.items()},
         "curve": _accuracy_curve(np.array(ranks), deepest),
         "calibration": asdict(calibration) if calibration else None,
         "stages": dict(stages.most_common()),
-        "breakdowns": {
-            name: _group_rows(members, table.matrix(shown), shown, settings)[:_MAX_GROUPS]
-            for name, members in sorted(groups.items())
-            if shown
-        },
         "latency_ms": {stage: _percentiles(np.array(values)) for stage, values in latency.items()},
         "reading": {name: round(total / n, 2) for name, total in reading.items()},
     }
-
-
-def _group_rows(
-    groups: Mapping[str, Sequence[int]], values: Float64, names: Sequence[str], settings: EvaluationSettings
-) -> list[dict[str, Any]]:
-    """Rows `{"group", "n", "figures": {name: interval}}`, the largest group first.
-
-    Args:
-        groups: rows of each group's questions in `values`, (n, m).
-    """
-    table = []
-    for group, rows in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
-        intervals = bootstrap(values[rows], resamples=settings.resamples, seed=settings.seed)
-        figures = {name: interval.to_json() for name, interval in zip(names, intervals, strict=True)}
-        table.append({"group": group, "n": len(rows), "figures": figures})
-    return table
 
 
 def _accuracy_curve(ranks: Float64, deepest: int) -> list[dict[str, Any]]:

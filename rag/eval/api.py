@@ -1,6 +1,5 @@
-"""Evaluate, compare, or fit a confidence with one function call each: the Python side of the commands."""
+"""Evaluate and compare with one function call each: the Python side of the commands."""
 
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,33 +13,21 @@ from indexers.passages import PassageStore
 from rag.config import load_config
 from rag.core.arguments import checked
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.files import check_target
+from rag.core.files import atomic_write_text, check_target
 from rag.core.log import get_logger
 from rag.core.types import Question
-from rag.data.questions import draw_sample, questions_from, read_questions
+from rag.data.questions import questions_from, read_questions
 from rag.eval import runner
 from rag.eval.compare import Comparison, compare_evaluations
-from rag.eval.confidence_tuning import ConfidenceTuning, tune_confidence
-from rag.eval.facts import FactFinder
 from rag.eval.gold import GoldResolver
-from rag.eval.guard import check_selection_split
 from rag.eval.labels import main_figures
-from rag.eval.report import write_report
+from rag.eval.report import render_report
 from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
-from rag.eval.systems import (
-    System,
-    gold_reader,
-    over_gold,
-    read_results,
-    system_of,
-    system_of_results,
-)
+from rag.eval.systems import System, gold_reader, open_results, over_gold, system_of
 from rag.open_settings import OpenSettings
 from rag.pipeline import Pipeline
-from readers.extractive.files import check_calibrated, save_calibrated
-from readers.extractive.reader import ExtractiveReader
 from readers.open import open_reader
 
 REPORT_NAME = "report.html"
@@ -109,41 +96,24 @@ def evaluate(
         opened = Index.open(index) if isinstance(index, str | Path) else index
         opened = opened.index if isinstance(opened, Pipeline) else opened
         passages = None if opened is None else opened.passages
-        system, depth, has_texts = _open_results(run, passages)
+        system, depth = open_results(Path(run), passages and passages.find)
         settings = settings.replaced(ks=tuple(k for k in settings.ks if k <= depth) or (depth,))
-        if not has_texts:  # ids alone can be judged
+        if passages is None and ".json" not in Path(run).suffixes:  # ids alone can be judged
             stream = (replace(question, answers=()) for question in stream)
     else:
         system, passages = _open_system(index, opening, settings, reads=reads)
-    finder = FactFinder(read=settings.read) if settings.profile == "hotpot" and system.read else None
     resolver = None if passages is None else GoldResolver(passages)
     unread: Counter[str] = Counter()
-    stream = _checked_questions(stream, settings, unread)
+    stream = _checked_questions(stream, unread)
     holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-") if out is None else None
     place = Path(holder.name if holder is not None else str(out))
-    runner.evaluate(
-        system,
-        stream if resolver is None else map(resolver, stream),
-        place,
-        settings,
-        source=source,
-        identity=system.identity,
-        command=command,
-        facts=finder,
-    )
+    asked = stream if resolver is None else map(resolver, stream)
+    runner.evaluate(system, asked, place, settings, source=source, command=command)
     evaluation = load_evaluation(place)
     notes = [] if resolver is None else resolver.notes()
-    notes += [] if finder is None else finder.notes()
     notes += _notes(evaluation, unread)
-    write_report([evaluation], place / REPORT_NAME)
+    atomic_write_text(place / REPORT_NAME, render_report([evaluation]))
     return replace(evaluation, notes=tuple(notes), holder=holder)
-
-
-def _open_results(run: str | Path, passages: PassageStore | None) -> tuple[System, int, bool]:
-    """Search results as a system, the most passages of a question, and whether their texts are there."""
-    rankings = read_results(run, None if passages is None else passages.find)
-    has_texts = passages is not None or ".json" in Path(run).suffixes
-    return system_of_results(Path(run), rankings), max(map(len, rankings.values())), has_texts
 
 
 def _open_system(
@@ -185,23 +155,6 @@ def _notes(evaluation: Evaluation, unread: Counter[str]) -> list[str]:
     return notes
 
 
-def evaluate_fusions(
-    index: str | Path | None, questions: Questions, out: str | Path, fusions: Sequence[str], **options: Any
-) -> tuple[list[Evaluation], list[Comparison]]:
-    """Evaluate fusions of hybrid retrieval, each in a folder of `out`, and compare them with the first.
-
-    Args:
-        fusions: settings as `Pipeline.open` takes them, such as "std:1,0.6".
-        options: further arguments of `evaluate`.
-    """
-    places = [Path(out) / re.sub(r"[^\w.,-]+", "-", fusion) for fusion in fusions]
-    evaluations = [
-        evaluate(index, questions, place, fusion=fusion, **options)
-        for place, fusion in zip(places, fusions, strict=True)
-    ]
-    return evaluations, compare(evaluations)
-
-
 @checked
 def compare(
     results: Sequence[str | Path | Evaluation],
@@ -235,59 +188,22 @@ def compare(
     )
     compared = compare_evaluations(evaluations, figures, all_pairs=all_pairs)
     if report is not None:
-        write_report(evaluations, report)
+        atomic_write_text(report, render_report(evaluations))
     return compared
 
 
-def fit_confidence(
-    index: str | Path,
-    questions: str,
-    out: str | Path,
-    *,
-    reader: str | None = None,
-    format: str = "auto",
-    settings: EvaluationSettings,
-    **opening: Any,
-) -> ConfidenceTuning:
-    """Fit the confidence of an extractive reader to a corpus and write the reader with it into `out`.
-
-    Raises:
-        ConfigError: the questions are a test set, `reader` is not extractive, or `out` is not for it.
-    """
-    check_selection_split(QuestionSource.of_file(questions).path)
-    pipeline = Pipeline.open(index, reader=reader, **opening)
-    if not isinstance(pipeline.reader, ExtractiveReader):
-        raise ConfigError(
-            f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader",
-            hint="leave --reader out, or give a folder of `rag train reader`",
-        )
-    check_calibrated(reader, Path(out))
-    drawn = _drawn(questions, format, settings)
-    tuning = tune_confidence(pipeline, drawn, pipeline.reader.calibration, settings)
-    save_calibrated(reader, Path(out), tuning.calibration)
-    return tuning
-
-
-def _drawn(questions: str, format: str, settings: EvaluationSettings) -> list[Question]:
-    """The first questions of a file, or a sample of these."""
-    first = list(islice(read_questions(questions, format=format), settings.limit))
-    return first if settings.sample is None else draw_sample(first, settings.sample, settings.seed)
-
-
-def _checked_questions(
-    questions: Iterable[Question], settings: EvaluationSettings, unread: Counter[str]
-) -> Iterator[Question]:
+def _checked_questions(questions: Iterable[Question], unread: Counter[str]) -> Iterator[Question]:
     """The questions, whose fields that nothing reads are counted; a warning before the first is asked if
     nothing can be judged in the first hundred.
     """
     stream = iter(questions)
     first = list(islice(stream, 100))
     if first and not any(each.answers or each.gold_passage_ids or each.gold for each in first):
-        fields = sorted({name for question in first for name in question.meta if name not in settings.by})
+        fields = sorted({name for question in first for name in question.meta})
         _log.warning(
             "the first %d questions have neither answers nor gold passages, and cannot be judged%s",
             len(first), f"; fields that are not read: {', '.join(fields)}" if fields else "",
         )  # fmt: skip
     for question in chain(first, stream):
-        unread.update(name for name in question.meta if name not in settings.by)
+        unread.update(list(question.meta))
         yield question

@@ -65,7 +65,6 @@ def compare_evaluations(
             f"expected two or more evaluations with distinct names, found {len(names)}: {', '.join(names)}"
         )
     chosen = _chosen(evaluations, figures)
-    _check_same(evaluations)
     tables = [_aligned(evaluation, evaluations[0]) for evaluation in evaluations]
     rows = [
         _compared(name, (a, b), ours[name], theirs[name], ids)
@@ -81,25 +80,19 @@ def _compared(figure: str, names: tuple[str, str], a: Any, b: Any, ids: Sequence
     """One comparison; its `p_holm` is not corrected yet."""
     both = ~np.isnan(a) & ~np.isnan(b)
     result = compare_paired(a, b)
-    return Comparison(
-        *(figure, *names, float(a[both].mean()), float(b[both].mean()), result, result.p_value),
-        gained=tuple(ids[row] for row in result.gained),
-        lost=tuple(ids[row] for row in result.lost),
-    )
+    gained, lost = (tuple(ids[row] for row in rows) for rows in (result.gained, result.lost))
+    means = float(a[both].mean()), float(b[both].mean())
+    return Comparison(figure, *names, *means, result, result.p_value, gained, lost)
 
 
 def _chosen(evaluations: Sequence[Evaluation], figures: Sequence[str] | None) -> list[str]:
+    """The figures to compare: all have them, and have retrieved what these look at."""
     depths = [_depth(evaluation) for evaluation in evaluations]
 
     def is_fair(name: str) -> bool:
-        """Whether all have retrieved what this figure looks at."""
-        if name in _UNCUT:
-            return len({*depths}) == 1
-        return cut_off(name) <= min(depths)
+        return len({*depths}) == 1 if name in _UNCUT else cut_off(name) <= min(depths)
 
-    common = set.intersection(
-        *({*evaluation.metrics["figures"]} - {"passage_em@100"} for evaluation in evaluations)
-    )
+    common = set.intersection(*({*each.metrics["figures"]} - {"passage_em@100"} for each in evaluations))
     shared = main_figures(dict.fromkeys(common), limit=len(common))
     chosen = list(figures) if figures else [name for name in shared if is_fair(name)]
     if unfair := [name for name in chosen if not is_fair(name)]:
@@ -108,8 +101,7 @@ def _chosen(evaluations: Sequence[Evaluation], figures: Sequence[str] | None) ->
             hint="evaluate all with the same --ks",
         )
     for evaluation in evaluations:
-        missing = [name for name in chosen if name not in evaluation.metrics["figures"]]
-        if missing:
+        if missing := [name for name in chosen if name not in evaluation.metrics["figures"]]:
             raise ConfigError(
                 f"{evaluation.name} has no figure {missing[0]!r}",
                 hint=f"it has {', '.join(evaluation.metrics['figures'])}",
@@ -125,21 +117,16 @@ def _depth(evaluation: Evaluation) -> int:
     return max(*settings.get("ks", EvaluationSettings().ks), settings.get("read", 0))
 
 
-def _check_same(evaluations: Sequence[Evaluation]) -> None:
-    first = evaluations[0]
-    for other in evaluations[1:]:
-        for key, label in (("profile", "answer profile"), ("n", "number of questions")):
-            if first.metrics[key] != other.metrics[key]:
-                raise MismatchedArtifactError(
-                    f"{first.name} and {other.name} differ in {label}: "
-                    f"{first.metrics[key]!r} and {other.metrics[key]!r}",
-                    hint="evaluate both on the same questions with the same profile",
-                )
-
-
 def _aligned(evaluation: Evaluation, first: Evaluation) -> tuple[dict[str, Any], list[str]]:
     """Figures of an evaluation in the order of the questions of the first."""
-    expected = {r["id"]: _fingerprint(r) for r in first.records()}
+    for key, label in (("profile", "answer profile"), ("n", "number of questions")):
+        if first.metrics[key] != evaluation.metrics[key]:
+            raise MismatchedArtifactError(
+                f"{first.name} and {evaluation.name} differ in {label}: "
+                f"{first.metrics[key]!r} and {evaluation.metrics[key]!r}",
+                hint="evaluate both on the same questions with the same profile",
+            )
+    expected = {record["id"]: _fingerprint(record) for record in first.records()}
     table = FigureTable()
     texts: dict[str, tuple[int, int]] = {}
     for record in evaluation.records():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,33 +14,21 @@ from rag.core.arrays import Bool, Float64
 from rag.core.errors import ConfigError, DataError
 from rag.core.progress import Progress
 from rag.core.types import AnswerSet, Question
+from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher, exact_match
 from rag.eval.settings import EvaluationSettings
+from rag.eval.source import check_selection_split
 from rag.eval.systems import AnswersQuestions
 from rag.metrics.calibration import measure_calibration
+from rag.pipeline import Pipeline
 from readers.calibration import fit_shift
+from readers.extractive.files import check_calibrated, save_calibrated
+from readers.extractive.reader import ExtractiveReader
 from readers.manifest import Calibration
 
 _FOLDS = 5
 _LEAST = 10
 _NEVER = (-20.0, 20.0)  # logits of confidences of 0 and 1
-Fit = tuple[tuple[float, float], tuple[float, float]]  # shift and slope of the logits of both confidences
-_AS_IT_IS: Fit = (0.0, 1.0), (0.0, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class ConfidenceFigures:
-    """How reliable the confidence is.
-
-    Attributes:
-        ece: expected calibration error of the first answer's confidence.
-        hidden: share of the right first answers over which "no answer" is presented.
-        refused: share of the questions without an answer for which "no answer" is presented.
-    """
-
-    ece: float
-    hidden: float
-    refused: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +38,15 @@ class ConfidenceTuning:
     Attributes:
         calibration: the reader's calibration, fitted to the corpus.
         n, unanswerable: number of questions, and of those without an answer in what was retrieved.
-        before: figures of the reader as it is.
-        after: figures of each fifth of the questions with the confidence fitted on the others.
+        ece_before: expected calibration error of the first answer's confidence as it is.
+        ece_after: the same of each fifth of the questions with the confidence fitted on the others.
     """
 
     calibration: Calibration
     n: int
     unanswerable: int
-    before: ConfidenceFigures
-    after: ConfidenceFigures
+    ece_before: float
+    ece_after: float
 
 
 def tune_confidence(
@@ -84,19 +75,51 @@ def tune_confidence(
             hint="about 50 give a useful fit, a fifth of them without an answer in the corpus",
         )
     logits, truth = _ask(system, questions, settings)
-    fold = np.arange(len(questions)) % _FOLDS
-    crossed = np.zeros(logits.shape)
+    (first, none), (right, empty) = logits.T, truth.T
+    fold, crossed = np.arange(len(questions)) % _FOLDS, np.zeros(len(questions))
     for held_out in range(_FOLDS):
-        learnt = _fit(logits[fold != held_out], truth[fold != held_out])
-        crossed[fold == held_out] = _confidences(logits[fold == held_out], learnt)
-    (a, b), (c, d) = _fit(logits, truth)
-    absent = None if old.absent is None else _shifted(old.absent, c, d)
-    fitted = {"right": _shifted(old.right, a, b), "absent": absent, "questions": len(questions)}
-    tuned = old.model_copy(update=fitted)
-    before = _confidences(logits, _AS_IT_IS)
+        shift, slope = fit_shift(first[fold != held_out], right[fold != held_out])
+        crossed[fold == held_out] = shift + slope * first[fold == held_out]
+    absent = old.absent
+    if absent is not None and empty.any():
+        absent = _shifted(absent, *fit_shift(none, empty))
+    fitted = {"right": _shifted(old.right, *fit_shift(first, right)), "absent": absent}
     return ConfidenceTuning(
-        tuned, len(questions), int(truth[:, 1].sum()), _figures(before, truth), _figures(crossed, truth)
+        old.model_copy(update={**fitted, "questions": len(questions)}),
+        *(len(questions), int(empty.sum())),
+        *(_calibration_error(values, right) for values in (first, crossed)),
     )
+
+
+def fit_confidence(
+    index: str | Path,
+    questions: str,
+    out: Path,
+    *,
+    reader: str | None = None,
+    format: str = "auto",
+    settings: EvaluationSettings,
+    **opening: Any,
+) -> ConfidenceTuning:
+    """Fit the confidence of an extractive reader to a corpus and write the reader with it into `out`.
+
+    Raises:
+        ConfigError: the questions are a test set, `reader` is not extractive, or `out` is not for it.
+    """
+    check_selection_split(questions)
+    pipeline = Pipeline.open(index, reader=reader, **opening)
+    if not isinstance(pipeline.reader, ExtractiveReader):
+        raise ConfigError(
+            f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader",
+            hint="leave --reader out, or give a folder of `rag train reader`",
+        )
+    check_calibrated(reader, out)
+    asked = list(islice(read_questions(questions, format=format), settings.limit))
+    if settings.sample is not None:
+        asked = draw_sample(asked, settings.sample, settings.seed)
+    tuning = tune_confidence(pipeline, asked, pipeline.reader.calibration, settings)
+    save_calibrated(reader, out, tuning.calibration)
+    return tuning
 
 
 def _ask(
@@ -108,20 +131,17 @@ def _ask(
         for begin in range(0, len(questions), settings.batch_size):
             part = questions[begin : begin + settings.batch_size]
             texts = [question.text for question in part]
-            found, paths = system.retrieve_paths(texts, settings.read)
-            read = system.read(texts, found, 1, paths)
-            for question, hits, answers in zip(part, found, read, strict=True):
+            ranked, paths = system.retrieve_paths(texts, settings.read)
+            read = system.read(texts, ranked, 1, paths)
+            for question, hits, answers in zip(part, ranked, read, strict=True):
                 matcher = AnswerMatcher(question.answers, question.answer_mode) if question.answers else None
                 holds = matcher is not None and any(matcher.matches(passage.text) for _, passage in hits)
+                text = answers.answers[0].text if answers.answers else ""
+                is_right = exact_match(text, question.answers, question.answer_profile)
                 logits.append(_logits(answers))
-                truth.append((holds and _is_right(answers, question), not holds))
+                truth.append((holds and is_right, not holds))
             progress.update(len(part))
     return np.array(logits, dtype=float), np.array(truth, dtype=bool)
-
-
-def _is_right(answers: AnswerSet, question: Question) -> bool:
-    shown = answers.answers[0].text if answers.answers else ""
-    return exact_match(shown, question.answers, question.answer_profile)
 
 
 def _logits(answers: AnswerSet) -> tuple[float, float]:
@@ -134,28 +154,12 @@ def _logits(answers: AnswerSet) -> tuple[float, float]:
     )
 
 
-def _fit(logits: Float64, truth: Bool) -> Fit:
-    none = fit_shift(logits[:, 1], truth[:, 1]) if truth[:, 1].any() else (0.0, 1.0)
-    return fit_shift(logits[:, 0], truth[:, 0]), none
-
-
 def _shifted(fitted: Sequence[float], shift: float, slope: float) -> tuple[float, ...]:
     bias, *slopes = (slope * value for value in fitted)
     return tuple(round(value, 4) for value in (bias + shift, *slopes))
 
 
-def _confidences(logits: Float64, fit: Fit) -> Float64:
-    """(Q, 2): of the first answer and of none."""
-    shift, slope = np.array(fit).T
-    return np.asarray(1.0 / (1.0 + np.exp(-(shift + slope * logits))), np.float64)
-
-
-def _figures(confidences: Float64, truth: Bool) -> ConfidenceFigures:
-    (first, none), (right, empty) = confidences.T, truth.T
-    measured = measure_calibration(first, right)
-    silent = none > 0.5
-    return ConfidenceFigures(
-        0.0 if measured is None else measured.ece,
-        float(silent[right].mean()) if right.any() else 0.0,
-        float(silent[empty].mean()) if empty.any() else 0.0,
-    )
+def _calibration_error(logits: Float64, right: Bool) -> float:
+    measured = measure_calibration(1.0 / (1.0 + np.exp(-logits)), right)
+    assert measured is not None  # there are questions
+    return measured.ece

@@ -1,5 +1,6 @@
 """Gold passages of a question: their names in the question set and in an index, and their texts."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -7,11 +8,16 @@ from operator import attrgetter
 
 from indexers.gold import CorpusTexts, GoldLookup
 from indexers.passages import PassageStore
-from rag.core.types import GoldPassage, Passage, Question
+from rag.core.types import Passage, Question
 from rag.data.split import document_of
 from rag.metrics.multihop import Fact
 
 PassageLookup = Callable[[str], Passage | None]
+_NOTES = {  # what may be the matter with the gold passages of questions
+    "missing": "known, but not in this index: figures by gold passage leave them out",
+    "incomplete": "not all in this index: figures by gold passage count the others as not retrieved",
+    "repeated": "not all different by title or id: figures over hops count equal ones once",
+}
 
 
 def gold_facts(question: Question) -> tuple[Fact, ...]:
@@ -34,15 +40,12 @@ def gold_keys(question: Question) -> tuple[str, tuple[str, ...]]:
     if question.gold_passage_ids:
         kind = "document" if question.gold_are_documents else "id"
         return kind, tuple(dict.fromkeys(question.gold_passage_ids))
-    lone = question.gold[0] if len(question.gold) == 1 else None
-    if question.gold_are_alternatives or not question.gold or (lone and _is_running_text(lone)):
+    quoted = question.gold
+    # one of several paragraphs with this title, as in SQuAD, and not a whole document
+    is_paragraph = len(quoted) == 1 and bool(quoted[0].passage.text) and not quoted[0].sentences
+    if question.gold_are_alternatives or is_paragraph or not quoted:
         return "", ()
-    return "title", tuple(dict.fromkeys(gold.passage.title for gold in question.gold))
-
-
-def _is_running_text(gold: GoldPassage) -> bool:
-    """Whether it is one of several paragraphs with this title, as in SQuAD, and not a whole document."""
-    return bool(gold.passage.text) and not gold.sentences
+    return "title", tuple(dict.fromkeys(gold.passage.title for gold in quoted))
 
 
 def needs_all(question: Question) -> bool:
@@ -68,27 +71,24 @@ def gold_passages(question: Question, lookup: PassageLookup | None = None) -> li
     They are the passages that the set quotes, only the first where any one of them is enough; if the set
     quotes none, `lookup` gets them by the gold ids.
     """
-    quoted = question.gold[:1] if question.gold_are_alternatives else question.gold
-    found = [gold.passage for gold in quoted if gold.passage.text]
-    if not found and lookup is not None:
-        named = question.gold_passage_ids[: 1 if question.gold_are_alternatives else None]
-        found = [passage for key in named if (passage := lookup(key)) is not None]
-    return found
+    most = 1 if question.gold_are_alternatives else None
+    quoted = [gold.passage for gold in question.gold[:most] if gold.passage.text]
+    if quoted or lookup is None:
+        return quoted
+    return [passage for key in question.gold_passage_ids[:most] if (passage := lookup(key)) is not None]
 
 
 class GoldResolver:
-    """Replaces the gold ids of questions by ids of the index, and counts those that could not be replaced.
+    """Replaces the gold ids of questions by ids of the index, and counts what may be the matter with them.
 
     Attributes:
-        missing: number of questions whose gold passage is known but not in the index.
-        incomplete: number of questions that need several passages, of which the index lacks one.
-        repeated: number of questions of which two hops have the same title or id.
-        by_document: number of questions whose gold ids name documents that the index holds in passages.
+        counts: number of questions, by the names of `_NOTES`, and "by_document": their gold ids name
+            documents that the index holds in passages.
     """
 
     def __init__(self, passages: PassageStore) -> None:
         self._passages, self._lookup = passages, GoldLookup(passages)
-        self.missing = self.incomplete = self.repeated = self.by_document = 0
+        self.counts = Counter[str]()
 
     @cached_property
     def _titles(self) -> CorpusTexts:
@@ -98,35 +98,31 @@ class GoldResolver:
         """The question with gold ids of the index; without gold ids if the index lacks its gold passage."""
         kind, keys = gold_keys(question)
         if not question.gold_are_alternatives:
-            self.repeated += max(len(question.gold), len(question.gold_passage_ids)) > len(keys) > 0
+            self.counts["repeated"] += max(len(question.gold), len(question.gold_passage_ids)) > len(keys) > 0
         if kind == "title":
-            self.incomplete += not all(key in self._titles for key in keys)
+            self.counts["incomplete"] += not all(key in self._titles for key in keys)
             return question
-        found = self._lookup.find([question])[0]
-        if found.how == "document":
-            self.by_document += 1
+        place = self._lookup.find([question])[0]
+        if place.how == "document":
+            self.counts["by_document"] += 1
             return replace(question, gold_are_documents=True)
-        known = bool(question.gold_passage_ids)
-        if (found.how == "id" and known) or (found.how == "none" and not known):
-            self.incomplete += needs_all(question) and len(found.rows) < len(keys)
+        is_named = bool(question.gold_passage_ids)
+        if (place.how == "id" and is_named) or (place.how == "none" and not is_named):
+            self.counts["incomplete"] += needs_all(question) and len(place.rows) < len(keys)
             return question
-        self.missing += not found.rows
-        return replace(question, gold_passage_ids=tuple(self._passages[row].id for row in found.rows))
+        self.counts["missing"] += not place.rows
+        return replace(question, gold_passage_ids=tuple(self._passages[row].id for row in place.rows))
 
     def notes(self) -> list[str]:
         """Warnings about the figures by gold passage."""
-        counts = (
-            (self.missing, "known, but not in this index: figures by gold passage leave them out"),
-            (
-                self.incomplete,
-                "not all in this index: figures by gold passage count the others as not retrieved",
-            ),
-            (self.repeated, "not all different by title or id: figures over hops count equal ones once"),
-        )
-        lines = [f"the gold passages of {count:,} questions are {what}" for count, what in counts if count]
-        if self.by_document:
+        lines = [
+            f"the gold passages of {self.counts[kind]:,} questions are {what}"
+            for kind, what in _NOTES.items()
+            if self.counts[kind]
+        ]
+        if count := self.counts["by_document"]:
             lines.append(
-                f"the gold ids of {self.by_document:,} questions name documents: passages are judged by the "
-                "document that they were cut from"
+                f"the gold ids of {count:,} questions name documents: passages are judged by the document "
+                "that they were cut from"
             )
         return lines

@@ -28,13 +28,7 @@ _FIXED = {
     "mrr": ("Reciprocal rank of the answer", "1 / rank of the first passage that holds an answer"),
     "RR": ("Reciprocal rank of the gold", "1 / rank of the first gold passage"),
     "AP": ("Average precision", "over gold passages"),
-    "nll": (
-        "−log p of the answer, nats",
-        "of the first accepted one, by a generative reader; less is better",
-    ),
 }
-NATS = ("nll",)
-"""Figures in nats, not shares."""
 
 _PATTERNS = (
     (r"top(\d+)", "Answer in top {}", "an accepted answer stands in one of the first {} passages"),
@@ -68,24 +62,6 @@ def describe(name: str) -> tuple[str, str]:
                 note = note.replace("one of the first {} passages", "the first passage")
             return title.format(match[1]), note.format(match[1])
     return name, ""
-
-
-def system_name(metrics: Mapping[str, Any]) -> str:
-    """The evaluated system in words: retriever, encoder, reader and index, as far as they are recorded.
-
-    Example:
-        >>> system_name({"system": {"retriever": "SparseRetriever", "reader": None, "index_version": "ab12"}})
-        'sparse retrieval, index ab12'
-    """
-    system = metrics["system"]
-    encoder = system.get("encoder")
-    encoder = encoder.get("name") if isinstance(encoder, Mapping) else encoder
-    retriever = str(system.get("retriever") or "")
-    parts = [f"{retriever.removesuffix('Retriever').lower()} retrieval"] if retriever else []
-    parts += [f"encoder {encoder}"] if encoder and not retriever.startswith("Sparse") else []
-    parts += [f"reader {system['reader']}"] if system.get("reader") else []
-    parts += [f"index {system['index_version']}"] if system.get("index_version") else []
-    return ", ".join(parts)
 
 
 def main_figures(figures: Mapping[str, Any], limit: int = 5) -> list[str]:

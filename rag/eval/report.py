@@ -3,14 +3,12 @@
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 from rag.core.errors import ConfigError, MissingDependencyError
-from rag.core.files import atomic_write_text
 from rag.core.optional import require
 from rag.eval.compare import compare_evaluations
-from rag.eval.labels import NATS, describe, main_figures, percent, system_name, with_interval
+from rag.eval.labels import describe, main_figures, percent, with_interval
 from rag.eval.results import Evaluation
 from rag.eval.scoring import STAGES
 
@@ -18,11 +16,6 @@ Record = Mapping[str, Any]
 Pieces = list[tuple[str, str]]  # text and its class; "" for what is not highlighted
 
 _WORST = 20  # questions shown for each system
-
-
-def write_report(evaluations: Sequence[Evaluation], path: str | Path) -> None:
-    """Write the page; see `render_report`."""
-    atomic_write_text(path, render_report(evaluations))
 
 
 def render_report(evaluations: Sequence[Evaluation]) -> str:
@@ -44,10 +37,9 @@ def render_report(evaluations: Sequence[Evaluation]) -> str:
     )
     environment.filters |= {"percent": percent, "with_interval": with_interval}
     environment.globals |= {
-        "describe": describe, "stages": STAGES, "system_name": system_name, "marked": marked,
-        "find_answers": find_answers,
+        "describe": describe, "stages": STAGES, "marked": marked, "find_answers": find_answers,
     }  # fmt: skip
-    figures = dict.fromkeys(name for e in evaluations for name in e.metrics["figures"] if name not in NATS)
+    figures = dict.fromkeys(name for e in evaluations for name in e.metrics["figures"])
     main = main_figures(figures, limit=len(figures))
     return environment.get_template("report.html").render(
         evaluations=evaluations,

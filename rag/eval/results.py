@@ -8,14 +8,12 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import read_json
-from rag.core.views import text_table
-from rag.eval.labels import NATS, describe, main_figures, with_interval
+from rag.eval.labels import describe, main_figures, with_interval
 from rag.eval.predictions import read_records
 from rag.eval.runner import METRICS_NAME, RECORDS_NAME
 from rag.metrics.significance import Interval
 
 _SHOWN = 16
-_BY_FIELD = ("em", "f1", "top1", "top5", "top20", "answered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +49,11 @@ class Evaluation:
             f"{describe(name)[0]:<32} {with_interval(figures[name])}"
             for name in main_figures(figures, limit=_SHOWN)
         ]
-        nats = [(name, figures[name]) for name in NATS if name in figures]
-        lines += [f"{describe(n)[0]:<32} {f['value']:.2f} ({f['low']:.2f}–{f['high']:.2f})" for n, f in nats]
         if medians := {stage: times["p50"] for stage, times in self.metrics["latency_ms"].items()}:
             total = medians.pop("total")
             stages = ", ".join(f"{stage} {median:.0f}" for stage, median in medians.items())
             lines.append(f"{'Median ms per question':<32} {total:.0f} ({stages})")
-        return "\n".join([*lines, *self._by_fields(), *self.notes])
-
-    def _by_fields(self) -> Iterator[str]:
-        """A table of each field of the questions that the settings name, a line a value."""
-        for field_name in self.metrics["settings"].get("by", ()):
-            rows = self.metrics["breakdowns"].get(field_name, ())
-            names = [name for name in _BY_FIELD if any(name in row["figures"] for row in rows)]
-            columns = (field_name, "n", *(describe(name)[0] for name in names))
-            yield from text_table(
-                columns,
-                [
-                    (row["group"], str(row["n"]), *(with_interval(row["figures"].get(n, {})) for n in names))
-                    for row in rows
-                ],
-            )
+        return "\n".join([*lines, *self.notes])
 
 
 def load_evaluation(place: str | Path, name: str | None = None) -> Evaluation:
@@ -91,28 +73,15 @@ def load_evaluation(place: str | Path, name: str | None = None) -> Evaluation:
 
 
 def load_evaluations(places: Sequence[str | Path]) -> list[Evaluation]:
-    """Open several result directories under different names; see `short_names`.
+    """Open several result directories; they are named by what follows the part that all paths share.
 
     Raises:
         ConfigError: a directory is given twice.
         DataError: one holds no finished evaluation.
-    """
-    return [load_evaluation(place, name) for place, name in zip(places, short_names(places), strict=True)]
-
-
-def short_names(places: Sequence[str | Path]) -> list[str]:
-    """Distinct names for directories: what follows the part that all paths share.
-
-    Raises:
-        ConfigError: a directory is given twice.
-
-    Example:
-        >>> short_names(["runs/bm25", "runs/dense"]), short_names(["bm25/dev", "dense/dev"])
-        (['bm25', 'dense'], ['bm25/dev', 'dense/dev'])
     """
     paths = [Path(place).resolve() for place in places]
     if twice := [path for path in paths if paths.count(path) > 1]:
         raise ConfigError(f"{twice[0]} is given twice", hint="name each result folder once")
     shared = Path(os.path.commonpath(paths))
     shared = shared.parent if shared in paths else shared
-    return [path.relative_to(shared).as_posix() for path in paths]
+    return [load_evaluation(path, path.relative_to(shared).as_posix()) for path in paths]

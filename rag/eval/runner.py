@@ -29,16 +29,15 @@ from rag.core.files import (
 from rag.core.manifest import differences
 from rag.core.optional import installed_version
 from rag.core.progress import Progress
-from rag.core.types import AnswerSet, Question, RankedPassages
+from rag.core.types import AnswerSet, Question
 from rag.data.questions import draw_sample
 from rag.data.text import REGEX_PROFILES
 from rag.eval.aggregate import summarise
 from rag.eval.predictions import read_records, write_predictions
-from rag.eval.scoring import Facts, QuestionOutcome, score_outcomes
+from rag.eval.scoring import QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from rag.eval.systems import System
-from readers.answers import search_scores
 
 FORMAT_VERSION = 1
 METRICS_NAME = "metrics.json"
@@ -53,40 +52,32 @@ _PACKAGES = ("torch", "transformers", "faiss-cpu", "pyserini", "ir_measures", "n
 def evaluate(
     system: System,
     questions: Iterable[Question],
-    out: str | Path,
-    settings: EvaluationSettings | None = None,
+    place: Path,
+    settings: EvaluationSettings,
     *,
     source: QuestionSource,
-    identity: Mapping[str, Any] | None = None,
     command: str = "",
-    facts: Facts | None = None,
 ) -> dict[str, Any]:
     """Ask every question, score every answer, write the results; users call `rag.eval.api.evaluate`.
 
     Args:
         questions: streamed; each run must give them in the same order.
-        identity: description of the system, in place of its own.
-        facts: chooses supporting facts of an answer, for HotpotQA's sp and joint figures.
 
     Returns:
         The content of `metrics.json`.
-
-    Raises:
-        ConfigError: the system cannot read what the settings ask for.
-        MismatchedArtifactError: `out` holds results of other settings, questions or another system.
-        DataError: two questions share an id, or there are none.
-        ResourceError: another process writes into `out`.
     """
-    settings = settings or EvaluationSettings()
-    place = Path(out)
-    _check_abilities(system, settings)
+    if settings.gold and system.read is None:
+        raise ConfigError(
+            "reading gold passages needs a system that can read passages",
+            hint="evaluate with a reader, or leave the gold passages out",
+        )
     header: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "kind": "evaluation",
         "profile": settings.profile,
         "question_set": source.to_json(),
         "settings": settings.model_dump(mode="json"),
-        "system": dict(system.identity if identity is None else identity),
+        "system": dict(system.identity),
     }
     mark = fingerprint(header)
     with directory_lock(place):
@@ -97,8 +88,7 @@ def evaluate(
         stream = _distinct(islice(questions, settings.limit), settings)
         if settings.sample is not None:
             stream = iter(draw_sample(stream, settings.sample, settings.seed))
-        totals = [n for n in (source.total, settings.limit, settings.sample) if n is not None]
-        asking_s = _ask_all(system, stream, place, settings, min(totals, default=None), facts)
+        asking_s = _ask_all(system, stream, place, settings)
         os.replace(place / _PART_NAME, place / RECORDS_NAME)
         fsync_path(place)
         files = write_predictions(place / RECORDS_NAME, place, settings.profile)
@@ -114,21 +104,7 @@ def evaluate(
         }
         atomic_write_json(place / METRICS_NAME, metrics)
         (place / _STATE_NAME).unlink(missing_ok=True)
-        written: dict[str, Any] = read_json(place / METRICS_NAME)
-    return written
-
-
-def _check_abilities(system: System, settings: EvaluationSettings) -> None:
-    if settings.gold and system.read is None:
-        raise ConfigError(
-            "reading gold passages needs a system that can read given passages",
-            hint="evaluate with a reader, or leave the gold passages out",
-        )
-    if settings.likelihood and (settings.is_regex or not hasattr(system.reader, "log_likelihood")):
-        raise ConfigError(
-            "the likelihood of an answer needs a generative reader, and answers in words, not patterns",
-            hint="leave likelihood out, or give a reader that generates",
-        )
+        return dict(read_json(place / METRICS_NAME))
 
 
 def _ask(system: System, batch: Sequence[Question], settings: EvaluationSettings) -> list[QuestionOutcome]:
@@ -136,8 +112,8 @@ def _ask(system: System, batch: Sequence[Question], settings: EvaluationSettings
     retrieved, paths = system.search(batch, settings.retrieve_top_k)
     searched = time.perf_counter()
     answers: Sequence[AnswerSet | None] = [None] * len(batch)
-    shown = [pairs[: settings.read] for pairs in retrieved]
     if system.read is not None:
+        shown = [pairs[: settings.read] for pairs in retrieved]
         answers = system.read([question.text for question in batch], shown, N_BEST, paths)
     ended = time.perf_counter()
     share_ms = 1000.0 / len(batch)
@@ -146,19 +122,8 @@ def _ask(system: System, batch: Sequence[Question], settings: EvaluationSettings
         timings_ms["retrieve"] = (searched - started) * share_ms
     if system.read is not None:
         timings_ms["read"] = (ended - searched) * share_ms
-    nats = _nats(system.reader, batch, shown) if settings.likelihood else [None] * len(batch)
-    rows = zip(batch, retrieved, answers, paths, nats, strict=True)
-    return [QuestionOutcome(*row[:3], timings_ms, *row[3:]) for row in rows]
-
-
-def _nats(reader: Any, batch: Sequence[Question], read: Sequence[RankedPassages]) -> list[float | None]:
-    log_p = reader.log_likelihood(
-        [question.text for question in batch],
-        [[passage for _, passage in pairs] for pairs in read],
-        [search_scores(reader, pairs) for pairs in read],
-        [next(iter(question.answers), "") for question in batch],
-    )
-    return [-value if question.answers else None for question, value in zip(batch, log_p, strict=True)]
+    rows = zip(batch, retrieved, answers, paths, strict=True)
+    return [QuestionOutcome(*row[:3], timings_ms, row[3]) for row in rows]
 
 
 def _check_state(place: Path, mark: str, header: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -194,14 +159,7 @@ def _is_begun(place: Path) -> bool:
     return any(path.is_file() and path.stat().st_size > 0 for path in paths)
 
 
-def _ask_all(
-    system: System,
-    stream: Iterator[Question],
-    place: Path,
-    settings: EvaluationSettings,
-    total: int | None,
-    facts: Facts | None,
-) -> float:
+def _ask_all(system: System, stream: Iterator[Question], place: Path, settings: EvaluationSettings) -> float:
     """Append the records of all questions that have none yet; returns the seconds spent on them."""
     part = place / _PART_NAME
     if (place / RECORDS_NAME).is_file() and not part.is_file():  # stopped between asking and summarising
@@ -218,21 +176,15 @@ def _ask_all(
     started = time.monotonic()
     with (
         disk_errors(part),
-        open(part, "ab") as file,
-        Progress(total, "questions", "evaluate", initial=len(done)) as progress,
+        open(part, "a", encoding="utf-8") as file,
+        Progress(settings.sample or settings.limit, "questions", "evaluate", initial=len(done)) as progress,
     ):
-        while shard := list(islice(stream, settings.shard_size)):
-            lines: list[str] = []
-            try:
-                for start in range(0, len(shard), settings.batch_size):
-                    batch = shard[start : start + settings.batch_size]
-                    records = score_outcomes(_ask(system, batch, settings), settings, facts=facts)
-                    lines += [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-                    progress.update(len(batch))
-            finally:  # Ctrl-C keeps what was answered
-                file.write("".join(lines).encode())
-                file.flush()
-                os.fsync(file.fileno())
+        while batch := list(islice(stream, settings.batch_size)):
+            for record in score_outcomes(_ask(system, batch, settings), settings):
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            file.flush()  # what is stopped goes on behind the last batch
+            progress.update(len(batch))
+        os.fsync(file.fileno())
     return time.monotonic() - started
 
 

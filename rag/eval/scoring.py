@@ -1,21 +1,19 @@
 """Score a question into one record: everything that figures, report and prediction files need."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rag.core.errors import DataError
 from rag.core.types import AnswerSet, Paths, Question, RankedPassages
 from rag.data.split import document_of
 from rag.data.text import exact_match
+from rag.eval.facts import find_facts
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
 from rag.eval.settings import EvaluationSettings
 from rag.metrics.answers import em_and_f1
 from rag.metrics.kilt import evidence_sets, score_answers, score_pages
-from rag.metrics.multihop import Fact, multihop_scores, path_scores, score_hotpot
+from rag.metrics.multihop import multihop_scores, path_scores, score_hotpot
 from rag.metrics.ranking import answer_flags, first_true, rank_figures, trec_measures
-
-Facts = Callable[[Question, AnswerSet, RankedPassages, Paths], Sequence[Fact]]
 
 STAGES = {
     "correct": "the first answer is right",
@@ -34,7 +32,6 @@ class QuestionOutcome:
         retrieved: hits with passages, best first.
         answers: None if the system only retrieves.
         timings_ms: wall milliseconds by stage: the batch's time divided by its questions.
-        nll: −log p of the first accepted answer, if measured.
         paths: hits with passages of each path, the best path first, if the retriever finds paths.
     """
 
@@ -43,47 +40,30 @@ class QuestionOutcome:
     answers: AnswerSet | None
     timings_ms: Mapping[str, float]
     paths: Paths = ()
-    nll: float | None = None
 
 
-def score_outcomes(
-    outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings, *, facts: Facts | None = None
-) -> list[dict[str, Any]]:
+def score_outcomes(outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings) -> list[dict[str, Any]]:
     """Score a batch.
-
-    Args:
-        facts: chooses supporting facts for HotpotQA; without it, or without marked sentences in the
-            question set, only its answer figures are computed.
 
     Returns:
         One JSON-ready record per question; `record["scores"]` holds the figures, None where undefined.
-
-    Raises:
-        DataError: a question lacks a field by which figures are to be broken down.
     """
     measured = _trec_measures(outcomes, settings)
     return [
-        _record(
-            outcome,
-            {name: values.get(outcome.question.id) for name, values in measured.items()},
-            settings,
-            facts,
-        )
-        for outcome in outcomes
+        _record(each, {name: values.get(each.question.id) for name, values in measured.items()}, settings)
+        for each in outcomes
     ]
 
 
 def _record(
-    outcome: QuestionOutcome,
-    measured: Mapping[str, float | None],
-    settings: EvaluationSettings,
-    facts: Facts | None,
+    outcome: QuestionOutcome, measured: Mapping[str, float | None], settings: EvaluationSettings
 ) -> dict[str, Any]:
     """The JSON-ready record of a question."""
     question, answers = outcome.question, outcome.answers
     text, support = _first_text(answers, settings), None
-    if facts is not None and answers is not None:
-        support = [list(fact) for fact in facts(question, answers, outcome.retrieved, outcome.paths)]
+    if settings.profile == "hotpot" and answers is not None:
+        read = outcome.retrieved[: settings.read]
+        support = [list(fact) for fact in find_facts(question, answers, read, outcome.paths)]
     flags = answer_flags(question.answers, (p.text for _, p in outcome.retrieved), settings.match_mode)
     first_rank, is_in_reach = first_true(flags), any(flags[: settings.read])
     is_findable = bool(question.answers) and not is_yes_no(question)
@@ -92,7 +72,7 @@ def _record(
         scores |= {name: float(value[0]) for name, value in rank_figures([first_rank], settings.ks).items()}
     if is_findable and answers is not None:
         scores["gold_span_em"] = float(is_in_reach)
-    if not settings.gold:  # given gold passages are no result of a retriever
+    if not settings.gold:  # gold passages are no result of a retriever
         scores |= _coverage(outcome, settings)
     defined = {
         name: None if value is None or value != value else value
@@ -105,7 +85,6 @@ def _record(
         "scores": defined,
         "stage": _stage(defined, is_in_reach, is_findable),
         "first_rank": first_rank,
-        "groups": field_groups(question, settings.by),
         "hits": _hits_json(outcome, flags),
         "timings_ms": {stage: round(value, 3) for stage, value in outcome.timings_ms.items()},
     }
@@ -118,30 +97,11 @@ def _record(
     if support is not None:
         record |= {"facts": support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
     if settings.profile == "kilt":
-        record["provenance"] = [{"wikipedia_id": page} for page in _pages(outcome.retrieved)]
+        record["provenance"] = [{"wikipedia_id": page} for page in _pages(outcome)]
     if outcome.paths:
         best = outcome.paths[:_STORED_TEXTS]
         record["paths"] = [[passage.id for _, passage in path] for path in best]
     return record
-
-
-def field_groups(question: Question, names: Sequence[str]) -> dict[str, str]:
-    """The question's values of these fields of its source.
-
-    Raises:
-        DataError: it has no such field.
-
-    Example:
-        >>> field_groups(Question("1", "When?", meta={"format": "pdf", "page": None}), ["format", "page"])
-        {'format': 'pdf', 'page': 'none'}
-    """
-    values = question.meta
-    if missing := [name for name in names if name not in values]:
-        raise DataError(
-            f"question {question.id} has no field {missing[0]!r}, by which figures were to be broken down",
-            hint=f"its fields are {', '.join(values)}",
-        )
-    return {name: "none" if values[name] is None else str(values[name]) for name in names}
 
 
 def _answer_scores(
@@ -162,15 +122,17 @@ def _answer_scores(
             values = score_hotpot(text, support, question.answers[0], marked)
             is_judged = support is not None and marked
             scores |= {name: value for name, value in values.items() if is_judged or "_" not in name}
-        scores["n_best_em"] = _n_best_em(answers, question, settings)
+        scores["n_best_em"] = float("nan")
+        if question.answers:
+            scores["n_best_em"] = float(
+                any(exact_match(each.text, question.answers, settings.profile) for each in answers.answers)
+            )
         scores["answered"] = float(answers.is_answered)
     if settings.profile == "kilt" and question.provenance and not settings.gold:
-        pages = score_pages(_pages(outcome.retrieved), evidence_sets(question.provenance), settings.ks)
+        pages = score_pages(_pages(outcome), evidence_sets(question.provenance), settings.ks)
         if answers is not None and question.answers:
             scores |= score_answers(text or "", question.answers, pages["r_precision"])
         scores |= pages
-    if outcome.nll is not None:
-        scores["nll"] = outcome.nll
     return scores
 
 
@@ -186,7 +148,7 @@ def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str 
 def _trec_measures(
     outcomes: Sequence[QuestionOutcome], settings: EvaluationSettings
 ) -> dict[str, dict[str, float]]:
-    """trec_eval measures of the questions that have gold passages, unless these are given to the reader."""
+    """trec_eval measures of the questions that have gold passages, unless the reader gets these."""
     if settings.gold:
         return {}
     rankings: dict[str, list[tuple[str, float]]] = {}
@@ -206,24 +168,19 @@ def _coverage(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[st
     kind, keys = gold_keys(outcome.question)
     if not needs_all(outcome.question):
         return {}
-    scores = multihop_scores(
-        [passage_key(passage, kind) for _, passage in outcome.retrieved], keys, settings.ks
-    )
+    names = [passage_key(passage, kind) for _, passage in outcome.retrieved]
+    scores = multihop_scores(names, keys, settings.ks)
     if outcome.paths:
         paths = [[passage_key(passage, kind) for _, passage in path] for path in outcome.paths]
         scores |= path_scores(paths, keys, settings.ks)
     return scores
 
 
-def _pages(retrieved: RankedPassages) -> list[str]:
-    """The documents of the retrieved passages, best first, each once."""
-    return list(dict.fromkeys(document_of(passage.id) for _, passage in retrieved))
-
-
-def _n_best_em(answers: AnswerSet, question: Question, settings: EvaluationSettings) -> float:
-    if not question.answers:
-        return float("nan")
-    return float(any(exact_match(a.text, question.answers, settings.profile) for a in answers.answers))
+def _pages(outcome: QuestionOutcome) -> list[str]:
+    """The documents of the retrieved passages, best first, each once; a passage may be a whole document."""
+    gold = {page for pages in evidence_sets(outcome.question.provenance) for page in pages}
+    names = (passage.id for _, passage in outcome.retrieved)
+    return list(dict.fromkeys(name if name in gold else document_of(name) for name in names))
 
 
 def _stage(scores: Mapping[str, float | None], is_in_reach: bool, is_findable: bool) -> str | None:
@@ -245,12 +202,12 @@ def _answers_json(answers: AnswerSet) -> dict[str, Any]:
         "evidence": best.evidence.to_json() if best else None,
         "n_best": [
             {
-                "text": a.text,
-                "confidence": a.confidence,
-                "score": a.score,
-                "passage_id": a.evidence.passage_id,
+                "text": each.text,
+                "confidence": each.confidence,
+                "score": each.score,
+                "passage_id": each.evidence.passage_id,
             }
-            for a in answers.answers
+            for each in answers.answers
         ],
         "reading": dict(answers.reading),
     }
@@ -258,17 +215,12 @@ def _answers_json(answers: AnswerSet) -> dict[str, Any]:
 
 def _hits_json(outcome: QuestionOutcome, flags: Sequence[bool]) -> list[dict[str, Any]]:
     kind, keys = gold_keys(outcome.question)
-    gold = set(keys)
     rows = []
     for rank, ((hit, passage), flag) in enumerate(zip(outcome.retrieved, flags, strict=True)):
-        row: dict[str, Any] = {
-            "id": passage.id,
-            "title": passage.title,
-            "score": hit.score,
-            "has_answer": flag,
-        }
-        if gold:
-            row["is_gold"] = passage_key(passage, kind) in gold
+        row: dict[str, Any] = {"id": passage.id, "title": passage.title, "score": hit.score}
+        row["has_answer"] = flag
+        if keys:
+            row["is_gold"] = passage_key(passage, kind) in keys
         if rank < _STORED_TEXTS:
             row["text"] = passage.text
         rows.append(row)

@@ -30,13 +30,10 @@ class EvaluationSettings(Config):
         profile: answer normalisation and matching rules for EM and F1.
         ks: cut-offs k of top-k accuracy and the other retrieval figures.
         read: number of passages per question that the reader reads.
-        batch_size: questions per batch; 1 measures the latency of single questions.
-        shard_size: number of questions after which results are saved; an interrupted run loses at most these.
+        batch_size: questions per batch, after which results are saved; 1 measures the latency of questions.
         limit: evaluate only the first questions, at most this number.
         sample: evaluate a random sample of this number of questions, drawn with `seed`, in the set's order.
         gold: read the gold passages instead of searching.
-        by: fields of the questions ("kind", "format", …) by whose values the figures are also broken down.
-        likelihood: also measure −log p (in nats) that a generative reader gives to the first accepted answer.
         resamples: number of bootstrap resamples.
         seed: seed for the sample and the bootstrap.
     """
@@ -45,12 +42,9 @@ class EvaluationSettings(Config):
     ks: Annotated[tuple[int, ...], AfterValidator(_check_cut_offs)] = (1, 5, 20, 100)
     read: int = Field(default=20, ge=1, le=MAX_TOP_K)
     batch_size: int = Field(default=16, ge=1)
-    shard_size: int = Field(default=64, ge=1)
     limit: int | None = Field(default=None, ge=1)
     sample: int | None = Field(default=None, ge=1)
     gold: bool = False
-    likelihood: bool = False
-    by: tuple[str, ...] = ()
     resamples: int = 2000
     seed: int = Field(default=DEFAULT_SEED, ge=0)
 

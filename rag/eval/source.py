@@ -1,18 +1,36 @@
-"""Sources of the questions of an evaluation."""
+"""Sources of the questions of an evaluation; test sets stay for testing."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rag.core.errors import ConfigError
 from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
 from rag.data.files.named import is_named, revision_of, shown_name
 from rag.data.files.rows import strip_compression
 from rag.data.questions import question_files
-from rag.eval.guard import guess_split
+
+_WORDS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("dev", "devel", "valid", "validation", "val"), "dev"),
+    **dict.fromkeys(("test", "eval", "heldout", "blind", "sealed"), "test"),
+}
+
+
+def guess_split(name: str | Path) -> str | None:
+    """The split in a file or data-set name, or None; the last such word of the file name counts.
+
+    Example:
+        >>> [guess_split(name) for name in ("data/nq-test.qa.csv", "dev-v1.1.json.gz", "questions.jsonl")]
+        ['test', 'dev', None]
+    """
+    splits = [_WORDS[word] for word in re.findall(r"[a-z]+", Path(name).name.lower()) if word in _WORDS]
+    return splits[-1] if splits else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +42,6 @@ class QuestionSource:
         split: "train", "dev", "test" or None if unknown.
         sha256: checksum of the file; empty without a file.
         revision: commit of a data set of the hub; empty for files.
-        total: number of questions if known, for the progress display.
     """
 
     name: str
@@ -32,7 +49,6 @@ class QuestionSource:
     split: str | None = None
     sha256: str = ""
     revision: str = ""
-    total: int | None = None
 
     @classmethod
     def of_file(cls, path: str | Path, *, split: str | None = None) -> QuestionSource:
@@ -56,12 +72,11 @@ class QuestionSource:
     def of_questions(cls, questions: Sequence[Question], *, split: str | None = None) -> QuestionSource:
         """Describe questions that were given as objects."""
         digest = fingerprint([[q.id, q.text, q.answers, q.gold_passage_ids] for q in questions])
-        return cls("questions", split=split, sha256=digest, total=len(questions))
+        return cls("questions", split=split, sha256=digest)
 
     def to_json(self) -> dict[str, Any]:
         """A dict ready for `json.dumps`; only data sets have a revision."""
-        left_out = {"total"} if self.revision else {"total", "revision"}
-        return {key: value for key, value in asdict(self).items() if key not in left_out}
+        return {key: value for key, value in asdict(self).items() if key != "revision" or value}
 
 
 def _set_name(file: Path) -> str:
@@ -70,3 +85,17 @@ def _set_name(file: Path) -> str:
     stem = stem.removesuffix(Path(stem).suffix).removesuffix(".qa")
     folder = file.resolve().parent.name
     return f"{folder}/{stem}" if folder else stem
+
+
+def check_selection_split(name: str | Path) -> None:
+    """Refuse a question set for choosing checkpoints or settings if it is named as a test set.
+
+    Raises:
+        ConfigError: its name says "test".
+    """
+    if guess_split(name) == "test":
+        raise ConfigError(
+            f"{name} is by its name a test set: choosing a checkpoint or a setting on it would make its "
+            "figures meaningless",
+            hint="hold out training questions and choose on these, or rename the file if it is none",
+        )

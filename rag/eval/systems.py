@@ -47,13 +47,11 @@ class System:
     Attributes:
         search: questions and a number of passages → the best passages of each question, and its paths.
         read: as `AnswersQuestions.read`; None if there is no reader.
-        reader: what reads.
     """
 
     identity: Mapping[str, Any]
     search: Callable[[Sequence[Question], int], SearchResults]
     read: Callable[..., list[AnswerSet]] | None = None
-    reader: Reader | None = None
 
 
 def system_of(pipeline: AnswersQuestions) -> System:
@@ -62,8 +60,7 @@ def system_of(pipeline: AnswersQuestions) -> System:
     def search(questions: Sequence[Question], top_k: int) -> SearchResults:
         return pipeline.retrieve_paths([question.text for question in questions], top_k)
 
-    read = None if pipeline.reader is None else pipeline.read
-    return System(pipeline.identity, search, read, pipeline.reader)
+    return System(pipeline.identity, search, None if pipeline.reader is None else pipeline.read)
 
 
 def gold_reader(reader: Reader) -> System:
@@ -75,7 +72,7 @@ def gold_reader(reader: Reader) -> System:
         return read_answers(reader, questions, found, paths, n_best, "")
 
     identity = {"reader": getattr(reader, "name", type(reader).__name__), "index_version": ""}
-    return over_gold(System(identity, lambda questions, top_k: ((), ()), read, reader), None)
+    return over_gold(System(identity, lambda questions, top_k: ((), ()), read), None)
 
 
 def over_gold(system: System, lookup: PassageLookup | None) -> System:
@@ -85,24 +82,21 @@ def over_gold(system: System, lookup: PassageLookup | None) -> System:
         lookup: passage id → passage, for the texts of gold ids.
     """
 
-    def search(questions: Sequence[Question], top_k: int) -> SearchResults:
-        return [_gold(question, lookup) for question in questions], [()] * len(questions)
+    def gold(question: Question) -> RankedPassages:
+        if not (passages := gold_passages(question, lookup)):
+            raise DataError(
+                f"question {question.id!r} comes without its gold passage",
+                hint="give a set that quotes its paragraphs (SQuAD, DPR's training JSON), or their index",
+            )
+        return [(Hit(-1, passage.id, 0.0), passage) for passage in passages]
 
-    return replace(system, search=search)
-
-
-def _gold(question: Question, lookup: PassageLookup | None) -> RankedPassages:
-    gold = gold_passages(question, lookup)
-    if not gold:
-        raise DataError(
-            f"question {question.id!r} comes without its gold passage",
-            hint="give a set that quotes its paragraphs (SQuAD, DPR's training JSON), or their index",
-        )
-    return [(Hit(-1, passage.id, 0.0), passage) for passage in gold]
+    return replace(system, search=lambda questions, top_k: ([*map(gold, questions)], [()] * len(questions)))
 
 
-def read_results(path: str | Path, lookup: PassageLookup | None = None) -> dict[str, RankedPassages]:
-    """Search results that another program wrote: rankings by the id or the text of their question.
+def open_results(path: Path, lookup: PassageLookup | None) -> tuple[System, int]:
+    """Search results that another program wrote, as a system, and the most passages of a question.
+
+    Rankings go by the id or the text of their question; one that they lack has an empty ranking.
 
     Args:
         path: `*.json` for DPR's results, which have the passages' texts; anything else is read as a TREC run.
@@ -111,34 +105,28 @@ def read_results(path: str | Path, lookup: PassageLookup | None = None) -> dict[
     Raises:
         DataError: the file is missing, malformed or empty.
     """
-    path = Path(path)
     if not path.is_file():
         raise DataError(f"{path}: no such file", hint="give a TREC run, or the JSON of `rag retrieve`")
     rankings = _read_dpr(path) if ".json" in path.suffixes else _read_trec(path, lookup)
     if not any(rankings.values()):
         raise DataError(f"{path}: there are no results in it")
-    return rankings
-
-
-def system_of_results(path: Path, rankings: Mapping[str, RankedPassages]) -> System:
-    """The system of search results; a question that they lack has an empty ranking."""
 
     def search(questions: Sequence[Question], top_k: int) -> SearchResults:
         hits = [rankings.get(each.id, rankings.get(each.text, ()))[:top_k] for each in questions]
         return hits, [()] * len(questions)
 
-    named = {"retriever": path.name, "sha256": sha256_file(path)}
-    return System({**named, "reader": None, "index_version": ""}, search)
+    identity = {"retriever": path.name, "sha256": sha256_file(path), "reader": None, "index_version": ""}
+    return System(identity, search), max(map(len, rankings.values()))
 
 
 def _read_dpr(path: Path) -> dict[str, RankedPassages]:
-    rankings: dict[str, RankedPassages] = {}
-    for example in read_examples(path, needs="passages", quiet=True):
-        rankings[example.question] = [
+    return {
+        example.question: [
             (Hit(-1, candidate.passage.id or f"{rank}", candidate.score or -float(rank)), candidate.passage)
             for rank, candidate in enumerate(example.candidates)
         ]
-    return rankings
+        for example in read_examples(path, needs="passages", quiet=True)
+    }
 
 
 def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPassages]:
@@ -147,18 +135,15 @@ def _read_trec(path: Path, lookup: PassageLookup | None) -> dict[str, RankedPass
     rankings: dict[str, list[tuple[Hit, Passage]]] = {}
     try:
         for row in read_trec_run(str(path)):
-            hit = Hit(-1, row.doc_id, float(row.score))
             passage = lookup(row.doc_id) if lookup is not None else Passage(row.doc_id, "", "")
             if passage is None:
-                raise DataError(
-                    f"{path}: the index has no passage {row.doc_id!r}",
-                    hint="give the index that was searched",
-                )
-            rankings.setdefault(row.query_id, []).append((hit, passage))
+                message = f"{path}: the index has no passage {row.doc_id!r}"
+                raise DataError(message, hint="give the index that was searched")
+            ranking = rankings.setdefault(row.query_id, [])
+            ranking.append((Hit(-1, row.doc_id, float(row.score)), passage))
     except (ValueError, IndexError) as error:
-        raise DataError(
-            f"{path}: no TREC run ({error})", hint="expected: qid Q0 docid rank score tag"
-        ) from error
+        hint = "expected: qid Q0 docid rank score tag"
+        raise DataError(f"{path}: no TREC run ({error})", hint=hint) from error
     return {
         question: sorted(ranking, key=lambda pair: Hit.sort_key(pair[0]))
         for question, ranking in rankings.items()

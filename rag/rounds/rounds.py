@@ -27,8 +27,8 @@ from rag.core.manifest import MANIFEST_NAME, claim, read_manifest, version_of
 from rag.data.examples import read_examples, write_examples
 from rag.data.selection import hold_out
 from rag.eval.api import evaluate
-from rag.eval.guard import check_selection_split
 from rag.eval.runs import write_results
+from rag.eval.source import check_selection_split
 from rag.joint.questions import answered
 from rag.pipeline import Pipeline
 from rag.rounds.config import RoundsConfig

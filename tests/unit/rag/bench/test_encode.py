@@ -3,7 +3,7 @@ import json
 import pytest
 
 from rag.bench.encode import run_encode_benchmark
-from rag.core.errors import ConfigError, DataError
+from rag.core.errors import DataError
 from rag.runtime.hardware import has_bf16
 
 
@@ -29,17 +29,7 @@ def test_it_times_all_and_compares_the_vectors(tiny, tmp_path, corpus):
     json.dumps(report.to_json())
 
 
-def test_a_part_of_the_contestants(tiny, tmp_path, corpus):
-    folder = tiny.sentence_transformer(tmp_path)
-    report = run_encode_benchmark(
-        [corpus], n=9, split="none", encoder=str(folder), rounds=1, contestants=("ours fp32", "peer fp32")
-    )
-    assert [len(row) for row in report.tables[0].rows] == [3, 3]
-
-
-def test_unknown_contestants_and_empty_corpora(tmp_path, corpus):
-    with pytest.raises(ConfigError, match="ours int8"):
-        run_encode_benchmark([corpus], contestants=("ours int8",))
+def test_an_empty_corpus_is_refused(tmp_path):
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(DataError):
         run_encode_benchmark([tmp_path / "empty.jsonl"])

@@ -103,7 +103,6 @@ def test_wrong_input_is_one_message_without_traceback(
         ("plan -n 5", "`rag docs indexing` states the bytes of a vector"),
         ("convert a b", "`rag retrieve` writes TREC runs"),
         ("ask Who", "Missing option '--index'"),
-        ("serve --index a -i b", "needs a name beside others"),
     ],
 )
 def test_a_wrong_option_is_named(

@@ -111,5 +111,5 @@ def test_the_page_on_extending(
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=problem):
             rag.train(name, "run")
-    with pytest.raises(ConfigError, match="settings stand at the top level: batch_size"):
+    with pytest.raises(ConfigError, match="unknown setting 'data'"):
         rag.train("dpr", "run", train_files=["train.json"], data={"batch_size": 3})

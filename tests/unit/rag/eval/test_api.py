@@ -106,18 +106,6 @@ def test_pipelines_and_own_retrievers_are_evaluated(index: Path, tmp_path: Path)
         assert rag.evaluate(pipeline, QUESTIONS).figures["top5"].value == 1.0
 
 
-def test_fusions_are_evaluated_and_compared_by_one_command(tmp_path: Path) -> None:
-    asked, index = tmp_path / "q.jsonl", tmp_path / "index"
-    rag.Pipeline.from_texts(PASSAGES, out=index, retriever="hybrid", reader=False).close()
-    rows = [{"question": one.text, "answers": list(one.answers)} for one in QUESTIONS]
-    asked.write_text("\n".join(map(json.dumps, rows)))
-    words = ["evaluate", "-i", str(index), "-q", str(asked), "-o", str(tmp_path / "out"), "--read", "0"]
-    shown = CliRunner().invoke(app, [*words, "--fusion", "std:1,0.6", "--fusion", "rrf60:1,1"])
-    assert shown.exit_code == 0, shown.output
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["rrf60-1,1", "std-1,0.6"]
-    assert "rrf60-1,1" in shown.stdout.splitlines()[-2]
-
-
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
     """A BEIR folder of documents that are longer than a passage."""

@@ -11,8 +11,8 @@ from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.types import AnswerSet, GoldPassage, Passage, Question
 from rag.eval.compare import compare_evaluations
 from rag.eval.labels import with_interval
-from rag.eval.report import find_answers, marked, render_report, worst_records, write_report
-from rag.eval.results import Evaluation, load_evaluation, load_evaluations, short_names
+from rag.eval.report import find_answers, marked, render_report, worst_records
+from rag.eval.results import Evaluation, load_evaluation, load_evaluations
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from tests.unit.rag.eval.conftest import evaluate
@@ -76,8 +76,10 @@ def test_folders_with_equal_names_are_named_by_what_differs(
     evaluations = load_evaluations(places)
     assert [evaluation.name for evaluation in evaluations] == ["bm25/dev", "dense/dev"]
     assert compare_evaluations(evaluations)[0].b == "dense/dev"
-    assert short_names(["x", "x/x"]) == ["x", "x/x"]
-    assert len(set(short_names(["bm25", "x/dev", "bm25/dev"]))) == 3
+    nested = [tmp_path / "outer", tmp_path / "outer" / "dev"]
+    for place in nested:
+        run(system, questions, place)
+    assert [evaluation.name for evaluation in load_evaluations(nested)] == ["outer", "outer/dev"]
     with pytest.raises(ConfigError, match="is given twice"):
         load_evaluations([places[0], tmp_path / "bm25" / ".." / "bm25" / "dev"])
 
@@ -158,8 +160,7 @@ def check_page(text: str) -> Page:
 def test_report_of_one_system(tmp_path: Path, system: Any, questions: list[Question]) -> None:
     nasty = Question("x", f"{NASTY} Danube?", (NASTY, "Forest & Co"), ("p0",))
     evaluation = run(system, [*questions, nasty], tmp_path / "one")
-    write_report([evaluation], tmp_path / "report.html")
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    text = render_report([evaluation])
     page = check_page(text)
     assert "&lt;script&gt;" in text
     assert "Exact match" in text

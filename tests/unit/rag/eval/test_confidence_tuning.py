@@ -65,8 +65,7 @@ def test_a_confidence_that_is_too_modest_is_put_right() -> None:
     corpus = Corpus(400, shift=2.0)
     tuning = tune_confidence(corpus, corpus.questions, OLD, SETTINGS)
     assert tuning.unanswerable == corpus.empty.sum()
-    assert tuning.after.ece < 0.6 * tuning.before.ece
-    assert tuning.after.hidden < tuning.before.hidden
+    assert tuning.ece_after < 0.6 * tuning.ece_before
     right = Corpus(400, shift=0.0)
     assert tune_confidence(right, right.questions, OLD, SETTINGS).calibration.right == pytest.approx(
         OLD.right, abs=0.35

@@ -10,7 +10,7 @@ from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Question
 from rag.data.corpus import read_documents
 from rag.data.questions import questions_from
 from rag.data.sentences import align_sentences
-from rag.eval.facts import FactFinder
+from rag.eval.facts import find_facts
 from rag.eval.report import render_report
 from rag.eval.results import load_evaluation
 from rag.eval.settings import EvaluationSettings
@@ -82,18 +82,9 @@ def test_boundaries_come_from_the_question_set_then_from_a_rule(retrieved: Any) 
     expected = [("Silent Harbour", 2), ("Ada Moss", 0)]
     context = [[title, lines] for title, lines in SENTENCES.items()]
     with_context = questions_from([{**RECORD, "context": context}])[0]
-    finder = FactFinder()
-    assert finder(with_context, answers(retrieved), retrieved) == expected
-    assert finder.boundaries == {"question set": 2}
-    finder = FactFinder()
-    assert finder(QUESTION, answers(retrieved), retrieved) != expected
-    assert finder.boundaries == {"rule": 2}
-    assert finder(Question("x", "q"), AnswerSet("q", (), 1.0, "v", {}), []) == []
-
-
-def test_only_passages_that_were_read_count(retrieved: Any) -> None:
-    finder = FactFinder(read=1)
-    assert {title for title, _ in finder(QUESTION, answers(retrieved), retrieved)} == {"Silent Harbour"}
+    assert find_facts(with_context, answers(retrieved), retrieved) == expected
+    assert find_facts(QUESTION, answers(retrieved), retrieved) != expected
+    assert find_facts(Question("x", "q"), AnswerSet("q", (), 1.0, "v", {}), []) == []
 
 
 def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, retrieved: Any) -> None:
@@ -102,15 +93,12 @@ def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, retrieved: Any) -
         Reads(retrieved),  # type: ignore[arg-type]
         [questions_from([{**RECORD, "context": context}])[0]],
         tmp_path / "out",
-        EvaluationSettings(profile="hotpot", ks=(1, 2), read=2, resamples=1000, by=("type",)),
+        EvaluationSettings(profile="hotpot", ks=(1, 2), read=2, resamples=1000),
         source=QuestionSource("toy", split="dev"),
-        facts=FactFinder(read=2),
     )
     assert all(metrics["figures"][name]["value"] == 1.0 for name in ("em", "sp_em", "joint_em", "joint_f1"))
-    assert metrics["breakdowns"]["type"][0]["figures"]["joint_f1"]["value"] == 1.0
     text = render_report([load_evaluation(tmp_path / "out")])
     assert "Supporting facts F1" in text
-    assert "by type" in text.lower()
     written = json.loads((tmp_path / "out" / "predictions.hotpot.json").read_text())
     assert written["sp"] == {"h1": [["Silent Harbour", 2], ["Ada Moss", 0]]}
 

@@ -45,14 +45,14 @@ def test_a_foreign_id_is_found_by_its_text_and_of_copies_the_one_with_its_title(
     questions = [squad("q", "The Danube rises in the Black Forest.")]
     resolver = GoldResolver(Store(*STORE_PASSAGES))
     assert [q.gold_passage_ids for q in map(resolver, questions)] == [("p2",)]
-    assert (resolver.missing, resolver.notes()) == (0, [])
+    assert resolver.notes() == []
 
 
 def test_a_gold_passage_that_is_not_there_is_not_judged_and_is_counted() -> None:
     questions = [squad("q", "Another text."), Question("r", "?", gold_passage_ids=("unknown",))]
     resolver = GoldResolver(Store(*STORE_PASSAGES))
     assert [q.gold_passage_ids for q in map(resolver, questions)] == [(), ()]
-    assert resolver.missing == 2
+    assert resolver.counts["missing"] == 2
     assert "of 2 questions are known, but not in this index" in resolver.notes()[0]
 
 
@@ -66,9 +66,9 @@ def test_steps_of_which_one_is_not_there_or_comes_twice_are_counted() -> None:
     store = Store(*STORE_PASSAGES)
     resolver = GoldResolver(store)
     assert [*map(resolver, whole), *map(resolver, half)] == whole + half
-    assert (resolver.incomplete, resolver.repeated, resolver.missing, store.reads) == (2, 0, 0, 1)
+    assert (+resolver.counts, store.reads) == ({"incomplete": 2}, 1)
     list(map(resolver, twice))
-    assert (resolver.incomplete, resolver.repeated) == (2, 2)
+    assert +resolver.counts == {"incomplete": 2, "repeated": 2}
     assert len(resolver.notes()) == 2
     assert all(note.startswith("the gold passages of 2 questions are ") for note in resolver.notes())
 
