@@ -80,7 +80,7 @@ def tune_confidence(
     for held_out in range(_FOLDS):
         shift, slope = fit_shift(first[fold != held_out], right[fold != held_out])
         crossed[fold == held_out] = shift + slope * first[fold == held_out]
-    absent = old.absent
+    absent: tuple[float, ...] | None = old.absent
     if absent is not None and empty.any():
         absent = _shifted(absent, *fit_shift(none, empty))
     fitted = {"right": _shifted(old.right, *fit_shift(first, right)), "absent": absent}
