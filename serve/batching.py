@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from rag.core.log import get_logger
+from serve.metrics import ServerMetrics
 
 log = get_logger(__name__)
 ItemT = TypeVar("ItemT")
@@ -58,9 +59,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         run: `run(key, items) -> results`, one result or error per item; called on a worker thread.
         max_wait_s: longest time a free worker waits for a batch to fill up.
         workers: number of batches that run at a time.
-        on_wait: called with the number of items that begin to wait, negative for those that end to.
-        on_batch: called after every batch, on the event loop's thread, with its size, its seconds, and the
-            seconds that each of its items had waited.
+        metrics: record the waiting items, and every batch with its size and seconds.
     """
 
     def __init__(
@@ -71,10 +70,9 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         max_wait_s: float,
         queue_size: int,
         workers: int = 1,
-        on_wait: Callable[[int], None] = lambda change: None,
-        on_batch: Callable[[int, float, Sequence[float]], None] = lambda size, duration_s, waits_s: None,
+        metrics: ServerMetrics,
     ) -> None:
-        self._run, self._on_wait, self._on_batch = run, on_wait, on_batch
+        self._run, self._metrics = run, metrics
         self.max_size, self.max_wait_s, self.queue_size = max_size, max_wait_s, queue_size
         self._queue: deque[_Entry[ItemT, ResultT]] = deque()
         self._changed = asyncio.Event()
@@ -111,7 +109,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         if self._closing:
             raise BatcherClosed
         if len(self._queue) + len(items) > self.queue_size:
-            raise QueueFull(self._retry_after_s())
+            raise QueueFull(max(1.0, self._seconds_per_item * len(self._queue)))
         loop = asyncio.get_running_loop()
         entries = [_Entry(key, number, item, loop.create_future()) for number, item in enumerate(items)]
         self._set_queue([*self._queue, *entries])
@@ -145,9 +143,6 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         self._set_queue(())
         self._threads.shutdown(wait=is_drained, cancel_futures=True)
         return is_drained
-
-    def _retry_after_s(self) -> float:
-        return max(1.0, self._seconds_per_item * len(self._queue))
 
     async def _dispatch(self) -> None:
         async with asyncio.TaskGroup() as running:
@@ -185,7 +180,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
 
     def _set_queue(self, entries: Iterable[_Entry[ItemT, ResultT]]) -> None:
         before, self._queue = len(self._queue), deque(entries)
-        self._on_wait(len(self._queue) - before)
+        self._metrics.queue_depth.inc(len(self._queue) - before)
 
     async def _run_batch(self, batch: list[_Entry[ItemT, ResultT]]) -> None:
         started = time.monotonic()
@@ -203,7 +198,7 @@ class MicroBatcher(Generic[ItemT, ResultT]):
         duration_s = time.monotonic() - started
         recent, average = duration_s / len(batch) / self._workers, self._seconds_per_item
         self._seconds_per_item = 0.7 * average + 0.3 * recent if average else recent
-        self._on_batch(len(batch), duration_s, waits_s)
+        self._metrics.batch_finished(len(batch), duration_s, waits_s)
         self._free_at = time.monotonic()
         self._expected = min(self.max_size, len(batch) + len(self._queue))
         self._free.release()

@@ -93,8 +93,7 @@ class Engine:
             max_wait_s=_BATCH_WAIT_S,
             queue_size=self.settings.queue_size,
             workers=workers,
-            on_wait=self.metrics.queue_depth.inc,
-            on_batch=self.metrics.batch_finished,
+            metrics=self.metrics,
         )
 
     async def load(self, on_error: Callable[[Exception], object]) -> None:

@@ -52,7 +52,7 @@ def run_server(settings: ServeSettings, *, open_pipeline: OpenPipeline = open_pi
         ResourceError: the server cannot listen on the address, or a worker cannot open the index.
         RagError: the index could not be opened.
     """
-    _set_up_logging(settings)
+    _set_up_logging()
     read_manifest(settings.index, kind=INDEX_KIND)
     with bind(settings.host, settings.port) as listener, run_folder() as folder:
         print(f"listening on {_url(listener)}", flush=True)
@@ -174,7 +174,7 @@ class _Workers(Multiprocess):
 
 def _worker_app(settings: ServeSettings, open_pipeline: OpenPipeline, folder: Path) -> FastAPI:
     """The application of one worker, made in its process."""
-    _set_up_logging(settings)
+    _set_up_logging()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     Finalize(None, leave, exitpriority=0)
     return create_app(
@@ -193,8 +193,8 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _set_up_logging(settings: ServeSettings) -> None:
-    setup_logging(settings.log_level, json_lines=True, is_server=True)
+def _set_up_logging() -> None:
+    setup_logging(json_lines=True, is_server=True)
     quieten_connections()
 
 

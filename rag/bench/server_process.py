@@ -49,7 +49,7 @@ class ServerProcess:
             *arguments,
         ]
         given = {f"RAG_SERVE_{name.upper()}": str(value) for name, value in (settings or {}).items()}
-        self._environment = {**os.environ, "RAG_SERVE_LOG_LEVEL": "warning", **given}
+        self._environment = {**os.environ, **given}
         self.host, self.port = "127.0.0.1", 0
         self.ready_after_s = 0.0
 

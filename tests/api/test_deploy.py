@@ -40,18 +40,11 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_exist() -> None:
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     used = {name for query in queries for name in re.findall(r"rag_\w+", query)}
     assert used <= set(known), used - set(known)
-    families = {re.sub(r"_(total|bucket|sum|count|created)$", "", name) for name in known}
-    shown = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in used}
-    assert shown == families, "every metric has a panel"
     for query in queries:
         labels = set(re.findall(r"by \(([^)]*)\)", query)) | set(re.findall(r"(\w+)(?:=~|=)\"", query))
         labels = {label.strip() for part in labels for label in part.split(",")} - {"instance"}
         known_here = {label for name in re.findall(r"rag_\w+", query) for label in known[name]}
         assert labels <= known_here, (query, labels - known_here)
-    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
-    assert len({(p["gridPos"]["x"], p["gridPos"]["y"]) for p in dashboard["panels"]}) == len(
-        dashboard["panels"]
-    )
 
 
 def test_the_unit_is_valid_and_waits_for_accepted_requests(tmp_path: Path) -> None:
@@ -83,8 +76,6 @@ def test_the_image_is_made_of_what_there_is() -> None:
             )
         if word == "HEALTHCHECK":
             compile(json.loads(rest.partition("CMD ")[2])[2], "health check", "exec")
-    packages = {path.parent.name for path in ROOT.glob("*/py.typed")}
-    assert packages <= {rest.split()[0] for word, rest in steps if word == "COPY"}
     pins = set((ROOT / "constraints.txt").read_text().splitlines())
     assert any(
         pin in pins for word, rest in steps if word == "RUN" for pin in re.findall(r"torch==\S+", rest)
@@ -95,11 +86,6 @@ def test_the_compose_file_runs_this_image_and_lets_it_write_its_index() -> None:
     service = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["rag"]
     context = (DEPLOY / service["build"]["context"]).resolve()
     assert (context, (context / service["build"]["dockerfile"]).is_file()) == (ROOT, True)
-    names = {name.removeprefix("RAG_SERVE_").lower() for name in service["environment"]}
-    assert names <= set(ServeSettings.model_fields)
     [(_, target)] = [volume.split(":") for volume in service["volumes"]]  # no third part: not read-only
-    image = (DEPLOY / "Dockerfile").read_text()
-    assert f"RAG_SERVE_INDEX={target} " in image
-    assert service["ports"] == ["8000:8000"]
-    assert "EXPOSE 8000" in image
+    assert f"RAG_SERVE_INDEX={target} " in (DEPLOY / "Dockerfile").read_text()
     assert int(service["stop_grace_period"].removesuffix("s")) > ServeSettings().drain_timeout_s

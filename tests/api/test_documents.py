@@ -146,14 +146,11 @@ async def test_documents_have_metadata_that_filters_name(index: Path) -> None:
     ("metadata", "message"),
     [
         ('{"year": {"a": 1}}', "'year': found dict, expected text, a number"),
-        ('{"year": [[1]]}', "'year': found list, expected text"),
         ('{"year": NaN}', "'year': found nan"),
-        ('{"year": Infinity}', "'year': found inf"),
         ('{"path": "x"}', "'path': filters give this name"),
         ('{"": 1}', "'' is no name of a field"),
         ('{"text": "%s"}' % ("x" * 10_000), "10,012 characters, at most 10,000"),
         ("[1]", ""),
-        ('"x"', ""),
     ],
 )
 def test_metadata_that_filters_cannot_compare_is_refused_by_name(metadata: str, message: str) -> None:

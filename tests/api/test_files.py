@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 
 import rag
-from rag.core.errors import MissingDependencyError
-from rag.data.documents import pdf
 from rag.pipeline import Pipeline
 from serve.app import create_app
 from serve.settings import ServeSettings, hash_api_key
@@ -98,7 +96,7 @@ async def test_a_file_that_was_sent_gives_no_way_to_one_of_its_name(made, tmp_pa
         assert (shown.status_code, shown.text) == (200, "# later\n\nWhat I have.\n")
 
 
-async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path, monkeypatch):
+async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path):
     folder, index = tmp_path / "folder", tmp_path / "index"
     folder.mkdir()
     pages = [
@@ -117,12 +115,6 @@ async def test_a_page_of_a_pdf_is_found_by_its_label(tmp_path, monkeypatch):
         assert reply.headers["location"] == "./a%20b.pdf#page=1"
         whole = await client.get("/v1/files/a%20b.pdf")
         assert whole.headers["content-type"] == "application/pdf"
-
-    def without_package(*_: str) -> None:
-        raise MissingDependencyError("no pypdfium2")
-
-    monkeypatch.setattr(pdf, "require", without_package)
-    assert pdf.number_of_page(folder / "a b.pdf", "2") == 1  # a server need not have what built the index
 
 
 async def test_an_answer_is_cited_at_the_page_on_which_it_begins(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,21 +36,12 @@ def url(service: FakePipeline) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="session")
-def shots() -> Path | None:
-    """Where screenshots go: the folder named by RAG_SCREENSHOTS, if any."""
-    folder = os.environ.get("RAG_SCREENSHOTS")
-    if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    return Path(folder) if folder else None
-
-
 @pytest.fixture
-def page_at(driver, shots):
+def page_at(driver):
     """Opens the page of a server at an address in the browser."""
     from tests.e2e.page import Page  # needs selenium
 
-    return lambda address: Page(driver, address, shots)
+    return lambda address: Page(driver, address)
 
 
 @pytest.fixture

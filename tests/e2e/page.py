@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from selenium.webdriver import ActionChains
@@ -16,8 +14,8 @@ from selenium.webdriver.common.keys import Keys
 class Page:
     """One open page."""
 
-    def __init__(self, driver: Any, url: str, shots: Path | None) -> None:
-        self.driver, self.url, self.shots = driver, url, shots
+    def __init__(self, driver: Any, url: str) -> None:
+        self.driver, self.url = driver, url
 
     def open(self, path: str = "/") -> Page:
         self.driver.get(self.url + path)
@@ -79,24 +77,11 @@ class Page:
             )
         )
 
-    def media(self, *, width: int = 1100, height: int = 900, dark: bool = False) -> None:
+    def media(self, *, width: int = 1100, height: int = 900) -> None:
         self.driver.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
         )
-        self.driver.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia",
-            {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]},
-        )
-
-    def shoot(self, name: str) -> None:
-        """Keep a picture of the whole page, if a folder was named."""
-        if self.shots is None:
-            return
-        picture = self.driver.execute_cdp_cmd(
-            "Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True}
-        )
-        (self.shots / f"{name}.png").write_bytes(base64.b64decode(picture["data"]))
 
     def complaints(self) -> list[str]:
         """What the browser's console holds: script errors, blocked resources."""

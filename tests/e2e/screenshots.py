@@ -33,7 +33,7 @@ def main() -> None:
         driver = start_browser(folder / "profile")
         try:
             with ServerProcess(index) as server:
-                page = Page(driver, f"http://{server.host}:{server.port}", None)
+                page = Page(driver, f"http://{server.host}:{server.port}")
                 page.media(width=900, height=600)
                 page.open().ask(QUESTION)
                 _take(driver, "page", page.script("return document.querySelector('footer').offsetTop - 16"))

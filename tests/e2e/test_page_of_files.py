@@ -43,7 +43,6 @@ def test_a_folder_is_chosen_and_what_stands_around_a_passage_is_shown(driver, pa
         page.all("button.around")[0].click()
         page.until(lambda: page.texts(".near"))
         assert page.texts(".near")[0].startswith("The Rhine begins")
-        page.shoot("folder-and-neighbours")
         page.open("/?q=Where%20does%20the%20Danube%20rise%3F&folder=moved%2F").settled()
         assert service.filters[-1].conditions[0].values == ("moved/",)
         assert page.script("return document.getElementById('folder').value") == "moved/"
@@ -77,7 +76,6 @@ def test_a_source_is_a_link_to_its_file(driver, page_at, corpus):
         page.ask("Where does the Danube rise?")
         link = page.all(".card .id a")[0]
         assert link.text == "my guide/rivers.md"
-        page.shoot("link-to-a-file")
         link.click()
         driver.switch_to.window(driver.window_handles[-1])
         page.until(lambda: "The *Danube* rises" in page.text("body"))
@@ -105,7 +103,6 @@ def test_with_a_key_files_are_added_and_opened(driver, page_at, corpus, tmp_path
         page.until(lambda: "3 passages" in page.text("#tagline"))
         page.ask("How tall is the giraffe?")
         assert page.texts(".card .id")[0] == "zoo.md"
-        page.shoot("files-are-added")
         page.all("#upload-files")[0].send_keys(f"{empty}")
         page.until(lambda: page.text("#upload-note").startswith("Nothing was added: empty.md: empty"))
         page.all("#upload-files")[0].send_keys(f"{added}\n{empty}")

@@ -78,17 +78,3 @@ def try_it_out(page, operation: str, path: str) -> None:
     )
     page.until(lambda: page.script(resolved) and page.all(".execute:enabled"), 100)
     page.script("document.querySelector('.execute').click()")
-
-
-def test_the_api_is_described_and_tried_out_without_any_other_server(driver, url, page_at):
-    page = page_at(url)
-    page.complaints()
-    driver.set_page_load_timeout(200)  # a megabyte of script, on a machine that may have other work
-    page.open("/docs").until(lambda: page.all("#operations-questions-ask_v1_ask_post"), 200)
-    assert "/v1/ask" in page.text("#operations-questions-ask_v1_ask_post")
-    page.shoot("docs")
-    try_it_out(page, "ask_v1_ask_post", "/v1/ask")
-    page.until(lambda: "the Black Forest" in page.text(".live-responses-table"))
-    loaded = page.script("return performance.getEntriesByType('resource').map((one) => one.name)")
-    assert all(name.startswith((url, "data:")) for name in loaded)
-    assert [line for line in page.complaints() if "data:image" not in line] == []

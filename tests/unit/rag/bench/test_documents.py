@@ -40,31 +40,6 @@ def test_questions_of_colleagues_are_divided_by_document():
     assert [row["answers"] for row in rows] == [list(q.answers) for q in read_questions(COLLEAGUES)]
 
 
-def test_counts_hold_what_the_readme_says():
-    formats = Counter(row["format"] for row in ANSWERABLE)
-    documents = Counter(source["path"].split("/")[0] for source in SOURCES)
-    kinds = Counter(row["kind"] for row in ROWS)
-    readme = (FOLDER / "README.md").read_text("utf-8")
-    for name, n in formats.items():
-        assert f"| {name} | {documents[name]} | {n} |" in readme
-    for name, n in kinds.items():
-        assert f"| {name} | {n} |" in readme
-    assert min(formats.values()) >= 15
-    assert min(kinds.values()) >= 12
-    assert kinds["unanswerable"] * 5 >= len(ROWS)
-    assert len({source["publisher"] for source in SOURCES}) == 44
-
-
-def test_sources_name_one_file_each():
-    assert len({source["path"] for source in SOURCES}) == len(SOURCES) == 71
-    for source in SOURCES:
-        assert source["registry"] in ("deb", "wheel", "sdist")
-        assert re.fullmatch("[0-9a-f]{64}", source["sha256"])
-        assert source["package"]
-        assert source["version"]
-        assert not source["file"].startswith(("/", "."))
-
-
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One source: a compressed file of a wheel, which `cp` "downloads"."""

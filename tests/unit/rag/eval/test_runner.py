@@ -159,14 +159,6 @@ def test_kilt_profile(tmp_path: Path, system: Any, finds: Any) -> None:
         assert metrics["figures"]["r_precision"]["value"] == 1.0
 
 
-def test_patterns_as_answers(tmp_path: Path, system: Any) -> None:
-    question = Question("t", "How high is Mount Everest?", (r"8,?849|\bmetres high",))
-    metrics = evaluate(system, [question], tmp_path, settings(profile="trec_search"), source=SOURCE)
-    assert metrics["figures"]["em"]["value"] == 1.0
-    assert metrics["figures"]["top1"]["value"] == 1.0
-    assert "f1" not in metrics["figures"]
-
-
 def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: Any) -> None:
     asked = [
         Question("a", "Where does the Danube rise?", ("Black Forest",)),  # answered: confidence 0.6
