@@ -2,18 +2,17 @@
 
 import asyncio
 import fcntl
-import os
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from rag.core.errors import MissingDependencyError
-from rag.data.documents.read import CONVERTER, converter_environment, document_from, request_line
+from rag.data.documents.read import Converter
 from rag.data.records import BadRecord, Document
 from serve.errors import ApiError, invalid_request
 
@@ -22,8 +21,7 @@ _FILE_S, _UPLOAD_S = 30.0, 60.0  # one file; all files of one upload
 _SLOT_WAIT_S, _POLL_S = 10.0, 0.05
 _MOST_OF_KEY, _MOST = 4, 16  # uploads that wait or are converted, in this process
 _NICENESS = 10  # questions go first
-_LONGEST_REPLY = 1 << 28
-_FAILED = b'{"reason": "broken, or takes too long", "detail": "save it again, or split it"}'
+_LATE = BadRecord("takes too long", "split it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +44,7 @@ class Conversions:
     def __init__(self, folder: Path, slots: int) -> None:
         self.folder, self.slots = folder, slots
         self._uploads = Counter[str]()
+        self._threads = ThreadPoolExecutor(thread_name_prefix="rag-convert")
 
     @property
     def uploads(self) -> int:
@@ -53,7 +52,7 @@ class Conversions:
         return self._uploads.total()
 
     async def convert(self, key: str, files: Sequence[tuple[str, bytes]]) -> Uploaded:
-        """The documents of files, given by name and content, and why the other files cannot be read.
+        """The documents of files, named, with their content, and why the other files cannot be read.
 
         Cancelling this call ends the conversion.
 
@@ -70,9 +69,11 @@ class Conversions:
             raise _busy()
         self._uploads[key] += 1
         try:
-            async with self._slot() as lock:
-                with tempfile.TemporaryDirectory(prefix="upload-", dir=self.folder) as folder:
-                    uploaded = await _convert(files, Path(folder), lock, _MEMORY_MIB // self.slots)
+            async with self._slot():
+                with tempfile.TemporaryDirectory(
+                    prefix="upload-", dir=self.folder, ignore_cleanup_errors=True
+                ) as folder:
+                    uploaded = await self._convert(files, Path(folder))
             if not uploaded.documents:
                 raise ApiError(422, "unreadable_file", "; ".join(uploaded.unreadable))
             return uploaded
@@ -80,8 +81,8 @@ class Conversions:
             self._uploads[key] -= 1
 
     @asynccontextmanager
-    async def _slot(self) -> AsyncIterator[IO[bytes]]:
-        """Hold the lock of a slot, which the converting process inherits and so frees when it ends."""
+    async def _slot(self) -> AsyncIterator[None]:
+        """Hold the lock of a slot."""
         deadline = time.monotonic() + _SLOT_WAIT_S
         while True:
             for number in range(self.slots):
@@ -90,79 +91,40 @@ class Conversions:
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     except BlockingIOError:
                         continue
-                    yield lock
+                    yield
                     return
             if time.monotonic() > deadline:
                 raise _busy()
             await asyncio.sleep(_POLL_S)
 
+    async def _convert(self, files: Sequence[tuple[str, bytes]], folder: Path) -> Uploaded:
+        uploaded, converter, ends = Uploaded(), Converter(_NICENESS), time.monotonic() + _UPLOAD_S
 
-async def _convert(
-    files: Sequence[tuple[str, bytes]], folder: Path, lock: IO[bytes], memory_mib: int
-) -> Uploaded:
-    uploaded = Uploaded()
-    ends = time.monotonic() + _UPLOAD_S
-    converter: asyncio.subprocess.Process | None = None
-    try:
-        for number, (name, content) in enumerate(files):
-            path = folder / str(number) / name
+        def run(path: Path, content: bytes, left_s: float) -> Document | BadRecord:
             path.parent.mkdir()
-            await asyncio.to_thread(path.write_bytes, content)
-            converter = converter or await _start(lock)
-            left_s = max(0.1, min(_FILE_S, ends - time.monotonic()))
-            reply = await _reply(converter, path, left_s, memory_mib)
-            if reply is None:  # it died of this file, or still works on it: the next one needs another
-                await _end(converter)
-                converter = None
-            item = await asyncio.to_thread(_document, name, reply or _FAILED)
-            if isinstance(item, BadRecord):
-                uploaded.unreadable.append(f"{name}: {item.reason} ({item.detail})")
-            else:
-                uploaded.documents.append(item)
-                uploaded.notes.extend(f"{name}: {note}" for note in item.notes)
+            path.write_bytes(content)
+            return converter.convert(str(path), path.name, left_s, _MEMORY_MIB // self.slots)
+
+        try:
+            for number, (name, content) in enumerate(files):
+                left_s = max(0.1, min(_FILE_S, ends - time.monotonic()))
+                running = self._threads.submit(run, folder / str(number) / name, content, left_s)
+                try:
+                    async with asyncio.timeout(left_s + 2):  # the process ends itself before
+                        item = await asyncio.wrap_future(running)
+                except TimeoutError:
+                    converter.close()
+                    item = _LATE
+                if isinstance(item, BadRecord):
+                    uploaded.unreadable.append(f"{name}: {item.reason} ({item.detail})")
+                else:
+                    uploaded.documents.append(item)
+                    uploaded.notes.extend(f"{name}: {note}" for note in item.notes)
+        except MissingDependencyError as error:
+            raise ApiError(501, "missing_package", "the server lacks a package", hint=error.hint) from error
+        finally:
+            converter.close()
         return uploaded
-    finally:
-        if converter is not None:
-            await _end(converter)
-
-
-async def _start(lock: IO[bytes]) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        *CONVERTER,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-        env=converter_environment(),
-        pass_fds=(lock.fileno(),), limit=_LONGEST_REPLY,
-    )  # fmt: skip
-    os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
-    return process
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.kill()
-    await process.wait()
-
-
-async def _reply(
-    process: asyncio.subprocess.Process, path: Path, timeout_s: float, memory_mib: int
-) -> bytes | None:
-    """The line that the process writes about a file; None if it ended or takes too long."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        process.stdin.write(request_line(str(path), timeout_s + 1, memory_mib))
-        await process.stdin.drain()
-        async with asyncio.timeout(timeout_s):
-            return await process.stdout.readline() or None
-    except (ConnectionError, ValueError, TimeoutError):  # a ValueError: longer than a line may be
-        return None
-
-
-def _document(name: str, line: bytes) -> Document | BadRecord:
-    try:
-        return document_from(line, name)
-    except MissingDependencyError as error:
-        raise ApiError(501, "missing_package", "the server lacks a package", hint=error.hint) from error
 
 
 def _busy() -> ApiError:

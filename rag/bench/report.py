@@ -3,6 +3,7 @@
 import math
 import os
 import platform
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,28 +16,27 @@ from rag.core.views import text_table
 from rag.metrics.significance import Interval
 
 _PACKAGES = ("openqa-rag", "torch", "transformers", "faiss-cpu", "numpy", "pyserini")
-_BF16_FLAGS = {"amx_bf16": "amx", "avx512_bf16": "avx512_bf16"}  # the better one first
 
 
 def environment() -> dict[str, Any]:
     """The machine and the versions a figure belongs to.
 
-    Keys: cpu, cores, gpu (None without one), bf16 ("amx", "avx512_bf16", "cuda" or "none"), torch_threads,
-    memory_gib, load_1m (other work on the machine makes timings worthless), system, python, and one version
-    per package.
+    `fast_numbers` are those of `rag doctor`; `load_1m` is other work on the machine: timings need it small.
     """
     import torch
 
-    from rag.runtime.hardware import available_cores
+    from rag.runtime.hardware import available_cores, has_fast_bf16, has_fast_int8
 
-    cpu = _cpu()
-    flags = cpu.get("flags", "").split()
-    bf16 = next((name for flag, name in _BF16_FLAGS.items() if flag in flags), "none")
+    facts = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.+)$", facts.read_text(), re.M) if facts.is_file() else []
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    fast = ["bf16"] * has_fast_bf16(device) + ["int8"] * has_fast_int8(device)
     return {
-        "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
+        "cpu": names[0] if names else platform.processor() or platform.machine(),
         "cores": available_cores(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "bf16": "cuda" if torch.cuda.is_available() else bf16,
+        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+        "fast_numbers": " ".join(["bf16"] * has_fast_bf16(device) + ["int8"] * has_fast_int8(device))
+        or "none",
         "torch_threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_1m": round(os.getloadavg()[0], 2),
@@ -45,16 +45,6 @@ def environment() -> dict[str, Any]:
         "packages": {name: installed_version(name) or "not installed" for name in _PACKAGES},
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-
-
-def _cpu() -> dict[str, str]:
-    """Linux's description of the first processor."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +68,6 @@ class Report:
         name: the benchmark's command.
         settings: arguments that decide the figures (paths, sizes, seeds).
         figures: numbers for the JSON file.
-        tables: tables to print.
-        notes: lines printed below the tables.
         environment: the machine, recorded when the report is created.
     """
 
@@ -96,7 +84,7 @@ class Report:
         versions = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
         lines = [
             f"rag bench {self.name}",
-            f"  {machine['cpu']}, {machine['cores']} cores, bf16: {machine['bf16']}, "
+            f"  {machine['cpu']}, {machine['cores']} cores, fast numbers: {machine['fast_numbers']}, "
             f"{machine['torch_threads']} torch threads, {machine['memory_gib']} GiB, "
             f"load {machine['load_1m']} at the start",
             f"  {versions}, Python {machine['python']}",

@@ -25,7 +25,7 @@ KEYS = [hash_api_key(name) for name in ("one", "two")]
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     """Conversions that do not end."""
-    monkeypatch.setattr(conversions, "CONVERTER", STUCK)
+    monkeypatch.setattr("rag.data.documents.read.CONVERTER", STUCK)
 
 
 async def start(*calls: Any) -> list[asyncio.Task[Any]]:
@@ -53,7 +53,7 @@ async def test_a_file_that_ends_its_converter_costs_no_other(
         "import sys, os, rag.data.documents.convert as w; run = w.convert; "
         "w.convert = lambda data, *rest: os._exit(9) if b'bomb' in data else run(data, *rest); w.main()"
     )
-    monkeypatch.setattr(conversions, "CONVERTER", (sys.executable, "-c", dies))
+    monkeypatch.setattr("rag.data.documents.read.CONVERTER", (sys.executable, "-c", dies))
     uploaded = await Conversions(tmp_path, 4).convert("1", [("x.md", b"bomb"), *FILES])
     documents, unreadable = uploaded.documents, uploaded.unreadable
     assert ([each.id for each in documents], len(unreadable)) == (["a.md"], 1)

@@ -5,6 +5,7 @@ in the version that `sources.json` names, or in today's where Debian has it no l
 checked against its SHA-256.
 """
 
+import argparse
 import gzip
 import hashlib
 import json
@@ -13,7 +14,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import BytesIO
 from itertools import groupby
 from pathlib import Path
@@ -110,19 +111,18 @@ def _write(out: Path, row: Mapping[str, str], data: bytes) -> None:
     path.write_bytes(data)
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(out: Path, sources: Path = SOURCES) -> int:
     """The command: the folder, and a list of sources other than `sources.json`; returns the exit status."""
-    if len(arguments) not in (1, 2):
-        print("usage: python -m rag.bench.documents.fetch OUT [SOURCES]", file=sys.stderr)
-        return 2
     try:
-        written = fetch(*map(Path, arguments))
+        print(f"{fetch(out, sources)} documents written to {out}")
     except RagError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{written} documents written to {arguments[0]}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("sources", type=Path, nargs="?", default=SOURCES)
+    sys.exit(main(**vars(parser.parse_args())))

@@ -22,6 +22,7 @@ from rag.data.files.rows import strip_compression
 from rag.data.records import BadRecord, Block, Document
 
 CONVERTER = (sys.executable, "-m", "rag.data.documents.convert")
+_LONGEST_REPLY = 1 << 28
 _LOOK_AHEAD = 8  # documents of each process that may be finished before they are yielded
 _UNWRITABLE = re.compile("[\\s%\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -36,11 +37,6 @@ def file_id(name: str) -> str:
         'My%20notes/Größe%20100%25.pdf'
     """
     return _UNWRITABLE.sub(lambda match: quote(match[0], errors="surrogateescape"), name)
-
-
-def converter_environment() -> dict[str, str]:
-    """The environment of a converting process: it imports what this one does."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def request_line(path: str, timeout_s: float, memory_mib: int = 4096) -> bytes:
@@ -81,13 +77,13 @@ def convert_files(
         MissingDependencyError: a converter needs a package that is not installed.
     """
     n_processes = processes or min(os.cpu_count() or 1, 8)
-    workers = [_Worker(timeout_s) for _ in range(n_processes)]
+    workers = [Converter() for _ in range(n_processes)]
     idle, rest = deque(workers), iter(files)
 
     def run(file: tuple[str, str]) -> Document | BadRecord:
         worker = idle.popleft()  # there are as many as threads
         try:
-            return worker.convert(*file)
+            return worker.convert(*file, timeout_s)
         finally:
             idle.append(worker)
 
@@ -105,34 +101,38 @@ def convert_files(
             worker.close()
 
 
-class _Worker:
+class Converter:
     """A converting process, started when it is first needed and after each one that ended."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, niceness: int = 0) -> None:
+        self._niceness = niceness
         self._process: subprocess.Popen[bytes] | None = None
 
-    def convert(self, path: str, name: str) -> Document | BadRecord:
+    def convert(self, path: str, name: str, timeout_s: float, memory_mib: int = 4096) -> Document | BadRecord:
         """Send one request and wait for its reply; see `convert_files`."""
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 CONVERTER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                env=converter_environment(),
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )  # fmt: skip
+            if self._niceness:
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, self._niceness)
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(request_line(os.path.abspath(path), self._timeout_s))
+            process.stdin.write(request_line(os.path.abspath(path), timeout_s, memory_mib))
             process.stdin.flush()
-            line = process.stdout.readline()
+            line = process.stdout.readline(_LONGEST_REPLY)
         except BrokenPipeError:
             line = b""
         if line.endswith(b"\n"):
             return document_from(line, name)
+        if line:
+            process.kill()
         if (code := process.wait()) == -signal.SIGALRM:
             remedy = "split it, or give it more time (--document-timeout)"
-            return BadRecord("takes too long", f"more than {self._timeout_s:g} s; {remedy}")
+            return BadRecord("takes too long", f"more than {timeout_s:g} s; {remedy}")
         return BadRecord("broken file", f"its converter ended with code {code}; open and save it again")
 
     def close(self) -> None:
