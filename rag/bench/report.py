@@ -35,8 +35,7 @@ def environment() -> dict[str, Any]:
         "cpu": names[0] if names else platform.processor() or platform.machine(),
         "cores": available_cores(),
         "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
-        "fast_numbers": " ".join(["bf16"] * has_fast_bf16(device) + ["int8"] * has_fast_int8(device))
-        or "none",
+        "fast_numbers": " ".join(fast) or "none",
         "torch_threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_1m": round(os.getloadavg()[0], 2),
