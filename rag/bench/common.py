@@ -1,10 +1,8 @@
 """Interleaved timing of contestants, and the inputs that several benchmarks share."""
 
 import gc
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,13 +30,6 @@ class Timings:
     def ratio(self, name: str, peer: str) -> Interval:
         """Time of `name` divided by the time of `peer`, with its interval; see `ratio`."""
         return ratio(self.seconds[name], self.seconds[peer])
-
-    def to_json(self) -> dict[str, Any]:
-        """Medians and all rounds."""
-        return {
-            name: {"median_s": self.median(name), "rounds_s": list(rounds)}
-            for name, rounds in self.seconds.items()
-        }
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Interval:
@@ -124,10 +115,3 @@ def question_texts(path: str | Path, *, limit: int | None = None, format: str = 
     if not texts:
         raise DataError(f"{path}: no questions found")
     return texts
-
-
-@contextmanager
-def working_folder(name: str) -> Iterator[Path]:
-    """A new folder in the system's temporary folder (`TMPDIR`), removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix=f"rag-{name}-") as holder:
-        yield Path(holder)

@@ -60,7 +60,6 @@ def run_encode_benchmark(
     timings = time_interleaved(runs, rounds=rounds, warm_up=0)
     report.tables.append(_speed_table(timings, len(passages)))
     report.figures["passages_per_s"] = {name: len(passages) / timings.median(name) for name in runs}
-    report.figures["timings"] = timings.to_json()
     for peer in ("peer fp32", "peer bf16"):
         if "ours bf16" in runs and peer in runs:
             report.figures[f"ours bf16 / {peer}"] = timings.ratio(peer, "ours bf16").to_json()

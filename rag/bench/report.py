@@ -131,10 +131,9 @@ def format_bytes(size_bytes: float) -> str:
 
     Example:
         >>> format_bytes(512), format_bytes(3 * 2**20), format_bytes(1.5 * 2**30)
-        ('512 B', '3.0 MiB', '1.50 GiB')
+        ('0.5 KiB', '3.0 MiB', '1.5 GiB')
     """
-    if abs(size_bytes) < 1024:
-        return f"{size_bytes:.0f} B"
-    if abs(size_bytes) < 2**20:
-        return f"{size_bytes / 1024:.1f} KiB"
-    return f"{size_bytes / 2**20:.1f} MiB" if abs(size_bytes) < 2**30 else f"{size_bytes / 2**30:.2f} GiB"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.1f} {unit}"
+    return f"{size_bytes / 1024:.1f} KiB"

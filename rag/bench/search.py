@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from indexers.presets import INDEX_TYPES
-from rag.bench.common import Timings, question_texts, time_interleaved, working_folder
+from rag.bench.common import Timings, question_texts, time_interleaved
 from rag.bench.report import Report, Table, format_bytes
 from rag.core.errors import ConfigError
 from rag.core.progress import format_seconds
@@ -59,10 +60,6 @@ def open_vectors(
     return embeddings, open_encoder(index, encoder=encoder, precision=precision).encode_questions(texts)
 
 
-def _batch(queries: Float32, size: int) -> Float32:
-    return np.ascontiguousarray(np.resize(queries, (size, queries.shape[1])))
-
-
 def time_searches(
     searchers: Mapping[str, Any], queries: Float32, batch_size: int, top_k: int, rounds: int
 ) -> Timings:
@@ -71,9 +68,8 @@ def time_searches(
     Within a round every contestant repeats the batch the same number of times: until the slowest takes 100
     ms.
     """
-    batches = [
-        _batch(np.roll(queries, -shift, axis=0), batch_size) for shift in range(0, 4 * batch_size, batch_size)
-    ]
+    size = batch_size, queries.shape[1]
+    batches = [np.resize(np.roll(queries, -turn * batch_size, axis=0), size) for turn in range(4)]
     slowest = 0.0
     for searcher in searchers.values():
         searcher.search(batches[0], top_k)
@@ -153,9 +149,9 @@ def compare_searches(
         bare, figures["flat"] = bare_flat(embeddings), {}
         is_stored = embeddings.dtype == "float32"
         searchers = {"flat": FlatIndex(embeddings), f"flat{_BESIDE}": bare} if is_stored else {"flat": bare}
-    with working_folder("search") as holder:
+    with tempfile.TemporaryDirectory(prefix="rag-search-") as holder:
         for name in index_types:
-            place = holder / name
+            place = Path(holder) / name
             started = time.perf_counter()
             info = build_faiss(embeddings, place, index_type=name, probes=read_probes(embeddings))
             build_s = time.perf_counter() - started

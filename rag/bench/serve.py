@@ -7,7 +7,7 @@ from pathlib import Path
 from rag.bench.common import question_texts, ratio, time_interleaved
 from rag.bench.load import LoadResult, latency_interval, run_load
 from rag.bench.report import Report, Table
-from rag.bench.server_process import ServerProcess, server_arguments
+from rag.bench.server_process import ServerProcess
 from rag.core.errors import ConfigError
 from rag.core.progress import Progress
 
@@ -44,7 +44,8 @@ def run_serve_benchmark(
             hint=f"use --requests {3 * max(clients) * max(rounds, 1)} or more",
         )
     texts = question_texts(questions, format=format)
-    arguments = server_arguments(retriever, reader, precision)
+    named = {"--retriever": retriever, "--precision": precision, "--reader": reader}
+    arguments = [word for name, value in named.items() if value for word in (name, value)]
     settings = {
         "index": index, "questions": questions, "requests": requests, "rounds": rounds, "top_k": top_k,
         "retriever": retriever, "reader": reader or "shipped", "precision": precision,

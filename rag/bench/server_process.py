@@ -125,9 +125,3 @@ def post_json(connection: http.client.HTTPConnection, path: str, body: Mapping[s
             f"POST {path} was answered with {response.status}: {content[:300].decode(errors='replace')}"
         )
     return json.loads(content)
-
-
-def server_arguments(retriever: str, reader: str | None, precision: str) -> list[str]:
-    """Arguments of `rag serve` that name the index, retriever and reader."""
-    given = {"--retriever": retriever, "--precision": precision, "--reader": reader}
-    return [word for name, value in given.items() if value for word in (name, value)]
