@@ -172,8 +172,8 @@ async def test_the_page_and_its_files_are_served_with_security_headers():
     async with running(example_questions=("Why?",)) as client:
         page = await client.get("/?q=Why")
         for path, media_type in (
-            ("/static/app.js", "text/javascript"),
-            ("/static/icon.svg", "image/svg+xml"),
+            ("app.js", "text/javascript"),
+            ("icon.svg", "image/svg+xml"),
         ):
             file = await client.get(f"/static/{path}")
             assert (file.status_code, file.headers["content-type"].startswith(media_type)) == (200, True)

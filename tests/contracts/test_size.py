@@ -10,12 +10,12 @@ ROOT = Path(__file__).parents[2]
 CEILINGS = {
     "rag/*.py": (1660, 1425),
     "rag/adaptation": (489, 400),
-    "rag/bench": (1450, 1300),
-    "rag/cli": (1580, 1300),
+    "rag/bench": (1320, 1300),
+    "rag/cli": (1570, 1300),
     "rag/core": (1440, 900),
-    "rag/data": (6350, 5000),
+    "rag/data": (6320, 5000),
     "rag/docs": (80, 80),
-    "rag/eval": (2450, 1900),
+    "rag/eval": (2080, 1900),
     "rag/integrations": (350, 350),
     "rag/joint": (2510, 2100),
     "rag/metrics": (730, 600),
@@ -27,8 +27,8 @@ CEILINGS = {
     "indexers": (4870, 4400),
     "readers": (7710, 6600),
     "retrievers": (8510, 6600),
-    "serve": (2870, 2600),
-    "tests": (29510, 24000),
+    "serve": (2800, 2600),
+    "tests": (29180, 24000),
 }
 
 
