@@ -5,15 +5,14 @@ stage continues behind them, and the manifest is written last. All files have th
 build was interrupted, except Lucene's files and the manifest's entries for these.
 """
 
-import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from indexers.documents import DOCUMENTS_NAME, DocumentList
+from indexers.documents import DOCUMENTS_NAME, Put, writing_documents
 from indexers.embedding_shards import HEADER_NAME, EmbeddingShards, Header
 from indexers.embeddings import encode_corpus
 from indexers.faiss_index import build_faiss, create_faiss
@@ -30,8 +29,9 @@ from indexers.passages import PassageStore
 from indexers.presets import INDEX_KINDS, PLAID, preset_for
 from indexers.probes import PROBES_NAME, read_probes, save_probes
 from indexers.protocols import EncodesCorpus, PassageEncoder
-from indexers.settings import STAGES, BuildSettings, Stage
+from indexers.settings import STAGES, BuildSettings
 from indexers.token_build import TokenEncoder, build_tokens
+from indexers.token_codec import BITS
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
 from rag.core.files import directory_lock, disk_errors, fingerprint, is_temporary
 from rag.core.manifest import BUILDING_DIR, MANIFEST_NAME
@@ -43,30 +43,26 @@ _OWN = {MANIFEST_NAME, ".lock", BUILDING_DIR, UPDATING_DIR}
 
 
 def build_index(
-    passages: Iterable[Passage],
+    content: Iterable[Passage | Put],
     out: str | Path,
     *,
     encoder: PassageEncoder | TokenEncoder | None = None,
     settings: BuildSettings | None = None,
     source: Mapping[str, Any] | None = None,
-    documents: DocumentList | None = None,
     overwrite: bool = False,
-    until: Stage | None = None,
     encode: EncodesCorpus = encode_corpus,
 ) -> Path:
     """Build an index directory, or continue one that was interrupted.
 
     Args:
-        passages: what to index, already split; read lazily, and not at all if `source` says they are stored.
+        content: passages, or documents cut into passages; read lazily, and not at all if `source` says that
+            they are stored.
         source: identifies the passages (paths, sizes, split settings). Without it a rerun reads the
             passages again and compares their checksum.
-        documents: list that is filled with the documents while the passages are read (`list_puts`).
-        until: stop after this stage; a later call continues from there. All stages if None.
         encode: encodes the passages, in this process or elsewhere.
 
     Returns:
-        `out`; with a manifest, unless stopped by `until`. A finished index is extended if `settings` ask for
-        a retriever it lacks.
+        `out`. A finished index is extended if `settings` ask for a retriever it lacks.
 
     Raises:
         ConfigError: no encoder for a dense index, or `out` holds something that is not an index.
@@ -84,14 +80,7 @@ def build_index(
         0
     """
     settings, place = settings or BuildSettings(), Path(out)
-    stages = settings.stages
-    if until is not None:
-        if until not in stages:
-            raise ConfigError(
-                f"a {settings.retriever} index has no stage {until!r}", hint=f"one of: {', '.join(stages)}"
-            )
-        stages = stages[: stages.index(until) + 1]
-    if {"embeddings", "tokens"} & {*stages} and encoder is None:
+    if settings.has_encoder and encoder is None:
         raise ConfigError(
             f"retriever {settings.retriever!r} needs an encoder", hint="pass one, or choose retriever bm25"
         )
@@ -99,14 +88,14 @@ def build_index(
         _refuse_others_files(place)  # first, because the lock adds a file
     with directory_lock(place):
         if overwrite:  # without passages, the old index stays
-            passages = _refuse_empty(passages)
+            content = _refuse_empty(content)
         with disk_errors(place):
             ledger = BuildLedger(place, overwrites=overwrite)
         _refuse_second_vectors(place, ledger, settings)
-        store = build_passages(passages, ledger, source, documents)
-        build_stages(stages, store, ledger, encoder, settings, encode)
-        if until is None and ledger.folder.exists():
-            ledger.commit([stage for stage in STAGES if ledger.finished(stage)])
+        store = build_passages(content, ledger, source)
+        build_stages(settings.stages, store, ledger, encoder, settings, encode)
+        if ledger.folder.exists():
+            ledger.commit([stage for stage in STAGES if ledger.stage(stage).get("finished")])
             remove_unused(place)
     return place
 
@@ -120,22 +109,84 @@ def build_stages(
     encode: EncodesCorpus = encode_corpus,
 ) -> None:
     """The stages after the passages, those that are named."""
+    inputs: dict[str, Any] = {"passages": ledger.stage("passages")["output"]}
     if "embeddings" in stages:
-        build_embeddings(store, ledger, cast("PassageEncoder", encoder), settings, encode)
+        _build_embeddings(store, ledger, cast("PassageEncoder", encoder), settings, encode)
     if "dense" in stages:
-        build_dense(ledger, settings)
+        _build_dense(ledger, settings)
     if "tokens" in stages:
-        build_token_stage(store, ledger, cast("TokenEncoder", encoder), settings)
+        model, shards = (
+            cast("TokenEncoder", encoder),
+            {"shard_rows": settings.shard_rows, "seed": settings.seed},
+        )
+        if ledger.begin("tokens", {**inputs, **shards, "encoder": model.identity.comparable(), "bits": BITS}):
+            ledger.finish("tokens", build_tokens(store, ledger.path("tokens"), model, **shards))
     if "bm25" in stages:
-        build_lucene(store, ledger, settings)
+        weights, threads = {"k1": settings.k1, "b": settings.b}, settings.threads or os.cpu_count() or 1
+        if ledger.begin("bm25", {**inputs, **weights}):
+            heap_mib, place = settings.java_heap_mib, ledger.path("bm25")
+            ledger.finish("bm25", build_bm25(store, place, **weights, threads=threads, heap_mib=heap_mib))
 
 
-def _refuse_empty(passages: Iterable[Passage]) -> Iterator[Passage]:
-    iterator = iter(passages)
+def _build_embeddings(
+    passages: PassageStore,
+    ledger: BuildLedger,
+    encoder: PassageEncoder,
+    settings: BuildSettings,
+    encode: EncodesCorpus,
+) -> None:
+    """Encode the passages, one shard per call, so that the encoder can sort them by length."""
+    identity = encoder.identity
+    if identity.pooling == "tokens":
+        raise ConfigError(
+            f"{identity.name} makes one vector per token, type {settings.index_type} needs one per passage",
+            hint="build it with `rag index … --index-type plaid`",
+        )
+    if identity.dim != encoder.dim:
+        raise ConfigError(
+            f"the encoder's vectors have {encoder.dim} dimensions, but its identity states {identity.dim}"
+        )
+    if settings.index_type != "flat":  # refused before hours of encoding
+        create_faiss(preset_for(settings.index_type, len(passages), encoder.dim), encoder.dim)
+    inputs = {
+        "passages": ledger.stage("passages")["output"],
+        "encoder": identity.comparable(),
+        "dtype": settings.stored_dtype,
+        "shard_rows": settings.shard_rows,
+        "probes": settings.probes,
+        "seed": settings.seed,
+    }
+    if not ledger.begin("embeddings", inputs):
+        return
+    directory = ledger.path("embeddings")
+    shards = encode(directory, passages, encoder, settings.stored_dtype, shard_rows=settings.shard_rows)
+    if not (directory / PROBES_NAME).exists():
+        save_probes(directory, passages, encoder, settings.probes, settings.seed)
+    (directory / HEADER_NAME).unlink()  # the manifest says it
+    ledger.finish("embeddings", shards.header.to_json())
+
+
+def _build_dense(ledger: BuildLedger, settings: BuildSettings) -> None:
+    """The FAISS index over finished embeddings, measured on the probes; it needs no encoder."""
+    choice: dict[str, Any] = {
+        "index_type": settings.index_type, "recall_target": settings.tuned_recall, "seed": settings.seed,
+    }  # fmt: skip
+    if ledger.begin(
+        "dense", {"embeddings": fingerprint(ledger.stage("embeddings")["inputs"])[:16], **choice}
+    ):
+        header = Header.of(ledger.stage("embeddings")["output"])
+        embeddings = EmbeddingShards.open(ledger.path("embeddings"), header)
+        probes, threads = read_probes(embeddings), settings.threads
+        info = build_faiss(embeddings, ledger.path("dense"), probes=probes, threads=threads, **choice)
+        ledger.finish("dense", info)
+
+
+def _refuse_empty(content: Iterable[Passage | Put]) -> Iterator[Passage | Put]:
+    iterator = iter(content)
     first = next(iterator, None)
     if first is None:
         raise _nothing_to_index()
-    return itertools.chain([first], iterator)
+    return chain([first], iterator)
 
 
 def _nothing_to_index() -> DataError:
@@ -144,12 +195,12 @@ def _nothing_to_index() -> DataError:
 
 def _refuse_second_vectors(place: Path, ledger: BuildLedger, settings: BuildSettings) -> None:
     """An index has one encoder: vectors of passages or of tokens."""
-    if settings.has_dense and ledger.begun("tokens"):
+    if settings.has_dense and ledger.stage("tokens"):
         raise MismatchedArtifactError(
             f"{place} holds token vectors, index type {settings.index_type} needs one vector per passage",
             hint=f"add --index-type {PLAID} to continue it, or choose another directory",
         )
-    if settings.has_tokens and ledger.begun("embeddings"):
+    if settings.has_tokens and ledger.stage("embeddings"):
         raise MismatchedArtifactError(
             f"{place} holds one vector per passage, index type {PLAID} needs token vectors",
             hint="choose another directory for them",
@@ -170,138 +221,49 @@ def _refuse_others_files(place: Path) -> None:
 
 
 def build_passages(
-    passages: Iterable[Passage],
-    ledger: BuildLedger,
-    source: Mapping[str, Any] | None,
-    documents: DocumentList | None = None,
+    content: Iterable[Passage | Put], ledger: BuildLedger, source: Mapping[str, Any] | None
 ) -> PassageStore:
-    """Stage 1: store the passages; a build that replaces an index always does."""
+    """Store the passages, and the list of documents if these came; always, if the build replaces an index."""
     described = None if source is None else json.loads(json.dumps(source, sort_keys=True, default=str))
-    if source is None and not ledger.replaces and ledger.finished("passages"):
+    if source is None and not ledger.replaces and ledger.stage("passages").get("finished"):
         # No description of the source: the passages themselves are compared.
-        count, sha256 = passages_digest(passages)
-        if ledger.output("passages") != {"count": count, "sha256": sha256}:
+        count, sha256 = passages_digest(chain.from_iterable(map(_passages_of, content)))
+        if (stored := ledger.stage("passages")["output"]) != {"count": count, "sha256": sha256}:
             raise MismatchedArtifactError(
-                f"{ledger.place} holds {ledger.output('passages')['count']} other passages, now {count} came",
+                f"{ledger.place} holds {stored['count']} other passages, now {count} came",
                 hint="choose another --out, or add --overwrite",
             )
-        return PassageStore.open(ledger.path("passages"))
-    if not ledger.begin("passages", {"source": described}, anew=ledger.replaces):
-        return PassageStore.open(ledger.path("passages"))
-    directory = ledger.path("passages")
-    iterator = iter(passages)
-    with (
-        PassageStoreWriter(directory) as writer,
-        documents.writing(directory / DOCUMENTS_NAME) if documents is not None else nullcontext(),
-        Progress(None, "passages", "store") as progress,
-    ):
-        while batch := list(itertools.islice(iterator, 1024)):
-            writer.add_many(batch)
-            progress.update(len(batch))
-        if not len(writer):
-            raise _nothing_to_index()
-    if documents is None:  # a list may be left from an interrupted build
-        (directory / DOCUMENTS_NAME).unlink(missing_ok=True)
-    ledger.finish("passages", {"count": len(writer), "sha256": writer.digest})
-    return PassageStore.open(directory)
+    elif ledger.begin("passages", {"source": described}, anew=ledger.replaces):
+        directory, has_documents = ledger.path("passages"), False
+        with (
+            PassageStoreWriter(directory) as writer,
+            writing_documents(directory / DOCUMENTS_NAME) as list_document,
+            Progress(None, "passages", "store") as progress,
+        ):
+            for item in content:
+                passages = _passages_of(item)
+                writer.add_many(passages)
+                progress.update(len(passages))
+                if isinstance(item, Put):
+                    list_document(item)
+                    has_documents = True
+            if not len(writer):
+                raise _nothing_to_index()
+        if not has_documents:
+            (directory / DOCUMENTS_NAME).unlink()
+        ledger.finish("passages", {"count": len(writer), "sha256": writer.digest})
+    return PassageStore.open(ledger.path("passages"))
 
 
-def build_embeddings(
-    passages: PassageStore,
-    ledger: BuildLedger,
-    encoder: PassageEncoder,
-    settings: BuildSettings,
-    encode: EncodesCorpus = encode_corpus,
-) -> None:
-    """Stage 2: encode the passages, one shard per call, so that the encoder can sort them by length."""
-    identity = encoder.identity
-    if identity.pooling == "tokens":
-        raise ConfigError(
-            f"{identity.name} makes one vector per token, type {settings.index_type} needs one per passage",
-            hint="build it with `rag index … --index-type plaid`",
-        )
-    if identity.dim != encoder.dim:
-        raise ConfigError(
-            f"the encoder's vectors have {encoder.dim} dimensions, but its identity states {identity.dim}"
-        )
-    if settings.index_type != "flat":  # refused before hours of encoding
-        create_faiss(preset_for(settings.index_type, len(passages), encoder.dim), encoder.dim)
-    inputs = {
-        "passages": ledger.output("passages"),
-        "encoder": identity.comparable(),
-        "dtype": settings.stored_dtype,
-        "shard_rows": settings.shard_rows,
-        "probes": settings.probes,
-        "seed": settings.seed,
-    }
-    if not ledger.begin("embeddings", inputs):
-        return
-    directory = ledger.path("embeddings")
-    shards = encode(directory, passages, encoder, settings.stored_dtype, shard_rows=settings.shard_rows)
-    if not (directory / PROBES_NAME).exists():
-        save_probes(directory, passages, encoder, settings.probes, settings.seed)
-    (directory / HEADER_NAME).unlink()  # the manifest says it
-    ledger.finish("embeddings", shards.header.to_json())
-
-
-def build_dense(ledger: BuildLedger, settings: BuildSettings) -> None:
-    """Stage 3: the FAISS index over finished embeddings, measured on the probes."""
-    inputs = {
-        "embeddings": fingerprint(ledger.inputs("embeddings"))[:16],
-        "index_type": settings.index_type,
-        "recall_target": settings.tuned_recall,
-        "seed": settings.seed,
-        "reproducible": settings.reproducible,
-    }
-    if not ledger.begin("dense", inputs):
-        return
-    header = Header.of(ledger.output("embeddings"))
-    embeddings = EmbeddingShards.open(ledger.path("embeddings"), header)
-    info = build_faiss(
-        embeddings, ledger.path("dense"), index_type=settings.index_type, probes=read_probes(embeddings),
-        recall_target=settings.tuned_recall, seed=settings.seed, threads=settings.threads,
-        reproducible=settings.reproducible,
-    )  # fmt: skip
-    ledger.finish("dense", info)
-
-
-def build_token_stage(
-    passages: PassageStore, ledger: BuildLedger, encoder: TokenEncoder, settings: BuildSettings
-) -> None:
-    """Stage 4: token vectors, compressed."""
-    inputs = {
-        "passages": ledger.output("passages"),
-        "encoder": encoder.identity.comparable(),
-        "bits": settings.token_bits,
-        "shard_rows": settings.shard_rows,
-        "seed": settings.seed,
-    }
-    if not ledger.begin("tokens", inputs):
-        return
-    info = build_tokens(
-        passages, ledger.path("tokens"), encoder, bits=settings.token_bits, shard_rows=settings.shard_rows,
-        seed=settings.seed,
-    )  # fmt: skip
-    ledger.finish("tokens", info)
-
-
-def build_lucene(passages: PassageStore, ledger: BuildLedger, settings: BuildSettings) -> None:
-    """Stage 5: the BM25 index."""
-    inputs = {"passages": ledger.output("passages"), "k1": settings.k1, "b": settings.b}
-    if not ledger.begin("bm25", inputs):
-        return
-    info = build_bm25(
-        passages, ledger.path("bm25"), k1=settings.k1, b=settings.b,
-        threads=settings.threads or os.cpu_count() or 1, heap_mib=settings.java_heap_mib,
-    )  # fmt: skip
-    ledger.finish("bm25", info)
+def _passages_of(item: Passage | Put) -> list[Passage]:
+    return item.passages if isinstance(item, Put) else [item]
 
 
 def settings_of_stages(manifest: Mapping[str, Any]) -> BuildSettings:
     """The settings that a finished index was built with, from what its stages were made from."""
     names = {
-        "embeddings": ("dtype", "shard_rows", "probes"),
-        "dense": ("index_type", "recall_target", "seed", "reproducible"),
+        "embeddings": ("shard_rows", "probes"),
+        "dense": ("index_type", "recall_target", "seed"),
         "bm25": ("k1", "b"),
     }
     inputs = manifest["inputs"]

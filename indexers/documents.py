@@ -11,9 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -36,7 +34,7 @@ class DocumentEntry:
     Attributes:
         digest: hex digest of the file or the record that it was read from; "" if it is not known.
         passages: number of its passages.
-        first: row of its first passage; 0 where it has none or they are not stored yet.
+        first: row of its first passage.
         sent: whether it came over HTTP, not from the corpus.
     """
 
@@ -57,8 +55,38 @@ class Put:
     sent: bool = False
 
 
+@contextmanager
+def writing_documents(path: Path) -> Iterator[Callable[[Put], None]]:
+    """A function that lists documents, in the order of their passages; memory holds the last few of them.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / DOCUMENTS_NAME
+        >>> with writing_documents(path) as list_document:
+        ...     list_document(Put("a.md", "12ab", [Passage("a-0", "", "x"), Passage("a-1", "", "y")]))
+        ...     list_document(Put("b.md", "34cd", [Passage("b-0", "", "z")]))
+        >>> read_document_entries(path)["b.md"].first
+        2
+    """
+    rows = list[dict[str, object]]()
+    with atomic_path(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as writer:
+
+        def write() -> None:
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=_SCHEMA))
+            rows.clear()
+
+        def list_document(put: Put) -> None:
+            entry = {"id": put.id, "digest": put.digest, "passages": len(put.passages), "sent": put.sent}
+            rows.append(entry)
+            if len(rows) >= _BATCH_ROWS:
+                write()
+
+        yield list_document
+        write()
+
+
 def read_document_entries(path: Path) -> dict[str, DocumentEntry]:
-    """The documents that a `DocumentList` wrote, by id, in the order of the index.
+    """The documents that were listed in a file, by id, in the order of the index.
 
     Raises:
         ArtifactError: the file is damaged.
@@ -72,56 +100,11 @@ def read_document_entries(path: Path) -> dict[str, DocumentEntry]:
     return {row["id"]: DocumentEntry(**row, first=first) for row, first in zip(rows, firsts, strict=False)}
 
 
-class DocumentList:
-    """Documents that are listed one by one, in the order of the corpus; memory holds the last few of them.
-
-    Example:
-        >>> import tempfile
-        >>> path, listed = Path(tempfile.mkdtemp()) / DOCUMENTS_NAME, DocumentList()
-        >>> with listed.writing(path):
-        ...     listed.append("a.md", "12ab", passages=2)
-        ...     listed.append("b.md", "34cd", passages=1)
-        >>> read_document_entries(path)["b.md"].first
-        2
-    """
-
-    def __init__(self) -> None:
-        self._last: list[DocumentEntry] = []
-        self._writer: Any = None
-
-    @contextmanager
-    def writing(self, path: Path) -> Iterator[None]:
-        """Write the documents of the `with` block to a file for `read_document_entries`."""
-        with atomic_path(path) as temporary, pa.ipc.new_file(str(temporary), _SCHEMA) as self._writer:
-            yield
-            self._flush()
-
-    def append(self, id: str, digest: str, *, passages: int, sent: bool = False) -> None:
-        """List a document whose passages are the next rows."""
-        self._last.append(DocumentEntry(id, digest, passages, sent=sent))
-        if len(self._last) >= _BATCH_ROWS and self._writer is not None:
-            self._flush()
-
-    def _flush(self) -> None:
-        values = zip(*map(attrgetter(*_SCHEMA.names), self._last), strict=True)
-        columns = list(values) or [()] * len(_SCHEMA)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
-        self._writer.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
-        self._last.clear()
-
-
 def record_digest(document: Document) -> str:
     """Hex digest of a record's content."""
     # the third place was that of sentences: digests of older indexes stay what they were
     content = [document.title, document.text, [], *([document.metadata] if document.metadata else [])]
     return hashlib.blake2b(json.dumps(content).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def list_puts(puts: Iterable[Put], listed: DocumentList) -> Iterator[Passage]:
-    """The passages of new documents, each of which is added to the list."""
-    for put in puts:
-        listed.append(put.id, put.digest, passages=len(put.passages), sent=put.sent)
-        yield from put.passages
 
 
 def group_passages(passage_ids: Iterable[str], document_of: Callable[[str], str]) -> dict[str, DocumentEntry]:

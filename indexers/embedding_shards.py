@@ -49,11 +49,7 @@ class Header:
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Header:
-        """The header in a stage's entry of a manifest, or in `embeddings.json`.
-
-        Raises:
-            ArtifactError: it is none.
-        """
+        """The header in a manifest or in `embeddings.json`; an ArtifactError if it is none."""
         try:
             header = cls(**{**value, "encoder": EncoderIdentity.from_json(value["encoder"])})
             if header.dtype not in get_args(VectorDtype):
@@ -145,33 +141,28 @@ class EmbeddingShards:
 
     def rows(self, rows: Int64) -> Float32:
         """Vectors (n, D) float32 of `rows` (n,), in that order; reads only the pages they lie on."""
-        wanted = np.asarray(rows, dtype=np.int64)
-        gathered = np.empty((len(wanted), self.dim), self.dtype)
-        order = np.argsort(wanted, kind="stable")
-        ordered = wanted[order]
+        rows = np.asarray(rows, dtype=np.int64)
+        gathered = np.empty((len(rows), self.dim), self.dtype)
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
         if len(ordered) and (ordered[0] < 0 or ordered[-1] >= len(self)):
             raise DataError(f"rows {ordered[0]}…{ordered[-1]} are outside of the {len(self)} embeddings")
-        shard_rows = self.shard_rows
-        touched = np.unique(ordered // shard_rows)
-        bounds = np.searchsorted(ordered, np.append(touched, touched[-1:] + 1) * shard_rows)
+        touched = np.unique(ordered // self.shard_rows)
+        bounds = np.searchsorted(ordered, np.append(touched, touched[-1:] + 1) * self.shard_rows)
         parts = list(zip(touched.tolist(), bounds[:-1], bounds[1:], strict=True))
         for shard, start, stop in parts:
-            if stop - start > shard_rows // _MOST_OF_A_SHARD:
+            if stop - start > self.shard_rows // _MOST_OF_A_SHARD:
                 advise(self._shards[shard], "MADV_WILLNEED")
             elif self.is_large:
-                advise(self._shards[shard], "MADV_WILLNEED", ordered[start:stop] - shard * shard_rows)
+                advise(self._shards[shard], "MADV_WILLNEED", ordered[start:stop] - shard * self.shard_rows)
         for shard, start, stop in parts:
-            gathered[order[start:stop]] = self._shards[shard][ordered[start:stop] - shard * shard_rows]
+            gathered[order[start:stop]] = self._shards[shard][ordered[start:stop] - shard * self.shard_rows]
         return _as_float32(gathered)
 
-    def blocks(self, *, read_whole: bool = True) -> Iterator[tuple[int, Float32]]:
-        """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not copied.
-
-        `read_whole`: all of a shard will be read, and not only some rows.
-        """
+    def blocks(self) -> Iterator[tuple[int, Float32]]:
+        """(first row, vectors (n, D) float32) of every shard in order; float32 shards are not copied."""
         for shard, values in enumerate(self._shards):
-            if read_whole:
-                advise(values, "MADV_WILLNEED")
+            advise(values, "MADV_WILLNEED")
             yield shard * self.shard_rows, _as_float32(values)
 
 

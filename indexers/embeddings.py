@@ -75,19 +75,17 @@ def store_shard(directory: Path, shard: int, vectors: Float32) -> None:
         )
     with np.errstate(over="ignore"):
         stored = vectors.astype(header.dtype)
-    finite = np.isfinite(stored).all(axis=1)
-    if not finite.all():
-        row = start + int(np.flatnonzero(~finite)[0])
+    if len(rows := np.flatnonzero(~np.isfinite(stored).all(axis=1))):
         raise DataError(
-            f"the vector of row {row} is not finite as {header.dtype} "
-            f"({int((~finite).sum())} such rows in shard {shard})",
-            hint="use dtype float32, or check the encoder's weights",
+            f"the vector of row {start + rows[0]} is not finite as {header.dtype} ({len(rows)} such rows in "
+            f"shard {shard})",
+            hint="use an index type that stores float32 (flat), or check the encoder's weights",
         )
     save_npy(directory / shard_name(shard), stored)
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRows:
+class StoredRows:
     """The passages of a corpus whose vectors are stored already.
 
     Attributes:
@@ -104,7 +102,7 @@ class KnownRows:
         return is_new
 
     def vectors(self, start: int, stop: int, dim: int) -> Float32:
-        """(n, D), filled where a passage is known."""
+        """(n, D), filled where a passage has a vector."""
         vectors = np.empty((stop - start, dim), np.float32)
         for embeddings, rows in self.sources:
             some = rows[start:stop]
@@ -137,29 +135,29 @@ def encode_corpus(
     dtype: VectorDtype,
     *,
     shard_rows: int = SHARD_ROWS,
-    known: KnownRows | None = None,
+    stored: StoredRows | None = None,
 ) -> EmbeddingShards:
     """Encode passages, showing progress; after a kill the next call continues behind the finished shards.
 
     Args:
         shard_rows: rows per shard, the most that a killed attempt loses.
-        known: passages that need not be encoded.
+        stored: passages that need not be encoded.
     """
-    known = known or KnownRows(())
+    stored = stored or StoredRows(())
     header = Header(len(passages), encoder.identity.dim, dtype, shard_rows, encoder.identity)
     missing = begin_shards(place, header)
-    total = int(known.is_new(0, header.rows).sum())
-    left = sum(int(known.is_new(start, stop).sum()) for _, start, stop in missing)
+    total = int(stored.is_new(0, header.rows).sum())
+    left = sum(int(stored.is_new(start, stop).sum()) for _, start, stop in missing)
     with Progress(total, "passages", "encode", initial=total - left) as progress:
         made_by = encoder.reporting(progress.update) if isinstance(encoder, ReportingEncoder) else encoder
         for shard, start, stop in missing:
-            if known.link_shard(place, header, shard):
+            if stored.link_shard(place, header, shard):
                 continue
-            is_new = known.is_new(start, stop)
+            is_new = stored.is_new(start, stop)
             if is_new.all():
                 vectors = encode_rows(passages, made_by, start, stop)
             else:
-                vectors = known.vectors(start, stop, header.dim)
+                vectors = stored.vectors(start, stop, header.dim)
                 if is_new.any():
                     new = passages.get_many(np.flatnonzero(is_new) + start)
                     vectors[is_new] = made_by.encode_passages([p.title for p in new], [p.text for p in new])

@@ -8,9 +8,8 @@ import numpy as np
 
 from indexers.embedding_shards import EmbeddingShards
 from indexers.selected import Selection
-from rag.core.arrays import Bool, Float32, Int64
+from rag.core.arrays import Float32, Int64
 from rag.core.errors import ConfigError, RetrievalError
-from rag.core.ragged import ranges
 
 # Candidates fetched beyond what is asked, so that rounding and ties at the cut are settled by exact scores.
 CANDIDATE_MARGIN = 16
@@ -61,57 +60,27 @@ def exact_scores(embeddings: EmbeddingShards, queries: Float32, candidates: Int6
     """Inner products (n, M) of queries (n, D) with candidate rows (n, M); -inf where the row is -1.
 
     The score of a pair depends on its two vectors only, not on the batch or the position: equal passages
-    get equal scores, and a query gets the same result alone and in a batch. Float32 vectors are read where
-    they lie in the memory map; float16 ones are converted, each once per step.
+    get equal scores, and a query gets the same result alone and in a batch. FAISS sums a remainder of four
+    pairs in another order, so each query's list is filled up to a multiple of four.
     """
     scores = np.full(candidates.shape, -np.inf, dtype=np.float32)
-    if candidates.size == 0:
-        return scores
-    if embeddings.dtype == "float32":
-        for first_row, vectors in embeddings.blocks(read_whole=False):
-            inside = (candidates >= first_row) & (candidates < first_row + len(vectors))
-            _score_pairs(scores, queries, vectors, candidates - first_row, inside)
-        return scores
-    step = max(1, _GATHER_BYTES // (4 * embeddings.dim * candidates.shape[1]))
-    for start in range(0, len(queries), step):
-        part = candidates[start : start + step]  # (q, M)
-        wanted, inverse = np.unique(np.maximum(part, 0), return_inverse=True)
-        _score_pairs(
-            scores[start : start + step],
-            queries[start : start + step],
-            embeddings.rows(wanted),
-            inverse.reshape(part.shape),
-            part >= 0,
-        )
-    return scores
-
-
-def _score_pairs(scores: Float32, queries: Float32, vectors: Float32, rows: Int64, wanted: Bool) -> None:
-    """Fill `scores` (n, M) with queries[i] · vectors[rows[i, j]] wherever `wanted` (n, M) is True.
-
-    FAISS computes the pairs of one query four at a time and sums a remainder in another order. Each query's
-    list is therefore filled up to a multiple of four, so that a pair's position never changes its score.
-    """
-    counts = wanted.sum(axis=1)
-    width = -(-int(counts.max(initial=0)) // _PAIRS_AT_ONCE) * _PAIRS_AT_ONCE
-    if width == 0:
-        return
-    used = np.flatnonzero(counts)  # queries with a pair here
-    query, place = np.nonzero(wanted[used])
-    slot = ranges(0, counts[used])
-    ids = np.zeros((len(used), width), dtype=np.int64)
-    ids[query, slot] = rows[used[query], place]
-    products = np.empty(ids.shape, dtype=np.float32)
-    some = np.ascontiguousarray(queries[used])
+    width = -(-candidates.shape[1] // _PAIRS_AT_ONCE) * _PAIRS_AT_ONCE
+    step = max(1, _GATHER_BYTES // (4 * embeddings.dim * max(1, width)))
     threads = faiss.omp_get_max_threads()
-    if ids.size < _PAIRS_WORTH_THREADS:
-        faiss.omp_set_num_threads(1)
-    faiss.fvec_inner_products_by_idx(
-        faiss.swig_ptr(products), faiss.swig_ptr(some), faiss.swig_ptr(vectors), faiss.swig_ptr(ids),
-        vectors.shape[1], len(some), width,
-    )  # fmt: skip
+    for start in range(0, len(queries) if width else 0, step):
+        part = candidates[start : start + step]  # (q, M)
+        rows, places = np.unique(np.maximum(part, 0), return_inverse=True)
+        vectors, ids = embeddings.rows(rows), np.zeros((len(part), width), np.int64)
+        ids[:, : part.shape[1]] = places.reshape(part.shape)
+        products, some = np.empty(ids.shape, np.float32), np.ascontiguousarray(queries[start : start + step])
+        faiss.omp_set_num_threads(threads if ids.size >= _PAIRS_WORTH_THREADS else 1)
+        faiss.fvec_inner_products_by_idx(
+            faiss.swig_ptr(products), faiss.swig_ptr(some), faiss.swig_ptr(vectors), faiss.swig_ptr(ids),
+            vectors.shape[1], len(some), width,
+        )  # fmt: skip
+        np.copyto(scores[start : start + step], products[:, : part.shape[1]], where=part >= 0)
     faiss.omp_set_num_threads(threads)
-    scores[used[query], place] = products[query, slot]
+    return scores
 
 
 def exact_search(
@@ -121,19 +90,20 @@ def exact_search(
     queries = check_queries(queries, embeddings.dim, top_k)
     total = len(embeddings) if selected is None else len(check_selected(selected, len(embeddings)))
     if total == 0 or not len(queries):
-        return select_best(*_nothing(len(queries)), top_k)
+        nothing = np.empty((len(queries), 0))
+        return select_best(nothing.astype(np.float32), nothing.astype(np.int64), top_k)
     if selected is not None and total <= _PICK_ROWS:
         rows = np.broadcast_to(selected.rows, (len(queries), total))
         return select_best(exact_scores(embeddings, queries, rows), rows, top_k)
-    wanted = min(top_k + CANDIDATE_MARGIN, total)
-    last = min(top_k, wanted) - 1
-    scores, rows = _candidates(embeddings, queries, wanted, selected)
+    count = min(top_k + CANDIDATE_MARGIN, total)
+    last = min(top_k, count) - 1
+    scores, rows = _candidates(embeddings, queries, count, selected)
     best, best_rows = select_best(scores, rows, top_k)
     tied = np.flatnonzero(best[:, last] <= scores.min(axis=1))
     # Copies of a passage may tie beyond the margin: more candidates decide which of them come first.
-    while len(tied) and wanted < total:
-        wanted = min(4 * wanted, total)
-        scores, rows = _candidates(embeddings, queries[tied], wanted, selected)
+    while len(tied) and count < total:
+        count = min(4 * count, total)
+        scores, rows = _candidates(embeddings, queries[tied], count, selected)
         best[tied], best_rows[tied] = select_best(scores, rows, top_k)
         tied = tied[best[tied, last] <= scores.min(axis=1)]
     return best, best_rows
@@ -153,33 +123,27 @@ def check_selected(selected: Selection, rows: int) -> Selection:
     return selected
 
 
-def _nothing(queries: int) -> tuple[Float32, Int64]:
-    return np.empty((queries, 0), dtype=np.float32), np.empty((queries, 0), dtype=np.int64)
-
-
 def _candidates(
-    embeddings: EmbeddingShards, queries: Float32, wanted: int, selected: Selection | None
+    embeddings: EmbeddingShards, queries: Float32, count: int, selected: Selection | None
 ) -> tuple[Float32, Int64]:
-    """Exact scores and rows (n, wanted) of the best, in any order."""
-    rows = np.concatenate(
-        [
-            _best_rows(embeddings, queries[start : start + _QUERIES_AT_ONCE], wanted, selected)
-            for start in range(0, len(queries), _QUERIES_AT_ONCE)
-        ]
-    )
+    """Exact scores and rows (n, count) of the best, in any order."""
+    starts = range(0, len(queries), _QUERIES_AT_ONCE)
+    parts = [_best_rows(embeddings, queries[it : it + _QUERIES_AT_ONCE], count, selected) for it in starts]
+    rows = np.concatenate(parts)
     return exact_scores(embeddings, queries, rows), rows
 
 
 def _best_rows(
-    embeddings: EmbeddingShards, queries: Float32, wanted: int, selected: Selection | None
+    embeddings: EmbeddingShards, queries: Float32, count: int, selected: Selection | None
 ) -> Int64:
-    """Rows (n, wanted) of the best, by FAISS's search in each shard."""
-    best = faiss.ResultHeap(len(queries), wanted, keep_max=True)
+    """Rows (n, count) of the best, by FAISS's search in each shard."""
+    best = faiss.ResultHeap(len(queries), count, keep_max=True)
 
     def search(block: tuple[Float32, Int64]) -> tuple[Float32, Int64]:
         vectors, rows = block
-        count = min(wanted, len(vectors))
-        scores, near = faiss.knn(queries, vectors, count, metric=faiss.METRIC_INNER_PRODUCT)
+        scores, near = faiss.knn(
+            queries, vectors, min(count, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT
+        )
         return scores, rows[near]
 
     threads = faiss.omp_get_max_threads()
@@ -220,7 +184,7 @@ class FlatIndex:
         if embeddings.dtype != "float32":
             raise ConfigError(
                 f"flat search needs float32 embeddings, these are {embeddings.dtype}",
-                hint="use dtype float32, or index type fp16",
+                hint="build it again",
             )
         self._embeddings, self.dim = embeddings, embeddings.dim
 

@@ -4,10 +4,8 @@ Files in the directory: `faiss.index` (absent for `flat`, which searches the emb
 blocked lists (`ivf`) also `faiss.lists`. Type, parameters, search settings and recall stand in the manifest.
 """
 
-import errno
 import logging
 import math
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,7 +42,6 @@ from rag.core.arrays import Float32, Int64
 from rag.core.errors import (
     ArtifactError,
     ConfigError,
-    DataError,
     IncompleteArtifactError,
     MismatchedArtifactError,
 )
@@ -119,9 +116,8 @@ def build_faiss(
     recall_target: float = 0.98,
     seed: int = 0,
     threads: int | None = None,
-    reproducible: bool = True,
 ) -> dict[str, Any]:
-    """Build and measure a dense index.
+    """Build and measure a dense index, with the same bytes every time: graphs are built on one core.
 
     Its effort (lists or graph nodes that a search looks at) is the first, doubled each time, whose recall@1,
     @10 and @100 reach `recall_target` on the probes; if none does, the last, with a warning.
@@ -131,7 +127,6 @@ def build_faiss(
         index_type: one of `INDEX_TYPES`, or a string of FAISS' `index_factory`.
         probes: held-out query vectors (n, D); noisy stored vectors if None.
         recall_target: recall against exact search.
-        reproducible: same bytes every time; graphs are then built on one core.
 
     Returns:
         What the manifest says of it: parameters, search settings, recall@k for k in 1, 10, 100.
@@ -143,8 +138,6 @@ def build_faiss(
     place = Path(directory)
     rows, dim = len(embeddings), embeddings.dim
     preset = preset_for(index_type, rows, dim)
-    if rows == 0:
-        raise DataError("there are no embeddings to index")
     clean_directory(place)
     (place / LISTS_NAME).unlink(missing_ok=True)
     if probes is None:
@@ -160,10 +153,10 @@ def build_faiss(
         (place / FAISS_NAME).unlink(missing_ok=True)
         return {**info, "recall": {str(k): 1.0 for k in RECALL_KS}}
     index = create_faiss(preset, dim, seed)
-    with _faiss_threads(1 if reproducible and preset.nlist >= GRAPH_OF_LISTS_FROM else threads):
+    with _faiss_threads(1 if preset.nlist >= GRAPH_OF_LISTS_FROM else threads):
         _train(index, preset, sample_rows(embeddings, preset.training_rows, seed), seed)
     with (
-        _faiss_threads(1 if reproducible and isinstance(index, faiss.IndexHNSW) else threads),
+        _faiss_threads(1 if isinstance(index, faiss.IndexHNSW) else threads),
         Progress(rows, "vectors", f"faiss {preset.name}") as progress,
     ):
         for _, block in embeddings.blocks():
@@ -174,7 +167,7 @@ def build_faiss(
     if isinstance(index, faiss.IndexIVFPQFastScan):
         info["mapped_lists"] = True
         move_lists(index, place)
-    with atomic_path(place / FAISS_NAME) as temporary, _disk_errors_of_faiss(place):
+    with atomic_path(place / FAISS_NAME) as temporary:
         faiss.write_index(index, str(temporary))
     del index
     with _faiss_threads(threads):
@@ -218,17 +211,6 @@ def _efforts(index: Any, nlist: int) -> Sequence[int]:
     return _GRAPH_EFFORTS if isinstance(index, faiss.IndexHNSW) else (0,)
 
 
-@contextmanager
-def _disk_errors_of_faiss(place: Path) -> Iterator[None]:
-    """Turn FAISS's RuntimeError of a failed write into an OSError with its errno."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "write error" in str(error) or shutil.disk_usage(place).free < 1 << 20:
-            raise OSError(errno.ENOSPC, str(error)) from error
-        raise
-
-
 def recall_at(index: VectorIndex, probes: Float32, truth: Float32, k: int) -> float:
     """Share of the true best `k` that `index` returns; equal scores count as equal.
 
@@ -242,14 +224,14 @@ def recall_at(index: VectorIndex, probes: Float32, truth: Float32, k: int) -> fl
     return float((scores >= threshold - 1e-6 * np.abs(threshold)).mean())
 
 
-def search_parameters(index: Any, effort: int, wanted: int, selected: Selection | None = None) -> Any:
+def search_parameters(index: Any, effort: int, count: int, selected: Selection | None = None) -> Any:
     """Search settings for one call; settings on the index itself would be shared by threads."""
     if isinstance(index, faiss.IndexPreTransform):
-        inner = search_parameters(faiss.downcast_index(index.index), effort, wanted, selected)
+        inner = search_parameters(faiss.downcast_index(index.index), effort, count, selected)
         return faiss.SearchParametersPreTransform(index_params=inner)
     rows = {} if selected is None else {"sel": faiss.IDSelectorBitmap(selected.bits)}
     if isinstance(index, faiss.IndexHNSW):
-        return faiss.SearchParametersHNSW(efSearch=max(effort, wanted), **rows)
+        return faiss.SearchParametersHNSW(efSearch=max(effort, count), **rows)
     if isinstance(index, faiss.IndexIVFPQ):
         return faiss.IVFPQSearchParameters(nprobe=effort, **rows)
     if isinstance(index, faiss.IndexIVF):
@@ -258,16 +240,12 @@ def search_parameters(index: Any, effort: int, wanted: int, selected: Selection 
 
 
 def open_faiss(directory: Path, info: Mapping[str, Any]) -> Any:
-    """FAISS's index in a directory, mapped into memory.
-
-    Raises:
-        ArtifactError: the file is missing, damaged, or does not fit `info`.
-    """
+    """FAISS's index in a directory, mapped into memory; an ArtifactError if it is damaged or does not fit."""
     path = directory / FAISS_NAME
     if not path.is_file():
         raise IncompleteArtifactError(f"{path} is missing", hint="run the stage that builds it")
     try:
-        is_blocked = info.get("mapped_lists") or info["index_type"] == "fastscan"  # of the first format
+        is_blocked = info.get("mapped_lists")
         index = open_lists(path) if is_blocked else faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
     except (RuntimeError, MemoryError) as error:
         raise ArtifactError(f"{path} is damaged", hint="restore it or rebuild the index") from error
@@ -302,12 +280,12 @@ class FaissIndex:
         queries = check_queries(queries, self.dim, top_k)
         if selected is None:
             return self._search(queries, top_k, 1, None)
-        chosen = len(check_selected(selected, len(self)))
-        if chosen <= max(_COMPARE_ALL, len(self) // _LEAST_SHARE):
+        allowed = len(check_selected(selected, len(self)))
+        if allowed <= max(_COMPARE_ALL, len(self) // _LEAST_SHARE):
             return exact_search(self._embeddings, queries, top_k, selected)
-        width = -(-len(self) // chosen)
+        width = -(-len(self) // allowed)
         best = self._search(queries, top_k, width, selected)
-        while chosen < _MOST_ROWS * len(self) and width * top_k < chosen:
+        while allowed < _MOST_ROWS * len(self) and width * top_k < allowed:
             width, before = 2 * width, best[1]
             best = self._search(queries, top_k, width, selected)
             if np.array_equal(before, best[1]):
@@ -318,19 +296,20 @@ class FaissIndex:
         self, queries: Float32, top_k: int, width: int, selected: Selection | None
     ) -> tuple[Float32, Int64]:
         """One search with `width` times the tuned effort and candidates."""
-        there = len(self) if selected is None else len(selected)
-        if self._wanted(top_k, width) >= there:  # FAISS has nothing to choose: every row is scored exactly
-            return exact_search(self._embeddings, queries, top_k, selected)
-        _, rows = self.widen(
-            lambda wanted, effort: self.candidates(queries, wanted, effort, selected), top_k, width
-        )
+        if self._count(top_k, width) >= (len(self) if selected is None else len(selected)):
+            return exact_search(self._embeddings, queries, top_k, selected)  # FAISS has nothing to choose
+
+        def find(count: int, effort: int) -> tuple[Float32, Int64]:
+            return self.candidates(queries, count, effort, selected)
+
+        _, rows = self.widen(find, top_k, width)
         scores, best = select_best(exact_scores(self._embeddings, queries, rows), rows, top_k)
         lacking = np.flatnonzero(best[:, -1] < 0)
         if len(lacking):  # as in a graph whose links lead from copies of a passage to other copies alone
             scores[lacking], best[lacking] = exact_search(self._embeddings, queries[lacking], top_k, selected)
         return scores, best
 
-    def _wanted(self, top_k: int, width: int) -> int:
+    def _count(self, top_k: int, width: int) -> int:
         """Number of candidates that are fetched for `top_k` results; more than there are rows, perhaps."""
         return width * top_k * self._over_fetch + CANDIDATE_MARGIN
 
@@ -338,25 +317,23 @@ class FaissIndex:
         self, find: Callable[[int, int], tuple[Float32, Int64]], top_k: int, width: int = 1
     ) -> tuple[Float32, Int64]:
         """The result of `find(number of candidates, effort)` at the first effort that gives enough."""
-        wanted = min(self._wanted(top_k, width), len(self))
-        # Tuned for the first hundred results: from two hundred on, further lists are searched in proportion.
-        tuned = max(RECALL_KS) * self._over_fetch + CANDIDATE_MARGIN
-        effort = self._effort * width
+        count, effort = min(self._count(top_k, width), len(self)), self._effort * width
         if self._lists:
-            effort = min(effort * max(1, wanted // (width * tuned)), self._lists)
+            # Tuned for the first hundred results: for two hundred and more, lists are searched in proportion.
+            tuned = width * self._count(max(RECALL_KS), 1)
+            effort = min(effort * max(1, count // tuned), self._lists)
         while True:
-            scores, rows = find(wanted, effort)
-            if effort >= self._lists or (rows[:, : min(top_k, wanted)] >= 0).all():
+            scores, rows = find(count, effort)
+            if effort >= self._lists or (rows[:, : min(top_k, count)] >= 0).all():
                 return scores, rows
             effort = min(2 * effort, self._lists)
 
     def candidates(
-        self, queries: Float32, wanted: int, effort: int, selected: Selection | None
+        self, queries: Float32, count: int, effort: int, selected: Selection | None
     ) -> tuple[Float32, Int64]:
-        """Approximate scores (n, wanted) and rows (n, wanted) of the best candidates; row -1: no more."""
-        return self._index.search(
-            queries, wanted, params=search_parameters(self._index, effort, wanted, selected)
-        )
+        """Approximate scores (n, count) and rows (n, count) of the best candidates; row -1: no more."""
+        parameters = search_parameters(self._index, effort, count, selected)
+        return self._index.search(queries, count, params=parameters)
 
 
 def open_dense(directory: Path, embeddings: EmbeddingShards, info: Mapping[str, Any]) -> VectorIndex:
@@ -367,8 +344,7 @@ def open_dense(directory: Path, embeddings: EmbeddingShards, info: Mapping[str, 
     """
     if (info["rows"], info["dim"]) != (len(embeddings), embeddings.dim):
         raise MismatchedArtifactError(
-            f"{directory} indexes {info['rows']} vectors of size {info['dim']}, "
-            f"the embeddings are {len(embeddings)} of {embeddings.dim}",
+            f"{directory} indexes {info['rows']} vectors of size {info['dim']}, not these {len(embeddings)}",
             hint="rebuild the index",
         )
     if info["index_type"] == "flat":

@@ -43,18 +43,9 @@ def folders(passages: PassageStore, most: int = 200) -> list[str]:
     if paths is None:
         return []
     files = [path for path in pc.unique(paths).drop_null().to_pylist() if "://" not in path]
-    found = {parent.as_posix() for path in files for parent in PurePath(path).parents}
-    named = sorted(f"{folder}/" for folder in found if folder not in (".", "/"))
+    parents = {parent.as_posix() for path in files for parent in PurePath(path).parents}
+    named = sorted(f"{folder}/" for folder in parents - {".", "/"})
     return named if len(named) <= most else []
-
-
-def filter_fields(passages: PassageStore) -> list[str]:
-    """Names of the fields that a filter may name, in order of appearance."""
-    stored = passages.column("metadata")
-    texts = () if stored is None else pc.unique(stored).drop_null()
-    named = (name for text in texts for name in _fields_of(text))
-    has_path = passages.column("path") is not None
-    return list(dict.fromkeys([*["path"] * has_path, "document", *named]))
 
 
 def _matches(passages: PassageStore, condition: Condition, naming: Naming) -> Bool:
@@ -83,20 +74,20 @@ def _fields_of(text: Any) -> dict[str, Any]:
 def _of_documents(passages: PassageStore, condition: Condition, naming: Naming) -> Bool:
     """A passage belongs to the document that its id begins with, or bears the document's id itself."""
     ids = passages.column("id")
-    assert ids is not None
-    wanted = pa.array([str(value) for value in condition.values], pa.large_string())
-    named = []  # per passage, ids that its document may have
-    if naming != "pieces":
-        named.append(ids)
-    if naming != "whole":
-        named.append(pc.replace_substring_regex(ids, r"-\d+$", ""))
-    masks = [pc.is_in(names, value_set=wanted).combine_chunks() for names in named]
+    documents = pa.array([str(value) for value in condition.values], pa.large_string())
+    names = {"whole": ids, "pieces": pc.replace_substring_regex(ids, r"-\d+$", "")}  # of documents
+    columns = [names[naming]] if naming in names else names.values()
+    masks = [pc.is_in(column, value_set=documents).combine_chunks() for column in columns]
     return np.any([mask.to_numpy(zero_copy_only=False) for mask in masks], axis=0)
 
 
 def _unknown(passages: PassageStore, name: str) -> FilterError:
+    stored = passages.column("metadata")
+    texts = () if stored is None else pc.unique(stored).drop_null()
+    fields = [*["path"] * (passages.column("path") is not None), "document"]
+    fields += [field for text in texts for field in _fields_of(text)]
     return FilterError(
         f"the filter names the field {name!r}, which no passage of this index has; there are "
-        f"{', '.join(filter_fields(passages))}",
+        f"{', '.join(dict.fromkeys(fields))}",
         hint=f"index the corpus again with --metadata {name} if its records have this field",
     )

@@ -7,7 +7,7 @@ this step every figure by gold passage would be zero, and would look like a meas
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, takewhile
 from operator import attrgetter
@@ -25,6 +25,7 @@ _SAME = 0.6  # share of the shorter text's shingles
 _QUERY_WORDS = 64
 _REPORT_EVERY = 1024  # passages
 TextSearch = Callable[[Sequence[str], int], list[list[Hit]]]
+_Located = tuple[Passage, list[int], str]  # a quoted passage, its rows, and how they were located
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,6 @@ class GoldPassages:
     rows: tuple[int, ...] = ()
     missing: tuple[Passage, ...] = ()
     how: str = "none"
-
-    def without_missing(self) -> GoldPassages:
-        """The result without the passages that the index lacks."""
-        return replace(self, missing=(), how=self.how if self.rows else "none")
 
 
 def text_key(text: str) -> str:
@@ -89,21 +86,23 @@ class CorpusTexts:
 
     def __contains__(self, text: str) -> bool:
         """Whether a passage has this text, up to white space."""
-        wanted = np.uint64(_hash(text))
-        place = int(np.searchsorted(self._hashes, wanted))
-        return place < len(self._hashes) and bool(self._hashes[place] == wanted)
+        first, stop = self._range(text)
+        return first < stop
 
     def find(self, passage: Passage) -> list[int]:
         """Rows with this text, those with this title first, else in order."""
-        wanted = np.uint64(_hash(passage.text))
-        first, stop = (int(np.searchsorted(self._hashes, wanted, side=side)) for side in ("left", "right"))
+        first, stop = self._range(passage.text)
         key, title = text_key(passage.text), text_key(passage.title)
         same = [
-            (text_key(found.title) != title, row)
+            (text_key(stored.title) != title, row)
             for row in map(int, self._rows[first:stop])
-            if text_key((found := self._passages[row]).text) == key
+            if text_key((stored := self._passages[row]).text) == key
         ]
         return [row for _, row in sorted(same)]
+
+    def _range(self, text: str) -> tuple[int, int]:
+        key = np.uint64(_hash(text))
+        return int(np.searchsorted(self._hashes, key)), int(np.searchsorted(self._hashes, key, side="right"))
 
 
 def _hash(text: str) -> int:
@@ -153,24 +152,24 @@ class GoldLookup:
 
     def find(self, questions: Sequence[Question]) -> list[GoldPassages]:
         """The gold passages of a block of questions, one result each."""
-        found: list[GoldPassages | list[tuple[Passage, list[int], str]]] = []
-        missing: list[tuple[list[tuple[Passage, list[int], str]], int, Question]] = []
+        results: list[GoldPassages | list[_Located]] = []
+        missing: list[tuple[list[_Located], int, Question]] = []
         for question in questions:
             if rows := self._by_id(question):
-                found.append(GoldPassages(rows, how="id"))
+                results.append(GoldPassages(rows, how="id"))
                 continue
             if not _quoted(question) and (rows := self._by_document(question)):
-                found.append(GoldPassages(rows, how="document"))
+                results.append(GoldPassages(rows, how="document"))
                 continue
             entries = [(passage, self._texts.find(passage), "text") for passage in _quoted(question)]
             missing += [(entries, place, question) for place, (_, rows, _) in enumerate(entries) if not rows]
-            found.append(entries)
+            results.append(entries)
         if missing and self._near is not None:
             queries = [" ".join(entries[n][0].text.split()[:_QUERY_WORDS]) for entries, n, _ in missing]
             for (entries, place, question), hits in zip(missing, self._near(queries, 10), strict=True):
                 passage = entries[place][0]
                 entries[place] = (passage, self._overlapping(passage, question, hits), "overlap")
-        return [item if isinstance(item, GoldPassages) else _gold_passages(item) for item in found]
+        return [item if isinstance(item, GoldPassages) else _gold_passages(item) for item in results]
 
     def _overlapping(self, gold: Passage, question: Question, hits: Sequence[Hit]) -> list[int]:
         matcher = AnswerMatcher(question.answers)
@@ -187,7 +186,7 @@ def _quoted(question: Question) -> list[Passage]:
     return [gold.passage for gold in question.gold if gold.passage.text]
 
 
-def _gold_passages(entries: Iterable[tuple[Passage, list[int], str]]) -> GoldPassages:
+def _gold_passages(entries: Iterable[_Located]) -> GoldPassages:
     there = [(rows, how) for _, rows, how in entries if rows]
     missing = tuple(passage for passage, rows, _ in entries if not rows)
     first = tuple(dict.fromkeys(rows[0] for rows, _ in there))

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rag.core.errors import ArtifactError
-from rag.core.files import fingerprint
 
 _OPTIONAL = ("interaction", "tokenizer_sha256")  # fields of an encoder's identity that may be absent
 
@@ -59,10 +58,8 @@ class EncoderIdentity:
             ArtifactError: a field is missing or unknown.
         """
         if odd := sorted({*value, *_OPTIONAL} ^ {field.name for field in fields(cls)}):
-            raise ArtifactError(
-                f"the encoder identity has missing or unknown fields: {', '.join(odd)}",
-                hint="rebuild the index",
-            )
+            problem = f"the encoder identity has missing or unknown fields: {', '.join(odd)}"
+            raise ArtifactError(problem, hint="rebuild the index")
         return cls(**value)
 
     def differences(self, other: EncoderIdentity) -> tuple[str, ...]:
@@ -84,10 +81,3 @@ class EncoderIdentity:
         """The settings to load an encoder with so that it makes these vectors."""
         names = ("pooling", "normalize", "max_length", "query_prefix", "passage_prefix", "layout")
         return {name: getattr(self, name) for name in names}
-
-    def fingerprint(self) -> str:
-        """Short hash of all fields but the name; goes into ledgers."""
-        value = self.to_json()
-        if self.weights_sha256:
-            del value["name"]
-        return fingerprint(value)[:16]

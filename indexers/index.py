@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from indexers.documents import DOCUMENTS_NAME, DocumentEntry, group_passages, read_document_entries
 from indexers.embedding_shards import EmbeddingShards, Header
-from indexers.faiss_index import FAISS_NAME, open_dense
+from indexers.faiss_index import open_dense
 from indexers.filtering import Naming, folders, select
 from indexers.ledger import read_index_manifest
-from indexers.lucene import FOLDER_NAME, LuceneIndex
-from indexers.mapped_lists import LISTS_NAME
-from indexers.passages import IDS_NAME, PassageStore
+from indexers.lucene import LuceneIndex
+from indexers.passages import PassageStore
 from indexers.presets import PARTS, Part
 from indexers.protocols import EncoderIdentity, VectorIndex
 from indexers.selected import Selection
@@ -30,7 +29,7 @@ from rag.data.split import document_of
 Verify = Literal["none", "size", "deep"]
 QUICK_CHECK_BYTES = 256 << 20
 _ATTEMPTS = 5
-_KEPT_FILTERS, _KEPT_BYTES = 64, 64 << 20  # limits of the cache of filters, one byte per passage
+_MOST_FILTERS, _FILTER_BYTES = 64, 64 << 20  # limits of the cache of filters, one byte per passage
 
 
 class DensePart(NamedTuple):
@@ -125,7 +124,7 @@ class Index:
         if path.exists():
             return read_document_entries(path)
         is_cut = split_mode(self.source) not in (None, "none")
-        return group_passages((one.id for one in self.passages), document_of if is_cut else str)
+        return group_passages((passage.id for passage in self.passages), document_of if is_cut else str)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -156,16 +155,13 @@ class Index:
         """
         selected = self._selections.pop(filter, None)
         if selected is None:
-            selected = select(self.passages, filter, self._naming)
+            split = split_mode(self.source)
+            naming: Naming = "unknown" if split is None else "whole" if split == "none" else "pieces"
+            selected = select(self.passages, filter, naming)
         self._selections[filter] = selected  # the most recently used comes last
-        if len(self._selections) > max(2, min(_KEPT_FILTERS, _KEPT_BYTES // len(self.passages))):
+        if len(self._selections) > max(2, min(_MOST_FILTERS, _FILTER_BYTES // len(self.passages))):
             del self._selections[next(iter(self._selections))]
         return selected
-
-    @cached_property
-    def _naming(self) -> Naming:
-        split = split_mode(self.source)
-        return "unknown" if split is None else "whole" if split == "none" else "pieces"
 
     @cached_property
     def folders(self) -> list[str]:
@@ -180,7 +176,7 @@ class Index:
         first, stop = max(0, row - count), min(len(self.passages), row + count + 1)
         parts = [self.passages.get_many(range(*part)) for part in ((first, row), (row + 1, stop))]
         whole = document_of(passage_id)
-        before, after = ([one for one in part if document_of(one.id) == whole] for part in parts)
+        before, after = ([it for it in part if document_of(it.id) == whole] for part in parts)
         return before, after
 
     def check_encoder(self, identity: EncoderIdentity) -> None:
@@ -196,60 +192,37 @@ class Index:
         differences = stored.differences(identity)
         if differences:
             same_name = stored.name == identity.name
-            given = "what has this name now, as after an upgrade" if same_name else repr(identity.name)
+            other = "what has this name now, as after an upgrade" if same_name else repr(identity.name)
             raise MismatchedArtifactError(
-                f"{self.directory} was built with the encoder {stored.name!r}, not {given} "
+                f"{self.directory} was built with the encoder {stored.name!r}, not {other} "
                 f"({'; '.join(differences)})",
                 hint="use the encoder of the index, or build the index again with this one (rag index)",
             )
 
     def describe(self) -> str:
         """A text about the content of the index and how it was built."""
-        files = self.manifest["files"]
-        total = sum(entry["size_bytes"] for entry in files.values())
+        sizes = {name: entry["size_bytes"] for name, entry in self.manifest["files"].items()}
         lines = [
             f"{self.directory}: version {self.version}, {len(self.passages):,} passages, "
-            f"{total / 1e6:,.1f} MB"
+            f"{sum(sizes.values()) / 1e6:,.1f} MB"
         ]
         for stage in self.manifest["stages"]:
-            stage_bytes = sum(e["size_bytes"] for name, e in files.items() if name.startswith(f"{stage}/"))
+            stage_bytes = sum(size for name, size in sizes.items() if name.startswith(f"{stage}/"))
             details = {
                 key: value
                 for key, value in self.manifest[stage].items()
                 if key not in ("sha256", "metric", "rows", "dim", "shard_tokens") and value not in ("", None)
             }
-            text = ", ".join(f"{key} {_plain(value)}" for key, value in details.items())
-            lines.append(f"  {stage:<11}{stage_bytes / 1e6:>10,.1f} MB  {text}")
+            lines.append(f"  {stage:<11}{stage_bytes / 1e6:>10,.1f} MB  {_listed(details)}")
         if self.encoder_identity is not None:
-            fields = self.encoder_identity.to_json().items()
-            lines.append("  encoder    " + ", ".join(f"{key} {_plain(value)}" for key, value in fields))
+            lines.append(f"  encoder    {_listed(self.encoder_identity.to_json())}")
         return "\n".join(lines)
-
-    def read_ahead(self) -> int:
-        """Let the system read what every search uses into its cache.
-
-        Returns:
-            Bytes of these files; 0 if they do not fit into half of the memory, or the system cannot do it.
-        """
-        used = (IDS_NAME, FAISS_NAME, LISTS_NAME)
-        names = [Path(name) for name in self.manifest["files"]]
-        files = [self.data / name for name in names if name.name in used or FOLDER_NAME in name.parts]
-        size: int = sum(file.stat().st_size for file in files)
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if 2 * size > memory or not hasattr(os, "posix_fadvise"):
-            return 0
-        for path in files:
-            with path.open("rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
-        return size
 
     def close(self) -> None:
         """Release Lucene's files and a sharded search; memory maps go with the object."""
-        if (close := getattr(self.dense, "close", None)) is not None:
-            close()
-        lucene = self.__dict__.pop("lucene", None)
-        if lucene is not None:
-            lucene.close()
+        for part in (self.dense, self.__dict__.pop("lucene", None)):
+            if (close := getattr(part, "close", None)) is not None:
+                close()
         self._hold.close()
 
     def __enter__(self) -> Index:
@@ -259,17 +232,13 @@ class Index:
         self.close()
 
 
-def _plain(value: object) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_plain(inner)}" for key, inner in value.items()) + "}"
-    return repr(value) if value == "" else str(value)
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value!r}" if value == "" else f"{key} {value}" for key, value in values.items())
 
 
 def _verify(place: Path, files: dict[str, dict[str, Any]], *, deep: bool) -> None:
     verify_files(place, files, deep=deep)
-    if deep:
-        return
-    budget = QUICK_CHECK_BYTES
+    budget = 0 if deep else QUICK_CHECK_BYTES
     for name, entry in sorted(files.items(), key=lambda item: (item[1]["size_bytes"], item[0])):
         budget -= entry["size_bytes"]
         if budget < 0:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from indexers.documents import DOCUMENTS_NAME
 from indexers.settings import STAGES, Stage
 from rag.core.errors import ArtifactError, DataError, MismatchedArtifactError
 from rag.core.files import (
@@ -53,8 +54,7 @@ def finished_stages(manifest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def manifest_checksum(manifest: Mapping[str, Any]) -> str:
     """Hex sha256 of an index manifest without its own checksum and format version."""
-    content = {key: value for key, value in manifest.items() if key not in ("checksum", "format_version")}
-    return fingerprint(content)
+    return fingerprint({key: manifest[key] for key in manifest.keys() - {"checksum", "format_version"}})
 
 
 def read_index_manifest(place: Path) -> dict[str, Any]:
@@ -128,28 +128,9 @@ class BuildLedger:
         if has_manifest:
             remove_unused(self.place)
 
-    def _entry(self, stage: Stage) -> dict[str, Any] | None:
-        return self._stages.get(stage) or self.previous.get(stage)
-
-    def begun(self, stage: Stage) -> bool:
-        """Whether a stage was started, in this build or for the index that is there."""
-        return self._entry(stage) is not None
-
-    def finished(self, stage: Stage) -> bool:
-        """Whether a stage is complete."""
-        return bool((self._entry(stage) or {}).get("finished", False))
-
-    def inputs(self, stage: Stage) -> dict[str, Any]:
-        """The inputs of a begun stage."""
-        return dict((self._entry(stage) or {})["inputs"])
-
-    def output(self, stage: Stage) -> dict[str, Any]:
-        """What a finished stage states of itself."""
-        return dict((self._entry(stage) or {})["output"])
-
-    def files(self, stage: Stage) -> dict[str, Any]:
-        """The files of a finished stage, with their checksums."""
-        return dict((self._entry(stage) or {})["files"])
+    def stage(self, name: Stage) -> dict[str, Any]:
+        """A stage of this build or of the index: inputs, and when finished output and files; empty if new."""
+        return self._stages.get(name) or self.previous.get(name) or {}
 
     def path(self, stage: Stage) -> Path:
         """The folder of a stage, finished or to be filled."""
@@ -165,8 +146,8 @@ class BuildLedger:
         Raises:
             MismatchedArtifactError: the existing files of the stage were made from other inputs.
         """
-        entry = None if anew else self._entry(stage)
-        if entry is not None and (entry["finished"] or any((self.folder / stage).glob("[!.]*"))):
+        entry = {} if anew else self.stage(stage)
+        if entry and (entry["finished"] or any((self.folder / stage).glob("[!.]*"))):
             if not (changed := differences(entry["inputs"], inputs)):
                 return not entry["finished"]
             if not self.replaces:
@@ -180,14 +161,11 @@ class BuildLedger:
     def _mismatch(self, stage: str, changed: str, *, is_whole: bool) -> MismatchedArtifactError:
         hint = "continue with the same inputs and settings, choose another --out, or add --overwrite"
         if changed.startswith("source.files: ") and "; " not in changed:
-            hint = (
-                f"bring it up to date: --update {self.place} in place of --out; or add --overwrite"
-                if is_whole
-                else "it is not finished: give the files that it was begun with, or add --overwrite"
-            )
-        return MismatchedArtifactError(
-            f"{self.place} holds a build whose stage {stage!r} has other inputs ({changed})", hint=hint
-        )
+            hint = "it is not finished: give the files that it was begun with, or add --overwrite"
+            if is_whole:
+                hint = f"bring it up to date: --update {self.place} in place of --out; or add --overwrite"
+        message = f"{self.place} holds a build whose stage {stage!r} has other inputs ({changed})"
+        return MismatchedArtifactError(message, hint=hint)
 
     def finish(self, stage: Stage, output: Mapping[str, Any]) -> None:
         """Mark a stage complete, with the checksums of its files."""
@@ -214,7 +192,11 @@ class BuildLedger:
         manifest["inputs"] = {stage: entry["inputs"] for stage, entry in entries.items()}
         files = {name: entry for stage in entries.values() for name, entry in stage["files"].items()}
         manifest["files"] = dict(sorted(files.items()))
-        manifest["version"] = _version(manifest)
+        # of passages, documents, encoder and settings, whatever the bytes of Lucene's files
+        settings = {name: value for name, value in manifest["inputs"].items() if name != "passages"}
+        documents = files.get(f"passages/{DOCUMENTS_NAME}", {}).get("sha256")
+        content = [manifest["stages"], manifest["passages"], documents, settings]
+        manifest["version"] = fingerprint(content)[:12]
         manifest["data"] = DATA_PREFIX + fingerprint(manifest["files"])[:12]
         target = self.place / manifest["data"]
         if target.exists():  # equal bytes
@@ -228,10 +210,6 @@ class BuildLedger:
         write_manifest(self.place, {"format_version": NEWEST_VERSION, **manifest})
         return str(manifest["version"])
 
-    def discard(self) -> None:
-        """Give the build up."""
-        shutil.rmtree(self.folder)
-
     def _take_over(self, stage: str) -> None:
         entry = self.previous[stage]
         shutil.rmtree(self.folder / stage, ignore_errors=True)
@@ -240,13 +218,6 @@ class BuildLedger:
             link_or_copy(self._data / name, self.folder / name)
         self._stages[stage] = entry
         self._save()
-
-
-def _version(manifest: Mapping[str, Any]) -> str:
-    """Short hash of passages, documents, encoder and settings, whatever the bytes of Lucene's files."""
-    inputs = {name: value for name, value in manifest["inputs"].items() if name != "passages"}
-    documents = manifest["files"].get("passages/documents.arrow", {}).get("sha256")
-    return fingerprint([manifest["stages"], manifest["passages"], documents, inputs])[:12]
 
 
 def remove_unused(place: Path) -> None:

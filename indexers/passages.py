@@ -25,7 +25,7 @@ from rag.core.npy import load_npy
 from rag.core.types import Location, Metadata, Passage
 
 BATCH_ROWS = 128  # Arrow reads a whole batch for one row: some 90 KB
-_KEPT_BATCHES = 8192
+_CACHED_BATCHES = 8192
 ID_BATCH_ROWS = 1 << 16  # rows per batch of ids.arrow
 _MAPPED_ROWS = 1 << 16  # a pass maps the files again after so many rows: some 50 MB
 ARROW_NAME, IDS_NAME = "passages.arrow", "ids.arrow"
@@ -65,8 +65,8 @@ class PassageStore:
         ids: pa.RecordBatchFileReader,
         optional: Mapping[str, pa.RecordBatchFileReader],
     ) -> None:
-        self.directory, self._ids = directory, ids
-        self._reader, self._rows, self._optional = reader, rows, dict(optional)
+        self.directory, self._ids, self._rows = directory, ids, rows
+        self._readers = (reader, *optional.values())
         self._batch_rows = reader.get_batch(0).num_rows if rows else BATCH_ROWS
         self._batches: dict[int, dict[str, pa.Array]] = {}
         self._id_batches: dict[int, pa.Array] = {}
@@ -82,60 +82,47 @@ class PassageStore:
             ArtifactError: a file is missing, truncated or in another format; the message names it.
         """
         place = Path(directory)
-        path = place / ARROW_NAME
-        try:
-            reader = _opened(path)
-            if not reader.schema.equals(PASSAGE_SCHEMA):
-                raise ArtifactError(f"{path} has columns {reader.schema.names}, expected id, title, text")
-            last = reader.num_record_batches - 1
-            rows = last * reader.get_batch(0).num_rows + reader.get_batch(last).num_rows if last >= 0 else 0
-            optional = {}
-            for name, schema in OPTIONAL_SCHEMAS.items():
-                if (path := place / name).exists():
-                    optional[name] = _opened(path)
-                    if optional[name].schema != schema or optional[name].num_record_batches != last + 1:
-                        raise ArtifactError(f"{path} does not belong to {ARROW_NAME}: rebuild the index")
-            path = place / IDS_NAME
-            ids = _opened(path)
-            if ids.schema != ID_SCHEMA or ids.num_record_batches != -(-rows // ID_BATCH_ROWS):
-                raise ArtifactError(f"{place / IDS_NAME} does not belong to {ARROW_NAME}: rebuild the index")
-        except FileNotFoundError as error:
-            raise ArtifactError(f"{path} is missing", hint="restore it or rebuild the index") from error
-        except (ValueError, OSError) as error:  # raised by Arrow, or for an empty file
-            hint = "restore it or rebuild the index"
-            raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
+        reader = _open_table(place / ARROW_NAME, PASSAGE_SCHEMA)
+        last = reader.num_record_batches - 1
+        first_and_last = [
+            _read_batch(reader, number, place / ARROW_NAME) for number in sorted({0, last}) if last >= 0
+        ]
+        rows = last * first_and_last[0].num_rows + first_and_last[-1].num_rows if last >= 0 else 0
+        optional = {
+            name: _open_table(place / name, schema, last + 1)
+            for name, schema in OPTIONAL_SCHEMAS.items()
+            if (place / name).exists()
+        }
+        ids = _open_table(place / IDS_NAME, ID_SCHEMA, -(-rows // ID_BATCH_ROWS))
         return cls(place, reader, rows, ids, optional)
 
     def __len__(self) -> int:
         return self._rows
 
     def _columns(self, batch: int) -> dict[str, pa.Array]:
-        """Ids, titles, texts, and what stands in the optional files, by name."""
+        """Ids, titles, texts, and what stands in the optional files, by name; cached."""
         columns = self._batches.get(batch)
         if columns is None:
-            if len(self._batches) >= _KEPT_BATCHES:
+            if len(self._batches) >= _CACHED_BATCHES:
                 self._batches = {}
             columns = self._batches[batch] = self._read(batch)
         return columns
 
     def _read(self, batch: int) -> dict[str, pa.Array]:
-        readers = (self._reader, *self._optional.values())
         with self._lock:
-            batches = [_valid_batch(reader, batch, self.directory) for reader in readers]
-        return {name: column for one in batches for name, column in zip(one.schema.names, one, strict=True)}
+            parts = [_read_batch(reader, batch, self.directory) for reader in self._readers]
+        return {name: column for part in parts for name, column in zip(part.schema.names, part, strict=True)}
 
     def column(self, name: str) -> pa.ChunkedArray | None:
         """All values of a column of one of the files ("id", "path", "metadata", …), mapped from the disk;
         None if no passage has such a value.
         """
-        reader = next(
-            (it for it in (self._reader, *self._optional.values()) if name in it.schema.names), None
-        )
+        reader = next((reader for reader in self._readers if name in reader.schema.names), None)
         if reader is None:
             return None
         with self._lock:
             numbers = range(reader.num_record_batches)
-            batches = [_valid_batch(reader, number, self.directory) for number in numbers]
+            batches = [_read_batch(reader, number, self.directory) for number in numbers]
         return pa.chunked_array([batch.column(name) for batch in batches], reader.schema.field(name).type)
 
     def __getitem__(self, row: int) -> Passage:
@@ -152,13 +139,9 @@ class PassageStore:
     def get_many(self, rows: Sequence[int] | np.ndarray) -> list[Passage]:
         """The passages in `rows`, in that order."""
         self._check(rows)
-        for row in rows:
-            self._expect(int(row))
+        for row in rows:  # the system begins to read all their batches before the first is waited for
+            self._columns(int(row) // self._batch_rows)
         return [self[int(row)] for row in rows]
-
-    def _expect(self, row: int) -> None:
-        """Let the system begin to read the batch of a row, which opening the batch does."""
-        self._columns(row // self._batch_rows)
 
     def ids(self, rows: Sequence[int] | np.ndarray) -> list[str]:
         """The ids of `rows`, without touching titles and texts."""
@@ -167,12 +150,11 @@ class PassageStore:
         return [self._id_batch(batch)[within].as_py() for batch, within in places]
 
     def _id_batch(self, number: int) -> pa.Array:
-        ids = self._id_batches.get(number)
-        if ids is None:
+        if number not in self._id_batches:
             with self._lock:
-                batch = _valid_batch(self._ids, number, self.directory / IDS_NAME)
-                ids = self._id_batches[number] = batch.column(0)
-        return ids
+                batch = _read_batch(self._ids, number, self.directory / IDS_NAME)
+                self._id_batches[number] = batch.column(0)
+        return self._id_batches[number]
 
     def _check(self, rows: Sequence[int] | np.ndarray) -> None:
         if len(rows) and (min(rows) < 0 or max(rows) >= self._rows):
@@ -185,11 +167,11 @@ class PassageStore:
         if not isinstance(passage_id, str):
             return None
         try:
-            wanted = np.uint64(hash64(passage_id.encode()))
+            key = np.uint64(hash64(passage_id.encode()))
         except UnicodeEncodeError:
             return None
-        position = int(np.searchsorted(self._hashes, wanted))
-        while position < self._rows and self._hashes[position] == wanted:
+        position = int(np.searchsorted(self._hashes, key))
+        while position < self._rows and self._hashes[position] == key:
             row = int(self._id_rows[position])
             if self.ids([row])[0] == passage_id:
                 return row
@@ -216,12 +198,9 @@ class PassageStore:
         end = self._rows if stop is None else min(stop, self._rows)
         step = max(size, _MAPPED_ROWS // size * size)
         for begin in range(start, end, step):
-            store = self._mapped_anew()
+            store = PassageStore.open(self.directory)
             for first in range(begin, min(begin + step, end), size):
                 yield list(store._slice(first, min(first + size, end)))
-
-    def _mapped_anew(self) -> PassageStore:
-        return PassageStore.open(self.directory)
 
     def _slice(self, start: int, stop: int) -> Iterator[Passage]:
         while start < stop:
@@ -235,23 +214,32 @@ class PassageStore:
             start += count
 
 
-def _valid_batch(reader: pa.RecordBatchFileReader, number: int, place: Path) -> pa.RecordBatch:
+def _open_table(path: Path, schema: pa.Schema, batches: int | None = None) -> pa.RecordBatchFileReader:
+    """A reader of a mapped file, unmapped when nothing refers to it any more."""
+    hint = "restore it or rebuild the index"
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if hasattr(mmap, "MADV_RANDOM"):  # the system reads what Arrow asks it for, and nothing around a page
+            mapped.madvise(mmap.MADV_RANDOM)
+        reader = pa.ipc.open_file(pa.py_buffer(mapped))
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{path} is missing", hint=hint) from error
+    except (ValueError, OSError) as error:  # raised by Arrow, or for an empty file
+        raise ArtifactError(f"{path} is damaged: {error}", hint=hint) from error
+    if reader.schema != schema or batches not in (None, reader.num_record_batches):
+        raise ArtifactError(f"{path} does not belong to the passages of this index", hint=hint)
+    return reader
+
+
+def _read_batch(reader: pa.RecordBatchFileReader, number: int, place: Path) -> pa.RecordBatch:
     """A batch whose offsets lie inside of it: reading beyond them would end the process."""
     try:
         batch = reader.get_batch(number)
         batch.validate(full=True)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (ValueError, OSError) as error:
         raise ArtifactError(f"{place} is damaged: {error}", hint="restore it or rebuild the index") from error
     return batch
-
-
-def _opened(path: Path) -> pa.RecordBatchFileReader:
-    """A reader of a mapped file, unmapped when nothing refers to it any more."""
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if hasattr(mmap, "MADV_RANDOM"):  # the system reads what Arrow asks it for, and nothing around a page
-        mapped.madvise(mmap.MADV_RANDOM)
-    return pa.ipc.open_file(pa.py_buffer(mapped))
 
 
 def _passage(
@@ -271,5 +259,5 @@ def metadata_of(text: str) -> Metadata:
         >>> metadata_of('{"year": 2020, "tags": ["a", "b"]}')
         (('year', 2020), ('tags', ('a', 'b')))
     """
-    found = json.loads(text).items()
-    return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in found)
+    items = json.loads(text).items()
+    return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in items)

@@ -40,11 +40,7 @@ def save_probes(
 
 
 def read_probes(embeddings: EmbeddingShards) -> Float32:
-    """Probes (n, D) stored beside the embeddings.
-
-    Raises:
-        ArtifactError: the file is missing or damaged.
-    """
+    """Probes (n, D) stored beside the embeddings."""
     path = embeddings.directory / PROBES_NAME
     size_bytes = path.stat().st_size if path.exists() else 0
     return load_npy(

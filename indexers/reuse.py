@@ -1,7 +1,7 @@
 """Take vectors of unchanged passages from an earlier index, so that only new or changed ones are encoded.
 
 A passage whose title and text are in an earlier index of the same encoder gets its vector from there, in a
-new directory (`KnownVectors.of_indexes`) as in an update of the index itself. Ids do not matter, nor the
+new directory (`StoredVectors.of_indexes`) as in an update of the index itself. Ids do not matter, nor the
 order. FAISS and Lucene are built anew, in minutes where encoding takes hours.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from indexers.embedding_shards import EmbeddingShards
-from indexers.embeddings import KnownRows, encode_corpus
+from indexers.embeddings import StoredRows, encode_corpus
 from indexers.index import Index
 from indexers.ledger import BuildLedger, finished_stages
 from indexers.passages import PassageStore
@@ -36,7 +36,7 @@ _KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
 Source = tuple[PassageStore, EmbeddingShards]
 
 
-class KnownVectors:
+class StoredVectors:
     """Vectors of the passages of earlier indexes, by hash of title and text.
 
     Args:
@@ -54,7 +54,7 @@ class KnownVectors:
     @classmethod
     def of_indexes(
         cls, encoder: PassageEncoder, indexes: Sequence[str | Path], dtype: VectorDtype = "float16"
-    ) -> KnownVectors:
+    ) -> StoredVectors:
         """Those of finished indexes with dense retrieval, whose checksums are verified.
 
         Args:
@@ -68,32 +68,31 @@ class KnownVectors:
         """
         return cls([_open_source(Path(path), encoder, dtype) for path in indexes])
 
-    def locate(self, passages: PassageStore) -> KnownRows:
+    def locate(self, passages: PassageStore) -> StoredRows:
         """The rows of these passages in the earlier indexes."""
-        keys, located = _read_keys(passages), list[tuple[EmbeddingShards, Int64]]()
-        is_known = np.zeros(len(keys), bool)
+        keys, sources = _read_keys(passages), list[tuple[EmbeddingShards, Int64]]()
+        is_stored = np.zeros(len(keys), bool)
         for store, embeddings in self._sources:
-            stored = _read_keys(store)
-            order = np.argsort(stored["high"], kind="stable")
-            places = np.searchsorted(stored["high"][order], keys["high"])
+            others = _read_keys(store)
+            order = np.argsort(others["high"], kind="stable")
+            places = np.searchsorted(others["high"][order], keys["high"])
             candidates = order[np.minimum(places, len(order) - 1)]
-            fits = (stored[candidates] == keys) & ~is_known
-            located.append((embeddings, np.where(fits, candidates, -1)))
-            is_known |= fits
-        self.reused = int(is_known.sum())
-        return KnownRows(located)
+            fits = (others[candidates] == keys) & ~is_stored
+            sources.append((embeddings, np.where(fits, candidates, -1)))
+            is_stored |= fits
+        self.reused = int(is_stored.sum())
+        return StoredRows(sources)
 
     def encode(
         self, place: Path, passages: PassageStore, encoder: PassageEncoder, dtype: VectorDtype, **options: Any
     ) -> EmbeddingShards:
-        """Encode a corpus, but for passages that are known; see `encode_corpus`."""
-        return encode_corpus(place, passages, encoder, dtype, known=self.locate(passages), **options)
+        """Encode a corpus, but for passages whose vectors are stored; see `encode_corpus`."""
+        return encode_corpus(place, passages, encoder, dtype, stored=self.locate(passages), **options)
 
 
 def _open_source(place: Path, encoder: PassageEncoder, dtype: VectorDtype) -> Source:
     with Index.open(place, verify="none") as index:
-        embeddings, passages = index.embeddings, index.passages
-        files = index.manifest["files"]
+        passages, embeddings, files = index.passages, index.embeddings, index.manifest["files"]
     if embeddings is None:
         raise ConfigError(
             f"{place} has no vectors to reuse", hint="give an index with dense or hybrid retrieval"
@@ -105,7 +104,15 @@ def _open_source(place: Path, encoder: PassageEncoder, dtype: VectorDtype) -> So
             f"{place} holds vectors rounded to {embeddings.dtype}, the new index stores float32",
             hint="build it with --index-type SQfp16, or without --reuse",
         )
-    _check_encoder(place, passages, embeddings, encoder)
+    differences = embeddings.encoder.differences(encoder.identity)
+    if odd := [line for line in differences if not line.startswith(_QUESTION_SIDE)]:
+        names = f"{embeddings.encoder.name!r}, not of {encoder.identity.name!r}"
+        raise MismatchedArtifactError(
+            f"{place} holds vectors of {names} ({'; '.join(odd)})",
+            hint="use the encoder and the settings of that index",
+        )
+    if differences:
+        check_passage_vectors(place, passages, embeddings, encoder)
     return passages, embeddings
 
 
@@ -122,33 +129,10 @@ def _read_keys(passages: PassageStore) -> NDArray[np.void]:
     return np.frombuffer(bytes(digests), dtype=_KEY)
 
 
-def _check_encoder(
-    place: Path, passages: PassageStore, embeddings: EmbeddingShards, encoder: PassageEncoder
-) -> None:
-    stored, wanted = embeddings.encoder, encoder.identity
-    differences = stored.differences(wanted)
-    if odd := [line for line in differences if not line.startswith(_QUESTION_SIDE)]:
-        raise MismatchedArtifactError(
-            f"{place} holds vectors of {stored.name!r}, not of {wanted.name!r} ({'; '.join(odd)})",
-            hint="use the encoder and the settings of that index",
-        )
-    if differences:
-        check_passage_vectors(place, passages, embeddings, encoder)
-
-
 def check_passage_vectors(
-    place: Path,
-    passages: PassageStore,
-    embeddings: EmbeddingShards,
-    encoder: PassageEncoder,
-    *,
-    seed: int = 0,
+    place: Path, passages: PassageStore, embeddings: EmbeddingShards, encoder: PassageEncoder, seed: int = 0
 ) -> None:
-    """Refuse an encoder that gives passages other vectors than the index holds, tested on a sample.
-
-    Raises:
-        MismatchedArtifactError: the vectors differ; the message states by how much.
-    """
+    """Refuse an encoder that gives passages other vectors than the index holds, tested on a sample."""
     count = min(_CHECKED_PASSAGES, len(passages))
     rows = np.sort(np.random.default_rng(seed).choice(len(passages), count, replace=False))
     stored = embeddings.rows(rows)
@@ -182,14 +166,13 @@ def reissue_index(source: str | Path, out: str | Path, encoder: PassageEncoder, 
     target = Path(out)
     check_target(target, folder=True, is_new=True)
     with Index.open(source) as index, atomic_path(target) as temporary:
-        check_passage_vectors(
-            index.directory, index.passages, index.require_dense().embeddings, encoder, seed=seed
-        )
+        embeddings = index.require_dense().embeddings
+        check_passage_vectors(index.directory, index.passages, embeddings, encoder, seed)
         stages = finished_stages(index.manifest)
-        embeddings, dense = stages["embeddings"], stages["dense"]
-        embeddings["inputs"]["encoder"] = encoder.identity.comparable()
-        embeddings["output"]["encoder"] = encoder.identity.to_json()
-        dense["inputs"]["embeddings"] = fingerprint(embeddings["inputs"])[:16]
+        encoded = stages["embeddings"]
+        encoded["inputs"]["encoder"] = encoder.identity.comparable()
+        encoded["output"]["encoder"] = encoder.identity.to_json()
+        stages["dense"]["inputs"]["embeddings"] = fingerprint(encoded["inputs"])[:16]
         temporary.mkdir()
         ledger = BuildLedger(temporary)
         ledger.adopt(index.data, stages)

@@ -1,4 +1,4 @@
-"""The rows that a search may return: those that a filter selects, or those that are not deleted."""
+"""The rows that a search may return."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ class Selection:
         >>> chosen = Selection(np.array([True, False, True, True]))
         >>> len(chosen), chosen.rows.tolist(), chosen.runs.tolist()
         (3, [0, 2, 3], [[0, 1], [2, 4]])
-        >>> chosen.part(2, 4).rows.tolist()
-        [0, 1]
     """
 
     def __init__(self, mask: Bool) -> None:
@@ -49,11 +47,3 @@ class Selection:
     def bits(self) -> UInt8:
         """The mask with eight rows per byte, the first in the lowest bit."""
         return np.packbits(self.mask, bitorder="little")
-
-    def part(self, start: int, stop: int) -> Selection:
-        """The selection among rows start … stop - 1, counted from `start`."""
-        return Selection(self.mask[start:stop])
-
-    def __and__(self, other: Selection) -> Selection:
-        """The rows that both select."""
-        return Selection(self.mask & other.mask)

@@ -7,7 +7,7 @@ that were encoded for the centroids.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ import numpy as np
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
 from indexers.settings import SHARD_ROWS
-from indexers.token_codec import TRAINING_TOKENS, TokenCodec, centroid_count, train_codec
+from indexers.token_codec import BITS, TRAINING_TOKENS, TokenCodec, centroid_count, train_codec
 from rag.core.arrays import Float16, Int64
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, clean_directory
@@ -66,14 +66,7 @@ def shard_files(shard: int) -> tuple[str, str, str]:
     return (f"codes-{shard:05d}.npy", f"residuals-{shard:05d}.npy", f"lengths-{shard:05d}.npy")
 
 
-def check_tokens(identity: EncoderIdentity, bits: int) -> None:
-    """Check, before anything is encoded, that token vectors can be compressed.
-
-    Raises:
-        ConfigError: the encoder's vectors are not of unit length, or `bits` is not 1, 2 or 4.
-    """
-    if bits not in (1, 2, 4):
-        raise ConfigError(f"{bits} bits per number, expected 1, 2 or 4")
+def _check_tokens(identity: EncoderIdentity) -> None:
     if not identity.normalize:
         raise ConfigError(
             f"{identity.name} makes token vectors of any length (normalize: false), an index of tokens keeps "
@@ -87,7 +80,6 @@ def build_tokens(
     directory: Path,
     encoder: TokenEncoder,
     *,
-    bits: int = 2,
     shard_rows: int = SHARD_ROWS,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -97,7 +89,6 @@ def build_tokens(
     vectors are kept for their shards. All are rounded to half precision before they are compressed.
 
     Args:
-        bits: bits for the residual of each number: 1, 2 or 4.
         shard_rows: passages per shard, the most a killed run can lose.
         seed: random seed of the sample and the centroids.
 
@@ -105,29 +96,29 @@ def build_tokens(
         What the manifest says of them, with which `TokenIndex.open` opens them.
 
     Raises:
-        ConfigError: the encoder makes one vector per text, or `check_tokens` refuses it.
+        ConfigError: the encoder makes one vector per text, or vectors that are not of unit length.
         DataError: a vector is not finite, or a passage has none.
     """
-    check_tokens(encoder.identity, bits)
+    _check_tokens(encoder.identity)
     clean_directory(directory)
-    made = _Build(passages, directory, encoder, shard_rows)
-    codec = made.codec(bits, seed)
-    sampled = made.sampled()
-    missing = [n for n in range(made.shards) if not (directory / shard_files(n)[-1]).is_file()]
-    left = sum(stop - start for start, stop in map(made.range_of, missing))
-    with Progress(len(passages), "passages", "encode", initial=len(passages) - left) as progress:
+    build = _Build(passages, directory, encoder, shard_rows)
+    codec = build.codec(seed)
+    sampled = build.sampled()
+    missing = [n for n in range(build.shards) if not (directory / shard_files(n)[-1]).is_file()]
+    rows = sum(stop - start for start, stop in map(build.range_of, missing))
+    with Progress(len(passages), "passages", "encode", initial=len(passages) - rows) as progress:
         for shard in missing:
-            made.write(shard, codec, sampled, progress.update)
-    entries = made.list_passages(codec)
+            build.write(shard, codec, sampled, progress.update)
+    entries = build.list_passages(codec)
     for name in (_SAMPLE_ROWS_NAME, _SAMPLE_NAME):
         (directory / name).unlink(missing_ok=True)
-    shard_tokens = [int(made.lengths(shard).sum()) for shard in range(made.shards)]
+    shard_tokens = [int(build.lengths(shard).sum()) for shard in range(build.shards)]
     return {
         "index_type": "plaid",
         "rows": len(passages),
         "tokens": sum(shard_tokens),
         "dim": codec.centroids.shape[1],
-        "bits": codec.bits,
+        "bits": BITS,
         "centroids": len(codec.centroids),
         "list_entries": entries,
         "shard_rows": shard_rows,
@@ -151,14 +142,17 @@ class _Build:
     def range_of(self, shard: int) -> tuple[int, int]:
         return shard * self.shard_rows, min((shard + 1) * self.shard_rows, len(self.passages))
 
+    def _load(self, name: str) -> np.ndarray:
+        return np.asarray(np.load(self.directory / name, mmap_mode="r", allow_pickle=False))
+
     def _encode(self, texts: Sequence[Any]) -> tuple[Float16, np.ndarray]:
-        found = self.encoder.passage_tokens([p.title for p in texts], [p.text for p in texts])
-        if found.lengths is None:
+        vectors = self.encoder.passage_tokens([p.title for p in texts], [p.text for p in texts])
+        if vectors.lengths is None:
             raise ConfigError(
                 f"{self.encoder.identity.name} makes one vector per text, a token index needs one per token",
                 hint="give a ColBERT model, or another --index-type",
             )
-        values, lengths = np.asarray(found.values, dtype=np.float16), np.asarray(found.lengths)
+        values, lengths = np.asarray(vectors.values, dtype=np.float16), np.asarray(vectors.lengths)
         if not np.isfinite(values).all():
             raise DataError("a token vector is not finite", hint="check the encoder's weights")
         if not lengths.all():
@@ -168,40 +162,38 @@ class _Build:
             )
         return values, lengths
 
-    def codec(self, bits: int, seed: int) -> TokenCodec:
+    def codec(self, seed: int) -> TokenCodec:
         """The stored codec, or a new one trained on a sample."""
         names = (CENTROIDS_NAME, BUCKETS_NAME)
         if all((self.directory / name).is_file() for name in names):
-            centroids, buckets = (np.load(self.directory / name, allow_pickle=False) for name in names)
+            centroids, buckets = map(self._load, names)
             return TokenCodec(centroids.astype(np.float32), buckets)
         draw = np.random.default_rng(seed)
         order = draw.permutation(len(self.passages))
         if not (self.directory / _SAMPLE_ROWS_NAME).is_file():
             self._draw_sample(order)
-        values = np.load(self.directory / _SAMPLE_NAME, allow_pickle=False)
-        taken = len(np.load(self.directory / _SAMPLE_ROWS_NAME, allow_pickle=False))
-        in_all = len(values) / taken * len(self.passages)
-        _log.info("%s: %d tokens of %d passages train the centroids", self.directory, len(values), taken)
+        values, count = self._load(_SAMPLE_NAME), len(self._load(_SAMPLE_ROWS_NAME))
+        tokens = len(values) / count * len(self.passages)  # of the corpus
+        _log.info("%s: %d tokens of %d passages train the centroids", self.directory, len(values), count)
         sample = values[draw.permutation(len(values))].astype(np.float32)
-        codec = train_codec(sample, centroid_count(in_all), bits)
+        codec = train_codec(sample, centroid_count(tokens))
         save_npy(self.directory / CENTROIDS_NAME, codec.centroids.astype(np.float16))
         save_npy(self.directory / BUCKETS_NAME, codec.buckets)
         return codec
 
     def _draw_sample(self, order: Int64) -> None:
         """Encode the first passages of `order`, as many as the centroids need."""
-        parts: list[Float16] = []
-        counts: list[np.ndarray] = []
-        tokens, at, wanted = 0, 0, float(_SAMPLED_TOKENS)
+        parts, counts = list[Float16](), list[np.ndarray]()
+        tokens, at, needed = 0, 0, float(_SAMPLED_TOKENS)
         with Progress(None, "tokens", "sample") as progress:
-            while at < len(order) and tokens < wanted:
+            while at < len(order) and tokens < needed:
                 rows = np.sort(order[at : at + _TEXTS_AT_ONCE])
                 values, lengths = self._encode(self.passages.get_many(rows))
                 parts.append(values)
                 counts.append(np.stack([rows, lengths], 1))
                 at, tokens = at + len(rows), tokens + len(values)
                 in_all = tokens / at * len(self.passages)  # tokens of the corpus, by the mean so far
-                wanted = max(float(_SAMPLED_TOKENS), 1.1 * TRAINING_TOKENS * centroid_count(in_all))
+                needed = max(float(_SAMPLED_TOKENS), 1.1 * TRAINING_TOKENS * centroid_count(in_all))
                 progress.update(len(values))
         save_npy(self.directory / _SAMPLE_NAME, np.concatenate(parts))
         save_npy(self.directory / _SAMPLE_ROWS_NAME, np.concatenate(counts))
@@ -210,67 +202,59 @@ class _Build:
         """Vectors of the sample's passages by row, mapped."""
         if not (self.directory / _SAMPLE_ROWS_NAME).is_file():
             return {}
-        rows, lengths = np.load(self.directory / _SAMPLE_ROWS_NAME, allow_pickle=False).T
-        values = np.load(self.directory / _SAMPLE_NAME, mmap_mode="r", allow_pickle=False)
-        ends = np.cumsum(lengths)
-        places = zip(rows.tolist(), (ends - lengths).tolist(), ends.tolist(), strict=True)
-        return {row: values[start:end] for row, start, end in places}
+        rows, lengths = self._load(_SAMPLE_ROWS_NAME).T
+        parts = np.split(self._load(_SAMPLE_NAME), np.cumsum(lengths)[:-1])
+        return dict(zip(rows.tolist(), parts, strict=True))
 
     def write(
         self, shard: int, codec: TokenCodec, sampled: dict[int, Float16], done: Callable[[int], None]
     ) -> None:
-        codes, residuals, lengths = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+        """Write a shard: vectors of the sample as stored, the others encoded."""
+        columns: tuple[list[np.ndarray], ...] = ([], [], [])
         start, stop = self.range_of(shard)
-        row = start
         for texts in self.passages.batches(_TEXTS_AT_ONCE, start=start, stop=stop):
-            known = [sampled.get(number) for number in range(row, row + len(texts))]
-            parts = self._filled(texts, known)
-            code, residual = codec.encode(np.concatenate(parts).astype(np.float32))
-            codes.append(code)
-            residuals.append(residual)
-            lengths.append(np.array([len(part) for part in parts], np.uint16))
-            row += len(texts)
+            rows = range(start, start + len(texts))
+            new = [text for row, text in zip(rows, texts, strict=True) if row not in sampled]
+            encoded: Iterator[np.ndarray] = iter(())
+            if new:
+                vectors, lengths = self._encode(new)
+                encoded = iter(np.split(vectors, np.cumsum(lengths)[:-1]))
+            parts = [sampled[row] if row in sampled else next(encoded) for row in rows]
+            codes, residuals = codec.encode(np.concatenate(parts).astype(np.float32))
+            counts = np.array([len(part) for part in parts], np.uint16)
+            for column, values in zip(columns, (codes, residuals, counts), strict=True):
+                column.append(values)
+            start += len(texts)
             done(len(texts))
-        for name, arrays in zip(shard_files(shard), (codes, residuals, lengths), strict=True):
-            save_npy(self.directory / name, np.concatenate(arrays))
+        for name, column in zip(shard_files(shard), columns, strict=True):
+            save_npy(self.directory / name, np.concatenate(column))
 
     def lengths(self, shard: int) -> np.ndarray:
         """Number of tokens (n,) of each passage of a finished shard."""
         start, stop = self.range_of(shard)
         return load_npy(self.directory / shard_files(shard)[2], dtype=np.uint16, shape=(stop - start,))
 
-    def _filled(self, texts: Sequence[Any], known: Sequence[Float16 | None]) -> list[Float16]:
-        """Vectors of each passage: those of the sample as stored, the others encoded."""
-        missing = [text for text, found in zip(texts, known, strict=True) if found is None]
-        if not missing:
-            return [found for found in known if found is not None]
-        values, lengths = self._encode(missing)
-        new = iter(np.split(values, np.cumsum(lengths)[:-1]))
-        return [next(new) if found is None else found for found in known]
-
     def list_passages(self, codec: TokenCodec) -> int:
         """Write the inverted lists; returns their total length. Reads the codes twice, shard by shard."""
-        count = len(codec.centroids)
+        count, total = len(codec.centroids), len(self.passages)
 
         def pairs(shard: int) -> np.ndarray:
             """Distinct (centroid, passage), sorted, as one number each."""
-            codes = np.load(self.directory / shard_files(shard)[0], mmap_mode="r", allow_pickle=False)
             owners = np.repeat(np.arange(*self.range_of(shard)), self.lengths(shard))
-            return np.unique(codes.astype(np.int64) * len(self.passages) + owners)
+            return np.unique(self._load(shard_files(shard)[0]).astype(np.int64) * total + owners)
 
         sizes = np.zeros(count, np.int64)
         for shard in range(self.shards):
-            sizes += np.bincount(pairs(shard) // len(self.passages), minlength=count)
+            sizes += np.bincount(pairs(shard) // total, minlength=count)
         ends = np.cumsum(sizes)
         filled, entries = ends - sizes, int(ends[-1])
         with atomic_path(self.directory / LISTS_NAME) as temporary:
             lists = np.lib.format.open_memmap(temporary, "w+", np.dtype(np.uint32), (entries,))
             for shard in range(self.shards):
-                found = pairs(shard)
-                owners = found // len(self.passages)
-                each = np.bincount(owners, minlength=count)
+                own = pairs(shard)
+                each = np.bincount(own // total, minlength=count)
                 # A shard's pairs of one centroid lie together, and go behind those of earlier shards.
-                lists[ranges(filled, each)] = found % len(self.passages)
+                lists[ranges(filled, each)] = own % total
                 filled += each
             lists.flush()
         save_npy(self.directory / ENDS_NAME, ends)

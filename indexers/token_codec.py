@@ -1,4 +1,4 @@
-"""Compress token vectors: the nearest of many centroids, and the residual in 1, 2 or 4 bits per number.
+"""Compress token vectors: the nearest of many centroids, and the residual in two bits per number.
 
 Cut-offs assign a residual to a bucket, whose mean stands for it; both are per dimension and learnt from
 tokens that were not used for the centroids. Vectors are normalised to unit length again when they are read.
@@ -23,6 +23,9 @@ from numpy.typing import NDArray
 from rag.core.arrays import Float32, Int64, UInt8
 
 _Room = tuple[Int64, Float32, Float32]
+BITS = 2  # of a residual's number
+_LEVELS, _PER_BYTE = 1 << BITS, 8 // BITS
+_SHIFTS = BITS * np.arange(_PER_BYTE)
 TRAINING_TOKENS = 32  # sampled tokens for each centroid
 _ROUNDS = 4
 _HELD_OUT = 65_536  # tokens that buckets are learnt from
@@ -97,35 +100,32 @@ def _spherical_means(points: Float32, count: int) -> Float32:
     return centroids
 
 
-def train_codec(sample: Float32, count: int, bits: int) -> TokenCodec:
+def train_codec(sample: Float32, count: int) -> TokenCodec:
     """Train centroids by spherical k-means, then the residuals' buckets on held-out tokens.
 
     Args:
         sample: (S, D) unit vectors in random order.
         count: number of centroids, but at most a quarter of the sample.
-        bits: 1, 2 or 4 per number.
     """
     dim = sample.shape[1]
-    held = min(_HELD_OUT, len(sample) // 8)
-    points = np.ascontiguousarray(sample[held:], dtype=np.float32)
+    held_out = min(_HELD_OUT, len(sample) // 8)
+    points = np.ascontiguousarray(sample[held_out:], dtype=np.float32)
     count = max(1, min(count, 1 << int(math.log2(max(1, len(points) // 4)))))
     # Stored in half precision; what is searched is what is stored.
     centroids = _spherical_means(points, count).astype(np.float16).astype(np.float32)
-    codec = TokenCodec(centroids, np.zeros((0, dim), np.float32))
-    left = sample[:held] if held else points
-    residuals = left - codec.centroids[codec.nearest(left)]  # (R, D)
-    shares = np.arange(1, 1 << bits) / (1 << bits)
-    cuts = np.quantile(residuals, shares, axis=0).astype(np.float32)  # (2^bits - 1, D)
+    vectors = sample[:held_out] if held_out else points
+    residuals = vectors - centroids[_Finder(centroids)(vectors)]  # (R, D)
+    cuts = np.quantile(residuals, np.arange(1, _LEVELS) / _LEVELS, axis=0).astype(np.float32)  # (3, D)
     edges = np.vstack([residuals.min(0)[None], cuts, residuals.max(0)[None]])
     buckets = (residuals[None] > cuts[:, None]).sum(0)  # (R, D)
-    means_of = np.empty((1 << bits, dim), np.float32)
-    for bucket in range(1 << bits):
+    means_of = np.empty((_LEVELS, dim), np.float32)
+    for bucket in range(_LEVELS):
         inside = buckets == bucket
         middle = edges[bucket : bucket + 2].mean(0)  # for buckets that are empty because of ties
         means_of[bucket] = np.where(
             inside.any(0), (residuals * inside).sum(0) / np.maximum(inside.sum(0), 1), middle
         )
-    return TokenCodec(codec.centroids, np.vstack([cuts, means_of]))
+    return TokenCodec(centroids, np.vstack([cuts, means_of]))
 
 
 @dataclass(frozen=True)
@@ -134,85 +134,78 @@ class TokenCodec:
 
     Attributes:
         centroids: (C, D) float32, unit vectors rounded to half precision.
-        buckets: (2^bits - 1 + 2^bits, D) float32: cut-offs, then the value of each bucket.
+        buckets: (3 + 4, D) float32: cut-offs, then the value of each bucket.
 
     Example:
         >>> draw = np.random.default_rng(0)
         >>> vectors = draw.standard_normal((512, 8), dtype=np.float32)
         >>> vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        >>> codec = train_codec(vectors, 16, 4)
+        >>> codec = train_codec(vectors, 16)
         >>> codes, packed = codec.encode(vectors)
-        >>> packed.shape, bool((codec.decode(codes, packed) * vectors).sum(1).mean() > 0.99)
-        ((512, 4), True)
+        >>> packed.shape, bool((codec.decode(codes, packed) * vectors).sum(1).mean() > 0.95)
+        ((512, 2), True)
     """
 
     centroids: Float32
     buckets: Float32
 
     @property
-    def bits(self) -> int:
-        """Bits per number of the residual."""
-        return (len(self.buckets) + 1).bit_length() - 2
-
-    @property
     def packed_bytes(self) -> int:
         """Bytes per token's residual."""
-        return -(-self.centroids.shape[1] * self.bits // 8)
+        return -(-self.centroids.shape[1] // _PER_BYTE)
 
     @cached_property
-    def nearest(self) -> Callable[[Float32], Int64]:
+    def _nearest(self) -> Callable[[Float32], Int64]:
         """Vectors (T, D) → centroids (T,)."""
         return _Finder(self.centroids)
 
     @cached_property
     def _table(self) -> Float32:
         """(bytes · 256, numbers per byte): the values that each byte stands for at each position."""
-        each = 8 // self.bits
-        dim, places = self.centroids.shape[1], self.packed_bytes * each
-        values = np.zeros((1 << self.bits, places), np.float32)
-        values[:, :dim] = self.buckets[(1 << self.bits) - 1 :]
-        # (256, each)
-        parts = (np.arange(256)[:, None] >> (self.bits * np.arange(each))) & ((1 << self.bits) - 1)
-        return np.concatenate([values[parts, np.arange(at, at + each)] for at in range(0, places, each)])
+        dim, places = self.centroids.shape[1], self.packed_bytes * _PER_BYTE
+        values = np.zeros((_LEVELS, places), np.float32)
+        values[:, :dim] = self.buckets[_LEVELS - 1 :]
+        parts = (np.arange(256)[:, None] >> _SHIFTS) & (_LEVELS - 1)  # (256, numbers per byte)
+        starts = range(0, places, _PER_BYTE)
+        return np.concatenate([values[parts, np.arange(at, at + _PER_BYTE)] for at in starts])
 
     def encode(self, vectors: Float32) -> tuple[NDArray[Any], UInt8]:
         """Centroids (T,) and packed residuals (T, bytes) of vectors (T, D)."""
-        codes = self.nearest(vectors)
+        codes = self._nearest(vectors)
         residuals = vectors - self.centroids[codes]
-        cuts = self.buckets[: (1 << self.bits) - 1]
-        found = np.zeros((len(vectors), self.packed_bytes * 8 // self.bits), np.uint8)
-        for cut in cuts:
-            found[:, : residuals.shape[1]] += residuals > cut
-        shifted = found.reshape(len(found), self.packed_bytes, 8 // self.bits)
-        shifted <<= (self.bits * np.arange(8 // self.bits)).astype(np.uint8)
+        levels = np.zeros((len(vectors), self.packed_bytes * _PER_BYTE), np.uint8)
+        for cut in self.buckets[: _LEVELS - 1]:
+            levels[:, : residuals.shape[1]] += residuals > cut
+        shifted = levels.reshape(len(levels), self.packed_bytes, _PER_BYTE)
+        shifted <<= _SHIFTS.astype(np.uint8)
         return codes.astype(code_dtype(len(self.centroids))), np.bitwise_or.reduce(shifted, axis=2)
 
     def decode(self, codes: NDArray[Any], packed: UInt8) -> Float32:
         """Unit vectors (T, D) float32."""
-        vectors, norms = self._restored(codes, packed, self._room(len(codes)))
+        vectors, norms = self._restore(codes, packed, self._room(len(codes)))
         return vectors / norms
 
     def similarities(self, codes: NDArray[Any], packed: UInt8, query: Float32) -> Float32:
         """Inner products (T, q) of decoded vectors with vectors (q, D), a thousand tokens at a time."""
-        found = np.empty((len(codes), len(query)), np.float32)
+        products = np.empty((len(codes), len(query)), np.float32)
         room = self._room(min(len(codes), _TOKENS_AT_ONCE))
         for start in range(0, len(codes), _TOKENS_AT_ONCE):
             some = slice(start, start + _TOKENS_AT_ONCE)
-            vectors, norms = self._restored(codes[some], packed[some], room)
-            np.matmul(vectors, query.T, out=found[some])
-            found[some] /= norms
-        return found
+            vectors, norms = self._restore(codes[some], packed[some], room)
+            np.matmul(vectors, query.T, out=products[some])
+            products[some] /= norms
+        return products
 
     def _room(self, tokens: int) -> _Room:
         """A buffer for restored tokens: used for every block, it stays in the processor's cache."""
         places = (tokens, self.packed_bytes)
         return (
             np.empty(places, np.intp),
-            np.empty((*places, 8 // self.bits), np.float32),
+            np.empty((*places, _PER_BYTE), np.float32),
             np.empty((tokens, self.centroids.shape[1]), np.float32),
         )
 
-    def _restored(self, codes: NDArray[Any], packed: UInt8, room: _Room) -> tuple[Float32, Float32]:
+    def _restore(self, codes: NDArray[Any], packed: UInt8, room: _Room) -> tuple[Float32, Float32]:
         """Sums of centroid and residual (T, D), in `room`, and their lengths (T, 1)."""
         count = len(codes)
         places, values, centroids = room[0][:count], room[1][:count], room[2][:count]

@@ -25,7 +25,7 @@ from indexers.exact import check_queries, check_selected, select_best
 from indexers.protocols import EncoderIdentity
 from indexers.selected import Selection
 from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_NAME, shard_files
-from indexers.token_codec import TokenCodec, code_dtype
+from indexers.token_codec import BITS, TokenCodec, code_dtype
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 from rag.core.npy import load_npy
@@ -87,7 +87,11 @@ class TokenIndex:
             ArtifactError: a file is missing, truncated or in another format; the message names it.
         """
         place = Path(directory)
-        count, dim, buckets = info["centroids"], info["dim"], 2 ** (info["bits"] + 1) - 1
+        if info["bits"] != BITS:
+            raise MismatchedArtifactError(
+                f"{place} has {info['bits']} bits per number", hint="rebuild the index"
+            )
+        count, dim, buckets = info["centroids"], info["dim"], 2 ** (BITS + 1) - 1
         centroids = load_npy(place / CENTROIDS_NAME, dtype=np.float16, shape=(count, dim)).astype(np.float32)
         learnt = load_npy(place / BUCKETS_NAME, dtype=np.float32, shape=(buckets, dim))
         return cls(place, info, TokenCodec(centroids, learnt))

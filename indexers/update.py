@@ -7,27 +7,27 @@ crash leaves the old version or the new one, and a process that has the old one 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from indexers.build import build_passages, build_stages, settings_of_stages
-from indexers.documents import DocumentEntry, DocumentList, Put
+from indexers.documents import DocumentEntry, Put
 from indexers.embedding_shards import EmbeddingShards
 from indexers.index import Index
 from indexers.ledger import UPDATING_DIR, BuildLedger, read_index_manifest, remove_unused
 from indexers.passages import PassageStore
 from indexers.probes import PROBES_NAME
 from indexers.protocols import EncoderIdentity, PassageEncoder
-from indexers.reuse import KnownVectors
+from indexers.reuse import StoredVectors
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import directory_lock, link_or_copy
 from rag.core.types import Passage
 
-_PASSAGES_AT_ONCE = 1024
 OpenEncoder = Callable[[EncoderIdentity], PassageEncoder]
 
 
@@ -104,94 +104,80 @@ def update_index(
                     f"{place} has a vector per token (index type plaid), which cannot be updated",
                     hint="build it again with --overwrite; other index types can be updated",
                 )
-            report = UpdateReport(index.version)
-            ledger, listed = BuildLedger(place, UPDATING_DIR, replaces=True), DocumentList()
-            passages = _next_passages(index, changes, listed, report, max_deleted_share)
-            store = build_passages(passages, ledger, _source_of(index), listed)
-            if _is_equal(index, ledger):
-                ledger.discard()
+            report, ledger = UpdateReport(index.version), BuildLedger(place, UPDATING_DIR, replaces=True)
+            # A later build sees that the files are not those of the first one.
+            source = {**index.source, **({"files": "updated"} if "files" in index.source else {})}
+            documents = _next_documents(index, changes, report, max_deleted_share)
+            store = build_passages(documents, ledger, source or None)
+            files = index.manifest["files"]
+            if ledger.stage("passages")["files"] == {
+                it: files[it] for it in files if it.startswith("passages/")
+            }:
+                shutil.rmtree(ledger.folder)
             else:
                 report.version = _build(index, store, ledger, encoder, report)
         remove_unused(place)
     return report
 
 
-def _source_of(index: Index) -> dict[str, Any] | None:
-    """What the passages are from: a later build sees that the files are not those of the first one."""
-    return {**index.source, **({"files": "updated"} if "files" in index.source else {})} or None
-
-
-def _next_passages(
+def _next_documents(
     index: Index,
     changes: Callable[[DocumentEntries], Iterable[Change]],
-    listed: DocumentList,
     report: UpdateReport,
     max_deleted_share: float,
-) -> Iterator[Passage]:
-    """The passages of the next version, whose documents are listed and counted while they are read."""
-    known, seen, run = index.documents, set[str](), range(0)
-    for change in changes(known):
+) -> Iterator[Put]:
+    """The documents of the next version, counted while they are read."""
+    stored, seen = index.documents, set[str]()
+    in_order, position = iter(index.passages), 0
+
+    def passages_of(entry: DocumentEntry) -> list[Passage]:
+        nonlocal position
+        rows = range(entry.first, entry.first + entry.passages)
+        if not rows or rows.start < position:  # the order has changed
+            return index.passages.get_many(rows)
+        start, position = position, rows.stop
+        return list(islice(in_order, rows.start - start, rows.stop - start))
+
+    for change in changes(stored):
         if change.id in seen:
             raise DataError(f"the document {change.id!r} comes twice", hint="make the ids unique")
         seen.add(change.id)
-        old = known.get(change.id)
-        rows = range(0) if old is None else range(old.first, old.first + old.passages)
-        put = None if isinstance(change, Unchanged) else change
-        if (entry := put or old) is None:
-            raise DataError(f"there is no document {change.id!r} to keep")
-        count = len(rows) if put is None else len(put.passages)
-        listed.append(entry.id, entry.digest, passages=count, sent=entry.sent)
-        if put is None or (old is not None and index.passages.get_many(rows) == put.passages):
+        old = stored.get(change.id)
+        passages = [] if old is None else passages_of(old)
+        if isinstance(change, Unchanged):
+            if old is None:
+                raise DataError(f"there is no document {change.id!r} to keep")
+            change = Put(old.id, old.digest, passages, sent=old.sent)
+        if old is not None and passages == change.passages:
             report.kept += 1
-            if rows.start != run.stop:  # neighbours are read together
-                yield from _read_rows(index, run)
-                run = range(rows.start, rows.start)
-            run = range(run.start, rows.stop)
-            continue
-        report.added += old is None
-        report.replaced += old is not None
-        report.passages += count
-        yield from _read_rows(index, run)
-        run = range(0)
-        yield from put.passages
-    yield from _read_rows(index, run)
-    report.deleted = len(known.keys() - seen)
-    if report.deleted > max_deleted_share * len(known):
+        else:
+            report.added += old is None
+            report.replaced += old is not None
+            report.passages += len(change.passages)
+        yield change
+    report.deleted = len(stored.keys() - seen)
+    if report.deleted > max_deleted_share * len(stored):
         raise DataError(
-            f"{report.deleted:,} of the {len(known):,} documents in {index.directory} would be deleted "
+            f"{report.deleted:,} of the {len(stored):,} documents in {index.directory} would be deleted "
             f"(limit {max_deleted_share:.0%})",
             hint="check that the corpus is the one of this index, or raise --max-deleted-share",
         )
 
 
-def _read_rows(index: Index, rows: range) -> Iterator[Passage]:
-    batches = index.passages.batches(_PASSAGES_AT_ONCE, start=rows.start, stop=rows.stop)
-    return chain.from_iterable(batches)
-
-
-def _is_equal(index: Index, ledger: BuildLedger) -> bool:
-    """Whether passages and list of documents are those that the index has."""
-    files = {name: file for name, file in index.manifest["files"].items() if name.startswith("passages/")}
-    return ledger.files("passages") == files
-
-
 class _LazyEncoder:
-    """The encoder of an index, opened when the first passage is to be encoded."""
+    """The encoder of an index with vectors, opened when the first passage is to be encoded."""
 
     def __init__(self, index: Index, open_encoder: OpenEncoder) -> None:
-        self._index, self._open = index, open_encoder
-        self._opened: PassageEncoder | None = None
-        if index.embeddings is not None:
-            self.identity, self.dim = index.embeddings.encoder, index.embeddings.dim
+        self._index, self._open, self._encoder = index, open_encoder, cast("PassageEncoder | None", None)
+        _, embeddings, self.identity = index.require_dense()
+        self.dim = embeddings.dim
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
         """Vectors (n, D) float32, in the order of the arguments."""
-        if self._opened is None:
-            identity = self._index.encoder_identity
-            assert identity is not None
-            self._opened = self._open(identity)
-            self._index.check_encoder(self._opened.identity)
-        return self._opened.encode_passages(titles, texts)
+        if self._encoder is None:
+            self._encoder = self._open(self.identity)
+            self._index.check_encoder(self._encoder.identity)
+        return self._encoder.encode_passages(titles, texts)
 
 
 def _build(
@@ -202,14 +188,14 @@ def _build(
     if (old := index.embeddings) is None:
         build_stages(settings.stages, store, ledger, None, settings)
         return ledger.commit(settings.stages)
-    known = KnownVectors([(index.passages, old)])
+    vectors = StoredVectors([(index.passages, old)])
 
     def encode(place: Path, *args: Any, **options: Any) -> EmbeddingShards:
         place.mkdir(parents=True, exist_ok=True)
         if not (probes := place / PROBES_NAME).exists():  # they stay questions of the same kind
             link_or_copy(old.directory / PROBES_NAME, probes)
-        return known.encode(place, *args, **options)
+        return vectors.encode(place, *args, **options)
 
     build_stages(settings.stages, store, ledger, _LazyEncoder(index, encoder), settings, encode)
-    report.reused = max(0, known.reused - (len(store) - report.passages))
+    report.reused = max(0, vectors.reused - (len(store) - report.passages))
     return ledger.commit(settings.stages)

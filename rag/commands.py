@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from indexers.documents import DocumentList, Put, list_puts
+from indexers.documents import Put
 from indexers.presets import IndexKind
-from indexers.settings import BuildSettings, Stage
+from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.arguments import checked
 from rag.core.errors import ConfigError
@@ -45,7 +45,6 @@ def index(
     pooling: str = "auto",
     max_length: int | None = None,
     reuse: str | Path | Sequence[str | Path] = (),
-    until: Stage | None = None,
     overwrite: bool = False,
     ray: str | None = None,
     format: str = "auto",
@@ -63,7 +62,6 @@ def index(
         query_encoder: question encoder, if it is another model.
         precision, pooling, max_length: see `BiEncoder.load`.
         reuse: earlier indexes of this encoder; only passages that they lack are encoded.
-        until: stop after this stage.
         overwrite: delete what is in `out` first.
         ray: address of a Ray cluster that encodes the passages.
         format: one of `CORPUS_FORMATS`, or "auto".
@@ -79,7 +77,7 @@ def index(
         MismatchedArtifactError: `out` holds a build of other inputs or settings.
     """
     from indexers.build import build_index
-    from indexers.reuse import KnownVectors
+    from indexers.reuse import StoredVectors
     from rag.scale.encoding import encoding_at
     from rag.updates import Corpus
     from retrievers.encoders.open import load_encoder, passage_budget
@@ -103,28 +101,27 @@ def index(
     read = Corpus(
         inputs, format, options, lambda each: list(split_documents([each], options, count_tokens)), report
     )
-    loaded = known = None
-    if build.has_encoder and until != "passages":
+    loaded = stored = None
+    if build.has_encoder:
         loaded = load_encoder(
             encoder, query_encoder=query_encoder, precision=precision, pooling=pooling, max_length=max_length
         )
-    if reuse and until != "passages":
+    if reuse:
         if loaded is None or not build.has_dense:
             raise ConfigError("--reuse takes over one vector per passage, and this build makes none")
         if place.resolve() in [Path(path).resolve() for path in reuse]:
             raise ConfigError(f"--reuse and --out are both {out}", hint="build into a new directory")
-        known = KnownVectors.of_indexes(loaded, reuse, build.stored_dtype)
-    table, changes = DocumentList(), read.changes({})
-    puts = (change for change in changes if isinstance(change, Put))  # nothing is stored that could stay
+        stored = StoredVectors.of_indexes(loaded, reuse, build.stored_dtype)
+    puts = (change for change in read.changes({}) if isinstance(change, Put))  # nothing is stored yet
     with encoding_at(ray) as encoding:
-        if known is not None:
-            encoding["encode"] = known.encode
+        if stored is not None:
+            encoding["encode"] = stored.encode
         build_index(
-            list_puts(puts, table), place, encoder=loaded, settings=build, documents=table,
-            source=read.describe(), overwrite=overwrite, until=until, **encoding,
+            puts, place, encoder=loaded, settings=build, source=read.describe(), overwrite=overwrite,
+            **encoding,
         )  # fmt: skip
-    if known is not None:
-        report.notes.insert(0, f"{known.reused:,} vectors taken over")
+    if stored is not None:
+        report.notes.insert(0, f"{stored.reused:,} vectors taken over")
     return place
 
 

@@ -26,8 +26,6 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
     Raises:
         RagError: the index or a model cannot be used.
     """
-    from indexers.index import Index
-
     # the reader needs torch, whose import takes as long as opening a large index
     threading.Thread(target=import_module, args=("torch",), name="rag-import", daemon=True).start()
     from rag.pipeline import Pipeline
@@ -35,8 +33,6 @@ def open_pipeline(settings: ServeSettings) -> Pipeline:
 
     folder = settings.index
     pipeline = Pipeline.open(folder if settings.ray is None else open_sharded(folder, settings.ray), settings)
-    if isinstance(pipeline.index, Index):
-        threading.Thread(target=pipeline.index.read_ahead, name="rag-read-ahead", daemon=True).start()
     try:
         pipeline.ask(["Is everything loaded?"])
     except BaseException:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 from annotated_types import Ge
 
-from indexers.settings import BuildSettings, Stage
+from indexers.settings import BuildSettings
 from rag.cli.options import OPENING, Count, Share, options_from, options_of, some
 from rag.data.options import CorpusFormat, CorpusOptions
 
@@ -25,7 +25,6 @@ def _encoding(
     pooling: Literal["auto", "cls", "mean"] = "auto",
     max_length: Count | None = None,
     reuse: list[Path] | None = None,
-    until: Stage | None = None,
     ray: str | None = None,
     overwrite: bool = False,
 ) -> None:
@@ -39,7 +38,6 @@ def _encoding(
         max_length: Most tokens per passage; default: the encoder's.
         reuse: An earlier index of this encoder: only passages that it lacks are encoded. May be given several
             times.
-        until: Stop after this stage.
         overwrite: Delete what is in --out first.
     """
 
@@ -50,7 +48,7 @@ _BUILDING = {
     **some(OPENING, "precision"),
     **some(
         options_of(BuildSettings, panel="Index", retriever="hybrid"),
-        without=("probes", "reproducible", "java_heap_mib"),
+        without=("probes", "java_heap_mib"),
     ),
 }
 _UPDATING = ("format", "max_bad_share")  # options of reading that may differ in an update
@@ -116,9 +114,6 @@ def _build(corpus: Sequence[str], out: Path, **options: Any) -> None:
         typer.echo(report.summary(listed=False))  # reading has listed the problems
     if before is not None and before == _checksum(place):
         typer.echo("nothing to do: the index was complete, and neither files nor settings have changed")
-    if options["until"] is not None:
-        typer.echo(f"stopped after {options['until']}; the same command without --until continues")
-        return
     from indexers.index import Index
     from rag.data.sentences import language_notice
 

@@ -9,8 +9,6 @@ from typer.core import TyperGroup
 
 from rag.core.errors import ConfigError, did_you_mean
 
-REQUIRED = inspect.Parameter.empty
-
 
 class LazyGroup(TyperGroup):
     """A group that knows of each command its panel in the help and its summary, and loads it when it is used.
@@ -63,8 +61,8 @@ def group_of(
     **shown: Any,
 ) -> typer.Typer:
     """A group of commands; see `LazyGroup`."""
-    members = {"entries": entries, "removed": removed or {}, "load": staticmethod(load)}
-    kind = type("_Group", (LazyGroup,), {**members, "takes_others": takes_others})
+    members = {"entries": entries, "removed": removed or {}, "takes_others": takes_others}
+    kind = type("_Group", (LazyGroup,), {**members, "load": staticmethod(load)})
     group = typer.Typer(cls=kind, no_args_is_help=True, help=about, **shown)
     group.callback()(lambda: None)
     return group
@@ -74,10 +72,9 @@ def command_with(
     name: str, options: Mapping[str, tuple[Any, Any]], run: Callable[..., None], *, help: str, **shown: Any
 ) -> Any:
     """A command with these options (name → annotation, default), whose values `run` gets."""
-    usual = {each: default for each, (_, default) in options.items() if default is not REQUIRED}
 
     def command(**values: Any) -> None:
-        run(**{**usual, **values})
+        run(**values)
 
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [

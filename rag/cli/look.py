@@ -48,49 +48,29 @@ def doctor(java: bool = True) -> None:
     Args:
         java: Start the Java runtime to check it.
     """
+    from indexers.lucene import java_versions
     from rag.core.optional import installed_version
 
     versions = {name: installed_version(name) for name in _REQUIRED}
     problems = [f"{name} is missing: pip install {name}" for name in _REQUIRED if versions[name] is None]
-    probes: dict[str, Callable[[], Mapping[str, Any]]] = {
-        "system": lambda: {"python": platform.python_version(), "system": platform.platform()},
-        "packages": lambda: versions, "hardware": describe_hardware, "models": describe_models,
-    }  # fmt: skip
-    if java:
-        from indexers.lucene import java_versions
-
-        probes["lucene"] = java_versions
-    for section, probe in probes.items():
+    system = {"python": platform.python_version(), "system": platform.platform()}
+    probes: list[Callable[[], Mapping[str, Any]]] = [lambda: system, lambda: versions, describe_models]
+    for probe in [*probes, java_versions] if java else probes:
         try:
-            rows = [f"  {key:<24} {value or 'missing'}" for key, value in probe().items()]
-            typer.echo("\n".join([f"{section}:", *rows]))
+            typer.echo("\n".join(f"{key:<26} {value or 'missing'}" for key, value in probe().items()))
         except Exception as error:
-            problems.append(f"{section}: {error}")
+            problems.append(str(error))
     for problem in problems:
         typer.echo(f"problem: {problem}", err=True)
     typer.echo(f"{len(problems)} problem(s)" if problems else "all is well")
     raise typer.Exit(1 if problems else 0)
 
 
-def describe_hardware() -> dict[str, Any]:
-    """The device that models run on, and what it can do."""
+def describe_models() -> dict[str, Any]:
+    """The device that models run on, and encoder and reader of the package, opened and checked."""
     import torch
 
-    from rag.runtime.hardware import available_cores, has_fast_bf16, has_fast_int8, resolve_device
-
-    device = resolve_device()
-    return {
-        "device": torch.cuda.get_device_name(device) if device == "cuda" else device,
-        "cores": available_cores(),
-        "fast numbers": " ".join(["bf16"] * has_fast_bf16(device) + ["int8"] * has_fast_int8(device))
-        or "none",
-        "disk_free_gib": round(shutil.disk_usage(".").free / 2**30, 1),
-    }
-
-
-def describe_models() -> dict[str, Any]:
-    """Encoder and reader of the package, opened and checked, and the numbers that the reader computes in."""
-    from rag.runtime.hardware import resolve_precision
+    from rag.runtime.hardware import available_cores, resolve_device, resolve_precision
     from rag.runtime.model_files import QA_ENCODER, model_folder, weight_files
     from readers.extractive.fast import FastSpanModel
     from readers.extractive.reader import ExtractiveReader
@@ -98,12 +78,17 @@ def describe_models() -> dict[str, Any]:
     weight_files(
         encoder := model_folder(QA_ENCODER)
     )  # checks those of all-MiniLM-L6-v2, which it is built on
-    model, device = (reader := ExtractiveReader.load()).model, reader.device
-    is_fast = isinstance(model, FastSpanModel)
-    precision = (
-        model.encoder.precision if is_fast else str(resolve_precision("auto", device)).removeprefix("torch.")
-    )
-    return {"encoder": encoder, "reader's precision": precision}
+    device, reader = resolve_device(), ExtractiveReader.load()
+    is_fast, precision = isinstance(reader.model, FastSpanModel), resolve_precision("auto", reader.device)
+    return {
+        "device": torch.cuda.get_device_name(device) if device == "cuda" else device,
+        "cores": available_cores(),
+        "disk_free_gib": round(shutil.disk_usage(".").free / 2**30, 1),
+        "encoder": encoder,
+        "reader's precision": reader.model.encoder.precision
+        if is_fast
+        else str(precision).removeprefix("torch."),
+    }
 
 
 def docs(page: str = "", /) -> None:

@@ -39,8 +39,7 @@ _COMMANDS = {  # name → module, panel of the help, summary
 }
 
 
-_REMOVED = {  # command or option → what to use instead
-    "--encoder": "--encoder is now --from (where training starts) or --index-encoder (of an index)",
+_REMOVED = {  # command → what to use instead
     "plan": "`rag docs indexing` states the bytes of a vector for each index type",
     "convert": "`rag retrieve` writes TREC runs and DPR's JSON",
     "split": "`rag index` takes several corpora at once, and cuts each by --split",
@@ -114,40 +113,29 @@ def main(arguments: list[str] | None = None) -> None:
     except SystemExit as stopped:
         if words[:1] and words[0] in _RESUMABLE and _is_interrupt(stopped):
             typer.echo("interrupted: the same command continues where it stopped", err=True)
-        reason = stopped.__context__
-        is_unknown = type(reason).__name__ == "NoSuchOption"  # an option without its value has a name, too
-        name = getattr(reason, "option_name", None) if is_unknown else " ".join(words[:2])
-        if gone := _REMOVED.get(name or ""):
-            typer.echo(gone, err=True)
         raise
-    except RagError as error:
-        if debug:
-            traceback.print_exc()
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
-    except MemoryError:
-        typer.echo(
-            "error: out of memory\n  → try a smaller --index-type, see `rag docs indexing`",
-            err=True,
-        )
-        sys.exit(6)
     except Exception as error:
         if debug:
-            raise
-        if isinstance(error, OSError) and error.filename:
-            typer.echo(
-                f"error: {error.filename}: {str(error.strerror).lower()}\n"
-                "  → check the path, what lies there and its permissions; --debug shows what needed it",
-                err=True,
-            )
-            sys.exit(ResourceError.exit_code)
-        typer.echo(
-            f"unexpected error: {type(error).__name__}: {error}\n  → add --debug to see where", err=True
-        )
-        sys.exit(70)
+            traceback.print_exc()
+        message, code = _explain(error)
+        typer.echo(message, err=True)
+        sys.exit(code)
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """What is said of an error, and the exit code."""
+    if isinstance(error, RagError):
+        return f"error: {error}", error.exit_code
+    if isinstance(error, MemoryError):
+        return "error: out of memory\n  → try a smaller --index-type, see `rag docs indexing`", 6
+    if isinstance(error, OSError) and error.filename:
+        hint = "check the path, what lies there and its permissions; --debug shows what needed it"
+        message = f"error: {error.filename}: {str(error.strerror).lower()}\n  → {hint}"
+        return message, ResourceError.exit_code
+    return f"unexpected error: {type(error).__name__}: {error}\n  → add --debug to see where", 70
 
 
 if __name__ == "__main__":

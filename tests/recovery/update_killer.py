@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from indexers.build import build_index
-from indexers.documents import DocumentList, Put, list_puts, record_digest
+from indexers.documents import Put, record_digest
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
@@ -92,9 +92,8 @@ def update(place: Path, sent: list[Document], gone: list[str]) -> None:
 
 
 def build(place: Path, documents: Iterable[Document], retriever: str) -> None:
-    table = DocumentList()
-    passages = list_puts((Put(one.id, record_digest(one), cut(one)) for one in documents), table)
-    build_index(passages, place, encoder=HashEncoder(), settings=settings(retriever), documents=table)
+    puts = (Put(each.id, record_digest(each), cut(each)) for each in documents)
+    build_index(puts, place, encoder=HashEncoder(), settings=settings(retriever))
 
 
 def differences(updated: Path, fresh: Path) -> list[str]:

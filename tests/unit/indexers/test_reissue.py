@@ -10,7 +10,7 @@ from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.reuse import reissue_index
 from indexers.settings import BuildSettings
-from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.errors import MismatchedArtifactError
 from rag.core.types import Passage
 
 PASSAGES = [Passage(f"p{n}", "t", f"text {n}") for n in range(30)]
@@ -60,11 +60,3 @@ def test_another_passage_encoder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MismatchedArtifactError, match="other vectors"):
         reissue_index(tmp_path / "old", tmp_path / "new", Encoder("new", seed=1))
     assert not (tmp_path / "new").exists()
-
-
-def test_what_cannot_be_reissued_is_said(tmp_path: Path) -> None:
-    build_index(PASSAGES, tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
-    with pytest.raises(ConfigError, match="no vectors"):
-        reissue_index(tmp_path / "bm25", tmp_path / "new", Encoder("new"))
-    with pytest.raises(ConfigError, match="not empty"):
-        reissue_index(tmp_path / "bm25", tmp_path / "bm25", Encoder("new"))

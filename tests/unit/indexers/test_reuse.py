@@ -12,7 +12,7 @@ from indexers.build import build_index
 from indexers.index import Index
 from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
-from indexers.reuse import KnownVectors
+from indexers.reuse import StoredVectors
 from indexers.settings import BuildSettings
 from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, ConfigError, IncompleteArtifactError, MismatchedArtifactError
@@ -45,7 +45,7 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
     build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
     build_index(NEW, tmp_path / "plain", encoder=make_encoder(), settings=SETTINGS)
     inner = make_encoder()
-    known = KnownVectors.of_indexes(inner, [tmp_path / "old"], "float32")
+    known = StoredVectors.of_indexes(inner, [tmp_path / "old"], "float32")
     build_index(NEW, tmp_path / "new", encoder=inner, settings=SETTINGS, encode=known.encode)
     assert known.reused == 40
     assert sum(inner.calls) == 5 + 4  # and the probes
@@ -57,14 +57,14 @@ def test_only_what_is_new_or_changed_is_encoded(tmp_path: Path, make_encoder: An
 def test_several_indexes_and_titles_apart_from_texts(tmp_path: Path, make_encoder: Any) -> None:
     build_index(OLD[:20], tmp_path / "a", encoder=make_encoder(), settings=SETTINGS)
     build_index(OLD[15:45], tmp_path / "b", encoder=make_encoder(), settings=SETTINGS)
-    known = KnownVectors.of_indexes(make_encoder(), [tmp_path / "a", tmp_path / "b"])
+    known = StoredVectors.of_indexes(make_encoder(), [tmp_path / "a", tmp_path / "b"])
     located = known.locate(stored(tmp_path / "old", OLD))
     is_known = ~located.is_new(0, 50)
     whole = make_encoder().encode_passages([p.title for p in OLD], [p.text for p in OLD])
     np.testing.assert_array_equal(located.vectors(0, 50, 32)[is_known], whole[is_known])
     assert (is_known.tolist(), known.reused) == ([True] * 45 + [False] * 5, 45)
     build_index([Passage("a", "ab", "c")], tmp_path / "c", encoder=make_encoder(), settings=SETTINGS)
-    known = KnownVectors.of_indexes(make_encoder(), [tmp_path / "c"])
+    known = StoredVectors.of_indexes(make_encoder(), [tmp_path / "c"])
     two = stored(tmp_path / "two", [Passage("1", "a", "bc"), Passage("2", "ab", "c")])
     assert known.locate(two).is_new(0, 2).tolist() == [True, False]
 
@@ -72,12 +72,12 @@ def test_several_indexes_and_titles_apart_from_texts(tmp_path: Path, make_encode
 def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: Any) -> None:
     build_index(OLD, tmp_path / "old", encoder=make_encoder(), settings=SETTINGS)
     with pytest.raises(MismatchedArtifactError, match="other vectors") as refused:
-        KnownVectors.of_indexes(
+        StoredVectors.of_indexes(
             _restated(make_encoder(), lambda i: replace(i, weights_sha256="9"), factor=2), [tmp_path / "old"]
         )  # search is by inner product: longer vectors are others too
     assert f"made with, {make_encoder().identity.name}, or" in str(refused.value.hint)
     with pytest.raises(MismatchedArtifactError, match="max_length: 256 != 64"):
-        KnownVectors.of_indexes(
+        StoredVectors.of_indexes(
             _restated(make_encoder(), lambda i: replace(i, max_length=64)), [tmp_path / "old"]
         )
     # Only questions were trained: the same vectors under another name and hash.
@@ -85,7 +85,7 @@ def test_vectors_of_another_encoder_are_refused(tmp_path: Path, make_encoder: An
         make_encoder(), lambda i: replace(i, name="tuned", weights_sha256="9", query_prefix="q: ")
     )
     assert (
-        not KnownVectors.of_indexes(other, [tmp_path / "old"])
+        not StoredVectors.of_indexes(other, [tmp_path / "old"])
         .locate(stored(tmp_path / "s", OLD))
         .is_new(0, 50)
         .any()
@@ -102,14 +102,15 @@ def _restated(encoder: Any, change: Callable[[Any], Any], factor: int = 1) -> An
 def test_what_cannot_be_taken_over_is_said(tmp_path: Path, make_encoder: Any) -> None:
     build_index(OLD, tmp_path / "bm25", settings=BuildSettings(retriever="bm25"))
     with pytest.raises(ConfigError, match="no vectors to reuse"):
-        KnownVectors.of_indexes(make_encoder(), [tmp_path / "bm25"])
+        StoredVectors.of_indexes(make_encoder(), [tmp_path / "bm25"])
     rounded = SETTINGS.model_copy(update={"index_type": "SQfp16"})
     build_index(OLD, tmp_path / "fp16", encoder=make_encoder(), settings=rounded)
     with pytest.raises(ConfigError, match="rounded to float16"):
-        KnownVectors.of_indexes(make_encoder(), [tmp_path / "fp16"], "float32")
-    build_index(OLD, tmp_path / "half", encoder=make_encoder(), settings=SETTINGS, until="embeddings")
+        StoredVectors.of_indexes(make_encoder(), [tmp_path / "fp16"], "float32")
+    build_index(OLD, tmp_path / "half", encoder=make_encoder(), settings=SETTINGS)
+    (tmp_path / "half" / "manifest.json").unlink()
     with pytest.raises(IncompleteArtifactError):
-        KnownVectors.of_indexes(make_encoder(), [tmp_path / "half"])
+        StoredVectors.of_indexes(make_encoder(), [tmp_path / "half"])
 
 
 def test_a_damaged_index_is_refused(tmp_path: Path, make_encoder: Any) -> None:
@@ -119,4 +120,4 @@ def test_a_damaged_index_is_refused(tmp_path: Path, make_encoder: Any) -> None:
     data[-1] ^= 1
     shard.write_bytes(data)
     with pytest.raises(ArtifactError, match="shard-00001"):
-        KnownVectors.of_indexes(make_encoder(), [tmp_path / "old"])
+        StoredVectors.of_indexes(make_encoder(), [tmp_path / "old"])

@@ -69,7 +69,7 @@ def passages(count: int = 150) -> list[Passage]:
 
 
 QUESTIONS = ["w1 w2 w3", "w10 w20", "w5 w5 w33 w41 w7 w8"]
-SETTINGS = BuildSettings(index_type="plaid", shard_rows=64, token_bits=2)
+SETTINGS = BuildSettings(index_type="plaid", shard_rows=64)
 
 
 @pytest.fixture(scope="module")
@@ -164,24 +164,22 @@ def test_similarities_are_those_of_the_decoded_vectors() -> None:
     vectors = draw.standard_normal((2_500, 12)).astype(np.float32)  # more than are decompressed at once
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     query = vectors[:7]
-    for bits in (1, 2, 4):
-        codec = train_codec(vectors, 64, bits)
-        coded = codec.encode(vectors)
-        decoded = codec.decode(*coded)
-        np.testing.assert_allclose(np.linalg.norm(decoded, axis=1), 1.0, atol=1e-6)
-        np.testing.assert_allclose(codec.similarities(*coded, query), decoded @ query.T, atol=1e-5)
+    codec = train_codec(vectors, 64)
+    coded = codec.encode(vectors)
+    decoded = codec.decode(*coded)
+    np.testing.assert_allclose(np.linalg.norm(decoded, axis=1), 1.0, atol=1e-6)
+    np.testing.assert_allclose(codec.similarities(*coded, query), decoded @ query.T, atol=1e-5)
 
 
-@pytest.mark.parametrize("bits", [1, 2, 4])
-@pytest.mark.parametrize("dim", [12, 16])
-def test_residuals_come_back_within_their_buckets(bits: int, dim: int) -> None:
+@pytest.mark.parametrize("dim", [13, 16])
+def test_residuals_come_back_within_their_buckets(dim: int) -> None:
     draw = np.random.default_rng(1)
     vectors = draw.standard_normal((2000, dim)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    codec = train_codec(vectors, 32, bits)
+    codec = train_codec(vectors, 32)
     codes, packed = codec.encode(vectors)
-    assert packed.shape == (2000, -(-dim * bits // 8))
-    cuts, values = np.split(codec.buckets, [2**bits - 1])
+    assert packed.shape == (2000, 4)
+    cuts, values = np.split(codec.buckets, [3])
     residuals = vectors - codec.centroids[codes]
     edges = np.vstack(
         [np.minimum(residuals.min(0), values[0])[None], cuts, np.maximum(residuals.max(0), values[-1])[None]]
@@ -194,7 +192,6 @@ def test_residuals_come_back_within_their_buckets(bits: int, dim: int) -> None:
     wanted = codec.centroids[codes] + restored
     wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
     np.testing.assert_allclose(codec.decode(codes, packed), wanted, atol=1e-5)
-    assert codec.bits == bits
 
 
 def contents(place: Path) -> dict[str, bytes]:
@@ -268,8 +265,6 @@ def test_damage_and_other_encoders_are_refused(built: Path, tmp_path: Path) -> N
         Index.open(place, verify="none")
     with pytest.raises(MismatchedArtifactError, match="weights_sha256"):
         build_index(passages(), place, encoder=Words(sha256="cd"), settings=SETTINGS)
-    with pytest.raises(MismatchedArtifactError, match="bits"):
-        build_index(passages(), place, encoder=Words(), settings=SETTINGS.replaced(token_bits=4))
     with (
         Index.open(built) as index,
         pytest.raises(MismatchedArtifactError, match="built with the encoder 'words'"),
@@ -314,8 +309,6 @@ def test_encoders_and_passages_that_do_not_fit_are_refused(built: Path, tmp_path
     unequal.passage_tokens = None  # type: ignore[assignment, method-assign]  # nothing is encoded
     with pytest.raises(ConfigError, match="normalize: false"):
         build_index(passages(), tmp_path / "d", encoder=unequal, settings=SETTINGS)
-    with pytest.raises(ConfigError, match="3 bits per number, expected 1, 2 or 4"):
-        build_tokens(store, tmp_path / "e", unequal, bits=3)
     with pytest.raises(DataError, match="passage 'dots' has no token"):
         build_index([Passage("dots", "", "...")], tmp_path / "c", encoder=Nothing(), settings=SETTINGS)
 

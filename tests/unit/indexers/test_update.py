@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from indexers.build import build_index
-from indexers.documents import DocumentList, Put, list_puts, record_digest
+from indexers.documents import Put, record_digest
 from indexers.index import Index
 from indexers.selected import Selection
 from indexers.settings import BuildSettings
@@ -41,9 +41,8 @@ def text(draw: random.Random) -> str:
 
 
 def build(place: Path, documents: Iterable[Document], encoder: Any, settings: BuildSettings) -> Path:
-    table = DocumentList()
-    passages = list_puts((Put(one.id, record_digest(one), cut(one)) for one in documents), table)
-    return build_index(passages, place, encoder=encoder, settings=settings, documents=table)
+    puts = (Put(each.id, record_digest(each), cut(each)) for each in documents)
+    return build_index(puts, place, encoder=encoder, settings=settings)
 
 
 def corpus_of(documents: dict[str, Document]) -> Any:
@@ -206,25 +205,6 @@ def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) ->
         [Passage("x", "", "new")], tmp_path / "i", encoder=make_encoder(), settings=SMALL, overwrite=True
     )
     assert len(list((tmp_path / "i").glob("data-*"))) == 1
-
-
-def test_a_passage_with_the_id_of_another_document_s_is_refused(tmp_path: Path, make_encoder: Any) -> None:
-    passages = [Passage(f"d-{n}", "", f"tulip {n}") for n in range(3)]  # without a list of documents
-    build_index(passages, tmp_path / "i", encoder=make_encoder(), settings=BuildSettings(probes=2))
-    new = Put("d", "", [Passage("d-0", "", "danube")])
-
-    def update(*kept: str) -> Any:
-        return update_index(
-            tmp_path / "i", lambda known: [*map(Unchanged, kept), new], lambda identity: make_encoder()
-        )
-
-    with pytest.raises(DataError, match=r"1 passage ids occur more than once: 'd-0'"):
-        update("d-0", "d-1", "d-2")
-    with Index.open(tmp_path / "i", verify="deep") as index:
-        assert list(index.passages) == passages
-    update("d-1", "d-2")
-    with Index.open(tmp_path / "i", verify="deep") as index:
-        assert [passage.text for passage in index.passages] == ["tulip 1", "tulip 2", "danube"]
 
 
 def test_a_folder_is_followed(tmp_path: Path, make_encoder: Any) -> None:

@@ -34,7 +34,7 @@ def passages() -> list[Passage]:
 def built(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("late")
     tiny.late_interaction(place / "model", dim=16)
-    settings = BuildSettings(retriever="hybrid", index_type="plaid", token_bits=4)
+    settings = BuildSettings(retriever="hybrid", index_type="plaid")
     encoder = BiEncoder.load(place / "model", precision="fp32")
     return build_index(passages(), place / "index", encoder=encoder, settings=settings)
 
