@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from indexers.documents import DOCUMENTS_NAME, Put, writing_documents
-from indexers.embedding_shards import HEADER_NAME, EmbeddingShards, Header
-from indexers.embeddings import encode_corpus
+from indexers.embeddings import HEADER_NAME, EmbeddingShards, Header, encode_corpus
 from indexers.faiss_index import build_faiss, create_faiss
 from indexers.ledger import (
     DATA_PREFIX,
@@ -29,7 +28,7 @@ from indexers.passages import PassageStore
 from indexers.presets import INDEX_KINDS, PLAID, preset_for
 from indexers.probes import PROBES_NAME, read_probes, save_probes
 from indexers.protocols import EncodesCorpus, PassageEncoder
-from indexers.settings import STAGES, BuildSettings
+from indexers.settings import STAGES, BuildSettings, Stage
 from indexers.token_build import TokenEncoder, build_tokens
 from indexers.token_codec import BITS
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
@@ -195,15 +194,12 @@ def _nothing_to_index() -> DataError:
 
 def _refuse_second_vectors(place: Path, ledger: BuildLedger, settings: BuildSettings) -> None:
     """An index has one encoder: vectors of passages or of tokens."""
-    if settings.has_dense and ledger.stage("tokens"):
+    other: Stage = "tokens" if settings.has_dense else "embeddings"
+    if settings.has_encoder and ledger.stage(other):
+        stored = "token vectors" if settings.has_dense else "one vector per passage"
         raise MismatchedArtifactError(
-            f"{place} holds token vectors, index type {settings.index_type} needs one vector per passage",
-            hint=f"add --index-type {PLAID} to continue it, or choose another directory",
-        )
-    if settings.has_tokens and ledger.stage("embeddings"):
-        raise MismatchedArtifactError(
-            f"{place} holds one vector per passage, index type {PLAID} needs token vectors",
-            hint="choose another directory for them",
+            f"{place} holds {stored}, which are not those of index type {settings.index_type}",
+            hint=f"{PLAID} is the type of token vectors; continue with it, or choose another directory",
         )
 
 

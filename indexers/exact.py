@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import faiss
 import numpy as np
 
-from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import EmbeddingShards
 from indexers.selected import Selection
 from rag.core.arrays import Float32, Int64
-from rag.core.errors import ConfigError, RetrievalError
+from rag.core.errors import RetrievalError
 
 # Candidates fetched beyond what is asked, so that rounding and ties at the cut are settled by exact scores.
 CANDIDATE_MARGIN = 16
@@ -110,11 +110,7 @@ def exact_search(
 
 
 def check_selected(selected: Selection, rows: int) -> Selection:
-    """The selection, if it is one of an index with this number of rows.
-
-    Raises:
-        RetrievalError: it is not.
-    """
+    """The selection, if it is one of an index with this number of rows; else a RetrievalError."""
     if selected.total != rows:
         raise RetrievalError(
             f"a selection among {selected.total} rows was given for an index of {rows}",
@@ -174,18 +170,9 @@ def _selected_blocks(
 
 
 class FlatIndex:
-    """Exact search straight from the memory-mapped float32 embeddings, without a second copy of them.
-
-    Raises:
-        ConfigError: the embeddings are not float32, so every search would convert them.
-    """
+    """Exact search straight from the memory-mapped float32 embeddings, without a second copy of them."""
 
     def __init__(self, embeddings: EmbeddingShards) -> None:
-        if embeddings.dtype != "float32":
-            raise ConfigError(
-                f"flat search needs float32 embeddings, these are {embeddings.dtype}",
-                hint="build it again",
-            )
         self._embeddings, self.dim = embeddings, embeddings.dim
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ import faiss
 import numpy as np
 from faiss.contrib.clustering import two_level_clustering
 
-from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import EmbeddingShards
 from indexers.exact import (
     CANDIDATE_MARGIN,
     FlatIndex,
@@ -132,7 +132,7 @@ def build_faiss(
         What the manifest says of it: parameters, search settings, recall@k for k in 1, 10, 100.
 
     Raises:
-        ConfigError: unknown index type, or `flat` over float16 embeddings.
+        ConfigError: unknown index type.
         ResourceError: the disk is full.
     """
     place = Path(directory)
@@ -149,7 +149,6 @@ def build_faiss(
         "recall_target": recall_target,
     }  # fmt: skip
     if preset.name == "flat":
-        FlatIndex(embeddings)
         (place / FAISS_NAME).unlink(missing_ok=True)
         return {**info, "recall": {str(k): 1.0 for k in RECALL_KS}}
     index = create_faiss(preset, dim, seed)

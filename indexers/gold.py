@@ -6,7 +6,8 @@ this step every figure by gold passage would be zero, and would look like a meas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, takewhile
@@ -71,16 +72,12 @@ class CorpusTexts:
     """
 
     def __init__(self, passages: PassageStore, of: Callable[[Passage], str] = attrgetter("text")) -> None:
-        self._passages = passages
+        self._passages, hashes = passages, array("Q")
         with Progress(len(passages), "passages", "read corpus") as progress:
-
-            def hashes() -> Iterator[int]:
-                for number, passage in enumerate(passages, start=1):
-                    if number % _REPORT_EVERY == 0:
-                        progress.update(_REPORT_EVERY)
-                    yield _hash(of(passage))
-
-            unordered = np.fromiter(hashes(), np.uint64, len(passages))
+            for batch in passages.batches(_REPORT_EVERY):
+                hashes.extend(_hash(of(passage)) for passage in batch)
+                progress.update(len(batch))
+        unordered = np.frombuffer(hashes, np.uint64)
         self._rows = np.argsort(unordered, kind="stable")
         self._hashes = unordered[self._rows]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from indexers.documents import DOCUMENTS_NAME, DocumentEntry, group_passages, read_document_entries
-from indexers.embedding_shards import EmbeddingShards, Header
+from indexers.embeddings import EmbeddingShards, Header
 from indexers.faiss_index import open_dense
 from indexers.filtering import Naming, folders, select
 from indexers.ledger import read_index_manifest
@@ -60,22 +60,17 @@ class Index:
         self.dense: VectorIndex | None = None
         self.tokens: TokenIndex | None = None
         self.passages = PassageStore.open(self.data / "passages")
-        self._expect("passages", len(self.passages), manifest["passages"]["count"])
+        if len(self.passages) != manifest["passages"]["count"]:
+            raise MismatchedArtifactError(
+                f"{self.passages.directory} has {len(self.passages)} passages", hint="rebuild the index"
+            )
         if "tokens" in self.parts:
             described = {**manifest["tokens"], "encoder": manifest["encoder"]}
-            self.tokens = TokenIndex.open(self.data / "tokens", described)
-            self._expect("tokens", len(self.tokens), len(self.passages))
+            self.tokens = TokenIndex(self.data / "tokens", described)
         if "dense" in self.parts:
             header = Header.of({**manifest["embeddings"], "encoder": manifest["encoder"]})
             self.embeddings = EmbeddingShards.open(self.data / "embeddings", header)
-            self._expect("embeddings", len(self.embeddings), len(self.passages))
             self.dense = open_dense(self.data / "dense", self.embeddings, manifest["dense"])
-
-    def _expect(self, stage: str, rows: int, expected: int) -> None:
-        if rows != expected:
-            raise MismatchedArtifactError(
-                f"{self.data / stage} has {rows} rows, expected {expected}", hint="rebuild the index"
-            )
 
     @classmethod
     def open(cls, directory: str | Path, *, verify: Verify = "size") -> Index:
@@ -91,8 +86,6 @@ class Index:
             ArtifactError: a file is missing, truncated, changed or in another format; the message names it.
             MismatchedArtifactError: files do not belong together, or a newer version wrote them.
         """
-        if verify not in ("none", "size", "deep"):
-            raise ConfigError(f"verify is {verify!r}", hint="choose none, size or deep")
         place = Path(directory)
         for _ in range(_ATTEMPTS):
             manifest = read_index_manifest(place)
@@ -138,21 +131,13 @@ class Index:
         return None if stored is None else stored.encoder
 
     def require_dense(self) -> DensePart:
-        """The dense part.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """The dense part; a ConfigError if there is none."""
         if self.dense is None or self.embeddings is None or self.encoder_identity is None:
             raise ConfigError(f"{self.directory} has no vectors", hint="build it with --retriever dense")
         return DensePart(self.dense, self.embeddings, self.encoder_identity)
 
     def select(self, filter: Filter) -> Selection:
-        """The rows whose passages meet a filter; results of the last filters are cached.
-
-        Raises:
-            FilterError: no passage has a field that the filter names.
-        """
+        """The rows whose passages meet a filter; results of the last filters are cached."""
         selected = self._selections.pop(filter, None)
         if selected is None:
             split = split_mode(self.source)

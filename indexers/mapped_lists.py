@@ -24,9 +24,6 @@ def move_lists(index: Any, directory: Path) -> None:
     """Write the lists of an `IndexIVFPQFastScan` into `directory`, and refer to that file from the index.
 
     The index is then for `faiss.write_index` alone.
-
-    Raises:
-        ResourceError: the disk is full.
     """
     blocks = faiss.downcast_InvertedLists(index.invlists)
     lists = faiss.OnDiskInvertedLists()

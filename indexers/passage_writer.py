@@ -68,10 +68,9 @@ class PassageStoreWriter:
         self.directory = Path(directory)
         self.digest = ""
         self._hashes = array("Q")
-        self._columns: tuple[list[str], list[str], list[str]] = ([], [], [])
+        self._batch: list[Passage] = []
         self._ids: list[str] = []  # for the next batch of ids.arrow
-        self._beside: list[Passage] = []  # the batch's passages, for the optional files
-        self._optional: dict[str, Any] = {}  # writers of these
+        self._optional: dict[str, Any] = {}  # writers of the optional files
         self._sha = hashlib.sha256()
 
     def __enter__(self) -> PassageStoreWriter:
@@ -95,12 +94,8 @@ class PassageStoreWriter:
         except UnicodeEncodeError as error:
             raise DataError(f"passage {passage.id!r} holds invalid Unicode ({error})") from error
         self._hashes.append(hash64(passage.id.encode()))
-        ids, titles, texts = self._columns
-        ids.append(passage.id)
-        titles.append(passage.title)
-        texts.append(passage.text)
-        self._beside.append(passage)
-        if len(ids) == BATCH_ROWS:
+        self._batch.append(passage)
+        if len(self._batch) == BATCH_ROWS:
             self._flush()
 
     def add_many(self, passages: Iterable[Passage]) -> None:
@@ -108,24 +103,19 @@ class PassageStoreWriter:
         for passage in passages:
             self.add(passage)
 
-    def _flush(self) -> None:
-        arrays = [pa.array(column, pa.large_string()) for column in self._columns]
+    def _flush(self, *, is_last: bool = False) -> None:
         with disk_errors(self.directory):
-            self._writer.write_batch(pa.record_batch(arrays, schema=PASSAGE_SCHEMA))
-            self._ids += self._columns[0]
-            if len(self._ids) >= ID_BATCH_ROWS:
-                self._write_ids()
-            self._write_optional(LOCATIONS_NAME, [_location_row(it.location) for it in self._beside])
-            self._write_optional(PAGES_NAME, [_pages_row(it.location) for it in self._beside])
-            self._write_optional(METADATA_NAME, [_metadata_row(it) for it in self._beside])
-        for column in (*self._columns, self._beside):
-            column.clear()
-
-    def _write_ids(self) -> None:
-        self._id_writer.write_batch(
-            pa.record_batch([pa.array(self._ids, pa.large_string())], schema=ID_SCHEMA)
-        )
-        self._ids.clear()
+            if self._batch:
+                rows = [{"id": it.id, "title": it.title, "text": it.text} for it in self._batch]
+                self._writer.write_batch(_record_batch(rows, PASSAGE_SCHEMA))
+                self._write_optional(LOCATIONS_NAME, [_location_row(it.location) for it in self._batch])
+                self._write_optional(PAGES_NAME, [_pages_row(it.location) for it in self._batch])
+                self._write_optional(METADATA_NAME, [_metadata_row(it) for it in self._batch])
+                self._ids += [it.id for it in self._batch]
+                self._batch.clear()
+            if self._ids and (is_last or len(self._ids) >= ID_BATCH_ROWS):
+                self._id_writer.write_batch(_record_batch([{"id": id} for id in self._ids], ID_SCHEMA))
+                self._ids.clear()
 
     def _write_optional(self, name: str, rows: list[dict[str, Any] | None]) -> None:
         """Write the rows of one batch; the file begins with the first passage that has something in it."""
@@ -134,9 +124,9 @@ class PassageStoreWriter:
             path = self._files.enter_context(atomic_path(self.directory / name))
             self._optional[name] = pa.ipc.new_file(str(path), schema)
             for _ in range((len(self) - 1) // BATCH_ROWS):
-                self._optional[name].write_batch(_batch([None] * BATCH_ROWS, schema))
+                self._optional[name].write_batch(_record_batch([None] * BATCH_ROWS, schema))
         if name in self._optional:
-            self._optional[name].write_batch(_batch(rows, schema))
+            self._optional[name].write_batch(_record_batch(rows, schema))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -144,11 +134,7 @@ class PassageStoreWriter:
         with self._files:  # renames the Arrow file into place, or removes it after an error
             if error is not None:
                 raise error
-            if self._columns[0]:
-                self._flush()
-            if self._ids:
-                with disk_errors(self.directory):
-                    self._write_ids()
+            self._flush(is_last=True)
             self._writer.close()
             self._id_writer.close()
             for name in OPTIONAL_SCHEMAS:
@@ -205,7 +191,7 @@ def _metadata_row(passage: Passage) -> dict[str, Any] | None:
     return {"metadata": _metadata_json(passage)} if passage.metadata else None
 
 
-def _batch(rows: Sequence[dict[str, Any] | None], schema: pa.Schema) -> pa.RecordBatch:
+def _record_batch(rows: Sequence[dict[str, Any] | None], schema: pa.Schema) -> pa.RecordBatch:
     columns = ([None if row is None else row[field.name] for row in rows] for field in schema)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.record_batch(arrays, schema=schema)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import EmbeddingShards
 from indexers.exact import sample_rows
 from indexers.passages import PassageStore
 from indexers.protocols import PassageEncoder
@@ -15,8 +15,13 @@ PROBES_NAME = "probes.npy"
 _PROBE_WORDS = 10
 
 
-def probe_texts(passages: PassageStore, count: int, seed: int) -> list[str]:
-    """Pieces of ten words from random passages: as long as questions, and not in the index as such."""
+def save_probes(
+    directory: Path, passages: PassageStore, encoder: PassageEncoder, count: int, seed: int
+) -> None:
+    """Store vectors of pieces of ten words from random passages beside the embeddings.
+
+    They are as long as questions, and not in the index as such. With them the FAISS stage needs no encoder.
+    """
     generator = np.random.default_rng(seed)
     rows = np.sort(generator.choice(len(passages), min(count, len(passages)), replace=False))
     texts = []
@@ -24,17 +29,6 @@ def probe_texts(passages: PassageStore, count: int, seed: int) -> list[str]:
         words = passage.text.split() or passage.title.split() or [passage.id]
         start = int(generator.integers(0, max(len(words) - _PROBE_WORDS, 0) + 1))
         texts.append(" ".join(words[start : start + _PROBE_WORDS]))
-    return texts
-
-
-def save_probes(
-    directory: Path, passages: PassageStore, encoder: PassageEncoder, count: int, seed: int
-) -> None:
-    """Store vectors of `probe_texts`, encoded as passages without a title, beside the embeddings.
-
-    With them, the FAISS stage needs no encoder.
-    """
-    texts = probe_texts(passages, count, seed)
     vectors = encoder.encode_passages([""] * len(texts), texts)
     save_npy(directory / PROBES_NAME, np.asarray(vectors, dtype=np.float32))
 

@@ -2,16 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Protocol, runtime_checkable
 
-from indexers.embedding_shards import EmbeddingShards
-from indexers.identity import EncoderIdentity as EncoderIdentity
-from indexers.passages import PassageStore
 from indexers.selected import Selection
-from indexers.settings import VectorDtype
 from rag.core.arrays import Float32, Int64
+from rag.core.errors import ArtifactError
+
+_OPTIONAL = ("interaction", "tokenizer_sha256")  # fields of an encoder's identity that may be absent
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderIdentity:
+    """Everything that decides which vector a text gets; two encoders that agree on it are interchangeable.
+
+    Attributes:
+        name: hub name or folder, for people; compared only when a weight hash is missing.
+        weights_sha256: hex sha256 over the weights of all towers.
+        pooling: "cls", "mean", "pooler", …
+        similarity: "dot" or "cosine"; both are searched as inner products.
+        layout: how title and text are joined: "pair", or a template such as "{title} {text}".
+        interaction: for encoders with one vector per token, a description of how they read texts; else "".
+        tokenizer_sha256: hex sha256 over the tokenizers of all towers; "", as in older indexes, fits any.
+
+    Example:
+        >>> a = EncoderIdentity("tiny", "ab12", dim=4)
+        >>> b = EncoderIdentity("/models/tiny", "ab12", dim=4, pooling="cls")
+        >>> a.differences(b)
+        ("pooling: 'mean' != 'cls'",)
+        >>> EncoderIdentity.from_json(a.to_json()) == a
+        True
+    """
+
+    name: str
+    weights_sha256: str
+    dim: int
+    pooling: str = "mean"
+    normalize: bool = True
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    max_length: int = 256
+    similarity: str = "dot"
+    layout: str = "{title} {text}"
+    interaction: str = ""
+    tokenizer_sha256: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`; an empty interaction or tokenizer is left out."""
+        return {name: value for name, value in asdict(self).items() if value or name not in _OPTIONAL}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> EncoderIdentity:
+        """Inverse of `to_json`.
+
+        Raises:
+            ArtifactError: a field is missing or unknown.
+        """
+        if odd := sorted({*value, *_OPTIONAL} ^ {field.name for field in fields(cls)}):
+            problem = f"the encoder identity has missing or unknown fields: {', '.join(odd)}"
+            raise ArtifactError(problem, hint="rebuild the index")
+        return cls(**value)
+
+    def differences(self, other: EncoderIdentity) -> tuple[str, ...]:
+        """One readable line for each field that matters and differs; empty if vectors are comparable."""
+        skipped = {"name"} if self.weights_sha256 and other.weights_sha256 else set()
+        if not self.tokenizer_sha256 or not other.tokenizer_sha256:
+            skipped.add("tokenizer_sha256")
+        return tuple(
+            f"{field.name}: {getattr(self, field.name)!r} != {getattr(other, field.name)!r}"
+            for field in fields(self)
+            if field.name not in skipped and getattr(self, field.name) != getattr(other, field.name)
+        )
+
+    def comparable(self) -> dict[str, Any]:
+        """The fields that must not change when a build continues; the name may, if the weights are known."""
+        return {**self.to_json(), "name": "" if self.weights_sha256 else self.name}
+
+    def options(self) -> dict[str, Any]:
+        """The settings to load an encoder with so that it makes these vectors."""
+        names = ("pooling", "normalize", "max_length", "query_prefix", "passage_prefix", "layout")
+        return {name: getattr(self, name) for name in names}
 
 
 @runtime_checkable
@@ -42,19 +113,8 @@ class ReportingEncoder(PassageEncoder, Protocol):
         """This encoder, but calling `done` with the number of texts after every batch."""
 
 
-class EncodesCorpus(Protocol):
-    """Encodes all passages, in this process (`encode_corpus`) or on other machines (`rag.scale`)."""
-
-    def __call__(
-        self,
-        place: Path,
-        passages: PassageStore,
-        encoder: PassageEncoder,
-        dtype: VectorDtype,
-        *,
-        shard_rows: int = ...,
-    ) -> EmbeddingShards:
-        """Vectors of all passages in `place`; an interrupted run is resumed there. See `encode_corpus`."""
+# Encodes all passages, in this process (`encode_corpus`, which has the arguments) or elsewhere (`rag.scale`).
+EncodesCorpus = Callable[..., Any]
 
 
 @runtime_checkable

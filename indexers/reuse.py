@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from indexers.embedding_shards import EmbeddingShards
-from indexers.embeddings import StoredRows, encode_corpus
+from indexers.embeddings import EmbeddingShards, StoredRows, encode_corpus
 from indexers.index import Index
 from indexers.ledger import BuildLedger, finished_stages
 from indexers.passages import PassageStore

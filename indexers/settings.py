@@ -11,7 +11,6 @@ from rag.config import DEFAULT_SEED, Config
 
 VectorDtype = Literal["float16", "float32"]
 Stage = Literal["passages", "embeddings", "dense", "tokens", "bm25"]
-_FORMER_TYPES = {"fp16": "SQfp16", "sq8": "SQ8", "fastscan": "ivf", "ivfpq": "IVF4096,PQ64", "rabitq": "ivf"}
 RECALL, HYBRID_RECALL = 0.98, 0.9
 SHARD_ROWS = 16_384  # passages per shard
 STAGES: tuple[Stage, ...] = get_args(Stage)  # each has a folder of its name
@@ -50,11 +49,8 @@ class BuildSettings(Config):
     @classmethod
     def _check_type(cls, value: str) -> str:
         if value not in (*INDEX_TYPES, PLAID) and not value[:1].isupper():  # as every string of FAISS begins
-            current = _FORMER_TYPES.get(value, "")
-            raise ValueError(
-                f"not {', '.join(INDEX_TYPES)}, {PLAID} or a string of FAISS' index_factory"
-                + (f"; what was called {value} is {current}" if current else ", such as SQ8")
-            )
+            names = ", ".join((*INDEX_TYPES, PLAID))
+            raise ValueError(f"not {names} or a string of FAISS' index_factory, such as SQ8")
         return value
 
     @model_validator(mode="after")

@@ -222,7 +222,8 @@ class _Build:
             parts = [sampled[row] if row in sampled else next(encoded) for row in rows]
             codes, residuals = codec.encode(np.concatenate(parts).astype(np.float32))
             counts = np.array([len(part) for part in parts], np.uint16)
-            for column, values in zip(columns, (codes, residuals, counts), strict=True):
+            arrays: tuple[np.ndarray, ...] = (codes, residuals, counts)
+            for column, values in zip(columns, arrays, strict=True):
                 column.append(values)
             start += len(texts)
             done(len(texts))

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from rag.core.arrays import Float32, Int64, UInt8
 
-_Room = tuple[Int64, Float32, Float32]
 BITS = 2  # of a residual's number
 _LEVELS, _PER_BYTE = 1 << BITS, 8 // BITS
 _SHIFTS = BITS * np.arange(_PER_BYTE)
@@ -142,7 +141,7 @@ class TokenCodec:
         >>> vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         >>> codec = train_codec(vectors, 16)
         >>> codes, packed = codec.encode(vectors)
-        >>> packed.shape, bool((codec.decode(codes, packed) * vectors).sum(1).mean() > 0.95)
+        >>> packed.shape, bool(codec.similarities(codes, packed, vectors).diagonal().mean() > 0.95)
         ((512, 2), True)
     """
 
@@ -180,40 +179,25 @@ class TokenCodec:
         shifted <<= _SHIFTS.astype(np.uint8)
         return codes.astype(code_dtype(len(self.centroids))), np.bitwise_or.reduce(shifted, axis=2)
 
-    def decode(self, codes: NDArray[Any], packed: UInt8) -> Float32:
-        """Unit vectors (T, D) float32."""
-        vectors, norms = self._restore(codes, packed, self._room(len(codes)))
-        return vectors / norms
-
     def similarities(self, codes: NDArray[Any], packed: UInt8, query: Float32) -> Float32:
-        """Inner products (T, q) of decoded vectors with vectors (q, D), a thousand tokens at a time."""
+        """Inner products (T, q) of restored unit vectors with vectors (q, D), a thousand tokens at a time."""
         products = np.empty((len(codes), len(query)), np.float32)
-        room = self._room(min(len(codes), _TOKENS_AT_ONCE))
+        count, dim = min(len(codes), _TOKENS_AT_ONCE), self.centroids.shape[1]
+        # Buffers, used for every block: they stay in the processor's cache.
+        all_places = np.empty((count, self.packed_bytes), np.intp)
+        all_values = np.empty((count, self.packed_bytes, _PER_BYTE), np.float32)
+        all_centroids = np.empty((count, dim), np.float32)
         for start in range(0, len(codes), _TOKENS_AT_ONCE):
             some = slice(start, start + _TOKENS_AT_ONCE)
-            vectors, norms = self._restore(codes[some], packed[some], room)
+            count = len(codes[some])
+            places, values, centroids = all_places[:count], all_values[:count], all_centroids[:count]
+            np.copyto(places, packed[some])
+            places += 256 * np.arange(self.packed_bytes)
+            # `take` is several times as fast with `out` and without checks
+            self._table.take(places, axis=0, out=values, mode="clip")
+            self.centroids.take(codes[some], axis=0, out=centroids, mode="clip")
+            vectors = values.reshape(count, -1)[:, :dim]
+            vectors += centroids
             np.matmul(vectors, query.T, out=products[some])
-            products[some] /= norms
+            products[some] /= np.maximum(np.sqrt(np.vecdot(vectors, vectors)), 1e-12)[:, None]
         return products
-
-    def _room(self, tokens: int) -> _Room:
-        """A buffer for restored tokens: used for every block, it stays in the processor's cache."""
-        places = (tokens, self.packed_bytes)
-        return (
-            np.empty(places, np.intp),
-            np.empty((*places, _PER_BYTE), np.float32),
-            np.empty((tokens, self.centroids.shape[1]), np.float32),
-        )
-
-    def _restore(self, codes: NDArray[Any], packed: UInt8, room: _Room) -> tuple[Float32, Float32]:
-        """Sums of centroid and residual (T, D), in `room`, and their lengths (T, 1)."""
-        count = len(codes)
-        places, values, centroids = room[0][:count], room[1][:count], room[2][:count]
-        np.copyto(places, packed)
-        places += 256 * np.arange(self.packed_bytes)
-        # `take` is several times as fast with `out` and without checks
-        self._table.take(places, axis=0, out=values, mode="clip")
-        self.centroids.take(codes, axis=0, out=centroids, mode="clip")
-        vectors = values.reshape(count, -1)[:, : centroids.shape[1]]
-        vectors += centroids
-        return vectors, np.maximum(np.sqrt(np.vecdot(vectors, vectors)), 1e-12)[:, None]

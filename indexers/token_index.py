@@ -42,10 +42,6 @@ def default_ndocs(top_k: int, passages: int) -> int:
     """Default number of passages whose centroids are all compared.
 
     Four times as many as are decompressed; more in large corpora, where more passages have similar centroids.
-
-    Example:
-        >>> default_ndocs(20, 20_000), default_ndocs(100, 20_000), default_ndocs(20, 400_000)
-        (512, 1600, 2048)
     """
     wider = min(max(passages / _USUAL, 1.0) ** 0.5, _WIDEST)
     return int(wider * max(512, 16 * top_k))
@@ -63,38 +59,28 @@ class _Shard:
 class TokenIndex:
     """Finished token vectors, memory-mapped.
 
+    Args:
+        info: what `build_tokens` returned, and the manifest of an index says.
+
     Attributes:
         encoder: identity of the encoder that made the vectors.
-        info: what the manifest says of them.
+
+    Raises:
+        ArtifactError: a file is missing, truncated or in another format; the message names it.
     """
 
-    def __init__(self, directory: Path, info: dict[str, Any], codec: TokenCodec) -> None:
-        self.directory, self.info, self.codec = directory, info, codec
+    def __init__(self, directory: Path, info: dict[str, Any]) -> None:
+        self.directory, self.info = directory, info
         self.encoder = EncoderIdentity.from_json(info["encoder"])
-        count = len(codec.centroids)
+        if info["bits"] != BITS:
+            raise MismatchedArtifactError(f"{directory} has {info['bits']} bits", hint="rebuild the index")
+        count, self.dim = int(info["centroids"]), int(info["dim"])
+        buckets = load_npy(directory / BUCKETS_NAME, dtype=np.float32, shape=(2 ** (BITS + 1) - 1, self.dim))
+        centroids = load_npy(directory / CENTROIDS_NAME, dtype=np.float16, shape=(count, self.dim))
+        self.codec = TokenCodec(centroids.astype(np.float32), buckets)
         self._ends = load_npy(directory / ENDS_NAME, dtype=np.int64, shape=(count,))
         self._lists = load_npy(directory / LISTS_NAME, dtype=np.uint32, shape=(info["list_entries"],))
         self._shards = [self._map(shard, tokens) for shard, tokens in enumerate(info["shard_tokens"])]
-
-    @classmethod
-    def open(cls, directory: str | Path, info: dict[str, Any]) -> TokenIndex:
-        """Map all files and check their headers.
-
-        Args:
-            info: what `build_tokens` returned, and the manifest of an index says.
-
-        Raises:
-            ArtifactError: a file is missing, truncated or in another format; the message names it.
-        """
-        place = Path(directory)
-        if info["bits"] != BITS:
-            raise MismatchedArtifactError(
-                f"{place} has {info['bits']} bits per number", hint="rebuild the index"
-            )
-        count, dim, buckets = info["centroids"], info["dim"], 2 ** (BITS + 1) - 1
-        centroids = load_npy(place / CENTROIDS_NAME, dtype=np.float16, shape=(count, dim)).astype(np.float32)
-        learnt = load_npy(place / BUCKETS_NAME, dtype=np.float32, shape=(buckets, dim))
-        return cls(place, info, TokenCodec(centroids, learnt))
 
     def _map(self, shard: int, tokens: int) -> _Shard:
         codes, residuals, lengths = (self.directory / name for name in shard_files(shard))
@@ -113,11 +99,6 @@ class TokenIndex:
 
     def __len__(self) -> int:
         return int(self.info["rows"])
-
-    @property
-    def dim(self) -> int:
-        """Vector size D."""
-        return int(self.info["dim"])
 
     def search(
         self,
@@ -156,12 +137,11 @@ class TokenIndex:
             )
         scores = np.full((len(lengths), top_k), -np.inf, dtype=np.float32)
         rows = np.full((len(lengths), top_k), -1, dtype=np.int64)
-        wanted = max(ndocs or default_ndocs(top_k, len(self)), 4 * top_k)
+        ndocs = max(ndocs or default_ndocs(top_k, len(self)), 4 * top_k)
         for number, own in enumerate(np.split(values, np.cumsum(lengths)[:-1])):
-            found, their = self._search(own, top_k, nprobe, wanted, selected)
-            scores[number : number + 1], rows[number : number + 1] = select_best(
-                found[None], their[None], top_k
-            )
+            candidates = self._search(own, top_k, nprobe, ndocs, selected)
+            best = select_best(candidates[0][None], candidates[1][None], top_k)
+            scores[number], rows[number] = best[0][0], best[1][0]
         return scores, rows
 
     def _search(
@@ -174,26 +154,23 @@ class TokenIndex:
             return self.exact(query, every), every
         # With a selection as many cells as hold, on average, equally many rows.
         nprobe = min(nprobe * -(-len(self) // allowed), len(self.codec.centroids))
-        gained, rows = self._opened(query, nprobe, selected)
-        while len(rows) < top_k and nprobe < len(self.codec.centroids):  # few vectors open few cells
+        gained = self._in_open_cells(query, nprobe, selected)
+        while np.count_nonzero(gained) < top_k and nprobe < len(self.codec.centroids):  # too few cells
             nprobe = min(2 * nprobe, len(self.codec.centroids))
-            gained, rows = self._opened(query, nprobe, selected)
-        similar = self.codec.centroids @ query.T  # (C, q)
-        for kept, score in ((ndocs, None), (ndocs // 4, self._of_centroids)):
-            if len(rows) > kept:
-                worth = gained[rows] if score is None else score(similar, rows)
-                rows = np.sort(rows[np.argpartition(-worth, kept - 1)[:kept]])
+            gained = self._in_open_cells(query, nprobe, selected)
+        rows = np.flatnonzero(gained > 0.0)  # on booleans this is five times as fast
+        if len(rows) > ndocs:
+            rows = _largest(rows, gained[rows], ndocs)
+        if len(rows) > ndocs // 4:
+            rows = _largest(rows, self._of_centroids(self.codec.centroids @ query.T, rows), ndocs // 4)
         return self.exact(query, rows), rows
 
-    def _opened(self, query: Float32, nprobe: int, selected: Selection | None) -> tuple[Float32, Int64]:
-        """The scores of `_in_open_cells`, and the rows in open cells that may be returned."""
-        gained = self._in_open_cells(query, nprobe)
-        if selected is not None:
-            gained *= selected.mask
-        return gained, np.flatnonzero(gained > 0.0)  # on booleans this is five times as fast
+    def _in_open_cells(self, query: Float32, nprobe: int, selected: Selection | None) -> Float32:
+        """(N,): how much each passage that may be returned scores above one in no open cell, else 0.
 
-    def _in_open_cells(self, query: Float32, nprobe: int) -> Float32:
-        """(N,): how much each passage scores above one in no open cell (0 for these); `query`: (q, D)."""
+        Args:
+            query: (q, D).
+        """
         count = min(nprobe + 1, len(self.codec.centroids))
         values, cells = faiss.knn(query, self.codec.centroids, count, metric=faiss.METRIC_INNER_PRODUCT)
         floor = values[:, -1] - _LEAST  # upper bound of the closed cells' scores
@@ -208,20 +185,19 @@ class TokenIndex:
             )
             best[rows] = np.repeat(scores - floor[vector], ends - begins)
             gained[rows] = gained[rows] + best[rows]  # a passage in several cells gets the same sum each time
-        return gained
+        return gained if selected is None else gained * selected.mask
 
     def _tokens(self, rows: Int64) -> tuple[list[tuple[_Shard, Int64]], Int64]:
         """Shards and positions of the tokens of sorted `rows`; the number of tokens of each row (n,)."""
         per_shard = int(self.info["shard_rows"])
-        found: list[tuple[_Shard, Int64]] = []
-        counts: list[Int64] = []
+        tokens, counts = list[tuple[_Shard, Int64]](), list[Int64]()
         for number in np.unique(rows // per_shard).tolist():
             first, stop = np.searchsorted(rows, [number * per_shard, (number + 1) * per_shard])
             shard, own = self._shards[number], rows[first:stop] - number * per_shard
             begins, lengths = shard.starts[own], shard.starts[own + 1] - shard.starts[own]
-            found.append((shard, ranges(begins, lengths)))
+            tokens.append((shard, ranges(begins, lengths)))
             counts.append(lengths)
-        return found, np.concatenate(counts)
+        return tokens, np.concatenate(counts)
 
     def _of_centroids(self, similar: Float32, rows: Int64) -> Float32:
         """MaxSim of centroids (n,), by their similarities (C, q)."""
@@ -239,6 +215,11 @@ class TokenIndex:
             residuals = np.concatenate([shard.residuals.take(places, axis=0) for shard, places in tokens])
             scores[some] = _max_sim(self.codec.similarities(codes, residuals, query), lengths)
         return scores
+
+
+def _largest(rows: Int64, scores: Float32, count: int) -> Int64:
+    """The rows with the largest scores, in order."""
+    return np.sort(rows[np.argpartition(-scores, count - 1)[:count]])
 
 
 def _max_sim(similar: Float32, lengths: Int64, codes: NDArray[Any] | None = None) -> Float32:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from indexers.build import build_passages, build_stages, settings_of_stages
 from indexers.documents import DocumentEntry, Put
-from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import EmbeddingShards
 from indexers.index import Index
 from indexers.ledger import UPDATING_DIR, BuildLedger, read_index_manifest, remove_unused
 from indexers.passages import PassageStore

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from indexers.embedding_shards import EmbeddingShards, Header
-from indexers.embeddings import begin_shards, store_shard
+from indexers.embeddings import EmbeddingShards, Header, begin_shards, store_shard
 from indexers.protocols import EncoderIdentity
 from indexers.settings import VectorDtype
 

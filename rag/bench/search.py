@@ -19,7 +19,7 @@ from rag.metrics.significance import bootstrap
 
 RECALL_KS = (1, 10, 20, 100)
 if TYPE_CHECKING:
-    from indexers.embedding_shards import EmbeddingShards
+    from indexers.embeddings import EmbeddingShards
     from indexers.protocols import VectorIndex
     from rag.core.arrays import Float32
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from indexers.embedding_shards import EmbeddingShards
-from indexers.embeddings import encode_corpus
+from indexers.embeddings import EmbeddingShards, encode_corpus
 from indexers.exact import FlatIndex
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus

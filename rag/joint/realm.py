@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import EmbeddingShards
 from indexers.index import Index
 from indexers.protocols import EncodesCorpus
 from rag.core.arrays import Int64

@@ -13,8 +13,15 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from indexers.embedding_shards import HEADER_NAME, EmbeddingShards, Header
-from indexers.embeddings import begin_shards, encode_rows, finish_shards, store_shard
+from indexers.embeddings import (
+    HEADER_NAME,
+    EmbeddingShards,
+    Header,
+    begin_shards,
+    encode_rows,
+    finish_shards,
+    store_shard,
+)
 from indexers.passages import HASHES_NAME, PassageStore
 from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import EmbeddingShards
 from indexers.exact import FlatIndex, check_queries, exact_scores, exact_search, select_best
 from indexers.faiss_index import FaissIndex, faiss
 from indexers.index import Index

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from indexers.identity import EncoderIdentity
+from indexers.protocols import EncoderIdentity
 from rag.core.errors import ArtifactError, ConfigError
 from rag.core.files import read_json
 from rag.runtime.model_files import (

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from indexers import embedding_shards
-from indexers.embedding_shards import EmbeddingShards
-from indexers.embeddings import begin_shards, finish_shards, store_shard
+from indexers import embeddings
+from indexers.embeddings import EmbeddingShards, begin_shards, finish_shards, store_shard
 from indexers.protocols import EncoderIdentity
 from indexers.settings import VectorDtype
 from rag.core.arrays import Float32
@@ -43,7 +42,7 @@ def test_gather_keeps_order_and_repeats(tmp_path: Path, rows: list[int], is_larg
     values = vectors(30)
     store_vectors(tmp_path, values, shard_rows=7)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedding_shards, "_LARGE_BYTES", 0 if is_large else 1 << 40)
+        patch.setattr(embeddings, "_LARGE_BYTES", 0 if is_large else 1 << 40)
         found = EmbeddingShards.open(tmp_path).rows(np.array(rows, dtype=np.int64))
     np.testing.assert_array_equal(found, values[np.array(rows, dtype=np.int64)])
 

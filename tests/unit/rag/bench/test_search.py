@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexers.embedding_shards import EmbeddingShards
+from indexers.embeddings import EmbeddingShards
 from indexers.probes import PROBES_NAME, perturbed_probes
 from rag.bench.report import Report
 from rag.bench.search import compare_searches

@@ -82,7 +82,7 @@ def test_wrong_input_is_one_message_without_traceback(
     ("arguments", "words"),
     [
         ("index sample --out x --retriever sparse", "'sparse' is not one of 'dense', 'bm25', 'hybrid'"),
-        ("index sample --out x --index-type sq8", "what was called sq8 is SQ8"),
+        ("index sample --out x --index-type sq8", "not flat, hnsw, ivf, plaid or a string of FAISS"),
         ("index sample --out x --split chapters", "'chapters' is not one of 'auto', 'sections'"),
         ("evaluate --index x --questions q --out o --seed -1", "'--seed': Input should be greater than or"),
         ("train dpr --train q --out x --threads 0", "'--threads': Input should be greater than or"),
