@@ -1,5 +1,4 @@
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ from rag.core.errors import (
     ConfigError,
     DataError,
     MismatchedArtifactError,
-    ResourceError,
 )
-from rag.core.files import directory_lock
 from rag.core.types import Passage
 
 SMALL = BuildSettings(shard_rows=40, index_type="SQ8", probes=16, threads=1)
@@ -87,12 +84,8 @@ def test_a_rerun_does_nothing_and_keeps_the_bytes(tmp_path: Path, encoder: Any) 
     build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL)
     assert content(tmp_path / "i") == before
     assert len(encoder.calls) == calls
-
-
-def test_equal_builds_have_equal_bytes(tmp_path: Path, encoder: Any) -> None:
-    for name in ("a", "b"):
-        build_index(iter(corpus()), tmp_path / name, encoder=encoder, settings=SMALL)
-    assert content(tmp_path / "a") == content(tmp_path / "b")
+    build_index(iter(corpus()), tmp_path / "b", encoder=encoder, settings=SMALL)
+    assert content(tmp_path / "b") == before
 
 
 def test_a_named_source_is_not_read_twice(tmp_path: Path, encoder: Any) -> None:
@@ -112,12 +105,8 @@ def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, encoder: An
     with pytest.raises(MismatchedArtifactError, match="150 other passages, now 149"):
         build_index(corpus(149), tmp_path / "i", encoder=encoder, settings=SMALL)
     with pytest.raises(MismatchedArtifactError, match="index_type: 'SQ8', now 'SQfp16'"):
-        build_index(
-            corpus(),
-            tmp_path / "i",
-            encoder=encoder,
-            settings=SMALL.model_copy(update={"index_type": "SQfp16"}),
-        )
+        other = SMALL.replaced(index_type="SQfp16")
+        build_index(corpus(), tmp_path / "i", encoder=encoder, settings=other)
     assert Index.open(tmp_path / "i", verify="deep").passages[0].id == "p0"
     build_index(corpus(9), tmp_path / "i", encoder=encoder, settings=SMALL, overwrite=True)
     assert len(Index.open(tmp_path / "i", verify="deep").passages) == 9
@@ -169,11 +158,6 @@ def test_bad_calls_are_refused(tmp_path: Path, encoder: Any) -> None:
         build_index(corpus(), tmp_path / "thesis", encoder=encoder, overwrite=True)
 
 
-def test_two_writers_cannot_share_a_directory(tmp_path: Path, encoder: Any) -> None:
-    with directory_lock(tmp_path / "i"), pytest.raises(ResourceError, match="another process"):
-        build_index(corpus(), tmp_path / "i", encoder=encoder, settings=SMALL)
-
-
 def test_the_wrong_encoder_is_refused_by_field(tmp_path: Path, encoder: Any) -> None:
     build_index(corpus(20), tmp_path / "i", encoder=encoder, settings=SMALL)
     index = Index.open(tmp_path / "i")
@@ -181,9 +165,6 @@ def test_the_wrong_encoder_is_refused_by_field(tmp_path: Path, encoder: Any) -> 
     other = EncoderIdentity("other", "beef", dim=32, pooling="cls")
     with pytest.raises(MismatchedArtifactError, match=r"weights_sha256.*pooling: 'mean' != 'cls'"):
         index.check_encoder(other)
-    upgraded = replace(encoder.identity, weights_sha256="beef")
-    with pytest.raises(MismatchedArtifactError, match=r"not what has this name now, as after an upgrade \(w"):
-        index.check_encoder(upgraded)
 
 
 def _files(place: Path) -> list[str]:
@@ -195,7 +176,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, make_encoder: Callable[[]
     return build_index(corpus(), tmp_path_factory.mktemp("i"), encoder=make_encoder(), settings=SMALL)
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "foreign", "remove"])
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
 def test_damage_anywhere_is_refused_by_name(finished: Path, damage: str) -> None:
     names = _files(finished)
     assert len(names) == 11
@@ -208,8 +189,6 @@ def test_damage_anywhere_is_refused_by_name(finished: Path, damage: str) -> None
             elif damage == "flip":
                 middle = len(whole) // 2
                 path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :])
-            elif damage == "foreign":
-                path.write_bytes(b"x" * len(whole))
             else:
                 path.unlink()
             with pytest.raises(ArtifactError, match=path.name):

@@ -85,14 +85,14 @@ def test_bad_vectors_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["shard-00002.npy", "embeddings.json"])
-@pytest.mark.parametrize("damage", ["truncate", "foreign", "remove"])
+@pytest.mark.parametrize("damage", ["truncate", "remove"])
 def test_damaged_files_are_refused(tmp_path: Path, name: str, damage: str) -> None:
     store_vectors(tmp_path, vectors(20), shard_rows=7)
     path = tmp_path / name
     if damage == "remove":
         path.unlink()
     else:
-        path.write_bytes(path.read_bytes()[:-20] if damage == "truncate" else b"nonsense\n" * 9)
+        path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ArtifactError, match=f"{tmp_path}|embeddings.json"):
         EmbeddingShards.open(tmp_path)
 

@@ -11,7 +11,7 @@ from indexers import passage_writer
 from indexers import passages as module
 from indexers.passage_writer import PassageStoreWriter, passages_digest
 from indexers.passages import PassageStore
-from rag.core.errors import ArtifactError, DataError, RetrievalError
+from rag.core.errors import ArtifactError, DataError
 from rag.core.types import Location, Passage
 
 
@@ -101,15 +101,6 @@ def test_duplicate_ids_are_refused_and_leave_nothing(tmp_path: Path) -> None:
 def test_bad_passages_are_refused(tmp_path: Path, passage: Passage) -> None:
     with pytest.raises(DataError), PassageStoreWriter(tmp_path) as writer:
         writer.add(passage)
-
-
-@pytest.mark.parametrize("row", [-1, 3])
-def test_rows_outside_are_refused(tmp_path: Path, row: int) -> None:
-    store = write(tmp_path, numbered(3))
-    with pytest.raises(RetrievalError):
-        store[row]
-    with pytest.raises(RetrievalError):
-        store.ids([row])
 
 
 @pytest.mark.parametrize("name", [module.ARROW_NAME, module.IDS_NAME, module.HASHES_NAME, module.ROWS_NAME])

@@ -13,7 +13,7 @@ import pytest
 
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Query
+from rag.core.types import Answer, AnswerSet, Evidence, Hit, Query
 from rag.open_settings import OpenSettings
 from rag.pipeline import Pipeline
 
@@ -123,19 +123,3 @@ def test_eight_threads_get_the_answers_of_one() -> None:
 async def _gathered(pipeline: Pipeline, questions: Sequence[str]) -> list[str]:
     results = await asyncio.gather(*(pipeline.aask(question) for question in questions))
     return [result.answers[0].evidence.passage_id for result in results]
-
-
-def test_records_are_short_in_a_session() -> None:
-    text = "<script>alert(1)</script> The Danube rises in the Black Forest. " + "Much more. " * 100
-    start = text.index("Black")
-    evidence = Evidence("d1", "Danube & co", text, start, start + 12, 1.0)
-    answer = Answer("Black Forest", 2.0, 0.834, evidence)
-    result = AnswerSet("Where <b>?", (answer,), 0.1, "v", {})
-    assert repr(answer) == "Answer('Black Forest', confidence=0.83, passage='d1')"
-    assert repr(result) == "AnswerSet('Where <b>?': 'Black Forest', 1 answers)"
-    assert len(repr(Passage("d1", "Danube", text))) < 100
-    assert len(repr(evidence)) < 100
-    nothing = AnswerSet("Where?", (answer,), 0.95, "v", {})
-    assert repr(nothing) == "AnswerSet('Where?': no answer, 1 answers)"
-    with Pipeline.from_texts(TEXTS, retriever="bm25", reader=False) as pipeline:
-        assert repr(pipeline).endswith("3 passages, SparseRetriever, no reader)")

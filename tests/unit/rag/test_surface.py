@@ -38,12 +38,6 @@ def _blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_targets_of_the_readme_exist() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    named = set(re.findall(r"make ([a-z]+)", README))
-    assert named <= targets, named - targets
-
-
 @pytest.mark.parametrize("block", _blocks("python"))
 def test_python_of_the_readme_calls_what_there_is(block: str) -> None:
     for node in ast.walk(ast.parse(block)):

@@ -99,17 +99,6 @@ def test_a_beam_as_wide_as_the_corpus_finds_what_counting_all_paths_finds(hops):
         assert all_paths(question, hops) == shown(paths)
 
 
-def test_a_narrow_beam_follows_its_best_first_passages_and_merges_orders():
-    wide = retriever(hops=2, beam=N).search_both(["who"], 100)[1][0]
-    narrow = retriever(hops=2, beam=2).search_both(["who"], 100)[1][0]
-    first = {hit.passage_id for hit in retriever(hops=1).search(["who"], 2)[0]}
-    assert len(narrow) == len({frozenset(hit.row for hit in path.hits) for path in narrow}) <= 4
-    assert {path.hits[0].passage_id for path in narrow} <= first
-    assert {frozenset(h.row for h in path.hits) for path in narrow} <= {
-        frozenset(h.row for h in p.hits) for p in wide
-    }
-
-
 def test_all_questions_and_beams_of_a_hop_are_one_batch_and_every_hop_is_timed():
     searcher, timer = retriever(hops=3, beam=3), StageTimer()
     searcher.search_both(["a", "b"], 5, timer=timer)
@@ -132,10 +121,6 @@ def test_the_list_holds_path_after_path_each_with_what_the_question_finds_first_
         scores = [hit.score for hit in hits]
         assert scores == sorted(scores, reverse=True)
     assert swapped
-
-
-def test_a_corpus_of_one_passage_has_paths_of_one_passage():
-    assert [len(path.hits) for path in retriever(rows=1, hops=4).search_both(["who"], 5)[1][0]] == [1]
 
 
 def test_first_hits_of_another_retriever_take_the_scores_of_the_dense_list():

@@ -117,38 +117,6 @@ def test_both_stages_scores_are_added_in_the_judge_s_deviations() -> None:
     assert [hit.score for hit in found(Fusion.parse("raw:1,0"))] == [9.0, 8.0, 7.0]
 
 
-@pytest.mark.parametrize(("depth", "calls"), [(100, 2), (1600, 18), (9000, 36)])
-def test_the_deeper_it_judges_the_fewer_questions_at_once(depth: int, calls: int) -> None:
-    class Counting:
-        name, calls = "counting", 0
-
-        def score(self, questions: Any, passages: Any) -> Any:
-            self.calls += 1
-            return np.zeros(len(passages), np.float32)
-
-    judge = Counting()
-    RerankingRetriever(First(), Store(PASSAGES * 2000), judge, depth=depth).search(QUESTIONS, 3)
-    assert judge.calls == calls
-
-
-def test_no_more_hits_are_judged_than_there_are_passages() -> None:
-    class Wide(First):
-        def search(
-            self, questions: Any, top_k: int, *, timer: Any = None, selected: Any = None
-        ) -> list[list[Hit]]:
-            assert top_k == len(PASSAGES)
-            return super().search(questions, top_k)
-
-    class Same:
-        name = "same"
-
-        def score(self, questions: Any, passages: Any) -> Any:
-            return np.zeros(len(questions), np.float32)
-
-    retriever = RerankingRetriever(Wide(), Store(PASSAGES), Same(), depth=10**12)
-    assert len(retriever.search(["x"], 100)[0]) == len(PASSAGES)
-
-
 def test_ties_get_the_order_of_their_ids_and_nothing_found_stays_nothing() -> None:
     class Same:
         name = "same"

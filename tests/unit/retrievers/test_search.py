@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from indexers.protocols import EncoderIdentity
-from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
-from rag.core.progress import StageTimer
+from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.types import Hit
 from retrievers.dense import DenseRetriever
 from retrievers.fusion import Fusion
 from retrievers.hybrid import HybridRetriever
 from retrievers.open import open_encoder, open_retriever
-from retrievers.protocols import Retriever
 from retrievers.sparse import SparseRetriever
 
 IDS = ["d", "c", "b", "a"]
@@ -62,37 +60,10 @@ def dense(**arguments):
     return DenseRetriever(Flat(), Store(), Encoder(), **arguments)
 
 
-def test_all_are_retrievers():
-    members = [dense(), SparseRetriever(Terms(), Store())]
-    assert all(isinstance(one, Retriever) for one in [*members, HybridRetriever(members)])
-
-
 def test_dense_breaks_ties_by_id_and_drops_what_was_not_found():
     first, second = dense().search(["x", "y"], 10)
     assert first == [Hit(2, "b", 1.0), Hit(0, "d", 1.0), Hit(3, "a", 0.5), Hit(1, "c", 0.0)]
     assert [hit.passage_id for hit in second] == ["c", "a", "b", "d"]
-
-
-def test_stages_are_timed():
-    timer = StageTimer()
-    HybridRetriever([dense(), SparseRetriever(Terms(), Store())]).search(["x"], 3, timer=timer)
-    assert set(timer.timings_ms) == {"encode_question", "search_dense", "search_bm25", "fuse"}
-
-
-def test_no_questions():
-    members = [dense(), SparseRetriever(Terms(), Store())]
-    assert [one.search([], 5) for one in [*members, HybridRetriever(members)]] == [[], [], []]
-
-
-def test_vectors_that_are_not_finite_are_an_error():
-    with pytest.raises(RetrievalError):
-        dense().search_vectors(np.array([[np.nan, 0]], dtype=np.float32), 2)
-
-
-def test_another_encoder_is_refused():
-    with pytest.raises(MismatchedArtifactError, match="3"):
-        wide = SimpleNamespace(identity=EncoderIdentity("toy", "ab", dim=3))
-        DenseRetriever(Flat(), Store(), wide)
 
 
 def test_sparse_ties_and_empty_results():
@@ -112,11 +83,6 @@ def test_hybrid_takes_depth_hits_from_each_member():
     HybridRetriever([Member(), Member()], depth=2).search(["q"], 3)
     HybridRetriever([Member(), Member()], depth=10**12, passages=Store()).search(["q"], 3)
     assert asked == [50, 50, 3, 3, 4, 4]
-
-
-def test_hybrid_settings_are_checked():
-    with pytest.raises(ConfigError, match="weights"):
-        HybridRetriever([dense()], fusion=Fusion())
 
 
 class Opened(SimpleNamespace):

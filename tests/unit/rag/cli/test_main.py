@@ -102,17 +102,6 @@ def test_a_wrong_option_is_named(
     assert words in err, err
 
 
-def test_an_index_stays_where_nothing_takes_its_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    empty, index = tmp_path / "empty.jsonl", tmp_path / "index"
-    empty.write_text("")
-    main_ok(["index", "sample", "--out", str(index), "--retriever", "bm25"])
-    code, _, _ = _run(capsys, "index", str(empty), "--out", str(index), "--retriever", "bm25", "--overwrite")
-    assert code == 3
-    main_ok(["inspect", str(index), "--verify"])
-
-
 def test_a_build_that_stored_nothing_goes_on_with_what_the_hint_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,18 +114,6 @@ def test_a_build_that_stored_nothing_goes_on_with_what_the_hint_says(
     corpus.write_text("\n".join(good))
     assert "add --overwrite" in _run(capsys, *build)[2]
     main_ok([*build, "--overwrite"])
-
-
-def test_a_stopped_evaluation_says_how_to_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stopped(*given: object, **named: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("rag.eval.api.evaluate", stopped)
-    code, _, err = _run(capsys, "evaluate", "-q", "q.json", "--out", str(tmp_path / "out"))
-    assert code
-    assert "the same command continues" in err
 
 
 def test_unexpected_errors_say_how_to_see_more(
@@ -241,22 +218,6 @@ def test_bm25_index_from_the_sample_and_a_trec_run(
     capsys.readouterr()
     main_ok(["inspect", str(index), "--verify", "--json"])
     assert json.loads(capsys.readouterr().out)["kind"] == "index"
-
-
-def test_an_index_takes_over_vectors_of_passages_that_stayed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    corpus, old, new = tmp_path / "corpus.jsonl", tmp_path / "old", tmp_path / "new"
-    text = "The river {} is long. It comes from the mountains and it ends in the sea."
-    lines = [json.dumps({"id": str(n), "text": text.format(n)}) for n in range(5)]
-    corpus.write_text("\n".join(lines[:4]), encoding="utf-8")
-    main_ok(["index", str(corpus), "--out", str(old)])
-    corpus.write_text("\n".join(lines[1:]), encoding="utf-8")
-    capsys.readouterr()
-    main_ok(["index", str(corpus), "--out", str(new), "--reuse", str(old)])
-    said = capsys.readouterr().out
-    assert "3 vectors taken over" in said
-    assert "4 passages" in said
 
 
 def main_ok(arguments: list[str]) -> None:

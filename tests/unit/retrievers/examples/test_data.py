@@ -139,17 +139,6 @@ def test_a_question_set_is_not_a_training_file(tmp_path, text):
         list(read_examples(path))
 
 
-def test_the_tokens_are_those_the_encoder_reads(tiny_bert, tokenizer):
-    from retrievers.encoders.bi_encoder import BiEncoder
-
-    encoder = BiEncoder.load(tiny_bert, precision="fp32", layout="pair", max_length=24)
-    first, second = encoder._layout.render(["Danube", ""], ["the river rises " * 9, "text"])
-    expected = encoder._passage.tokenizer(first, second)
-    read = [Passage("", "Danube", "the river rises " * 9), Passage("", "", "text")]
-    assert tokenizer.passages(read) == expected
-    assert len(tokenizer.queries([Query("who wrote " * 30)])[0]) == 12
-
-
 def test_a_table_holds_what_training_needs_and_each_passage_once_per_role():
     twice = replace(examples()[3], candidates=(*examples()[3].candidates, *examples()[3].candidates))
     unjudged = Candidate(passage(50), "retrieved")
@@ -209,21 +198,6 @@ def test_one_of_several_positives_is_drawn_at_every_visit():
     taken = [right(step) for step in range(200)]
     assert 70 < sum(taken) < 130
     assert [right(step) for step in (150, 7, 31)] == [taken[step] for step in (150, 7, 31)]
-
-
-def test_other_negatives_between_steps():
-    data = ExampleTable.of(examples())
-    batches = RetrieverBatches(data, Epochs(len(data), 12), hard_negatives=2, mask_false_negatives=False)
-    corpus = SimpleNamespace(get_many=lambda rows: [passage(200 + row) for row in rows])
-    mined = np.full((12, 3), -1, np.int32)
-    mined[:11, :2] = 7, 3
-    batches.use_negatives(mined, corpus)
-    batch = batches[0]
-    drawn = {}
-    for question, place in batch.drawn.T:
-        drawn.setdefault(int(batch.examples[question]), set()).add(batch.passages[place])
-    assert all(drawn[n] == {passage(207), passage(203)} for n in range(11))
-    assert drawn[11] < {n.passage for n in examples()[11].negatives}
 
 
 def test_batches_without_negatives_are_refused():

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.errors import ConfigError, DataError
 from rag.core.types import Hit, Passage
 from rag.data.examples import read_examples
 from rag.data.questions import read_questions
@@ -122,38 +122,6 @@ def test_margin(index_dir, questions, tmp_path, encoder):
         for negative in example.negatives:
             score = encoder.encode_passages([negative.passage.title], [negative.passage.text])[0] @ vector
             assert score <= limit + 1e-2 * abs(limit)  # stored vectors are rounded
-
-
-def test_a_run_goes_on_block_by_block(index_dir, questions, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK_QUESTIONS", 2)
-    settings = MiningSettings(source="both", per_question=3)
-    whole = mine(index_dir, questions, tmp_path / "whole.json", settings)
-    real, calls = module.Miner.mine_questions, []
-
-    def fails_third(miner, block, **kwargs):
-        calls.append([question.id for question in block])
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return real(miner, block, **kwargs)
-
-    monkeypatch.setattr(module.Miner, "mine_questions", fails_third)
-    with pytest.raises(KeyboardInterrupt):
-        mine(index_dir, questions, tmp_path / "out.json", settings)
-    assert not (tmp_path / "out.json").exists()
-    with pytest.raises(MismatchedArtifactError, match="unfinished run whose settings differ"):
-        mine(index_dir, questions, tmp_path / "out.json", MiningSettings())
-    again = mine(index_dir, questions, tmp_path / "out.json", settings)
-    assert calls[2] == calls[3] == ["outside", "weak"]
-    assert (tmp_path / "out.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
-    assert again.counts == whole.counts
-    monkeypatch.setattr(module, "BLOCK_QUESTIONS", 100)
-    mine(index_dir, questions, tmp_path / "large.json", settings)
-    large, small = mined(tmp_path / "large.json"), mined(tmp_path / "whole.json")  # batches round vectors
-    assert {name: [n.passage.id for n in e.negatives] for name, e in large.items()} == {
-        name: [n.passage.id for n in e.negatives] for name, e in small.items()
-    }
-    scores = ([n.score for e in examples.values() for n in e.negatives] for examples in (large, small))
-    np.testing.assert_allclose(*scores, atol=1e-4)
 
 
 def test_a_sample_is_drawn_from_all_questions_in_order(index_dir, questions, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from indexers.index import Index
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.core.arrays import Float32
-from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.errors import ConfigError
 from rag.core.types import Passage
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import split_examples
@@ -103,15 +103,6 @@ def test_the_models_own_negatives_beat_the_files_under_the_published_loss(
     reached = [mrr(config, train_ance(config)) for config in (with_mined, with_files)]
     assert reached[0] > reached[1] + 5
     assert {r["index_version"] for r in records(with_files.out) if "loss" in r} == {"file"}
-
-
-def test_a_run_of_other_examples_or_another_corpus_is_refused(
-    tmp_path: Path, warm: tuple[Path, Path, Path], cipher_file: Callable[..., Path]
-) -> None:
-    config = ance(tmp_path / "run", warm, max_steps=2)
-    train_ance(config)
-    with pytest.raises(MismatchedArtifactError, match="train_files"):
-        train_ance(config.replaced(train_files=(cipher_file(60),)))
 
 
 def test_no_negatives_at_all_is_said(

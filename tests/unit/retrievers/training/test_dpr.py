@@ -11,7 +11,7 @@ import pytest
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, RagError
+from rag.core.errors import ConfigError, DataError, RagError
 from rag.data.examples import read_examples
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import split_examples
@@ -94,23 +94,6 @@ def test_true_retrieval_over_an_index(
     build_index(passages, tmp_path / "again", encoder=rebuilt, settings=settings)
     with Index.open(tmp_path / "again") as index:
         assert open_retriever(index, encoder=rebuilt).search(["who wrote a b c d"], 3)
-
-
-def test_a_finished_run_is_not_repeated_and_another_configuration_is_refused(
-    tmp_path: Path, tiny_bert: Path, cipher_file: Callable[..., Path]
-) -> None:
-    config = DprTrainConfig(
-        out=tmp_path / "run", train_files=(cipher_file(60),), question_encoder=str(tiny_bert), max_steps=2,
-        **{**_SMALL, "batch_size": 8},
-    )  # fmt: skip
-    finished = train_dpr(config)
-    files = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
-    records = _records(config.out)
-    train_dpr(config.replaced(name="bi-encoder", threads=None))
-    assert {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()} == files
-    assert _records(config.out) == records
-    with pytest.raises(MismatchedArtifactError, match="whose batch_size, learning_rate"):
-        train_dpr(config.replaced(learning_rate=1e-5, batch_size=4))
 
 
 @pytest.mark.parametrize(

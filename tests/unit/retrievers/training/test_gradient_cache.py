@@ -1,6 +1,5 @@
 """The gradient cache: what it keeps, how often it encodes, what it leaves untouched."""
 
-import pytest
 import torch
 
 from rag.runtime.cpu_training import FastDropout
@@ -44,12 +43,6 @@ def test_kept_graphs_are_computed_once_and_cached_ones_twice() -> None:
     assert len(flushed) == 6
 
 
-def test_one_chunk_is_never_computed_twice() -> None:
-    encoder = Encoder()
-    encode(encoder, keep=False, rows=9).backward(Vectors(torch.ones(5, 4)), lambda: None)
-    assert len(encoder.calls) == 1
-
-
 def test_dropout_follows_the_seed_and_leaves_the_generator_alone() -> None:
     encoder = Encoder()
     torch.manual_seed(4)
@@ -60,11 +53,3 @@ def test_dropout_follows_the_seed_and_leaves_the_generator_alone() -> None:
     assert torch.equal(torch.rand(3), untouched)
     assert torch.equal(encode(encoder, keep=False).vectors.values, first.vectors.values)
     assert not torch.equal(encode(encoder, keep=False, seed=2).vectors.values, first.vectors.values)
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_nothing_is_kept_without_gradients(keep: bool) -> None:
-    encoder = Encoder()
-    with torch.no_grad():
-        encode(encoder, keep=keep)
-    assert [graph for _, graph in encoder.calls] == [False] * 3

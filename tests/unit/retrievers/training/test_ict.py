@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from indexers.build import build_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import sha256_file
 from rag.core.types import Passage
 from rag.data.examples import write_examples
 from rag.training.run_log import read_metrics
@@ -105,31 +104,6 @@ def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_ber
     figures = json.loads((config.out / "figures.json").read_text())
     assert figures["step"] == 2
     assert figures["figures"]["nll"] > 0
-
-
-def test_a_corpus_may_be_a_folder_of_documents(
-    tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-
-    def counted(path: str | Path) -> str:
-        read.append(Path(path).name)
-        return sha256_file(path)
-
-    for module in ("rag.training.claim", "retrievers.examples.corpus"):
-        monkeypatch.setattr(f"{module}.sha256_file", counted)
-    folder = tmp_path / "documents"
-    folder.mkdir()
-    for n, letter in enumerate("abcdefghij"):
-        text = f"Who wrote {letter} in the text. The river rises in the black forest."
-        (folder / f"{n}.txt").write_text(text)
-    config = IctTrainConfig(
-        out=tmp_path / "run", train_files=(folder,), question_encoder=str(tiny_bert), batch_size=4,
-        validation_fraction=0, **_SMALL,
-    )  # fmt: skip
-    assert (train_ict(config) / "model.safetensors").is_file()
-    assert sorted(read) == [f"{n}.txt" for n in range(10)]  # each once
-    assert len(open_corpus([folder], config.out / "data", "none")[0]) == 10
 
 
 def test_what_cannot_be_learned_from_is_refused(

@@ -36,14 +36,6 @@ def test_in_batch_loss_is_the_equation(masked: bool) -> None:
     assert torch.allclose(scores.grad.sum(1), torch.zeros(5, dtype=torch.float64))
 
 
-def test_a_question_with_everything_else_ignored_weighs_nothing() -> None:
-    scores = scores_of(2, 3, 2)
-    ignored = torch.tensor([[False, True, True], [False, False, False]])
-    both = in_batch_loss(scores, torch.tensor([0, 1]), ignored)
-    alone = in_batch_loss(scores[1:], torch.tensor([1]))
-    assert float((2 * both - alone).detach()) == pytest.approx(0.0, abs=1e-12)
-
-
 def test_an_ignored_positive_is_refused() -> None:
     with pytest.raises(DataError, match="own positive"):
         in_batch_loss(torch.zeros(1, 2), torch.tensor([1]), torch.tensor([[False, True]]))

@@ -13,7 +13,6 @@ import torch
 from indexers.build import build_index
 from indexers.index import Index
 from indexers.settings import BuildSettings
-from rag.core.errors import DataError
 from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.training.distributed import World
@@ -261,11 +260,3 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path) -> None
         expected = expected - scores[target] + torch.logsumexp(scores[[target, *found]], 0)
     assert float(value) == pytest.approx(float(expected / 3), rel=1e-5)
     queries.sum().backward()  # the bank gets no gradient, the question tower does
-
-
-def test_a_set_of_which_nothing_can_be_used_is_named(tmp_path: Path, tiny_bert: Path) -> None:
-    named = {"question": "Where does the Danube rise?", "answers": ["a"], "gold_passage_ids": ["1", "2"]}
-    (tmp_path / "named.jsonl").write_text(json.dumps(named))
-    with pytest.raises(DataError, match=r"named\.jsonl: no question can be trained on") as caught:
-        train_mdr(mdr(tmp_path / "out", tmp_path / "named.jsonl", tiny_bert))
-    assert "index has the texts" in str(caught.value)

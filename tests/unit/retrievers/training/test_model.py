@@ -16,7 +16,7 @@ from retrievers.training.losses import pairwise_objective
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.spelled import spell
-from tests.token_towers import scores_of, spelled
+from tests.token_towers import spelled
 
 TOKENS = {"question_tokens": 16, "passage_tokens": 32}
 
@@ -74,27 +74,6 @@ def test_a_new_projection_follows_the_seed_and_differs_between_towers(tiny_bert:
     assert torch.equal(weight, same)  # type: ignore[arg-type]
     assert not torch.equal(weight, another)  # type: ignore[arg-type]
     assert not torch.equal(weight, passages)  # type: ignore[arg-type]
-
-
-def test_dropout_is_what_is_asked_for(tiny_bert: Path) -> None:
-    rows = texts(4)
-    for dropout, same in ((0.0, True), (0.4, False), (None, False)):
-        model = BiEncoderModel.from_folder(tiny_bert, dropout=dropout, **TOKENS)
-        assert torch.equal(model.encode_passages(rows), model.encode_passages(rows)) is same
-        model.eval()
-        assert torch.equal(model.encode_passages(rows), model.encode_passages(rows))
-
-
-def test_temperature(tiny_bert: Path) -> None:
-    for given, expected in (
-        ({"normalize": True}, 0.05),
-        ({"normalize": False}, 1.0),
-        ({"temperature": 0.2}, 0.2),
-    ):
-        model = BiEncoderModel.from_folder(tiny_bert, **given, **TOKENS).eval()
-        rows = texts(3)
-        found = scores_of(model, rows, rows) * expected
-        torch.testing.assert_close(found, model.encode_questions(rows) @ model.encode_passages(rows).T)
 
 
 def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
@@ -168,14 +147,6 @@ def test_what_cannot_be_trained_is_refused(tiny: TinyModels, tiny_bert: Path, tm
     dpr = tiny.dpr(tmp_path / "dpr", projection_dim=8)
     with pytest.raises(ConfigError, match="projection to 8 dimensions, but projection_dim is 9"):
         BiEncoderModel.from_folder(dpr, shared=False, projection_dim=9, **TOKENS)
-
-
-def test_a_step_without_gradients_is_a_measurement(tiny_bert: Path) -> None:
-    model = spelled(BiEncoderModel.from_folder(tiny_bert, **TOKENS)).eval()
-    expected = contrastive_step(model, batch(4, 2)).value
-    with torch.inference_mode():
-        found = contrastive_step(model, batch(4, 2), chunk_size=3).value
-    assert float(found) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_a_batch_without_negatives_is_refused(tiny_bert: Path) -> None:

@@ -143,14 +143,3 @@ def test_what_cannot_work_is_refused(
                 tmp_path / "held", kinds_file(tmp_path / "kinds.json", 16), tiny_bert, validation_file=alone
             )
         )
-
-
-def test_what_it_was_trained_to_read_is_what_it_reads(tmp_path: Path, tiny_bert: Path) -> None:
-    train = kinds_file(tmp_path / "kinds.json", 16)
-    folder = train_reranker(config(tmp_path / "run", train, tiny_bert, layout="{text} {title}", max_steps=1))
-    assert CrossEncoder.load(folder).layout.layout == "{text} {title}"
-    assert CrossEncoder.load(folder, layout="{text}").layout.layout == "{text}"
-    pairs = ["who wrote"], [Passage("1", "the danube", "the river b")]
-    scores = [float(CrossEncoder.load(folder, layout=layout, precision="fp32").logits(*pairs)[0].detach())
-              for layout in (None, "{text} {title}", "{title} {text}")]  # fmt: skip
-    assert scores[0] == scores[1] != scores[2]

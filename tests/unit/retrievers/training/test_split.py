@@ -47,20 +47,6 @@ def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:
     assert {e.question for e in changed.held_out} != held_out
 
 
-@pytest.mark.parametrize(("questions", "expected"), [(60, 6), (300, 20)])
-def test_of_a_small_set_enough_is_held_out(tmp_path: Path, questions: int, expected: int) -> None:
-    path = tmp_path / "few.json"
-    positive = (Passage("1", "title", "text"),)
-    write_examples(path, (Example.labelled(f"{n}", f"question {n}", (), positive) for n in range(questions)))
-    for seed in range(3):
-        split = split_examples(
-            _config(tmp_path, path, validation_fraction=0.001, seed=seed), tmp_path / "data"
-        )
-        trained = {example.question for example in split.training}
-        assert (len(split.held_out), len(trained)) == (expected, questions - expected)
-        assert not trained & {example.question for example in split.held_out}
-
-
 def test_whole_articles_are_held_out(tmp_path: Path) -> None:
     path = tmp_path / "articles.json"
     write_examples(

@@ -2,19 +2,16 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rag.config import load_config
 from rag.core.errors import DataError
 from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from retrievers.training import validation
-from retrievers.training.dpr import DprTrainConfig
-from retrievers.training.validation import POOL_QUESTIONS, CorpusSearch, pool_rank, retrieval_scores
+from retrievers.training.validation import CorpusSearch, pool_rank, retrieval_scores
 
 
 class _Store(list[Passage]):
@@ -86,13 +83,6 @@ def test_a_pool_holds_the_positives_and_a_sample() -> None:
     assert smaller["mrr"] >= CorpusSearch(corpus, examples).measure(_Encoder())["mrr"]
 
 
-def test_white_space_and_doubles_do_not_matter() -> None:
-    corpus = _corpus(50)
-    corpus.append(Passage("double", corpus[0].title, corpus[0].text.replace(" ", "\n ")))
-    search = CorpusSearch(corpus, _examples(corpus, 3))
-    assert search._right[0] == {0, 1, 50}
-
-
 def test_positives_that_are_not_in_the_corpus(caplog: pytest.LogCaptureFixture) -> None:
     corpus = _corpus(100)
     examples = _examples(corpus, 4)
@@ -126,25 +116,3 @@ def test_average_rank_of_the_gold_passage() -> None:
         gold, other = (pool.index(positive) for positive in example.positives)
         expected.append(sum(score > scores[gold] for n, score in enumerate(scores) if n != other))
     assert pool_rank(encoder, examples) == pytest.approx(np.mean(expected))
-
-
-def test_held_out_queries_bring_their_passages() -> None:
-    corpus = _corpus(60)
-    alone = _examples(corpus, 8)
-    asked = [replace(example, context=(corpus[3],)) for example in alone]
-    found = CorpusSearch(corpus, asked).measure(_Encoder())
-    assert found == pytest.approx(retrieval_scores(_ranks(corpus, asked)))
-    assert found != CorpusSearch(corpus, alone).measure(_Encoder())
-    assert pool_rank(_Encoder(), asked) != pool_rank(_Encoder(), alone)
-
-
-def test_the_published_recipes_pool_as_many_questions_as_the_published_rule(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given = {"out": "run", "train_files": ["train.json"], "validation_file": "dev.json"}
-    config = load_config(DprTrainConfig, "dpr-nq", overrides=given)
-    assert config.validation_questions == POOL_QUESTIONS == 10_000
-    corpus = _corpus(100)
-    examples = _examples(corpus, 12)
-    monkeypatch.setattr(validation, "POOL_QUESTIONS", 5)
-    assert pool_rank(_Encoder(), examples) == pool_rank(_Encoder(), examples[:5])
