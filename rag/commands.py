@@ -290,8 +290,8 @@ def train_rounds(
 
     place = Path(out)
     # each round sets its own training files
-    given = {**(training or {}), "out": str(place), "train_files": [str(place / "round-1")]}
-    trained = read_config(recipe_class(recipe), config or f"{recipe}-small", given)
+    paths = {"out": str(place), "train_files": [str(place / "round-1")]}
+    trained = read_config(recipe_class(recipe), config or f"{recipe}-small", {**(training or {}), **paths})
     chosen = {**settings, "method": recipe, "out": place, "index": index, "questions": str(questions)}
     checked = read_config(RoundsConfig, None, chosen)
     from rag.rounds.rounds import run_rounds
@@ -327,5 +327,6 @@ def adapt(
     checked = read_config(AdaptConfig, None, {**settings, "out": place, "index": Path(index)})
     from rag.adaptation.adapt import adapt_retriever
 
-    given = {**(training or {}), "out": str(place), "train_files": [str(place / "questions.json")]}
-    return adapt_retriever(checked, read_config(recipe_class("dpr"), config or "retriever-adapt", given))
+    paths = {"out": str(place), "train_files": [str(place / "questions.json")]}
+    chosen = read_config(recipe_class("dpr"), config or "retriever-adapt", {**(training or {}), **paths})
+    return adapt_retriever(checked, chosen)

@@ -69,8 +69,8 @@ app = group_of(
 )  # fmt: skip
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         from rag import __version__
 
         typer.echo(f"rag {__version__}")

@@ -70,8 +70,8 @@ def score(
 
 
 def _training(assignments: Sequence[str] | None, **settings: Any) -> dict[str, Any]:
-    given = {name: value for name, value in settings.items() if value is not None}
-    return given | parse_overrides(assignments or [])
+    own = {name: value for name, value in settings.items() if value is not None}
+    return own | parse_overrides(assignments or [])
 
 
 def rounds(

@@ -143,27 +143,6 @@ def never(identity: Any) -> Any:
     raise AssertionError("the encoder is not needed")
 
 
-def test_an_index_without_a_table_of_documents_is_updated_too(tmp_path: Path, make_encoder: Any) -> None:
-    """One that an earlier version wrote: every document is read, none is encoded again."""
-    documents = documents_of("one two three", "four five six")
-    build(tmp_path / "i", documents.values(), make_encoder(), SMALL)
-    with Index.open(tmp_path / "i") as index:
-        passages = list(index.passages)
-    build_index(passages, tmp_path / "old", encoder=make_encoder(), settings=SMALL)
-    del documents["d1"]
-    ids = {"d0": "d0-0", "d1": "d1-0"}  # passages that were not cut are documents themselves
-    as_passages = {ids[id]: Document(ids[id], "t", one.text) for id, one in documents.items()}
-
-    def changes(known: Any) -> Iterable[Change]:
-        assert set(known) == {"d0-0", "d1-0"}
-        for one in as_passages.values():
-            yield Put(one.id, record_digest(one), [passages[0]])
-
-    report = update_index(tmp_path / "old", changes, never)
-    assert (report.deleted, report.kept, report.passages) == (1, 1, 0)
-    assert len(Index.open(tmp_path / "old").passages) == 1
-
-
 def test_what_cannot_be_updated_is_refused(tmp_path: Path, make_encoder: Any) -> None:
     documents = documents_of("one two three", "four five six", "seven eight nine")
     build(tmp_path / "i", documents.values(), make_encoder(), SMALL)

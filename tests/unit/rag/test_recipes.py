@@ -10,7 +10,6 @@ import pytest
 from typer.main import get_command
 
 import rag
-from rag.cli.main import main
 from rag.cli.train import app
 from rag.config import preset_names
 from rag.core.errors import ArtifactError, ConfigError, DataError
@@ -90,17 +89,6 @@ def test_a_missing_file_or_folder_is_named_with_its_parameter(tmp_path: Path) ->
     with pytest.raises(ArtifactError, match=r"\./nope: no such folder\n.*question_encoder names it"):
         rag.train("dpr", tmp_path / "run", train_files=[examples], question_encoder="./nope")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_missing_option_of_a_group_is_named_as_it_is_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "q.jsonl").write_text('{"question": "q", "answers": ["a"]}')
-    (tmp_path / "manifest.json").write_text('{"format_version": 1, "kind": "index"}')
-    given = ["--config", "rag-small", "--train", str(tmp_path / "q.jsonl"), "--index", str(tmp_path)]
-    with pytest.raises(SystemExit):
-        main(["train", "rag", *given, "--out", str(tmp_path / "run")])
-    assert "--generator is not given" in capsys.readouterr().err
 
 
 def test_files_in_the_folder_of_the_run_may_come_later(tmp_path: Path) -> None:

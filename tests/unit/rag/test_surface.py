@@ -2,11 +2,7 @@
 
 import ast
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -59,19 +55,3 @@ def test_version_is_that_of_the_newest_release() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     released = re.findall(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert rag.__version__ == project["version"] == released[0]
-
-
-def test_type_checkers_see_an_editable_install(tmp_path: Path) -> None:
-    """They follow a path in a .pth file, and no import hook."""
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path / name)
-    for package in ("rag", "indexers", "retrievers", "readers", "serve"):
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").touch()
-        assert (ROOT / package / "py.typed").is_file()
-    build = "from setuptools import build_meta; print(build_meta.build_editable('.'))"
-    done = subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as wheel:
-        [path] = [name for name in wheel.namelist() if name.endswith(".pth")]
-        assert Path(wheel.read(path).decode().strip()) == tmp_path
