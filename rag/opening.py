@@ -30,12 +30,14 @@ def open_models(index: Index, settings: OpenSettings, *, reads: bool) -> tuple[R
         ArtifactError: the index belongs to another encoder, or there is no such model.
         ConfigError: a setting does not fit the index.
     """
+    from readers.manifest import READER_FILE, read_reader_file
     from retrievers.open import named_kind, open_retriever
 
     reader, retriever, precision = settings.reader, settings.retriever, settings.precision
     fusion = None if settings.fusion is None else Fusion.parse(settings.fusion)
-    file = _reader_file(reader)
-    trained_with, bound = file.get("retriever") or {}, _bound_of(file)
+    has_file = isinstance(reader, str | Path) and reader and (Path(reader) / READER_FILE).exists()
+    trained_with = (read_reader_file(Path(reader)).get("retriever") if has_file else None) or {}
+    bound = trained_with if trained_with and "kind" not in trained_with else None  # its question encoder's
     if reader and bound is None and not reads:
         raise ConfigError(
             f"{reader} is to search and not to read, but there is no question encoder in it",
@@ -74,35 +76,24 @@ def describe(index: Index, retriever: Retriever, reader: Reader | None) -> dict[
     from retrievers.rerank import RerankingRetriever
 
     judging = retriever if isinstance(retriever, RerankingRetriever) else None
-    first = retriever if judging is None else judging.first
-    own_questions = getattr(getattr(retriever, "encoder", None), "questions_sha256", None)
-    setting = "path_effort" if isinstance(retriever, PathRetriever) else "effort"
+    first: Any = retriever if judging is None else judging.first
+    fusion, setting = getattr(first, "fusion", None), "effort"
+    if isinstance(retriever, PathRetriever):
+        setting = "path_effort"
     effort = str(getattr(getattr(reader, "settings", None), setting, "full"))
+    optional = {
+        "fusion": str(fusion) if fusion else None,
+        "matching": bool(getattr(first, "matching", None)),
+        "rerank": None if judging is None else judging.identity,
+        "question_encoder": getattr(getattr(retriever, "encoder", None), "questions_sha256", None),
+        "effort": effort if effort != "full" else None,
+    }
     return {
         "retriever": type(first).__name__,
-        **({"fusion": str(fusion)} if (fusion := getattr(first, "fusion", None)) else {}),
-        **({"matching": True} if getattr(first, "matching", None) else {}),
-        **({} if judging is None else {"rerank": judging.identity}),
         "encoder": index.manifest.get("encoder"),
-        **({"question_encoder": own_questions} if own_questions else {}),
         "reader": None if reader is None else getattr(reader, "name", type(reader).__name__),
-        **({"effort": effort} if effort != "full" else {}),
+        **{name: value for name, value in optional.items() if value},
     }
-
-
-def _reader_file(reader: Any) -> Mapping[str, Any]:
-    """The `reader.json` of a reader's folder, if it has one."""
-    from readers.manifest import READER_FILE, read_reader_file
-
-    if not isinstance(reader, str | Path) or not reader or not (Path(reader) / READER_FILE).exists():
-        return {}
-    return read_reader_file(Path(reader))
-
-
-def _bound_of(reader_file: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """How the question encoder in a reader's folder searches; None if there is none."""
-    stated = reader_file.get("retriever") or {}
-    return None if "kind" in stated else stated or None
 
 
 def _check_scores(reader: str, trained_with: Mapping[str, Any], searched: str, index: Index) -> None:

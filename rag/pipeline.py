@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Any, Literal
+from typing import Any
 
 from indexers.build import build_index
 from indexers.index import Index
-from indexers.presets import INDEX_KINDS, IndexKind
+from indexers.presets import IndexKind
 from indexers.settings import BuildSettings
 from rag.config import load_config
 from rag.core.arguments import checked
@@ -74,7 +74,6 @@ class Pipeline:
         settings: OpenSettings | None = None,
         *,
         reads: bool = True,
-        verify: Literal["none", "size", "deep"] = "size",
         **options: Any,
     ) -> Pipeline:
         """Open an index directory; nothing else is needed.
@@ -83,7 +82,6 @@ class Pipeline:
             index: a directory written by `rag index`, or an open index, which the pipeline then owns.
             settings: retriever, reader, encoder and how they are used; None takes them from `options`.
             reads: False only searches, if need be with the question encoder that the reader brings with it.
-            verify: how thoroughly files are checked before use.
             **options: fields of `OpenSettings` (retriever, fusion, rerank, index_encoder, reader, effort,
                 precision); `reader=False` opens none.
 
@@ -94,7 +92,7 @@ class Pipeline:
         chosen = settings or load_config(OpenSettings, overrides=options)
         if settings is not None and options:
             raise ConfigError(f"{', '.join(options)} given beside settings", hint="put all into the settings")
-        opened = index if isinstance(index, Index) else Index.open(index, verify=verify)
+        opened = index if isinstance(index, Index) else Index.open(index)
         return cls(opened, *open_models(opened, chosen, reads=reads))
 
     @classmethod
@@ -127,9 +125,8 @@ class Pipeline:
             ConfigError: there is no such `retriever`.
             DataError: there are no texts, one is empty or no text, or titles and texts differ in number.
         """
-        settings = load_config(BuildSettings, overrides={"retriever": retriever})
-        has_encoder = "dense" in INDEX_KINDS[retriever]
-        if encoder is not None and not has_encoder:
+        settings = BuildSettings(retriever=retriever)
+        if encoder is not None and not settings.has_encoder:
             raise ConfigError(
                 f"retriever {retriever} uses no encoder", hint="leave it out, or choose dense or hybrid"
             )
@@ -140,7 +137,7 @@ class Pipeline:
         if out is None:
             holder = tempfile.TemporaryDirectory(prefix="rag-index-")
             out = FilePath(holder.name) / "index"
-        loaded = load_encoder(encoder) if has_encoder else None
+        loaded = load_encoder(encoder) if settings.has_encoder else None
         build_index(passages, FilePath(out), encoder=loaded, settings=settings, overwrite=overwrite)
         pipeline = cls.open(out, retriever=retriever, index_encoder=loaded, reader=reader)
         pipeline._holder = holder  # keeps a temporary index alive, and removes it with the pipeline

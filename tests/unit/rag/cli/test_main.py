@@ -33,18 +33,10 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
         ("index nowhere.jsonl --out x --retriever bm25", 3, "nowhere.jsonl"),
         ("index sample --out x --reuse x", 2, "--reuse and --out are both x"),
         ("index sample --out x --reuse nowhere", 4, "nowhere: no such directory"),
-        (
-            "index sample --out x --retriever bm25 --reuse y",
-            2,
-            "--reuse takes over one vector per passage, and this build makes none",
-        ),
+        ("index sample --out x --retriever bm25 --reuse y", 2, "--reuse takes over one vector per passage"),
         ("retrieve --index x --questions q.jsonl --out o.xml", 2, "unknown extension .xml"),
         ("train reader --out x --set learning_rat=1", 2, "did you mean 'learning_rate'?"),
-        (
-            "evaluate --index x --questions q --out o --ks 1,b",
-            2,
-            "expected positive numbers separated by commas",
-        ),
+        ("evaluate --index x --questions q --out o --ks 1,b", 2, "expected positive numbers separated by"),
         ("compare nowhere elsewhere", 3, "nowhere"),
         ("evaluate --index x --questions q --out o --ks 5000", 2, "expected at most 1000 passages"),
         (
@@ -52,11 +44,7 @@ def test_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
             2,
             "--generator is not given\n  → --config gives what else is needed; presets for rag: rag-end2",
         ),
-        (
-            "index sample --out x --index-type plaid --retriever bm25",
-            2,
-            "index_type plaid stores token vectors, which retriever bm25 does not use",
-        ),
+        ("index sample --out x --index-type plaid --retriever bm25", 2, "index_type plaid stores token vec"),
         ("train dpr --out x", 2, "error: --train is not given"),
         ("train dpr --train x --out y --config utf16.yaml", 2, "utf16.yaml is not UTF-8 text"),
         ("train ict --out x", 2, "error: --corpus is not given"),
