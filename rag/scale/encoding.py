@@ -13,15 +13,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from indexers.embeddings import (
-    HEADER_NAME,
-    EmbeddingShards,
-    Header,
-    begin_shards,
-    encode_rows,
-    finish_shards,
-    store_shard,
-)
+from indexers import embeddings
+from indexers.embeddings import HEADER_NAME, EmbeddingShards, Header, begin_shards, finish_shards, store_shard
 from indexers.passages import HASHES_NAME, PassageStore
 from indexers.protocols import EncoderIdentity, EncodesCorpus, PassageEncoder
 from indexers.settings import SHARD_ROWS, VectorDtype
@@ -127,7 +120,7 @@ def _encode_shard(
 ) -> None:
     """Runs on a node: encode rows start … stop - 1 and write them."""
     encoder, store = _opened(passages, precision, identity)
-    store_shard(Path(place), shard, encode_rows(store, encoder, start, stop))
+    store_shard(Path(place), shard, embeddings.encode_rows(store, encoder, start, stop))
 
 
 @lru_cache(maxsize=1)  # a process of the cluster runs task after task of one job

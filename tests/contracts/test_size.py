@@ -8,10 +8,10 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1660, 1425),
+    "rag/*.py": (1650, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1320, 1300),
-    "rag/cli": (1570, 1300),
+    "rag/cli": (1530, 1300),
     "rag/core": (1440, 900),
     "rag/data": (6320, 5000),
     "rag/docs": (80, 80),
@@ -24,11 +24,11 @@ CEILINGS = {
     "rag/sample": (80, 80),
     "rag/scale": (600, 450),
     "rag/training": (1690, 1400),
-    "indexers": (4870, 4400),
+    "indexers": (4400, 4400),
     "readers": (7710, 6600),
     "retrievers": (8510, 6600),
     "serve": (2800, 2600),
-    "tests": (29180, 24000),
+    "tests": (28410, 24000),
 }
 
 
