@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from rag.core.errors import MissingDependencyError
 from rag.data.documents.read import Converter
 from rag.data.records import BadRecord, Document
-from serve.errors import ApiError, invalid_request
+from serve.errors import ApiError, invalid_request, refused
 
 _MEMORY_MIB = 2048  # all conversions of the server together
 _FILE_S, _UPLOAD_S = 30.0, 60.0  # one file; all files of one upload
@@ -24,13 +23,7 @@ _NICENESS = 10  # questions go first
 _LATE = BadRecord("takes too long", "split it")
 
 
-@dataclass(frozen=True, slots=True)
-class Uploaded:
-    """Documents of an upload, why its other files cannot be read, and remarks about the conversion."""
-
-    documents: list[Document] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+Uploaded = tuple[list[Document], dict[str, list[str]]]  # with remarks, as in `DocumentsOut`
 
 
 class Conversions:
@@ -52,7 +45,8 @@ class Conversions:
         return self._uploads.total()
 
     async def convert(self, key: str, files: Sequence[tuple[str, bytes]]) -> Uploaded:
-        """The documents of files, named, with their content, and why the other files cannot be read.
+        """The documents of files, named, with their content; and remarks: why the other files cannot be read
+        ("unreadable"), what conversion lost ("notes").
 
         Cancelling this call ends the conversion.
 
@@ -73,10 +67,10 @@ class Conversions:
                 with tempfile.TemporaryDirectory(
                     prefix="upload-", dir=self.folder, ignore_cleanup_errors=True
                 ) as folder:
-                    uploaded = await self._convert(files, Path(folder))
-            if not uploaded.documents:
-                raise ApiError(422, "unreadable_file", "; ".join(uploaded.unreadable))
-            return uploaded
+                    documents, remarks = await self._convert(files, Path(folder))
+            if not documents:
+                raise ApiError(422, "unreadable_file", "; ".join(remarks["unreadable"]))
+            return documents, remarks
         finally:
             self._uploads[key] -= 1
 
@@ -98,7 +92,9 @@ class Conversions:
             await asyncio.sleep(_POLL_S)
 
     async def _convert(self, files: Sequence[tuple[str, bytes]], folder: Path) -> Uploaded:
-        uploaded, converter, ends = Uploaded(), Converter(_NICENESS), time.monotonic() + _UPLOAD_S
+        documents: list[Document] = []
+        remarks: dict[str, list[str]] = {"unreadable": [], "notes": []}
+        converter, ends = Converter(_NICENESS), time.monotonic() + _UPLOAD_S
 
         def run(path: Path, content: bytes, left_s: float) -> Document | BadRecord:
             path.parent.mkdir()
@@ -116,17 +112,16 @@ class Conversions:
                     converter.close()
                     item = _LATE
                 if isinstance(item, BadRecord):
-                    uploaded.unreadable.append(f"{name}: {item.reason} ({item.detail})")
+                    remarks["unreadable"].append(f"{name}: {item.reason} ({item.detail})")
                 else:
-                    uploaded.documents.append(item)
-                    uploaded.notes.extend(f"{name}: {note}" for note in item.notes)
+                    documents.append(item)
+                    remarks["notes"] += [f"{name}: {note}" for note in item.notes]
         except MissingDependencyError as error:
             raise ApiError(501, "missing_package", "the server lacks a package", hint=error.hint) from error
         finally:
             converter.close()
-        return uploaded
+        return documents, remarks
 
 
 def _busy() -> ApiError:
-    message, hint = "too many files are being converted", "try again after the time in Retry-After"
-    return ApiError(503, "overloaded", message, hint=hint, headers={"Retry-After": "10"})
+    return refused(503, "overloaded", "too many files are being converted", 10)

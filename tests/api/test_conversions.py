@@ -36,10 +36,9 @@ async def start(*calls: Any) -> list[asyncio.Task[Any]]:
 
 async def test_files_become_documents_and_bad_ones_are_named(tmp_path: Path) -> None:
     files = [*FILES, ("a.pdf", b"%PDF-1.4"), ("b.txt", b"Other words.")]
-    uploaded = await Conversions(tmp_path, 1).convert("1", files)
-    documents, unreadable = uploaded.documents, uploaded.unreadable
+    documents, remarks = await Conversions(tmp_path, 1).convert("1", files)
     assert [(each.id, each.title) for each in documents] == [("a.md", "Title"), ("b.txt", "b")]
-    assert [line.partition(":")[0] for line in unreadable] == ["a.pdf"]
+    assert [line.partition(":")[0] for line in remarks["unreadable"]] == ["a.pdf"]
     assert {path.name for path in tmp_path.iterdir()} == {"slot-0"}
     with pytest.raises(ApiError, match=r"a\.pdf") as refused:
         await Conversions(tmp_path, 1).convert("1", [("a.pdf", b"%PDF-1.4")])
@@ -54,9 +53,8 @@ async def test_a_file_that_ends_its_converter_costs_no_other(
         "w.convert = lambda data, *rest: os._exit(9) if b'bomb' in data else run(data, *rest); w.main()"
     )
     monkeypatch.setattr("rag.data.documents.read.CONVERTER", (sys.executable, "-c", dies))
-    uploaded = await Conversions(tmp_path, 4).convert("1", [("x.md", b"bomb"), *FILES])
-    documents, unreadable = uploaded.documents, uploaded.unreadable
-    assert ([each.id for each in documents], len(unreadable)) == (["a.md"], 1)
+    documents, remarks = await Conversions(tmp_path, 4).convert("1", [("x.md", b"bomb"), *FILES])
+    assert ([each.id for each in documents], len(remarks["unreadable"])) == (["a.md"], 1)
 
 
 @pytest.mark.usefixtures("stuck")

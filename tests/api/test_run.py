@@ -186,17 +186,14 @@ def test_what_a_killed_server_left_is_deleted(tmp_path, monkeypatch):
         assert {*tmp_path.iterdir()} == {first, second}
 
 
-def test_a_taken_port_is_explained(tmp_path):
+def test_an_address_that_cannot_be_had_is_explained(tmp_path):
     with bind("127.0.0.1", 0) as taken:
         port, index = taken.getsockname()[1], empty_index(tmp_path / "index")
         with pytest.raises(ResourceError, match=rf"port {port} of '127\.0\.0\.1': Address already in use"):
             run_server(settings(port=port, index=index), open_pipeline=lambda _: FakePipeline())
-
-
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "127.0..1", "192.0.2.1"])
-def test_an_unusable_host_is_explained(host):
-    with pytest.raises(ResourceError, match=f"cannot listen on port 0 of '{host}'"):
-        bind(host, 0)
+    for host in ("127.0..1", "192.0.2.1"):
+        with pytest.raises(ResourceError, match=f"cannot listen on port 0 of '{host}'"):
+            bind(host, 0)
 
 
 def test_an_index_that_cannot_be_opened_ends_the_server_with_its_own_error(capsys, tmp_path):

@@ -9,16 +9,7 @@ FLAGS = (
     "--headless=new",
     "--no-sandbox",
     "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
     "--disable-dev-shm-usage",
-    "--disable-extensions",
-    "--mute-audio",
-    "--force-color-profile=srgb",
-    "--hide-scrollbars",
     "--window-size=1100,900",
 )
 

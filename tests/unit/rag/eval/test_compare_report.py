@@ -212,7 +212,6 @@ def test_passages_with_odd_characters_do_not_break_the_page(tmp_path: Path, syst
     question = Question(
         "q", "Danube İ \u202e \x00?", ("İ",), ("p0",), (GoldPassage(Passage("", "T", "İ x y.")),)
     )
-    assert Passage("a", "b", "c")
     assert check_page(render_report([run(system, [question], tmp_path / "odd")]))
 
 

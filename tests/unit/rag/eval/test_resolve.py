@@ -95,9 +95,3 @@ def test_all_positives_of_dpr_count_and_the_first_is_read() -> None:
     resolver = GoldResolver(Store(*STORE_PASSAGES))
     assert resolver(question).gold_passage_ids == ("p3", "p2")
     assert [passage.title for passage in gold_passages(question)] == ["Rhine"]
-
-
-def test_a_known_id_over_another_text_does_not_count() -> None:
-    gold = (GoldPassage(Passage("", "Danube", "The Danube rises in the Black Forest.")),)
-    question = Question("q", "?", gold_passage_ids=("p3",), gold=gold)
-    assert GoldResolver(Store(*STORE_PASSAGES))(question).gold_passage_ids == ("p2",)

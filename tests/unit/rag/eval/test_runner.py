@@ -190,21 +190,6 @@ def test_alternative_positives_are_not_hops(tmp_path: Path, system: Any) -> None
     assert not any(name.startswith("passage_") for name in metrics["figures"])
 
 
-def test_grades_count_as_trec_eval_counts_them(tmp_path: Path, finds: Any) -> None:
-    import ir_measures as ir
-
-    grades = {"p0": 1, "p1": 3, "p2": 2}
-    question = Question(
-        "a", "the river flows", gold_passage_ids=tuple(grades), gold_grades=grades, gold_are_alternatives=True
-    )
-    metrics = evaluate(finds, [question], tmp_path, settings(ks=(1, 10)), source=SOURCE)
-    hits = records(tmp_path)[0]["hits"]
-    run = [ir.ScoredDoc("a", hit["id"], -place) for place, hit in enumerate(hits)]
-    qrels = [ir.Qrel("a", key, grade) for key, grade in grades.items()]
-    expected = ir.calc_aggregate([ir.nDCG @ 10], qrels, run)[ir.nDCG @ 10]
-    assert metrics["figures"]["nDCG@10"]["value"] == pytest.approx(expected)
-
-
 def test_a_figure_is_computed_on_as_many_passages_as_it_names(tmp_path: Path, finds: Any) -> None:
     question = Question("a", "the river flows", gold_passage_ids=("p0",))
     metrics = evaluate(finds, [question], tmp_path / "few", settings(), source=SOURCE)
