@@ -13,6 +13,7 @@ from readers.extractive.inference import row_tensors
 from readers.extractive.layout import Row
 from readers.extractive.training.config import ReaderStage, ReaderTrainConfig
 from readers.extractive.training.data import SPAN, UNLABELLED, YES, ReaderExamples
+from readers.extractive.training.rewording import Rewording
 
 _NOTHING = np.zeros(0, np.int32)
 _POOL_BATCHES = 64
@@ -28,6 +29,7 @@ class ReaderBatch:
 
     Attributes:
         input_ids, attention_mask, token_type_ids: (B·P, L) int64.
+        teacher_ids: (B·P, L) int64, the rows with their questions as they were asked.
         allowed: (B, P, S) bool, positions in the softmax: the text, the row's [CLS], "yes" and "no".
         starts, ends: (B, A) int64, positions of the acceptable spans in P·S.
         acceptable: (B, A) bool, False where a question has fewer than A.
@@ -41,6 +43,7 @@ class ReaderBatch:
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
     token_type_ids: torch.Tensor
+    teacher_ids: torch.Tensor
     allowed: torch.Tensor
     starts: torch.Tensor
     ends: torch.Tensor
@@ -61,9 +64,10 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row and the answers' positions in it."""
+    """One row, the length of its question, and the answers' positions in it."""
 
     row: Row
+    question_size: int
     spans: Spans
     is_positive: bool
 
@@ -75,12 +79,17 @@ class ReaderBatches:
     by row length and cut into batches of at most `tokens_per_batch` padded tokens, and the batches of a pool
     are shuffled.
 
+    Args:
+        rewording: rewords the questions of a share of the groups, `config.reworded`.
+
     Raises:
         ConfigError: a stage leaves no room for text, or no step is left.
     """
 
-    def __init__(self, examples: ReaderExamples, config: ReaderTrainConfig) -> None:
-        self.examples, self.config = examples, config
+    def __init__(
+        self, examples: ReaderExamples, config: ReaderTrainConfig, rewording: Rewording | None = None
+    ) -> None:
+        self.examples, self.config, self._rewording = examples, config, rewording
         self._seed = config.seed
         self._sets = np.array([question.set for question in examples.questions])
         self._flat = np.concatenate([question.passages for question in examples.questions])
@@ -154,7 +163,7 @@ class ReaderBatches:
             answered.append(has_answer)
             rows += [self._row(question, *one, plan.limit, draw) for one in chosen]
         types = np.array([self.examples.questions[question].type for question in plan.questions])
-        return self._assemble(rows, answered, types)
+        return self._assemble(rows, answered, types, draw)
 
     def _choose(
         self, number: int, stage: ReaderStage, draw: np.random.Generator
@@ -204,11 +213,20 @@ class ReaderBatches:
             for first, last in spans
             if begin <= first and last < begin + len(window)
         }
-        return _Row(frame.row(window, first_token=begin), list(inside), is_positive)
+        return _Row(frame.row(window, first_token=begin), len(question_ids), list(inside), is_positive)
 
-    def _assemble(self, rows: Sequence[_Row], answered: Sequence[bool], types: Int64) -> ReaderBatch:
+    def _assemble(
+        self, rows: Sequence[_Row], answered: Sequence[bool], types: Int64, draw: np.random.Generator
+    ) -> ReaderBatch:
         groups, per_group = len(answered), len(rows) // len(answered)
-        ids, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
+        clear, mask, segments, text = row_tensors(self.examples.template, [row.row for row in rows])
+        ids = clear
+        if self._rewording is not None:
+            ids, begin = clear.clone(), len(self.examples.template.before)
+            for group in np.flatnonzero(draw.random(groups) < self.config.reworded).tolist():
+                own = slice(group * per_group, (group + 1) * per_group)
+                end = begin + rows[own.start].question_size
+                self._rewording.apply(ids[own].numpy(), slice(begin, end), text[own].numpy(), draw)
         longest = ids.shape[1]
         words = 2 if self.config.answer_types else 0  # "yes" and "no" stand behind the tokens
         size = longest + words
@@ -243,6 +261,7 @@ class ReaderBatches:
             input_ids=ids,
             attention_mask=mask,
             token_type_ids=segments,
+            teacher_ids=clear,
             allowed=allowed.reshape(groups, per_group, size),
             starts=torch.from_numpy(flat[..., 0]),
             ends=torch.from_numpy(flat[..., 1]),

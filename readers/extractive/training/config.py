@@ -139,6 +139,7 @@ class ReaderTrainConfig(TrainConfig):
             `rag train reader`, or "shipped".
         teacher_weight: share of the teacher's part in the loss; that of the answers has the rest.
         temperature: logits of teacher and student are divided by it.
+        reworded: share of the groups whose questions are reworded (`readers.extractive.training.rewording`).
         stages: parts of the run, one after the other.
         validation_questions: number of held-out questions that are scored during training.
         calibration_questions: number of questions per set on which ranking and calibration are fitted.
@@ -169,6 +170,7 @@ class ReaderTrainConfig(TrainConfig):
     teacher: str | None = None
     teacher_weight: float = Field(default=0.5, gt=0, le=1)
     temperature: float = Field(default=2.0, gt=0)
+    reworded: float = Field(default=0.0, ge=0, le=1)
     stages: tuple[ReaderStage, ...] = Field(default=_RECIPE, min_length=1)
     validation_questions: int = Field(default=600, ge=1)
     calibration_questions: int = Field(default=1000, ge=1)

@@ -25,6 +25,7 @@ from readers.extractive.training.finish import (
     reading_scores,
 )
 from readers.extractive.training.losses import marginal_loss, span_loss, teacher_loss
+from readers.extractive.training.rewording import Rewording
 from readers.extractive.training.start import start_model
 from readers.extractive.training.teacher import Teacher
 
@@ -75,6 +76,10 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         learnt, tokenizer, answer_types=config.answer_types, negatives_top_k=config.negatives_top_k
     )
     shown = draw([e for _, kept in learnt for e in kept], RANGE_QUESTIONS, config, 7)
+    rewording = None
+    if config.reworded:
+        texts = {passage.text for _, kept in learnt for example in kept for passage in example.passages}
+        rewording = Rewording.learn(tokenizer, (question.tokens for question in examples.questions), texts)
     del learnt
     teacher = None
     if config.teacher is not None:
@@ -102,7 +107,7 @@ def _method(config: ReaderTrainConfig, run: Run) -> Method:
         return finish(config, model, weights, tokenizer, held_out, settings, shown)
 
     return Method(
-        model, master, ReaderBatches(examples, config),
+        model, master, ReaderBatches(examples, config, rewording),
         lambda batch: reader_loss(model, batch, config, run.device, teacher), export, reader_card(config),
         evaluate=evaluate if watched else None,
         facts={
@@ -146,7 +151,7 @@ def reader_loss(
         value = value + config.skim_weight * early
     figures: dict[str, torch.Tensor] = {}
     if teacher is not None:
-        read = teacher.logits(moved["input_ids"], moved["attention_mask"])
+        read = teacher.logits(moved["teacher_ids"], moved["attention_mask"])
         shape = (groups, -1) if normalisation == "shared" else (groups * per_group, -1)
         places = moved["allowed"].reshape(shape)
         sides = zip((start, end), _span_logits(read, groups, config.answer_types), strict=True)
