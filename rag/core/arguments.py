@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, wraps
 from types import UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -32,43 +32,32 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         rag.core.errors.ConfigError: words is '2', expected int
     """
     signature = inspect.signature(function)
-    further = {name: Any for name, one in signature.parameters.items() if one.kind in _FURTHER}
-    types = cache(lambda: {**types_of(function), **further})
+    further = {name: Any for name, it in signature.parameters.items() if it.kind in _FURTHER}
+    types = cache(lambda: {**_types_of(function), **further})
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         bound = signature.bind(*args, **kwargs)
-        bound.arguments.update(fitting(bound.arguments, types()))
+        for name, value in bound.arguments.items():
+            kind = type(value)
+            if kind.__module__ == "numpy" and kind.__name__ != "ndarray" and value.shape == ():
+                bound.arguments[name] = value = value.item()
+            if not _fits(value, hint := types().get(name, Any)):
+                expected = hint.__name__ if isinstance(hint, type) else re.sub(r"\b(?:\w+\.)+", "", str(hint))
+                raise ConfigError(f"{name} is {' '.join(repr(value).split()):.60}, expected {expected}")
         return function(*bound.args, **bound.kwargs)
 
     return call
 
 
-def types_of(thing: Any) -> dict[str, Any]:
-    """The annotations of a function or class; types imported for type checkers alone count as `Any`."""
+def _types_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function; types imported for type checkers alone count as `Any`."""
     missing: dict[str, Any] = {}
     while True:
         try:
-            return get_type_hints(thing, localns=missing)
+            return get_type_hints(function, localns=missing)
         except NameError as error:
             missing[str(error.name)] = Any
-
-
-def fitting(arguments: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, numbers of numpy as Python's.
-
-    Raises:
-        ConfigError: one has not the type of its name.
-    """
-    values = {}
-    for name, value in arguments.items():
-        kind = type(value)
-        is_number = kind.__module__ == "numpy" and kind.__name__ != "ndarray" and value.shape == ()
-        values[name] = value.item() if is_number else value
-        if not _fits(values[name], hint := types.get(name, Any)):
-            expected = hint.__name__ if isinstance(hint, type) else re.sub(r"\b(?:\w+\.)+", "", str(hint))
-            raise ConfigError(f"{name} is {' '.join(repr(value).split()):.60}, expected {expected}")
-    return values
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -81,7 +70,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return value in parts
     if kind in (Sequence, tuple):
         is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-        return is_list and all(_fits(one, parts[0]) for one in value)
+        return is_list and all(_fits(item, parts[0]) for item in value)
     if isinstance(value, bool) and kind in (int, float):
         return False
     return not isinstance(kind, type) or isinstance(value, (int, float) if kind is float else kind)

@@ -37,15 +37,6 @@ def fsync_tree(path: Path) -> None:
     fsync_path(path)
 
 
-def _is_about(error: Exception, path: Path) -> bool:
-    """Whether an error is about this path, what lies beside it, or a folder above; True if it names none."""
-    named = getattr(error, "filename", None)
-    if not isinstance(named, str | os.PathLike):
-        return True
-    place, known = Path(named).absolute(), path.absolute()
-    return place.is_relative_to(known.parent) or known.is_relative_to(place)
-
-
 def check_target(path: str | Path, *, folder: bool = False, is_new: bool = False) -> None:
     """Refuse a place where no file, or no folder, can be written: before the work whose result goes there.
 
@@ -58,28 +49,25 @@ def check_target(path: str | Path, *, folder: bool = False, is_new: bool = False
         ResourceError: there is no permission to write there.
     """
     target = Path(path)
-    wanted = "folder" if folder else "file"
-    if target.is_symlink() and not target.exists():
-        raise ConfigError(
-            f"{target} is a link to {os.readlink(target)}, which does not exist",
-            hint=f"make this {wanted} or delete the link, or choose another --out",
-        )
-    if target.exists() and target.is_dir() != folder:
-        found = "file" if folder else "folder"
-        raise ConfigError(f"{target} is a {found}, expected a {wanted}", hint="choose another --out")
+    expected, other = ("folder", "file") if folder else ("file", "folder")
     above = next(place for place in target.absolute().parents if place.exists())
-    if not above.is_dir():
-        raise ConfigError(f"{above} is a file: nothing can lie in it", hint="choose another --out")
+    problem = ""
+    if target.is_symlink() and not target.exists():
+        problem = f"{target} is a link to {os.readlink(target)}, which does not exist"
+    elif target.exists() and target.is_dir() != folder:
+        problem = f"{target} is a {other}, expected a {expected}"
+    elif not above.is_dir():
+        problem = f"{above} is a file: nothing can lie in it"
+    elif is_new and target.exists() and any(target.iterdir()):
+        problem = f"{target} exists and is not empty"
+    if problem:
+        raise ConfigError(problem, hint="choose another --out")
     if not os.access(target if target.exists() else above, os.W_OK):
         raise _no_permission(target)
-    if is_new and target.exists() and any(target.iterdir()):
-        raise ConfigError(f"{target} exists and is not empty", hint="choose another --out")
 
 
 def _no_permission(path: Path) -> ResourceError:
-    return ResourceError(
-        f"no permission to write {path}", hint="choose another --out or change the permissions"
-    )
+    return ResourceError(f"no permission to write {path}", hint="choose another --out")
 
 
 @contextmanager
@@ -102,10 +90,12 @@ def disk_errors(path: Path) -> Iterator[None]:
                 f"the disk is full: could not write {path} ({free_mib:.0f} MiB free)",
                 hint="free some space and run the same command again; finished parts are kept",
             ) from error
-        if code in (errno.EACCES, errno.EPERM, errno.EROFS) and _is_about(error, path):
-            raise _no_permission(path) from error
-        if code in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST) and _is_about(error, path):
-            check_target(path, folder=code != errno.EISDIR)
+        named, here = Path(str(getattr(error, "filename", None) or path)).absolute(), path.absolute()
+        if named.is_relative_to(here.parent) or here.is_relative_to(named):  # and not about another file
+            if code in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise _no_permission(path) from error
+            if code in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
+                check_target(path, folder=code != errno.EISDIR)
         raise
 
 
@@ -183,22 +173,17 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def atomic_write_bytes(path: str | Path, data: bytes) -> None:
-    """Write `data` to `path` so that readers see the old content or the new, never a part."""
+def atomic_write_text(path: str | Path, text: str, errors: str = "strict") -> None:
+    """Write UTF-8 text to `path` so that readers see the old content or the new, never a part."""
     with atomic_path(path) as temporary:
-        temporary.write_bytes(data)
-
-
-def atomic_write_text(path: str | Path, text: str) -> None:
-    """Write UTF-8 text atomically."""
-    atomic_write_bytes(path, text.encode("utf-8"))
+        temporary.write_bytes(text.encode("utf-8", errors))
 
 
 def atomic_write_json(path: str | Path, value: Any) -> None:
     """Write JSON atomically: indented, sorted keys, UTF-8, a newline at the end."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     # The name of a file that is not UTF-8 has surrogates, whose form with a backslash is also JSON's.
-    atomic_write_bytes(path, f"{text}\n".encode("utf-8", "backslashreplace"))
+    atomic_write_text(path, f"{text}\n", "backslashreplace")
 
 
 def read_json(path: str | Path) -> Any:

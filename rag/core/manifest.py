@@ -58,33 +58,28 @@ def read_manifest(directory: str | Path, *, kind: str | None = None) -> dict[str
     """
     place = Path(directory)
     path = place / MANIFEST_NAME
-    if not place.is_dir():
-        raise IncompleteArtifactError(
-            f"{place}: no such directory", hint="build it with `rag index CORPUS --out DIR`"
-        )
     if not path.exists():
+        problem = f"has no {MANIFEST_NAME}: it is not a finished artefact"
         raise IncompleteArtifactError(
-            f"{place} has no {MANIFEST_NAME}: it is not a finished artefact",
-            hint="run the command that builds it again; it continues where it stopped",
+            f"{place} {problem}" if place.is_dir() else f"{place}: no such directory",
+            hint="build it with the command that writes it, which continues where it stopped",
         )
     try:
         manifest = read_json(path)
     except DataError as error:
         raise ArtifactError(f"{path} is damaged: {error.message}", hint="rebuild the artefact") from error
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("format_version"), int):
-        raise ArtifactError(
-            f"{path} is not a manifest that this system wrote", hint="point to another directory"
-        )
-    if manifest["format_version"] > NEWEST_VERSION:
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if not isinstance(version, int):
+        raise ArtifactError(f"{path} is not a manifest of this system", hint="point to another directory")
+    if version > NEWEST_VERSION:
         raise MismatchedArtifactError(
-            f"{path} has format version {manifest['format_version']}, expected {NEWEST_VERSION} or less",
+            f"{path} has format version {version}, expected {NEWEST_VERSION} or less",
             hint="upgrade the program, or rebuild the artefact",
         )
     if kind is not None and manifest.get("kind") != kind:
-        raise MismatchedArtifactError(
-            f"{place} is a {manifest.get('kind', 'nameless')!r} artefact, expected {kind!r}"
-        )
-    return manifest
+        found = manifest.get("kind", "nameless")
+        raise MismatchedArtifactError(f"{place} is a {found!r} artefact, expected {kind!r}")
+    return dict(manifest)
 
 
 def claim(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
@@ -28,29 +29,38 @@ def page_at(pages: Pages, place: int) -> str:
 def to_json(value: Any) -> Any:
     """A value ready for `json.dumps`: records as objects, without the fields that have their defaults."""
     if is_dataclass(value):
-        pairs = ((one, getattr(value, one.name)) for one in fields(value))
-        return {one.name: to_json(it) for one, it in pairs if it != _default(one)}
+        pairs = ((it.name, getattr(value, it.name), _default(it)) for it in fields(value))
+        shown = {name: it for name, it, usual in pairs if it != usual and name != _INTERNAL}
+        return {name: dict(it) if name == "metadata" else to_json(it) for name, it in shown.items()}
     if isinstance(value, Mapping):
         return {name: to_json(it) for name, it in value.items()}
     return [to_json(it) for it in value] if isinstance(value, list | tuple) else value
 
 
-def _default(one: Any) -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
+def _default(field: Any) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def shortened(text: str, most: int = 60) -> str:
-    """The beginning of a text, in quotes.
+_INTERNAL = "pages"  # of a location: where its further pages begin
 
-    Example:
-        >>> print(shortened("The Danube rises in the Black Forest.", 20))
-        'The Danube rises in …'
-    """
-    return repr(text if len(text) <= most else text[:most].rstrip() + " …")
+
+class Record:
+    """What is shown as JSON, on the command line and by the server."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict ready for `json.dumps`, without the fields that have their defaults."""
+        return dict(to_json(self))
+
+    def __repr__(self) -> str:
+        """The first of its texts, shortened."""
+        texts = (getattr(self, name) for name in ("text", "question") if hasattr(self, name))
+        return f"{type(self).__name__}({textwrap.shorten(next(texts, ''), 60, placeholder=' …')!r})"
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class Location(Record):
     """Position of a passage, or of a span in it, in a user's files.
 
     Attributes:
@@ -71,16 +81,12 @@ class Location:
         """The location of what begins at this character of the passage's text."""
         return replace(self, page=page_at(self.pages, place)) if self.pages else self
 
-    def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`, without empty fields and without `pages`."""
-        return dict(to_json(replace(self, pages=())))
-
     def __str__(self) -> str:
         return f"{self.path}, page {self.page}" if self.page else self.path
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
+@dataclass(frozen=True, slots=True, repr=False)
+class Passage(Record):
     """A retrieval unit.
 
     Attributes:
@@ -95,16 +101,6 @@ class Passage:
     text: str
     location: Location | None = None
     metadata: Metadata = ()
-
-    def __repr__(self) -> str:
-        return f"Passage({self.id!r}, {self.title!r}, {shortened(self.text)})"
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`, without location and metadata if there are none."""
-        shown = to_json(replace(self, location=None, metadata=()))
-        if self.location is not None:
-            shown["location"] = self.location.to_json()
-        return {**shown, "metadata": dict(self.metadata)} if self.metadata else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +168,6 @@ class Question(Answered):
         answer_starts: first character of each annotated answer in the text of `gold[0]`, with repetitions.
         answers_are_regex: the answers are regular expressions, as in CuratedTREC.
         is_impossible: the set states that its paragraph does not answer the question (SQuAD 2).
-        provenance: KILT's evidence sets, each a list of places `{wikipedia_id, title, …}`.
         meta: further fields of the source, by which figures can be broken down.
     """
 
@@ -186,7 +181,6 @@ class Question(Answered):
     answer_starts: tuple[int, ...] = ()
     answers_are_regex: bool = False
     is_impossible: bool = False
-    provenance: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
     gold_are_documents: bool = False
     gold_grades: Mapping[str, int] = field(default_factory=dict)
@@ -240,8 +234,8 @@ RankedPassages = Sequence[tuple[Hit, Passage]]  # best first; those of a path in
 Paths = Sequence[RankedPassages]  # of one question, best first
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+@dataclass(frozen=True, slots=True, repr=False)
+class Evidence(Record):
     """The passage, and the span in it, that supports an answer.
 
     Attributes:
@@ -278,17 +272,9 @@ class Evidence:
         named = (passage.id, passage.title, passage.text, start, end, score)
         return cls(*named, location=passage.location, **more)
 
-    def __repr__(self) -> str:
-        return f"Evidence({self.passage_id!r}, {self.title!r}, {shortened(self.text)})"
 
-    def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`."""
-        shown: dict[str, Any] = to_json(replace(self, location=None))
-        return {**shown, "location": self.location.to_json()} if self.location else shown
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
+@dataclass(frozen=True, slots=True, repr=False)
+class Answer(Record):
     """A short answer with its evidence.
 
     Attributes:
@@ -314,20 +300,6 @@ class Answer:
     is_supported: bool = True
     note: str = ""
 
-    def __repr__(self) -> str:
-        return (
-            f"Answer({self.text!r}, confidence={self.confidence:.2f}, passage={self.evidence.passage_id!r})"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """A dict ready for `json.dumps`."""
-        shown: dict[str, Any] = to_json(replace(self, path=(), citations=()))
-        shown["evidence"] = self.evidence.to_json()
-        for name, listed in (("path", self.path), ("citations", self.citations)):
-            if listed:
-                shown[name] = [evidence.to_json() for evidence in listed]
-        return shown
-
 
 Certainty = Literal["likely", "perhaps", "none"]
 
@@ -346,8 +318,8 @@ def certainty(first: float, none: float) -> Certainty:
     return "likely" if first >= 0.5 else "perhaps"
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerSet:
+@dataclass(frozen=True, slots=True, repr=False)
+class AnswerSet(Record):
     """The answers to one question, and how they were obtained.
 
     Attributes:
@@ -372,10 +344,6 @@ class AnswerSet:
     notice: str = ""
     kind: Literal["answer", "list", "passage"] = "answer"
 
-    def __repr__(self) -> str:
-        best = f"{self.answers[0].text!r}, " if self.is_answered else "no answer, "
-        return f"AnswerSet({shortened(self.question)}: {best}{len(self.answers)} answers)"
-
     @property
     def is_answered(self) -> bool:
         """Whether there is an answer, and "no answer" is not likelier than not."""
@@ -383,7 +351,5 @@ class AnswerSet:
 
     def to_json(self) -> dict[str, Any]:
         """The public JSON shape of the command line and the server."""
-        shown: dict[str, Any] = to_json(replace(self, answers=()))
-        shown["answers"] = [answer.to_json() for answer in self.answers]
         timings = {stage: round(value, 3) for stage, value in self.timings_ms.items()}
-        return {**shown, "index_version": self.index_version, "timings_ms": timings}
+        return {**to_json(self), "index_version": self.index_version, "timings_ms": timings}

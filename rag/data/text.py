@@ -7,8 +7,7 @@ and the rule set is named by a *profile*:
 |---|---|---|
 | `squad` | lower, no ASCII punctuation or articles, single spaces | SQuAD 1.1: F1 of "" and "" is 0 |
 | `squad2` | as `squad` | SQuAD 2.0: F1 of "" and "" is 1 |
-| `nq_open`, `drqa` | Unicode NFD first, then as `squad` | as `squad` |
-| `kilt`, `fid` | as `squad` | as `squad` |
+| `nq_open` | Unicode NFD first, then as `squad` | as `squad` |
 | `hotpot` | as `squad` | F1 is 0 if a side is yes, no or noanswer and they differ |
 | `trec_match`, `trec_search` | answers are regular expressions | match at the start / anywhere; no F1 |
 """
@@ -25,11 +24,10 @@ import regex
 
 from rag.core.errors import ConfigError
 
-Profile = Literal["squad", "squad2", "nq_open", "drqa", "kilt", "fid", "hotpot", "trec_match", "trec_search"]
-MatchMode = Literal["tokens", "regex", "kilt"]
+Profile = Literal["squad", "squad2", "nq_open", "hotpot", "trec_match", "trec_search"]
+MatchMode = Literal["tokens", "regex"]
 
 PROFILES: tuple[Profile, ...] = get_args(Profile)
-_NFD_PROFILES = frozenset({"nq_open", "drqa"})
 REGEX_PROFILES = frozenset({"trec_match", "trec_search"})
 _HOTPOT_WORDS = frozenset({"yes", "no", "noanswer"})
 
@@ -79,7 +77,7 @@ def normalize_answer(text: str, profile: Profile = "squad") -> str:
     if profile in REGEX_PROFILES or profile not in PROFILES:
         known = ", ".join(name for name in PROFILES if name not in REGEX_PROFILES)
         raise ConfigError(f"profile {profile!r} has no answer normalisation", hint=f"use one of: {known}")
-    if profile in _NFD_PROFILES:
+    if profile == "nq_open":
         text = nfd(text)
     text = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
@@ -143,25 +141,6 @@ def f1(prediction: str, answers: Iterable[str], profile: Profile = "squad") -> f
     return max((overlap(prediction, answer, profile).f1 for answer in answers), default=0.0)
 
 
-def supporting_fact_overlap(
-    predicted: Iterable[tuple[str, int]], gold: Iterable[tuple[str, int]]
-) -> tuple[bool, Overlap]:
-    """HotpotQA's supporting-fact scores: exact match of the two sets, and their F1, precision and recall.
-
-    Two empty sets have an exact match and F1 0, as in the official script.
-
-    Example:
-        >>> supporting_fact_overlap([("A", 0), ("A", 0), ("B", 2)], [("A", 0), ("B", 1)])
-        (False, Overlap(f1=0.5, precision=0.5, recall=0.5))
-    """
-    predicted_set, gold_set = set(predicted), set(gold)
-    shared = len(predicted_set & gold_set)
-    precision = shared / len(predicted_set) if predicted_set else 0.0
-    recall = shared / len(gold_set) if gold_set else 0.0
-    score = 2 * precision * recall / (precision + recall) if shared else 0.0
-    return predicted_set == gold_set, Overlap(score, precision, recall)
-
-
 class AnswerMatcher:
     """Says whether a text contains one of a question's answers; made once, used on every passage.
 
@@ -169,8 +148,7 @@ class AnswerMatcher:
         answers: accepted answers, or regular expressions in mode "regex".
         mode: "tokens" is DPR's rule (the answer's tokens stand in the text, in order, ignoring case and
             Unicode form); "regex" is CuratedTREC's (searched in the NFD text, ignoring case; an expression
-            that does not compile never matches); "kilt" is a substring of the normalised text ("art" is in
-            "party").
+            that does not compile never matches).
 
     Raises:
         ConfigError: unknown mode.
@@ -188,18 +166,13 @@ class AnswerMatcher:
     __slots__ = ("_needles", "_patterns", "mode")
 
     def __init__(self, answers: Iterable[str], mode: MatchMode = "tokens") -> None:
-        if mode not in ("tokens", "regex", "kilt"):
-            raise ConfigError(
-                f"unknown answer matching mode {mode!r}", hint="use one of: tokens, regex, kilt"
-            )
+        if mode not in ("tokens", "regex"):
+            raise ConfigError(f"unknown answer matching mode {mode!r}", hint="use tokens or regex")
         self.mode = mode
         self._patterns: tuple[regex.Pattern[str], ...] = ()
         self._needles: tuple[tuple[str, str], ...] = ()  # (what to find, a cheap necessary condition)
         if mode == "regex":
             self._patterns = tuple(filter(None, (_compiled(nfd(answer)) for answer in answers)))
-        elif mode == "kilt":
-            normalized = (normalize_answer(answer, "kilt") for answer in answers)
-            self._needles = tuple((needle, needle) for needle in dict.fromkeys(normalized) if needle)
         else:
             token_lists = (simple_tokenize(nfd(answer)) for answer in answers)
             needles = dict.fromkeys(" ".join(tokens).lower() for tokens in token_lists if tokens)
@@ -214,9 +187,6 @@ class AnswerMatcher:
             return any(pattern.search(text) is not None for pattern in self._patterns)
         if not self._needles:
             return False
-        if self.mode == "kilt":
-            text = normalize_answer(text, "kilt")
-            return any(needle in text for needle, _ in self._needles)
         text = nfd(text)
         folded = _fold(text.lower())
         candidates = [needle for needle, condition in self._needles if condition in folded]
@@ -231,15 +201,10 @@ class AnswerMatcher:
 
         In mode "regex" expressions are searched in `text` itself, not in its NFD form.
 
-        Raises:
-            ConfigError: in mode "kilt", which ignores where words begin and end.
-
         Example:
             >>> AnswerMatcher(["new york", "York"]).places("New York is new.")
             [(0, 8), (4, 8)]
         """
-        if self.mode == "kilt":
-            raise ConfigError("matching in mode 'kilt' gives no positions", hint="use tokens or regex")
         if self.mode == "regex":
             places = [match.span() for pattern in self._patterns for match in pattern.finditer(text)]
             return [(start, end) for start, end in places if end > start]

@@ -33,7 +33,6 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
     - `predictions.nq_open.jsonl`: one `{"question", "prediction"}` per line
     - `predictions.hotpot.json`: `{"answer": {id: …}, "sp": {id: [[title, sentence], …]}}`, profile "hotpot"
         only
-    - `predictions.kilt.jsonl`: `{"id", "output": [{"answer", "provenance"}]}`, profile "kilt" only
     - `run.trec`: `qid Q0 passage rank score tag`; left out, with a warning, where the format cannot hold it
 
     Returns:
@@ -61,13 +60,6 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
         facts = {record["id"]: record.get("facts") or [] for record in records()}
         atomic_write_json(out / "predictions.hotpot.json", {"answer": answers, "sp": facts})
         names.append("predictions.hotpot.json")
-    if profile == "kilt":
-        outputs = (
-            {"id": r["id"], "output": [{"answer": answers[r["id"]], "provenance": r.get("provenance", [])}]}
-            for r in records()
-        )
-        write_json_lines(out / "predictions.kilt.jsonl", outputs)
-        names.append("predictions.kilt.jsonl")
     return names
 
 

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag.core.types import AnswerSet, Paths, Question, RankedPassages
-from rag.data.split import document_of
 from rag.data.text import exact_match
 from rag.eval.facts import find_facts
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
 from rag.eval.settings import EvaluationSettings
 from rag.metrics.answers import em_and_f1
-from rag.metrics.kilt import evidence_sets, score_answers, score_pages
 from rag.metrics.multihop import multihop_scores, path_scores, score_hotpot
 from rag.metrics.ranking import answer_flags, first_true, rank_figures, trec_measures
 
@@ -96,8 +94,6 @@ def _record(
             record["confidence"] = answers.no_answer_confidence
     if support is not None:
         record |= {"facts": support, "gold_facts": [list(fact) for fact in gold_facts(question)]}
-    if settings.profile == "kilt":
-        record["provenance"] = [{"wikipedia_id": page} for page in _pages(outcome)]
     if outcome.paths:
         best = outcome.paths[:_STORED_TEXTS]
         record["paths"] = [[passage.id for _, passage in path] for path in best]
@@ -110,7 +106,7 @@ def _answer_scores(
     support: Sequence[Sequence[Any]] | None,
     settings: EvaluationSettings,
 ) -> dict[str, float]:
-    """The figures of the answers to a question, and those of pages; NaN where undefined."""
+    """The figures of the answers to a question; NaN where undefined."""
     question, answers = outcome.question, outcome.answers
     scores: dict[str, float] = {}
     if answers is not None:
@@ -128,11 +124,6 @@ def _answer_scores(
                 any(exact_match(each.text, question.answers, settings.profile) for each in answers.answers)
             )
         scores["answered"] = float(answers.is_answered)
-    if settings.profile == "kilt" and question.provenance and not settings.gold:
-        pages = score_pages(_pages(outcome), evidence_sets(question.provenance), settings.ks)
-        if answers is not None and question.answers:
-            scores |= score_answers(text or "", question.answers, pages["r_precision"])
-        scores |= pages
     return scores
 
 
@@ -174,13 +165,6 @@ def _coverage(outcome: QuestionOutcome, settings: EvaluationSettings) -> dict[st
         paths = [[passage_key(passage, kind) for _, passage in path] for path in outcome.paths]
         scores |= path_scores(paths, keys, settings.ks)
     return scores
-
-
-def _pages(outcome: QuestionOutcome) -> list[str]:
-    """The documents of the retrieved passages, best first, each once; a passage may be a whole document."""
-    gold = {page for pages in evidence_sets(outcome.question.provenance) for page in pages}
-    names = (passage.id for _, passage in outcome.retrieved)
-    return list(dict.fromkeys(name if name in gold else document_of(name) for name in names))
 
 
 def _stage(scores: Mapping[str, float | None], is_in_reach: bool, is_findable: bool) -> str | None:

@@ -1,1 +1,1 @@
-"""Numbers from lists of predictions: answers, rankings, calibration, significance, HotpotQA, KILT."""
+"""Numbers from lists of predictions: answers, rankings, calibration, significance, HotpotQA."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rag.core.arrays import Float64
 from rag.core.errors import DataError
 
 
@@ -34,23 +33,6 @@ class CalibrationFigures:
     bins: tuple[ReliabilityBin, ...]
 
 
-def _checked(confidences: npt.ArrayLike, correct: npt.ArrayLike) -> tuple[Float64, Float64]:
-    confidence = np.asarray(confidences, dtype=np.float64)
-    hit = np.asarray(correct, dtype=np.float64)
-    if confidence.shape != hit.shape or confidence.ndim != 1:
-        raise DataError(
-            f"expected one confidence per prediction, found shapes {confidence.shape} and {hit.shape}"
-        )
-    keep = ~np.isnan(confidence) & ~np.isnan(hit)
-    confidence, hit = confidence[keep], hit[keep]
-    if len(confidence) and (confidence.min() < 0.0 or confidence.max() > 1.0):
-        raise DataError(
-            f"confidences must lie between 0 and 1, found {confidence.min():.3g} to {confidence.max():.3g}",
-            hint="pass the calibrated confidence of an answer, not its score",
-        )
-    return confidence, hit
-
-
 def measure_calibration(
     confidences: npt.ArrayLike, correct: npt.ArrayLike, *, bins: int = 15
 ) -> CalibrationFigures | None:
@@ -74,10 +56,19 @@ def measure_calibration(
 
     Source: Guo et al., On Calibration of Modern Neural Networks, ICML 2017, equations 2 and 3.
     """
-    confidence, hit = _checked(confidences, correct)
+    confidence, hit = np.asarray(confidences, np.float64), np.asarray(correct, np.float64)
+    if confidence.shape != hit.shape or confidence.ndim != 1:
+        raise DataError(f"one confidence per prediction: found shapes {confidence.shape} and {hit.shape}")
+    is_defined = ~np.isnan(confidence) & ~np.isnan(hit)
+    confidence, hit = confidence[is_defined], hit[is_defined]
     n = len(confidence)
     if n == 0:
         return None
+    if confidence.min() < 0.0 or confidence.max() > 1.0:
+        raise DataError(
+            f"confidences must lie between 0 and 1, found {confidence.min():.3g} to {confidence.max():.3g}",
+            hint="pass the calibrated confidence of an answer, not its score",
+        )
     edges = np.linspace(0.0, 1.0, bins + 1)
     place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, len(edges) - 2)
     rows = []

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from rag.core.errors import DataError
-from rag.data.text import exact_match, overlap, supporting_fact_overlap
+from rag.data.text import exact_match, overlap
 from rag.metrics.cutoffs import check_ks
 from rag.metrics.ranking import first_true
 
@@ -109,19 +109,20 @@ def score_hotpot(
         exact = float(exact_match(answer, [gold], "hotpot"))
         values |= dict(zip(_PARTS, (exact, words.f1, words.precision, words.recall), strict=True))
     if facts is not None:
-        same, pairs = supporting_fact_overlap(map(_fact, facts), gold_facts)
-        values |= {"sp_em": float(same), "sp_f1": pairs.f1}
-        values |= {"sp_prec": pairs.precision, "sp_recall": pairs.recall}
+        predicted, expected = set(map(_fact, facts)), set(gold_facts)
+        shared = len(predicted & expected)
+        precision, recall = shared / max(1, len(predicted)), shared / max(1, len(expected))
+        scores = (float(predicted == expected), _harmonic_mean(precision, recall), precision, recall)
+        values |= {f"sp_{name}": score for name, score in zip(_PARTS, scores, strict=True)}
     if answer is not None and facts is not None:
-        precision, recall = values["prec"] * values["sp_prec"], values["recall"] * values["sp_recall"]
-        both = precision + recall
-        values |= {
-            "joint_em": values["em"] * values["sp_em"],
-            "joint_prec": precision,
-            "joint_recall": recall,
-        }
-        values["joint_f1"] = 2 * precision * recall / both if both > 0 else 0.0
+        em, precision, recall = (values[name] * values[f"sp_{name}"] for name in ("em", "prec", "recall"))
+        joint = (em, _harmonic_mean(precision, recall), precision, recall)
+        values |= {f"joint_{name}": score for name, score in zip(_PARTS, joint, strict=True)}
     return values
+
+
+def _harmonic_mean(precision: float, recall: float) -> float:
+    return 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
 
 
 def _fact(fact: Sequence[object]) -> Fact:

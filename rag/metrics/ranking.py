@@ -16,7 +16,7 @@ _QUESTIONS = 256  # questions scored at once
 
 
 def answer_flags(answers: Iterable[str], texts: Iterable[str], mode: MatchMode = "tokens") -> list[bool]:
-    """Whether each text contains an answer (DPR's rule, CuratedTREC's patterns, or KILT's substring rule).
+    """Whether each text contains an answer (DPR's rule, or CuratedTREC's patterns).
 
     Args:
         texts: retrieved passages without their titles, best first.

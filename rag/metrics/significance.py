@@ -85,11 +85,10 @@ def bootstrap(values: npt.ArrayLike, *, resamples: int = 2000, seed: int = 0) ->
         (Clopper-Pearson) interval is given, so that 0 of 5 does not read as "surely 0".
     """
     from scipy.stats import binomtest
+    from scipy.stats import bootstrap as resample
 
     if resamples < 1000:
-        raise ConfigError(
-            f"{resamples} bootstrap resamples are too few for an interval, expected at least 1000"
-        )
+        raise ConfigError(f"{resamples} bootstrap resamples are too few, expected at least 1000")
     table = np.asarray(values, dtype=np.float64)
     intervals = []
     for column in (table[:, None] if table.ndim == 1 else table).T:
@@ -98,23 +97,15 @@ def bootstrap(values: npt.ArrayLike, *, resamples: int = 2000, seed: int = 0) ->
         if n and mean in (0.0, 1.0) and (defined == mean).all():
             ends = binomtest(round(mean) * n, n).proportion_ci(_LEVEL, "exact")
         elif n > 1:
-            ends = _resample_mean(defined, resamples, seed).confidence_interval
+            ends = resample(
+                (defined,), np.mean, n_resamples=resamples, batch=max(1, _BATCH_CELLS // n),
+                confidence_level=_LEVEL, method="percentile", rng=seed,
+            ).confidence_interval  # fmt: skip
         else:
             ends = (mean, mean)
         low, high = map(float, ends)
         intervals.append(Interval(mean, low, high, n))
     return intervals
-
-
-def _resample_mean(values: Float64, resamples: int, seed: int) -> Any:
-    """scipy's result for the mean of values (n,), n > 1: interval and distribution."""
-    from scipy.stats import bootstrap as resample
-
-    batch = max(1, _BATCH_CELLS // len(values))
-    return resample(
-        (values,), np.mean, n_resamples=resamples, batch=batch, confidence_level=_LEVEL, method="percentile",
-        rng=seed,
-    )  # fmt: skip
 
 
 def bootstrap_difference(a: npt.ArrayLike, b: npt.ArrayLike) -> Interval:
@@ -135,10 +126,7 @@ def _paired(a: npt.ArrayLike, b: npt.ArrayLike) -> Float64:
     """b - a without undefined questions."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.shape != second.shape or first.ndim != 1:
-        raise DataError(
-            "a paired test needs one value per question from both systems, found shapes "
-            f"{first.shape} and {second.shape}"
-        )
+        raise DataError(f"a paired test needs one value per question: found {first.shape}, {second.shape}")
     difference = second - first
     return difference[~np.isnan(difference)]
 

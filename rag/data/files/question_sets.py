@@ -80,8 +80,7 @@ def parse_record(record: Any) -> QuestionRecord:
     for name in _ANSWER_FIELDS:
         if name in rest and not answers:
             answers = answers_of(rest[name])
-            if name != "output":  # KILT's has the evidence, too
-                del rest[name]
+            del rest[name]
     return QuestionRecord("" if id is None else str(id), text, answers, rest)
 
 
@@ -137,7 +136,7 @@ def question_of(record: Any, fallback_id: str) -> Question:
 
     Evidence is `gold_passage_ids` (this system), `positive_ctxs` (DPR), `context` as text with `title` and
     places of answers (SQuAD), `context` as pairs with `supporting_facts` (HotpotQA, 2WikiMultiHopQA) or
-    `gold_titles`, `paragraphs` (MuSiQue) and `output` (KILT).
+    `gold_titles`, and `paragraphs` (MuSiQue).
 
     Raises:
         ValueError: no question, or a field of another shape; the message says which.
@@ -153,10 +152,6 @@ def question_of(record: Any, fallback_id: str) -> Question:
     context = rest.get("context")
     if isinstance(flag := rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)), bool):
         fields["answers_are_regex"] = flag
-    if isinstance(output := rest.pop("output", None), list | Mapping):
-        rows = (item for item in rows_of_columns(output) if isinstance(item, Mapping))
-        sets = (rows_of_columns(item.get("provenance")) for item in rows)
-        fields["provenance"] = tuple(tuple(places) for places in sets if places)
     if isinstance(rest.get("positive_ctxs"), list):
         gold = _passages(rest, rest.pop("positive_ctxs"), "positive_ctxs")
         ids = tuple(item.passage.id for item in gold if item.passage.id)

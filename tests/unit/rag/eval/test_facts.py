@@ -1,4 +1,4 @@
-"""Sentence boundaries, supporting facts in an evaluation, tuning, KILT's pages."""
+"""Sentence boundaries, supporting facts in an evaluation, tuning."""
 
 import json
 from pathlib import Path
@@ -101,18 +101,3 @@ def test_sp_and_joint_figures_of_an_evaluation(tmp_path: Path, retrieved: Any) -
     assert "Supporting facts F1" in text
     written = json.loads((tmp_path / "out" / "predictions.hotpot.json").read_text())
     assert written["sp"] == {"h1": [["Silent Harbour", 2], ["Ada Moss", 0]]}
-
-
-def test_r_precision_at_page_level(tmp_path: Path, retrieved: Any) -> None:
-    parts = [
-        (Hit(n, f"29{n}-7", 1.0), Passage(f"29{n}-7", p.title, p.text)) for n, (_, p) in enumerate(retrieved)
-    ]
-    gold = [[{"wikipedia_id": "291", "title": "Ada Moss"}, {"wikipedia_id": "290"}]]
-    metrics = evaluate(
-        Reads(parts),  # type: ignore[arg-type]
-        [Question("k", "Where?", ("Norway",), provenance=gold)],
-        tmp_path / "evaluation",
-        EvaluationSettings(profile="kilt", ks=(1, 2), read=2, resamples=1000),
-        source=QuestionSource("toy"),
-    )
-    assert metrics["figures"]["r_precision"]["value"] == metrics["figures"]["kilt_em"]["value"] == 1.0

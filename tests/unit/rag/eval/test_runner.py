@@ -9,7 +9,7 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
 from rag.core.files import directory_lock
-from rag.core.types import GoldPassage, Hit, Passage, Question
+from rag.core.types import GoldPassage, Passage, Question
 from rag.eval.predictions import read_records
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
@@ -141,22 +141,6 @@ def test_retrieval_only_has_no_answer_figures(tmp_path: Path, finds: Any, questi
     assert metrics["figures"]["top3"]["value"] == 1.0
     assert not (out / "predictions.squad.json").exists()
     assert (out / "run.trec").is_file()
-
-
-def test_kilt_profile(tmp_path: Path, system: Any, finds: Any) -> None:
-    gold = [[{"wikipedia_id": "p0"}]]
-    question = Question("k", "Where does the Danube rise?", ("Black Forest",), provenance=gold)
-    for asked, name in ((system, "reads"), (finds, "finds")):
-        metrics = evaluate(asked, [question], tmp_path / name, settings(profile="kilt"), source=SOURCE)
-        assert metrics["figures"]["r_precision"]["value"] == metrics["figures"]["recall@3"]["value"] == 1.0
-        assert ("kilt_em" in metrics["figures"]) is (asked is system)
-    line = json.loads((tmp_path / "reads" / "predictions.kilt.jsonl").read_text())
-    assert line["output"][0]["provenance"][0] == {"wikipedia_id": "p0"}
-    finds.retrieve_paths = lambda texts, top_k: ([[(Hit(0, "a-1", 1.0), Passage("a-1", "", "x"))]], [[]])
-    for name in ("a-1", "a"):  # a whole document, or a part of one
-        question = Question("k", "?", ("x",), provenance=[[{"wikipedia_id": name}]])
-        metrics = evaluate(finds, [question], tmp_path / name, settings(profile="kilt"), source=SOURCE)
-        assert metrics["figures"]["r_precision"]["value"] == 1.0
 
 
 def test_silence_is_right_where_squad_2_has_no_answer(tmp_path: Path, system: Any) -> None:
