@@ -153,7 +153,7 @@ class IndexUpdater:
         documents = Corpus(corpus, format, options, cut, report)
         if report.unread:
             raise DataError(
-                f"{report.problems[0].source} may not be read, and its documents would be deleted",
+                f"{report.problems[0]}, and its documents would be deleted",
                 hint="change its permissions; nothing was changed",
             )
         return update_index(self.place, documents.changes, self._encoder, max_deleted_share=max_deleted_share)

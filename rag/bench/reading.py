@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rag.data.files.record import json_records, write_json_lines
+from rag.data.files.rows import json_records, write_json_lines
 from readers.extractive.training.data import window_bounds
 
 Record = dict[str, Any]
@@ -46,7 +46,7 @@ def cut(records: list[Record], words: int) -> tuple[list[Record], list[Record]]:
 
 def main(file: Path, out: Path, *, words: int) -> None:
     """Write both files."""
-    passages, questions = cut([record for _, record in json_records(file)], words)
+    passages, questions = cut(list(json_records(file)), words)
     out.mkdir(parents=True, exist_ok=True)
     write_json_lines(out / "passages.jsonl", passages)
     write_json_lines(out / "questions.jsonl", questions)

@@ -22,9 +22,8 @@ from rag.data.files.question_sets import squad_paragraphs
 from rag.data.files.rows import STDIN, head_of, open_binary, parquet_rows, read_rows
 from rag.data.files.sources import DOCUMENTS, Source, find_sources, sniff
 from rag.data.options import CorpusOptions
-from rag.data.records import BadRecord, Document, Problem, ReadReport, cell_or_none, rows_of
+from rag.data.records import BadRecord, Document, ReadReport, cell_or_none, rows_of
 
-_UNITS = dict.fromkeys(("json", "parquet", "hf", "irds"), "record")
 _MAX_CHARS = 4_000_000  # a longer document is rarely one
 _log = get_logger(__name__)
 
@@ -85,13 +84,13 @@ def read_records(
     """Stream the documents of files with one record per document; see `read_documents`."""
     for source in sources:
         shown = source.path if source.path != STDIN else "stdin"
-        unit = _UNITS.get(source.format, "line")
+        mark = ":" if source.format in ("jsonl", "csv", "tsv", "auto") else ": record "
         before = report.total
         fields = DocumentFields(options, source.name)
         for position, item in _documents_of(source, fields):
             problem = item if isinstance(item, BadRecord) else fault_of(item, seen)
             if problem is not None:
-                report.add_bad(Problem(shown, position, unit, problem.reason, problem.detail))
+                report.add_bad(f"{shown}{mark}{position}", problem)
                 report.check(options.max_bad_share, at_end=False)
             elif not isinstance(item, BadRecord):
                 report.add_good()
@@ -100,7 +99,7 @@ def read_records(
         if fields.layout:
             report.layouts[fields.layout] += 1
         if report.total == before:
-            report.add_bad(Problem(shown, 0, "file", "no records in it"))
+            report.add_bad(shown, BadRecord("no records in it"))
 
 
 def _documents_of(source: Source, fields: DocumentFields) -> Iterator[tuple[int, Document | BadRecord]]:
@@ -133,12 +132,12 @@ def read_files(
     """Stream files that are one document each; files that cannot be read are left out."""
     converted = convert_files([(it.path, it.name) for it in files], timeout_s=options.document_timeout)
     for source, item in zip(files, converted, strict=True):
-        report.files += 1
         if isinstance(item, Document) and not seen.add(item.id):
             item = BadRecord("duplicate id", f"{item.id!r}; name each folder once")
         if isinstance(item, BadRecord):
-            report.add_unread(Problem(source.path, 0, "file", item.reason, item.detail))
+            report.add_unread(source.path, item)
         else:
+            report.files += 1
             report.notes += [f"{source.path}: {note}" for note in item.notes]
             report.add_good()
             yield item

@@ -14,9 +14,8 @@ from rag.core.types import Answered, Passage, Query, Question
 from rag.core.unicode import is_unicode
 from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
 from rag.data.files.question_sets import parse_record, squad_paragraphs, table_columns
-from rag.data.files.record import finite, open_text, write_json_list
-from rag.data.files.rows import format_of, head_of, open_binary, read_rows
-from rag.data.records import Problem, ReadReport
+from rag.data.files.rows import format_of, head_of, open_binary, open_text, read_rows, write_json_lines
+from rag.data.records import BadRecord, ReadReport
 
 Role = Literal["positive", "hard_negative", "negative", "retrieved"]
 Needed = Literal["positives", "targets", "passages", "questions"]
@@ -201,12 +200,12 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     counts, name, usable, places = ReadReport(), str(path), 0, list[str]()
     with open_binary(path) as stream:
         format = format_of(head_of(stream), name) or "tsv"
-        unit = "line" if format in ("jsonl", "tsv", "csv") else "record"
+        mark = ":" if format in ("jsonl", "tsv", "csv") else ": record "
         for number, record in read_rows(stream, format, name, lambda row: table_columns(row, name)):
             try:
                 example = _to_learn_from(example_from_json(record, f"q{number}"), needs)
             except (ValueError, DataError) as error:
-                counts.add_bad(Problem(name, number, unit, "malformed record", str(error)))
+                counts.add_bad(f"{name}{mark}{number}", BadRecord("malformed record", str(error)))
                 counts.check(_MAX_BAD_SHARE, at_end=False, hint=_SHAPE)
                 continue
             counts.add_good()
@@ -233,7 +232,7 @@ def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     Raises:
         ResourceError: the disk is full or not writable.
     """
-    return write_json_list(Path(path), map(example_to_json, examples))
+    return write_json_lines(Path(path), map(example_to_json, examples), listed=True)
 
 
 def example_from_json(record: Any, fallback_id: str = "") -> Example:
@@ -296,7 +295,7 @@ def _candidate_json(candidate: Candidate, id_name: str = "passage_id") -> dict[s
 def write_results(path: str | Path, examples: Iterable[Example]) -> int:
     """Write DPR's retrieval results, a JSON list with one question per line; returns their number."""
     lists = ((it, [_candidate_json(candidate, "id") for candidate in it.candidates]) for it in examples)
-    return write_json_list(Path(path), (_with_lists(it, {"ctxs": hits}) for it, hits in lists))
+    return write_json_lines(Path(path), (_with_lists(it, {"ctxs": hits}) for it, hits in lists), listed=True)
 
 
 def write_run(path: Path, examples: Iterable[Example]) -> None:
@@ -315,7 +314,7 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
                         f"question {question!r}, passage {passage!r}: an id is empty or holds white space",
                         hint="write JSON instead of a run, or give ids without spaces",
                     )
-                score = -float(rank) if hit.score is None else finite(hit.score, f"question {question!r}")
+                score = -float(rank) if hit.score is None else _finite(hit.score, f"question {question!r}")
                 file.write(f"{question} Q0 {passage} {rank} {score!r} {tag}\n")
 
 
@@ -336,11 +335,11 @@ def _candidate(value: Any, role: Role) -> Candidate:
         rank, target = None if rank is None else int(rank), None if target is None else float(target)
     except (TypeError, ValueError) as error:
         raise ValueError(f"rank or target of a passage is not a number ({rank!r}, {target!r})") from error
-    if target is not None and not math.isfinite(target):
+    if target is not None and not math.is_finite(target):
         raise ValueError(f"the target of a passage is {target}, expected a finite number")
     return Candidate(
         passage, role, str(value.get("source") or ""), rank,
-        None if score is None else finite(score, "a passage"), target,
+        None if score is None else _finite(score, "a passage"), target,
         None if has_answer is None else bool(has_answer),
         extra={name: field for name, field in value.items() if name not in _OF_CANDIDATES},
     )  # fmt: skip
@@ -359,3 +358,13 @@ def _to_learn_from(example: Example, needs: Needed) -> Example:
     hard = example.negatives or tuple(replace(candidate, role="hard_negative") for candidate in others)
     candidates = (*example.of_role("positive"), *hard, *example.of_role("retrieved"))
     return replace(example, candidates=candidates)
+
+
+def _finite(value: Any, place: str) -> float:
+    try:
+        score = float(value)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise DataError(f"{place}: score {value!r} is not a finite number")
+    return score

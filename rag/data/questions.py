@@ -13,8 +13,7 @@ from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
 from rag.data.files.named import HF_PREFIX, IRDS_PREFIX, Grades, irds_questions, stream_rows
 from rag.data.files.question_sets import answers_of, question_of, squad_paragraphs, table_columns
-from rag.data.files.record import good, text_lines
-from rag.data.files.rows import STDIN, Rows, format_of, head_of, open_binary, read_lines, read_rows
+from rag.data.files.rows import STDIN, Rows, format_of, good, head_of, open_binary, read_lines, read_rows
 from rag.data.files.sources import in_folder
 from rag.data.options import QUESTION_FORMATS
 from rag.data.records import rows_of
@@ -144,17 +143,18 @@ def read_qrels(path: Path) -> Grades:
         DataError: a line of another shape; names it.
     """
     grades: Grades = {}
-    for place, line in text_lines(path):
-        fields = [field.strip() for field in line.split("\t")]
-        if len(fields) not in (3, 4):
-            fields = line.split()
-        if not fields or fields[0] == "query-id":
-            continue
-        if len(fields) not in (3, 4) or not re.fullmatch(r"-?\d+(\.0*)?", fields[-1]):
-            raise DataError(
-                f"{place}: {line[:60]!r}, qrels have 4 (TREC) or 3 (BEIR) fields, a whole number last"
-            )
-        grades.setdefault(fields[0], {})[fields[-2]] = int(float(fields[-1]))
+    with open_binary(path) as stream:
+        for number, line in read_lines(stream):
+            place = f"{path}:{number}"
+            fields = [field.strip() for field in str(good(line, place)).split("\t")]
+            if len(fields) not in (3, 4):
+                fields = str(line).split()
+            if not fields or fields[0] == "query-id":
+                continue
+            if len(fields) not in (3, 4) or not re.fullmatch(r"-?\d+(\.0*)?", fields[-1]):
+                expected = "qrels have 4 (TREC) or 3 (BEIR) fields, a whole number last"
+                raise DataError(f"{place}: {line!r:.60}, {expected}")
+            grades.setdefault(fields[0], {})[fields[-2]] = int(float(fields[-1]))
     return grades
 
 

@@ -100,36 +100,13 @@ class BadRecord:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A bad record and its position.
-
-    Attributes:
-        source: file name as given, "-" for standard input, or a data set's name.
-        position: 1-based line or record number in that source; 0 for the source as a whole.
-        unit: what `position` counts, "line", "record" or "file".
-    """
-
-    source: str
-    position: int
-    unit: str
-    reason: str
-    detail: str = ""
-
-    def __str__(self) -> str:
-        place = self.source if self.unit == "file" else f"{self.source}:{self.position}"
-        note = f" ({self.detail})" if self.detail else ""
-        mark = "record " if self.unit == "record" else ""
-        return f"{place}: {mark}{self.reason}{note}"
-
-
 @dataclass(slots=True)
 class ReadReport:
     """Counts what was read; filled while the documents are consumed.
 
     Attributes:
         layouts: which fields became id, title and text, in words, with the number of files.
-        problems: the first bad records, at most ten, and files that cannot be read, at most a hundred.
+        problems: the first bad records with their places, at most ten, and unread files, at most a hundred.
         ignored: files in given folders that no reader was chosen for.
         files: how many of all records are files that are a document each.
         unread: how many of these could not be read; they never stop the reading, however large their share.
@@ -137,7 +114,7 @@ class ReadReport:
 
     Example:
         >>> report = ReadReport()
-        >>> report.add_good(); report.add_bad(Problem("a.jsonl", 2, "line", "empty text"))
+        >>> report.add_good(); report.add_bad("a.jsonl:2", BadRecord("empty text"))
         >>> print(report.summary())
         2 records, 1 bad (50.00 %): 1 × empty text
           a.jsonl:2: empty text
@@ -147,7 +124,7 @@ class ReadReport:
     bad: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     layouts: Counter[str] = field(default_factory=Counter)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     files: int = 0
     unread: int = 0
@@ -157,17 +134,19 @@ class ReadReport:
         """Count one usable record."""
         self.total += 1
 
-    def add_bad(self, problem: Problem, most: int = _MAX_SHOWN) -> None:
+    def add_bad(self, place: str, record: BadRecord, most: int = _MAX_SHOWN) -> None:
         """Count one bad record and keep it if it is among the first."""
         self.total += 1
         self.bad += 1
-        self.reasons[problem.reason] += 1
+        self.reasons[record.reason] += 1
         if len(self.problems) < most:
-            self.problems.append(problem)
+            detail = f" ({record.detail})" if record.detail else ""
+            self.problems.append(f"{place}: {record.reason}{detail}")
 
-    def add_unread(self, problem: Problem) -> None:
-        """Count a file that cannot be read as a document, and keep it, because each one is reported."""
-        self.add_bad(problem, _MAX_UNREAD)
+    def add_unread(self, path: str, record: BadRecord) -> None:
+        """Count a file, or a folder, that cannot be read, and keep it, because each one is reported."""
+        self.add_bad(path, record, _MAX_UNREAD)
+        self.files += 1
         self.unread += 1
 
     def ignored_summary(self) -> str:

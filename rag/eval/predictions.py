@@ -9,21 +9,9 @@ from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, write_run
-from rag.data.files.record import good, write_json_lines
-from rag.data.files.rows import json_lines, open_binary
+from rag.data.files.rows import write_json_lines
 
 _LOG = get_logger(__name__)
-
-
-def read_records(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The per-question records of an evaluation, one at a time.
-
-    Raises:
-        DataError: the file is missing or a line is not JSON; names file and line.
-    """
-    with open_binary(path) as stream:
-        for number, record in json_lines(stream):
-            yield good(record, f"{path}:{number}")
 
 
 def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
@@ -40,7 +28,7 @@ def write_predictions(records_path: Path, out: Path, profile: str) -> list[str]:
     """
 
     def records() -> Iterator[dict[str, Any]]:  # opened anew for every file
-        return read_records(records_path)
+        return json_records(records_path)
 
     names: list[str] = []
     try:

@@ -8,8 +8,8 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import read_json
+from rag.data.files.rows import json_records
 from rag.eval.labels import describe, main_figures, with_interval
-from rag.eval.predictions import read_records
 from rag.eval.runner import METRICS_NAME, RECORDS_NAME
 from rag.metrics.significance import Interval
 
@@ -41,7 +41,7 @@ class Evaluation:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """One record per question: question, retrieved passages, answers and scores."""
-        return read_records(self.place / RECORDS_NAME)
+        return json_records(self.place / RECORDS_NAME)
 
     def __str__(self) -> str:
         figures = self.metrics["figures"]

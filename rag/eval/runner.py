@@ -30,10 +30,11 @@ from rag.core.manifest import differences
 from rag.core.optional import installed_version
 from rag.core.progress import Progress
 from rag.core.types import AnswerSet, Question
+from rag.data.files.rows import json_records
 from rag.data.questions import draw_sample
 from rag.data.text import REGEX_PROFILES
 from rag.eval.aggregate import summarise
-from rag.eval.predictions import read_records, write_predictions
+from rag.eval.predictions import write_predictions
 from rag.eval.scoring import QuestionOutcome, score_outcomes
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
@@ -94,7 +95,7 @@ def evaluate(
         files = write_predictions(place / RECORDS_NAME, place, settings.profile)
         metrics: dict[str, Any] = {
             **header,
-            **summarise(read_records(place / RECORDS_NAME), settings),
+            **summarise(json_records(place / RECORDS_NAME), settings),
             "files": [RECORDS_NAME, *files],
             "fingerprint": mark,
             "command": command,

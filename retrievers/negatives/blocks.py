@@ -14,7 +14,7 @@ from rag.core.log import get_logger
 from rag.core.manifest import claim
 from rag.core.progress import Progress
 from rag.data.examples import Candidate, Example, Role, example_from_json, example_to_json, read_examples
-from rag.data.files.record import json_records, write_json_lines
+from rag.data.files.rows import json_records, write_json_lines
 
 _RUN = "run.json"
 
@@ -82,7 +82,7 @@ class BlockFolder:
         """All examples, in order."""
         for number in range(self.finished):
             if self._block(number).stat().st_size:
-                for _, record in json_records(self._block(number)):
+                for record in json_records(self._block(number)):
                     yield example_from_json(record, "")
 
     def remove(self) -> None:

@@ -14,16 +14,17 @@ import lzma
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import ijson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rag.core.errors import ConfigError, DataError
+from rag.core.files import atomic_path
 from rag.data.records import BadRecord
 
 Rows = Iterator[tuple[int, Any]]  # 1-based number of the line or record, and its value or a bad record
@@ -290,3 +291,45 @@ def parquet_rows(
         raise DataError(f"{path}: no such file") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a readable Parquet file: {error}") from error
+
+
+def good(value: Any, place: str) -> Any:
+    """The value, unless it is a bad record.
+
+    Raises:
+        DataError: it is.
+    """
+    if isinstance(value, BadRecord):
+        raise DataError(f"{place}: {value.reason} ({value.detail})")
+    return value
+
+
+def json_records(path: str | Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines.
+
+    Raises:
+        DataError: malformed; names the place.
+    """
+    with open_binary(path) as stream:
+        for number, value in json_lines(stream):
+            if not isinstance(good(value, f"{path}:{number}"), dict):
+                raise DataError(f"{path}:{number}: expected an object, found {type(value).__name__}")
+            yield value
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """Write a text file atomically."""
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        yield file
+
+
+def write_json_lines(path: Path, items: Iterable[Mapping[str, Any]], *, listed: bool = False) -> int:
+    """Write one object per line, with `listed` as one JSON list; returns their number."""
+    count, between = 0, ",\n" if listed else "\n"
+    with open_text(path) as file:
+        file.write("[\n" if listed else "")
+        for count, item in enumerate(items, start=1):
+            file.write(between * (count > 1) + json.dumps(item, ensure_ascii=False, allow_nan=False))
+        file.write("\n" * (count > 0) + ("]\n" if listed else ""))
+    return count

@@ -20,7 +20,7 @@ from rag.data.files.rows import (
     strip_compression,
 )
 from rag.data.options import CORPUS_FORMATS
-from rag.data.records import Problem, ReadReport
+from rag.data.records import BadRecord, ReadReport
 
 DOCUMENTS = "documents"  # every file is one document: PDF, Office, HTML, Markdown, text, …
 _BY_SUFFIX = {
@@ -209,9 +209,7 @@ def _files(folder: Path, report: ReadReport) -> dict[str, str | None]:
     """
 
     def closed(error: OSError) -> None:
-        report.files += 1
-        detail = "this folder may not be read"
-        report.add_unread(Problem(str(error.filename), 0, "file", "no permission", detail))
+        report.add_unread(str(error.filename), BadRecord("no permission", "this folder may not be read"))
 
     files: dict[str, str | None] = {}
     for place, folders, names in os.walk(folder, onerror=closed):

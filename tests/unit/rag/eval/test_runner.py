@@ -10,7 +10,7 @@ import pytest
 from rag.core.errors import ConfigError, DataError, MismatchedArtifactError, ResourceError
 from rag.core.files import directory_lock
 from rag.core.types import GoldPassage, Passage, Question
-from rag.eval.predictions import read_records
+from rag.data.files.rows import json_records
 from rag.eval.settings import EvaluationSettings
 from rag.eval.source import QuestionSource
 from tests.unit.rag.eval.conftest import evaluate
@@ -195,6 +195,6 @@ def test_paths_are_judged_where_the_retriever_finds_them(
     assert (figures["path_em@1"]["value"], figures["path_em@6"]["value"]) == (0.0, 1.0)
     assert figures["path_em@1"]["n"] == 1  # only q3 needs two passages
     assert (figures["hop1_recall@1"]["value"], figures["hop2_recall@1"]["value"]) == (0.0, 1.0)
-    [record] = [r for r in read_records(tmp_path / "a" / "per_question.jsonl") if r["id"] == "q3"]
+    [record] = [r for r in json_records(tmp_path / "a" / "per_question.jsonl") if r["id"] == "q3"]
     assert record["paths"] == [["p4", "p0"], ["p4", "p3"]]
     assert not any(name.startswith(("path_", "hop")) for name in plain["figures"])

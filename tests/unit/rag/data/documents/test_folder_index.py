@@ -97,4 +97,4 @@ def test_a_folder_that_may_not_be_read_is_told_and_no_reason_to_delete(
     with pytest.raises(SystemExit) as caught:
         main(["index", str(folder), "--update", index])
     assert caught.value.code != 0
-    assert "secret may not be read" in capsys.readouterr().err
+    assert "secret: no permission (this folder may not be read), and its documents" in capsys.readouterr().err
