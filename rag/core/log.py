@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from tqdm import tqdm
@@ -46,20 +47,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-class _FirstTime(logging.Filter):
-    """Drops warnings that came before, word for word, as those of a file that is read twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._shown: set[str] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write a record."""
-        if record.levelno != logging.WARNING:
-            return True
-        message, before = record.getMessage(), len(self._shown)
-        self._shown.add(message)
-        return len(self._shown) > before
+def _is_new(shown: set[str], record: logging.LogRecord) -> bool:
+    """Whether a record is no warning that came before, word for word, as those of a file read twice."""
+    if record.levelno != logging.WARNING:
+        return True
+    before = len(shown)
+    shown.add(record.getMessage())
+    return len(shown) > before
 
 
 def logs_json() -> bool:
@@ -73,13 +67,10 @@ def setup_logging(level: str = "INFO", *, json_lines: bool = False, is_server: b
     A command warns once in the same words, a server each time.
     """
     handler = _BesideBars(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter()
-        if json_lines
-        else logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
-    )
+    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+    handler.setFormatter(JsonFormatter() if json_lines else plain)
     if not is_server:
-        handler.addFilter(_FirstTime())
+        handler.addFilter(partial(_is_new, set()))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -68,20 +68,15 @@ def advise(
     A disk reads pages side by side several times as fast as one by one, each when it is missed. Systems
     without such advice go on without.
     """
-    mapped = _mapping(values)
-    if mapped is None or not hasattr(mmap, advice):
-        return
-    if rows is None:
-        mapped.madvise(getattr(mmap, advice))
-        return
-    start, size = values.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data, values.strides[0]
-    for first in (start + rows * size).tolist():
-        page = first - first % mmap.PAGESIZE
-        mapped.madvise(getattr(mmap, advice), page, first + size - page)
-
-
-def _mapping(values: NDArray[Any]) -> mmap.mmap | None:
     base: Any = values
     while base is not None and not isinstance(base, mmap.mmap):
         base = base.base if type(base) is np.ndarray else getattr(base, "_mmap", None)
-    return base
+    if base is None or not hasattr(mmap, advice):
+        return
+    if rows is None:
+        base.madvise(getattr(mmap, advice))
+        return
+    start, size = values.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data, values.strides[0]
+    for first in (start + rows * size).tolist():
+        page = first - first % mmap.PAGESIZE
+        base.madvise(getattr(mmap, advice), page, first + size - page)

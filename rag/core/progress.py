@@ -37,15 +37,9 @@ class Progress:
     """
 
     def __init__(
-        self,
-        total: int | None,
-        unit: str,
-        label: str,
-        *,
-        initial: int = 0,
-        stream: TextIO | None = None,
+        self, total: int | None, unit: str, label: str, *, initial: int = 0, stream: TextIO | None = None,
         interval_s: float = 10.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         stream = stream if stream is not None else sys.stderr
         shown: dict[str, Any] = {"file": stream, "smoothing": 0.05, "dynamic_ncols": True}
         if not stream.isatty() or logs_json():
@@ -71,11 +65,9 @@ class _Lines:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        if not (line := text.strip()):
-            return
-        if self._stream is sys.stderr and logs_json():
+        if (line := text.strip()) and self._stream is sys.stderr and logs_json():
             get_logger(__name__).info(line)
-        else:
+        elif line:
             self._stream.write(line + "\n")
 
     def flush(self) -> None:

@@ -118,10 +118,9 @@ def _documents_of(source: Source, fields: DocumentFields) -> Iterator[tuple[int,
             if isinstance(row, BadRecord):
                 yield number, row
             elif (paragraphs := squad_paragraphs(row)) is not None:
-                for paragraph in paragraphs:
-                    missing = BadRecord("missing field", f"the paragraph {paragraph.id!r} has no context")
-                    text = paragraph.text
-                    yield number, missing if text is None else Document(paragraph.id, paragraph.title, text)
+                for id, title, text, _ in paragraphs:
+                    missing = BadRecord("missing field", f"the paragraph {id!r} has no context")
+                    yield number, missing if text is None else Document(id, title, text)
             else:
                 yield number, fields.document(row, number)
 

@@ -241,19 +241,13 @@ def _records(rows: Rows, path: str, mark: str = ": record ") -> Numbered:
         paragraphs = squad_paragraphs(good(row, place))
         if paragraphs is None:
             yield place, _question(row, f"q{number}", place)
-        for paragraph in paragraphs or ():
-            for item in paragraph.questions:
+        for id, title, text, items in paragraphs or ():
+            for item in items:
                 count += 1
                 place = f"{path}: question {count}"
-                if paragraph.text is None or not isinstance(item, Mapping):
-                    raise DataError(
-                        f"{place}: malformed SQuAD data (no context, or a question that is no object)"
-                    )
-                context = {
-                    "title": paragraph.title,
-                    "context": paragraph.text,
-                    "gold_passage_ids": [paragraph.id],
-                }
+                if text is None or not isinstance(item, Mapping):
+                    raise DataError(f"{place}: malformed SQuAD data (no context, or no object)")
+                context = {"title": title, "context": text, "gold_passage_ids": [id]}
                 yield place, _question({**item, **context}, f"q{count}", place)
 
 

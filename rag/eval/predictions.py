@@ -9,7 +9,7 @@ from rag.core.files import atomic_write_json
 from rag.core.log import get_logger
 from rag.core.types import Passage
 from rag.data.examples import Candidate, Example, write_run
-from rag.data.files.rows import write_json_lines
+from rag.data.files.rows import json_records, write_json_lines
 
 _LOG = get_logger(__name__)
 

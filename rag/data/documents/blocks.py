@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from rag.core.errors import DataError
 from rag.data.records import Block, Document, Kind
 
+MAX_CHARS = 20_000_000  # of a document's text
 BULLET = "• "  # begins an entry of a list without numbers
 PAGE_BREAK = "\f"  # in the text of a piece: its next page begins here
 

@@ -22,14 +22,14 @@ from pathlib import PurePath
 from typing import Any
 
 from rag.core.errors import MissingDependencyError, RagError
-from rag.data.documents import epub, html, mail, markdown, odf, office, pandoc, pdf, plain, rst, sheets
-from rag.data.documents.blocks import Piece, Unreadable, assemble, clean
+from rag.data.documents import epub, html, mail, odf, office, pandoc, pdf, plain, rst, sheets
+from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, assemble, clean
 from rag.data.documents.kinds import kind_by_name, kind_of
-from rag.data.documents.limits import MAX_BYTES, MAX_CHARS
 from rag.data.files.rows import open_binary, strip_compression
 from rag.data.records import Document
 
 _PIECE = 1 << 20
+_MAX_BYTES = 500_000_000  # of a file
 _LATEX_HEADING = re.compile(r"^\\(?:part|chapter|(?:sub)*section)\*?\{(.*)\}\s*$", re.MULTILINE)
 _MAX_FRAMES = 20_000  # of converters that walk a tree: pages of a few thousand nested elements exist
 
@@ -39,8 +39,8 @@ _FROM_BYTES: dict[str, Callable[[bytes], tuple[Any, ...]]] = {
 }  # fmt: skip
 _MAIL = {"mail": mail.message, "mbox": mail.mailbox}
 _FROM_TEXT: dict[str, Callable[[str], tuple[str, list[Piece]]]] = {
-    "html": html.page, "markdown": markdown.markdown, "rst": rst.rst, "text": plain.text,
-    "csv": sheets.csv_table, "notebook": markdown.notebook, "code": plain.code,
+    "html": html.page, "markdown": plain.markdown, "rst": rst.rst, "text": plain.text,
+    "csv": sheets.csv_table, "notebook": plain.notebook, "code": plain.code,
 }  # fmt: skip
 
 
@@ -154,9 +154,9 @@ def _convert_file(path: str) -> Document:
     plain_name = strip_compression(path)
     with open(path, "rb") if plain_name == path else open_binary(path) as stream:
         pieces = iter(partial(stream.read, _PIECE), b"")  # one read of all would first take the limit
-        data = b"".join(islice(pieces, MAX_BYTES // _PIECE + 2))
-    if len(data) > MAX_BYTES:
-        raise Unreadable("too large", "split it", f"more than {MAX_BYTES:,} bytes")
+        data = b"".join(islice(pieces, _MAX_BYTES // _PIECE + 2))
+    if len(data) > _MAX_BYTES:
+        raise Unreadable("too large", "split it", f"more than {_MAX_BYTES:,} bytes")
     return convert(data, PurePath(plain_name).name)
 
 

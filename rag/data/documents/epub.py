@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from rag.data.documents import html
 from rag.data.documents.blocks import Piece, Unreadable, clean
-from rag.data.documents.limits import open_archive
+from rag.data.documents.kinds import open_archive
 from rag.data.documents.plain import decode
 
 _CONTAINER = "META-INF/container.xml"

@@ -6,7 +6,6 @@ import zipfile
 from pathlib import PurePath
 
 from rag.data.documents.blocks import Unreadable
-from rag.data.documents.limits import open_archive
 
 _SUFFIXES = {
     "pdf": "pdf", "docx": "docx docm", "pptx": "pptx pptm", "xlsx": "xlsx xlsm", "epub": "epub",
@@ -20,6 +19,8 @@ _SUFFIXES = {
 _BY_SUFFIX = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
 _TEXT_NAMES = ("readme", "license", "copying", "changelog", "news", "authors", "install", "todo")
 _BY_NAME = {**dict.fromkeys(_TEXT_NAMES, "text"), "makefile": "code", "dockerfile": "code"}
+_MAX_UNPACKED = 2_000_000_000  # bytes of all files of an archive (DOCX, PPTX, XLSX, EPUB) together
+_MAX_RATIO, _RATIO_FROM_BYTES = 100, 50_000_000  # by which it may grow; smaller ones do no harm
 _GET_AGAIN = "get a whole copy of it"
 _BINARY = ("pdf", "docx", "pptx", "xlsx", "epub", "odt")
 _UNSUPPORTED = {
@@ -129,3 +130,27 @@ def is_text(head: bytes) -> bool:
     except UnicodeDecodeError as error:
         return error.start > len(head) - 4  # cut within a character
     return True
+
+
+def open_archive(data: bytes) -> zipfile.ZipFile:
+    """Open a ZIP file whose members together stay within the limits.
+
+    The sizes in the archive's directory are added up; Python's reader gives no member more bytes than that.
+
+    Raises:
+        Unreadable: it is damaged, encrypted, or too large when unpacked.
+    """
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        detail = f"not a readable archive: {error}"
+        raise Unreadable("broken file", "get a whole copy of it", detail) from error
+    members = archive.infolist()
+    if any(member.flag_bits & 1 for member in members):
+        raise Unreadable("encrypted", "save a copy without a password")
+    unpacked = sum(member.file_size for member in members)
+    too_dense = unpacked > _RATIO_FROM_BYTES and unpacked > _MAX_RATIO * len(data)
+    if too_dense or unpacked > _MAX_UNPACKED:
+        detail = f"{len(data):,} bytes would become {unpacked:,}: a zip bomb?"
+        raise Unreadable("too large when unpacked", "split it", detail)
+    return archive

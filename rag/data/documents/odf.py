@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 from rag.data.documents import html
 from rag.data.documents.blocks import Piece, Unreadable, clean, first_heading
-from rag.data.documents.limits import open_archive
+from rag.data.documents.kinds import open_archive
 
 _TEXT, _TABLE, _DRAW, _OFFICE, _STYLE = (
     f"{{urn:oasis:names:tc:opendocument:xmlns:{part}:1.0}}"

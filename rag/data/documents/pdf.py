@@ -11,6 +11,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 from rag.core.errors import MissingDependencyError
 from rag.core.optional import require
 from rag.data.documents.blocks import PAGE_BREAK, Piece, Unreadable, clean
-from rag.data.documents.headings import Line, mark_headings
 
 _HYPHENS = "\x02\ufffe"  # what PDFium writes for a hyphen at the end of a line
 _LEADERS = re.compile(r"(?:[.·…_] ?){4,}[\divxlcIVXLC]*\s*\Z")  # of a table of contents
@@ -37,6 +37,33 @@ _TITLE_JUNK = re.compile(
     r"\.(docx?|rtf|tex|dvi|indd|qxd|ps|pdf|fm|html?)$|^(untitled|microsoft word|slide 1)", re.I
 )
 _one_at_a_time = Lock()
+_MAX_HEADING_CHARS = 160
+_MAX_HEADING_LINES = 3
+_MAX_LEVELS = 4
+_NUMBERING = re.compile(r"(?:chapter|appendix|part|section)?\s*[\dA-Z]+(?:\.\d+)*\.?\s+", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line of a page.
+
+    Attributes:
+        top: distance of its upper edge from the page's lower edge, in points; `bottom` and `left` likewise.
+        size: font size in points.
+        height: height of the page.
+        level: level of a heading; 0 for other lines.
+    """
+
+    text: str
+    page: int
+    left: float
+    top: float
+    bottom: float
+    size: float
+    is_code: bool
+    is_bold: bool
+    height: float
+    level: int = 0
 
 
 def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
@@ -55,7 +82,7 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
         reason = f"not a readable PDF: {str(error).rstrip('.')}"
         raise Unreadable("broken file", "get a whole copy of it", reason) from error
     try:
-        lines: list[Line] = []
+        lines: list[_Line] = []
         n_empty = n_broken = 0
         for number in range(count):
             try:
@@ -65,17 +92,22 @@ def pdf(data: bytes) -> tuple[str, list[Piece], tuple[str, ...]]:
                 continue
             n_empty += not found
             lines += found
+        if n_broken == count:
+            raise Unreadable("broken file", "get a whole copy of it", "no page of it can be read")
         if not lines:
-            _refuse_without_text(count, n_broken)
+            remedy = "make its text searchable, for example with `ocrmypdf`"
+            raise Unreadable("scanned", remedy, f"{count:,} pages without a character")
         toc = [
-            (clean(mark.get_title()), mark.level + 1, _target(mark)) for mark in document.get_toc(max_depth=6)
+            (clean(mark.get_title()), mark.level + 1, target.get_index())
+            for mark in document.get_toc(max_depth=6)
+            if (target := mark.get_dest()) is not None
         ]
         labels = _labels(document)
         title = clean(document.get_metadata_value("Title"))
     finally:
         document.close()
     lines = _without_boilerplate(lines, labels)
-    mark_headings(lines, [(name, level, at) for name, level, at in toc if name and at is not None])
+    _mark_headings(lines, [entry for entry in toc if entry[0]])
     notes = []
     if n_empty and n_empty > count // 10:
         notes.append(f"{n_empty} of {count} pages have no characters: empty or scanned")
@@ -107,19 +139,7 @@ def _labels(document: Any) -> list[str]:
     return labels if len({*labels}) == len(labels) else [str(number + 1) for number in range(len(labels))]
 
 
-def _refuse_without_text(count: int, n_broken: int) -> None:
-    if n_broken == count:
-        raise Unreadable("broken file", "get a whole copy of it", "no page of it can be read")
-    remedy = "make its text searchable, for example with `ocrmypdf`"
-    raise Unreadable("scanned", remedy, f"{count:,} pages without a character")
-
-
-def _target(mark: Any) -> int | None:
-    target = mark.get_dest()
-    return None if target is None else target.get_index()
-
-
-def _lines(document: Any, number: int, raw: Any) -> Iterator[Line]:
+def _lines(document: Any, number: int, raw: Any) -> Iterator[_Line]:
     page = document[number]
     text_page = page.get_textpage()
     try:
@@ -136,7 +156,7 @@ def _lines(document: Any, number: int, raw: Any) -> Iterator[Line]:
         page.close()
 
 
-def _cut(page_text: str, text_page: Any, raw: Any, number: int, height: float) -> Iterator[Line]:
+def _cut(page_text: str, text_page: Any, raw: Any, number: int, height: float) -> Iterator[_Line]:
     """Cut a page's characters at line ends; place and size are those of a line's first visible character."""
     boxes = [ctypes.c_double() for _ in range(4)]
     flags = ctypes.c_int()
@@ -156,12 +176,12 @@ def _cut(page_text: str, text_page: Any, raw: Any, number: int, height: float) -
             size = max(round((top - bottom) * 1.4 * 2) / 2, 1)
         text = match[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         text = text if is_code else unicodedata.normalize("NFKC", text)  # ligatures to letters
-        yield Line(text, number, left, top, bottom, size, is_code, is_bold, height)
+        yield _Line(text, number, left, top, bottom, size, is_code, is_bold, height)
 
 
-def _without_boilerplate(lines: list[Line], labels: Sequence[str]) -> list[Line]:
+def _without_boilerplate(lines: list[_Line], labels: Sequence[str]) -> list[_Line]:
     """Drop page numbers, running heads, tables of contents, and what repeats at the edge of pages."""
-    by_page: dict[int, list[Line]] = {}
+    by_page: dict[int, list[_Line]] = {}
     for line in lines:
         by_page.setdefault(line.page, []).append(line)
     repeated = Counter(
@@ -181,7 +201,7 @@ def _without_boilerplate(lines: list[Line], labels: Sequence[str]) -> list[Line]
     return kept or lines
 
 
-def _is_contents(page: Sequence[Line]) -> bool:
+def _is_contents(page: Sequence[_Line]) -> bool:
     """Whether it is a table of contents: most lines end in a number, and these hardly ever fall."""
     entries = [line.text for line in page if _ENDS_IN_NUMBER.search(line.text)]
     numbers = [int(match[0]) for text in entries if (match := re.search(r"\d+\s*\Z", text))]
@@ -189,7 +209,7 @@ def _is_contents(page: Sequence[Line]) -> bool:
     return len(entries) >= _MIN_CONTENTS and len(entries) > 0.6 * len(page) and falls <= 0.1 * len(numbers)
 
 
-def _edge_mark(line: Line) -> str:
+def _edge_mark(line: _Line) -> str:
     """The part of a line at the edge of a page that recurs on other pages; "" for lines elsewhere."""
     middle = (line.top + line.bottom) / 2 / line.height
     if _MARGIN < middle < 1 - _MARGIN:
@@ -197,23 +217,26 @@ def _edge_mark(line: Line) -> str:
     return f"{round(line.top / 8)} " + re.sub(r"\d+|\b[ivxlc]+\b", "#", clean(line.text).lower())
 
 
-def _largest(lines: Sequence[Line]) -> str:
+def _largest(lines: Sequence[_Line]) -> str:
     """The largest writing on the first page, as the title."""
     first = [line for line in lines if line.page == lines[0].page]
     size = max(line.size for line in first)
-    runs = [
-        list(run) for is_large, run in itertools.groupby(first, lambda line: line.size == size) if is_large
-    ]
-    is_title = (
-        len(runs) == 1 and len(runs[0]) <= 3 and size > Counter(x.size for x in lines).most_common(1)[0][0]
-    )
-    return clean(" ".join(line.text for line in runs[0])) if is_title else ""
+    grouped = itertools.groupby(first, lambda line: line.size == size)
+    run, *others = [list(run) for is_large, run in grouped if is_large]
+    is_title = not others and len(run) <= 3 and size > Counter(x.size for x in lines).most_common(1)[0][0]
+    return clean(" ".join(line.text for line in run)) if is_title else ""
 
 
-def _pieces(lines: Sequence[Line], labels: Sequence[str]) -> Iterator[Piece]:
+def _pieces(lines: Sequence[_Line], labels: Sequence[str]) -> Iterator[Piece]:
     """Join lines to headings, code, entries of lists and paragraphs."""
-    pitch = _pitch(lines)
-    block: list[Line] = []
+    steps = Counter(
+        round((first.bottom - second.bottom) / first.size, 1)
+        for first, second in itertools.pairwise(lines)
+        if first.page == second.page and first.size == second.size
+        and 0.8 < (first.bottom - second.bottom) / first.size < 3
+    )  # fmt: skip
+    pitch = steps.most_common(1)[0][0] if steps else 1.2  # from a line to the next, in font sizes
+    block: list[_Line] = []
     for line in lines:
         if block and not _continues(block[-1], line, block, pitch):
             yield _piece(block, labels)
@@ -223,17 +246,7 @@ def _pieces(lines: Sequence[Line], labels: Sequence[str]) -> Iterator[Piece]:
         yield _piece(block, labels)
 
 
-def _pitch(lines: Sequence[Line]) -> float:
-    """The usual distance from a line to the next, in font sizes."""
-    steps = Counter(
-        round((one.bottom - two.bottom) / one.size, 1)
-        for one, two in itertools.pairwise(lines)
-        if one.page == two.page and one.size == two.size and 0.8 < (one.bottom - two.bottom) / one.size < 3
-    )
-    return steps.most_common(1)[0][0] if steps else 1.2
-
-
-def _continues(last: Line, line: Line, block: Sequence[Line], pitch: float) -> bool:
+def _continues(last: _Line, line: _Line, block: Sequence[_Line], pitch: float) -> bool:
     if line.level != last.level or line.is_code != last.is_code:
         return False
     if line.page != last.page:  # a sentence that goes on
@@ -252,10 +265,13 @@ def _continues(last: Line, line: Line, block: Sequence[Line], pitch: float) -> b
     return step < 1.3 * pitch + 0.1 and not ended  # upwards: the next column
 
 
-def _piece(block: Sequence[Line], labels: Sequence[str]) -> Piece:
+def _piece(block: Sequence[_Line], labels: Sequence[str]) -> Piece:
     page = labels[block[0].page]
     if block[0].is_code and not block[0].level:
-        return Piece("code", "\n".join(_indented(block)), page=page)
+        left = min(line.left for line in block)  # places on the page show the indentation
+        indents = (round((line.left - left) / max(0.6 * line.size, 1)) for line in block)
+        texts = (line.text.strip() for line in block)
+        return Piece("code", "\n".join(" " * min(40, n) + it for n, it in zip(indents, texts)), page=page)
     text = ""
     pages = [block[0].page]
     for line in block:
@@ -279,10 +295,81 @@ def _piece(block: Sequence[Line], labels: Sequence[str]) -> Piece:
     return Piece("paragraph", text, page=page, next_pages=next_pages)
 
 
-def _indented(block: Sequence[Line]) -> list[str]:
-    """Lines of code with the indentation that their places on the page show."""
-    left = min(line.left for line in block)
-    return [
-        " " * min(40, round((line.left - left) / max(0.6 * line.size, 1))) + line.text.strip()
-        for line in block
-    ]
+def _mark_headings(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]]) -> None:
+    """Set `level` of each line of a heading.
+
+    Args:
+        outline: title, level (1 for the outermost) and page of each entry, in order.
+    """
+    if len(outline) < 2 or _from_outline(lines, outline) < 0.3 * len(outline):
+        _from_sizes(lines)
+
+
+def _from_outline(lines: Sequence[_Line], outline: Sequence[tuple[str, int, int]]) -> int:
+    """Mark the first lines of each entry's page that read like it; returns how many entries were found."""
+    first: dict[int, int] = {}
+    for place, line in enumerate(lines):
+        first.setdefault(line.page, place)
+    found, at = 0, 0
+    for title, level, page in outline:
+        wanted = _letters(title)
+        start = first.get(page)
+        if not wanted or start is None:
+            continue
+        at = max(at, start) if lines[min(at, len(lines) - 1)].page <= page else start
+        for place in range(at, len(lines)):
+            if lines[place].page > page:
+                break
+            if n_lines := _match(lines, place, wanted):
+                for line in lines[place : place + n_lines]:
+                    line.level = level
+                found, at = found + 1, place + n_lines
+                break
+    return found
+
+
+def _match(lines: Sequence[_Line], place: int, wanted: str) -> int:
+    """Number of lines from `place` on that are the heading, 0 if none; `wanted` may lack their numbering."""
+    letters = ""
+    for n_lines, line in enumerate(lines[place : place + _MAX_HEADING_LINES], start=1):
+        letters += _letters(line.text)
+        number = _letters(match[0]) if (match := _NUMBERING.match(lines[place].text)) else ""
+        if wanted in (letters, letters.removeprefix(number)):
+            return n_lines
+        if not wanted.startswith((letters, letters.removeprefix(number) or letters)):
+            break
+    return 0
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text.casefold())
+
+
+def _from_sizes(lines: Sequence[_Line]) -> None:
+    """Larger sizes than the body's are levels, the largest first; bold lines alone are the level below."""
+    sizes: Counter[float] = Counter()
+    for line in lines:
+        line.level = 0
+        sizes[line.size] += len(line.text)
+    if not sizes:
+        return
+    body = sizes.most_common(1)[0][0]
+    candidates = [line for line in lines if line.size >= 1.12 * body and _may_be(line)]
+    larger = sorted({line.size for line in candidates}, reverse=True)
+    n_bold = sum(len(line.text) for line in lines if line.is_bold)
+    levels = {size: min(place, _MAX_LEVELS) for place, size in enumerate(larger, start=1)}
+    for line in candidates:
+        line.level = levels[line.size]
+    if n_bold < 0.2 * sum(sizes.values()):
+        below = min(len(larger), _MAX_LEVELS) + 1
+        for before, line in zip([None, *lines], lines):
+            starts = before is None or before.page != line.page or before.text.rstrip()[-1:] in (*".:!?", "")
+            if line.is_bold and not line.level and line.size >= body and _may_be(line, most=80) and starts:
+                line.level = below
+
+
+def _may_be(line: _Line, most: int = _MAX_HEADING_CHARS) -> bool:
+    text = line.text.strip()
+    letters = sum(character.isalpha() for character in text)
+    is_short = letters >= 2 and len(text) <= most and letters > len(text) / 3
+    return is_short and not line.is_code and text[-1] not in ".,;:"

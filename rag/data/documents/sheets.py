@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 
 from rag.core.optional import require
-from rag.data.documents.blocks import Piece, Unreadable, clean
-from rag.data.documents.limits import MAX_CHARS
+from rag.data.documents.blocks import MAX_CHARS, Piece, Unreadable, clean
 from rag.data.documents.tables import MAX_NAME_CHARS, is_header, is_number, rows
 
 _DELIMITERS = ",;\t|"

@@ -293,28 +293,19 @@ def table_columns(row: list[str], path: str) -> tuple[list[str], bool]:
     )
 
 
-class SquadParagraph(NamedTuple):
-    """A paragraph of an article of SQuAD.
-
-    Attributes:
-        id: in a corpus: the article's title and the 0-based number.
-        title: as text.
-        text: None if it has none.
-        questions: its questions, as in the file.
-    """
-
-    id: str
-    title: str
-    text: str | None
-    questions: list[Any]
+SquadParagraph = tuple[str, str, str | None, list[Any]]
 
 
 def squad_paragraphs(record: Any) -> list[SquadParagraph] | None:
-    """The paragraphs of an article, with the questions inside; None if the record is none.
+    """The paragraphs of an article of SQuAD; None if the record is none.
+
+    Returns:
+        The id in a corpus (the article's title and a number), the title, the text (None if it has none), and
+        the questions as in the file.
 
     Example:
         >>> squad_paragraphs({"title": "Nikola_Tesla", "paragraphs": [{"context": "He", "qas": []}]})
-        [SquadParagraph(id='Nikola_Tesla-0', title='Nikola Tesla', text='He', questions=[])]
+        [('Nikola_Tesla-0', 'Nikola Tesla', 'He', [])]
     """
     paragraphs = record.get("paragraphs") if isinstance(record, Mapping) else None
     if not isinstance(paragraphs, list) or not all(
@@ -323,11 +314,8 @@ def squad_paragraphs(record: Any) -> list[SquadParagraph] | None:
         return None
     title = str(record.get("title", ""))
     texts = (it if isinstance(it := item.get("context"), str) else None for item in paragraphs)
-    questions = (list(item.get("qas") or ()) for item in paragraphs)
-    return [
-        SquadParagraph(f"{title}-{number}", squad_title(title), text, asked)
-        for number, (text, asked) in enumerate(zip(texts, questions, strict=True))
-    ]
+    rows = enumerate(zip(texts, (list(item.get("qas") or ()) for item in paragraphs), strict=True))
+    return [(f"{title}-{number}", squad_title(title), text, questions) for number, (text, questions) in rows]
 
 
 def squad_title(title: str) -> str:
