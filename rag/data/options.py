@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rag.core.errors import ConfigError
 
-CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "beir", "documents"]
+CorpusFormat = Literal["jsonl", "json", "tsv", "csv", "parquet", "documents"]
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
 
 QuestionFormat = Literal["jsonl", "json", "csv", "tsv", "parquet", "text"]

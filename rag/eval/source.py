@@ -11,7 +11,7 @@ from typing import Any
 from rag.core.errors import ConfigError
 from rag.core.files import fingerprint, sha256_file
 from rag.core.types import Question
-from rag.data.files.named import is_named, revision_of, shown_name
+from rag.data.files.named import is_named, revision_of
 from rag.data.files.rows import strip_compression
 from rag.data.questions import question_files
 
@@ -60,9 +60,9 @@ class QuestionSource:
             ResourceError: the hub cannot be reached.
         """
         if is_named(path):
-            shown, part = shown_name(str(path))
-            marked = split or (guess_split(part) if part else None)
-            return cls(shown, str(path), marked, revision=revision_of(str(path)))
+            name = str(path).partition(":")[2]
+            marked = split or guess_split(name.rpartition(":")[2].rpartition("/")[2])
+            return cls(name, str(path), marked, revision=revision_of(str(path)))
         file, files = Path(path), question_files(path, split)
         digests = [sha256_file(part) for part in files]
         digest = digests[0] if len(digests) == 1 else fingerprint(digests)

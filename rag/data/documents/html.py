@@ -228,12 +228,10 @@ class _Walk:
             header = [" ".join(dict.fromkeys(filter(None, names))) for names in columns]
             self.pieces += tables.rows(spread[first:], header)
         else:
-            self.pieces += tables.grid(spread) if _is_plain(cells) else tables.rows(spread)
-
-
-def _is_plain(cells: list[list[Any]]) -> bool:
-    """Whether no cell is marked as a header, so that the first row may be one."""
-    return not any(cell.tag == "th" for row in cells for cell in row)
+            is_marked = any(
+                cell.tag == "th" for row in cells for cell in row
+            )  # else the first may be a header
+            self.pieces += tables.rows(spread) if is_marked else tables.grid(spread)
 
 
 def _span(cell: Any) -> int:

@@ -64,13 +64,6 @@ def remedy_by_name(name: str) -> str | None:
     return None if target is None else f"save it as {target}"
 
 
-def _is_text(data: bytes) -> bool:
-    try:
-        return "\0" not in data.decode()
-    except UnicodeDecodeError:
-        return False
-
-
 def kind_of(data: bytes, name: str) -> str:
     """Format of a document by its content, otherwise by its name, otherwise text.
 
@@ -94,7 +87,7 @@ def kind_of(data: bytes, name: str) -> str:
     if named in (None, "text", "man", *_BINARY) and _HTML.match(data[:4096]):
         return "html"
     if named in _BINARY:
-        what_to_do = "name it .txt, or as what it is" if _is_text(data) else _GET_AGAIN
+        what_to_do = "name it .txt, or as what it is" if is_text(data[:4096]) else _GET_AGAIN
         raise Unreadable("broken file", what_to_do, f"its content is not {named.upper()}")
     if data.startswith(b"PK\x03\x04"):
         raise Unreadable("broken file", _GET_AGAIN, "a damaged archive")

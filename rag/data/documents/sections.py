@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rag.core.types import Location
 from rag.data.documents.blocks import Block
@@ -29,8 +29,7 @@ def estimated_tokens(text: str) -> int:
     return sum(1 + (len(word) - 1) // 8 for word in words)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """A span that is not cut any more; it is a whole block, or a piece of a long one."""
 
     start: int
@@ -105,10 +104,10 @@ def _packed(text: str, body: Sequence[Block], budget: int, count: CountTokens) -
         whole = [_Part(block.start, block.end, count(text[block.start : block.end])) for block in run]
         size = sum(part.tokens for part in whole)
         if used + size > budget >= size and group:
-            lead = _lead(text, group, budget - size)  # "The options are:" goes with the options
-            yield group[: len(group) - len(lead)]
-            group = lead
-            used = sum(part.tokens for part in group)
+            last = group[-1]  # "The options are:" goes with the options
+            is_lead = text[last.start : last.end].rstrip().endswith(":") and last.tokens <= budget - size
+            yield group[: len(group) - is_lead]
+            group, used = ([last], last.tokens) if is_lead else ([], 0)
         for part in whole if size <= budget else _cut(text, whole, budget, count):
             if group and used + part.tokens > budget:
                 yield group
@@ -117,12 +116,6 @@ def _packed(text: str, body: Sequence[Block], budget: int, count: CountTokens) -
             used += part.tokens
     if group:
         yield group
-
-
-def _lead(text: str, group: Sequence[_Part], room: int) -> list[_Part]:
-    last = group[-1]
-    is_lead = text[last.start : last.end].rstrip().endswith(":") and last.tokens <= room
-    return [last] if is_lead else []
 
 
 def _cut(text: str, parts: Sequence[_Part], budget: int, count: CountTokens) -> Iterator[_Part]:
@@ -155,14 +148,10 @@ def _merged(
     piece: str, spans: Sequence[tuple[int, int]], budget: int, count: CountTokens
 ) -> Iterator[tuple[int, int]]:
     """Neighbouring spans as one where they fit together."""
-    first = last = used = None
+    merged, used = list[tuple[int, int]](), 0
     for start, end in spans:
         tokens = count(piece[start:end])
-        if first is not None and used is not None and used + tokens <= budget:
-            last, used = end, used + tokens
-            continue
-        if first is not None and last is not None:
-            yield first, last
-        first, last, used = start, end, tokens
-    if first is not None and last is not None:
-        yield first, last
+        fits = bool(merged) and used + tokens <= budget
+        used = used + tokens if fits else tokens
+        merged.append((merged.pop()[0] if fits else start, end))
+    yield from merged

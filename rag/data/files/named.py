@@ -98,19 +98,6 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
     return (place, parts[0], parts[1]) if parts else (place, None, None)
 
 
-def shown_name(name: str) -> tuple[str, str]:
-    """A data set's name as people write it, and what names its split; "" if nothing does.
-
-    Example:
-        >>> shown_name("hf:owner/nq:open:test"), shown_name("irds:beir/scifact/test")
-        (('owner/nq (open)', 'test'), ('beir/scifact/test', 'beir/scifact/test'))
-    """
-    if not name.startswith(HF_PREFIX):
-        return (name.removeprefix(IRDS_PREFIX),) * 2
-    place, configuration, split = parse_name(name)
-    return f"{place} ({configuration})" if configuration else place, split or ""
-
-
 def stream_rows(name: str, *, default_split: str | None = None) -> Numbered:
     """Rows of a data set of the hub with their 1-based numbers.
 

@@ -71,7 +71,7 @@ def find_sources(
             f"unknown corpus format {format!r}", hint=f"use auto or one of: {', '.join(CORPUS_FORMATS)}"
         )
     paths = [path for item in inputs for path in _expand(str(item))]
-    if paths.count(STDIN) > 1 or (STDIN in paths and format in ("parquet", "beir", DOCUMENTS)):
+    if paths.count(STDIN) > 1 or (STDIN in paths and format in ("parquet", DOCUMENTS)):
         raise ConfigError("standard input ('-') gives JSON, CSV or TSV, and only once")
     labels = _labels(paths)
     sources: list[Source] = []
@@ -157,8 +157,6 @@ def _guess(name: str) -> str | None:
 
 
 def _file_format(path: str, format: str) -> str:
-    if format == "beir":
-        raise ConfigError(f"{path}: format 'beir' is a folder with corpus.jsonl, this is a file")
     guessed = _guess(Path(path).name) if format == "auto" else format
     if guessed not in (None, "json") or format != "auto":
         return guessed or ""
@@ -174,9 +172,9 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
     documents, tables among them; else, where nothing but a README lies beside them, files of records.
     """
     corpus = in_folder(folder, "corpus.jsonl")
-    if format in ("auto", "beir") and corpus is not None:
+    if format == "auto" and corpus is not None:
         return [Source(str(corpus), "jsonl", corpus.name)]
-    files = {} if format == "beir" else _files(folder, report)
+    files = _files(folder, report)
     wanted = format
     if format == "auto":
         documents = [name for name, kind in files.items() if kind == DOCUMENTS]

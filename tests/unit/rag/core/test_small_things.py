@@ -71,13 +71,6 @@ def test_progress_writes_rate_and_time_left_to_a_log() -> None:
     assert re.fullmatch(r"encode:  50% 5/10 \[00:00<00:0\d, .+ passages/s\]", lines[-1])
 
 
-def test_progress_of_a_short_job_leaves_a_log_as_it_is() -> None:
-    stream = io.StringIO()
-    with Progress(10, "passages", "encode", stream=stream) as progress:
-        progress.update(10)
-    assert stream.getvalue() == ""
-
-
 @pytest.mark.parametrize(("is_server", "times"), [(False, 1), (True, 2)])
 def test_a_command_warns_once_in_the_same_words_and_a_server_each_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_server: bool, times: int
@@ -96,20 +89,11 @@ def test_a_command_warns_once_in_the_same_words_and_a_server_each_time(
 
 
 def test_json_log_lines_carry_extra_fields() -> None:
-    record = logging.makeLogRecord(
-        {
-            "msg": "hello %s",
-            "args": ("you",),
-            "levelname": "INFO",
-            "request_id": "r1",
-            "color_message": "hello",
-        }
-    )
+    fields = {"msg": "hello %s", "args": ("you",), "levelname": "INFO", "request_id": "r1"}
+    record = logging.makeLogRecord({**fields, "color_message": "hello"})  # uvicorn's, for terminals
     line = json.loads(JsonFormatter().format(record))
-    assert line["message"] == "hello you"
-    assert line["request_id"] == "r1"
-    assert line["level"] == "info"
-    assert "color_message" not in line  # uvicorn's, with the codes of a terminal's colours
+    shown = {name: line.get(name) for name in ("message", "request_id", "level", "color_message")}
+    assert shown == {"message": "hello you", "request_id": "r1", "level": "info", "color_message": None}
 
 
 def test_stage_timer_adds_up_and_survives_errors() -> None:

@@ -192,10 +192,9 @@ def test_beir_folder(tmp_path: Path) -> None:
     write(tmp_path / "corpus.jsonl", jsonl([{"_id": "a", "title": "T", "text": "x", "metadata": {}}]))
     write(tmp_path / "queries.jsonl", jsonl([{"_id": "q", "text": "question"}]))
     write(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore\nq\ta\t1\n")
-    for format in ("auto", "beir"):
-        assert list(read_documents(tmp_path, format=format)) == [Document("a", "T", "x")]
-    with pytest.raises(DataError, match=r"format .beir"):
-        list(read_documents(tmp_path / "qrels", format="beir"))
+    assert list(read_documents(tmp_path)) == [Document("a", "T", "x")]
+    with pytest.raises(DataError, match="no file of format 'parquet'"):
+        list(read_documents(tmp_path / "qrels", format="parquet"))
 
 
 def test_several_inputs_and_globs(tmp_path: Path) -> None:

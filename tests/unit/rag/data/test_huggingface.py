@@ -80,7 +80,7 @@ def test_a_folder_of_data_files_stands_for_a_data_set(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="split"):
         list(read_questions(f"hf:{folder}:test"))
     source = QuestionSource.of_file(f"hf:{folder}:validation")
-    assert (source.name, source.split, source.sha256) == (str(folder), "dev", "")
+    assert (source.name, source.split, source.sha256) == (f"{folder}:validation", "dev", "")
 
 
 def test_the_revision_of_a_data_set_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_the_revision_of_a_data_set_is_recorded(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(HfApi=lambda: api))
     source = QuestionSource.of_file("hf:owner/nq:open:validation")
     assert source.to_json() == {
-        "name": "owner/nq (open)",
+        "name": "owner/nq:open:validation",
         "path": "hf:owner/nq:open:validation",
         "split": "dev",
         "sha256": "",
