@@ -18,12 +18,11 @@ from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
 from indexers.settings import SHARD_ROWS
 from indexers.token_codec import BITS, TRAINING_TOKENS, TokenCodec, centroid_count, train_codec
-from rag.core.arrays import Float16, Int64
+from rag.core.arrays import Float16, Int64, ranges
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_path, clean_directory
 from rag.core.npy import load_npy, save_npy
 from rag.core.progress import Progress
-from rag.core.ragged import ranges
 
 CENTROIDS_NAME, BUCKETS_NAME = "centroids.npy", "buckets.npy"
 LISTS_NAME, ENDS_NAME = "lists.npy", "list_ends.npy"

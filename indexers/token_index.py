@@ -26,10 +26,9 @@ from indexers.protocols import EncoderIdentity
 from indexers.selected import Selection
 from indexers.token_build import BUCKETS_NAME, CENTROIDS_NAME, ENDS_NAME, LISTS_NAME, shard_files
 from indexers.token_codec import BITS, TokenCodec, code_dtype
-from rag.core.arrays import Float32, Int64
+from rag.core.arrays import Float32, Int64, ranges
 from rag.core.errors import MismatchedArtifactError, RetrievalError
 from rag.core.npy import load_npy
-from rag.core.ragged import ranges
 
 NPROBE = 4
 # Passages for which the smallest number of candidates is enough; the largest multiple of that number.

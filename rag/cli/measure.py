@@ -87,7 +87,8 @@ def _comparison_table(compared: Sequence[Any]) -> str:
     for row in compared:
         test, a, b = row.result, 100 * row.value_a, 100 * row.value_b
         values = f"{a:.2f}", f"{b:.2f}", f"{b - a:+.2f}", _p(test.p_value), _p(row.p_holm)
-        rows.append([row.figure, row.a, row.b, *values, f"{test.wins}/{test.ties}/{test.losses}"])
+        counts = f"{len(test.gained)}/{test.ties}/{len(test.lost)}"
+        rows.append([row.figure, row.a, row.b, *values, counts])
     return "\n".join(text_table(columns, rows))
 
 

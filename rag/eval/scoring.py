@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag.core.types import AnswerSet, Paths, Question, RankedPassages
-from rag.data.text import exact_match
+from rag.data.text import AnswerMatcher, exact_match
 from rag.eval.facts import find_facts
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
 from rag.eval.settings import EvaluationSettings
 from rag.metrics.answers import em_and_f1
 from rag.metrics.multihop import multihop_scores, path_scores, score_hotpot
-from rag.metrics.ranking import answer_flags, first_true, rank_figures, trec_measures
+from rag.metrics.ranking import first_true, rank_figures, trec_measures
 
 STAGES = {
     "correct": "the first answer is right",
@@ -62,7 +62,8 @@ def _record(
     if settings.profile == "hotpot" and answers is not None:
         read = outcome.retrieved[: settings.read]
         support = [list(fact) for fact in find_facts(question, answers, read, outcome.paths)]
-    flags = answer_flags(question.answers, (p.text for _, p in outcome.retrieved), settings.match_mode)
+    matcher = AnswerMatcher(question.answers, settings.match_mode)
+    flags = [matcher.matches(passage.text) for _, passage in outcome.retrieved]
     first_rank, is_in_reach = first_true(flags), any(flags[: settings.read])
     is_findable = bool(question.answers) and not is_yes_no(question)
     scores = _answer_scores(outcome, text, support, settings)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from rag.config import DEFAULT_SEED, Config
 from rag.core.types import MAX_TOP_K
 from rag.data.text import REGEX_PROFILES, MatchMode, Profile
-from rag.metrics.cutoffs import DEFAULT_MEASURES, check_ks
+from rag.metrics import DEFAULT_MEASURES, check_ks
 
 
 def _check_cut_offs(ks: Sequence[int]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from rag.core.errors import DataError
 from rag.data.text import exact_match, overlap
-from rag.metrics.cutoffs import check_ks
+from rag.metrics import check_ks
 from rag.metrics.ranking import first_true
 
 Fact = tuple[str, int]

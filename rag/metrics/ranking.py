@@ -9,21 +9,9 @@ import numpy.typing as npt
 
 from rag.core.arrays import Float64
 from rag.core.errors import ConfigError, DataError
-from rag.data.text import AnswerMatcher, MatchMode
-from rag.metrics.cutoffs import DEFAULT_MEASURES, check_ks
+from rag.metrics import DEFAULT_MEASURES, check_ks
 
 _QUESTIONS = 256  # questions scored at once
-
-
-def answer_flags(answers: Iterable[str], texts: Iterable[str], mode: MatchMode = "tokens") -> list[bool]:
-    """Whether each text contains an answer (DPR's rule, or CuratedTREC's patterns).
-
-    Args:
-        texts: retrieved passages without their titles, best first.
-        mode: see `rag.data.text.AnswerMatcher`; an answer without any token never matches.
-    """
-    matcher = AnswerMatcher(answers, mode)
-    return [matcher.matches(text) for text in texts]
 
 
 def first_true(flags: Sequence[bool]) -> int | None:

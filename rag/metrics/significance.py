@@ -184,18 +184,16 @@ class PairedTest:
         difference: mean(b) - mean(a) with its paired bootstrap interval.
         p_value: two-sided, uncorrected.
         test: "mcnemar" for 0/1 values, else "randomisation".
-        wins, ties, losses: how many questions b is better on, equal on, worse on.
-        gained, lost: row numbers of the wins and of the losses.
+        gained, lost: row numbers of the questions that b is better on, and of those that it is worse on.
+        ties: how many it is equal on.
     """
 
     difference: Interval
     p_value: float
     test: str
-    wins: int
-    ties: int
-    losses: int
     gained: tuple[int, ...]
     lost: tuple[int, ...]
+    ties: int
 
 
 def compare_paired(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
@@ -203,8 +201,8 @@ def compare_paired(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
 
     Example:
         >>> result = compare_paired([0, 1, 0, 1], [1, 1, 1, 0])
-        >>> result.test, result.wins, result.ties, result.losses, result.difference.value, result.lost
-        ('mcnemar', 2, 1, 1, 0.25, (3,))
+        >>> result.test, result.gained, result.ties, result.lost, result.difference.value
+        ('mcnemar', (0, 2), 1, (3,), 0.25)
     """
     from scipy.stats import binomtest
 
@@ -218,5 +216,4 @@ def compare_paired(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
     else:
         test, p_value = "randomisation", randomisation_test(first, second)
     ties = difference.n - len(gained) - len(lost)
-    rows = tuple(gained.tolist()), tuple(lost.tolist())
-    return PairedTest(difference, p_value, test, len(gained), ties, len(lost), *rows)
+    return PairedTest(difference, p_value, test, tuple(gained.tolist()), tuple(lost.tolist()), ties)

@@ -18,8 +18,7 @@ from itertools import groupby
 
 import numpy as np
 
-from rag.core.arrays import Bool, Float32, Int32, Int64
-from rag.core.ragged import ranges
+from rag.core.arrays import Bool, Float32, Int32, Int64, ranges
 from rag.core.types import Passage
 from retrievers.encoders.static import StaticEncoder, unit_rows
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rag.core.arrays import Int32, Int64
-from rag.core.ragged import ranges
+from rag.core.arrays import Int32, Int64, ranges
 
 _MOST_WORDS = 1 << 19  # in the cache at a time, some 80 MB
 

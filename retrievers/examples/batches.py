@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from indexers.passages import PassageStore
-from rag.core.arrays import Bool, Float32, Int32, Int64
+from rag.core.arrays import Bool, Float32, Int32, Int64, ranges
 from rag.core.errors import ConfigError
 from rag.core.log import get_logger
-from rag.core.ragged import ranges
 from rag.core.types import Passage, Query
 from rag.runtime.seeds import generator
 from rag.training.distributed import check_share

@@ -228,10 +228,8 @@ class _Walk:
             header = [" ".join(dict.fromkeys(filter(None, names))) for names in columns]
             self.pieces += tables.rows(spread[first:], header)
         else:
-            is_marked = any(
-                cell.tag == "th" for row in cells for cell in row
-            )  # else the first may be a header
-            self.pieces += tables.rows(spread) if is_marked else tables.grid(spread)
+            tags = {cell.tag for row in cells for cell in row}  # without "th" the header is guessed
+            self.pieces += tables.rows(spread) if "th" in tags else tables.grid(spread)
 
 
 def _span(cell: Any) -> int:

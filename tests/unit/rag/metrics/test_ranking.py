@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from rag.core.errors import ConfigError, DataError
 from rag.metrics.ranking import (
-    answer_flags,
     average_rank,
     first_true,
     rank_figures,
@@ -95,7 +94,6 @@ def test_a_collapsed_or_broken_encoder_does_not_rank_perfectly() -> None:
     assert average_rank(np.float32([[1, 0]]), np.float32([[1, 0], [1, 5], [2, 0], [0, 1]]), [[0]]) == 1.5
 
 
-def test_flags_of_texts_and_the_first() -> None:
-    assert answer_flags([r"\d,\d{3}", "("], ["the party began", "1,000 people"], "regex") == [False, True]
+def test_the_first_flag() -> None:
     assert first_true([False, True, True]) == 2
     assert first_true([]) is None
