@@ -6,7 +6,6 @@ Only numbers are kept in memory, never texts, so 100,000 questions need some ten
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -88,12 +87,11 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
         name: bootstrap(table.column(name), resamples=settings.resamples, seed=settings.seed)[0]
         for name in table.names
     }
-    calibration = measure_calibration(np.array(confidence), table.column("em"))
     return {
         "n": n,
         "figures": {name: interval.to_json() for name, interval in intervals.items()},
         "curve": _accuracy_curve(np.array(ranks), deepest),
-        "calibration": asdict(calibration) if calibration else None,
+        "calibration": measure_calibration(np.array(confidence), table.column("em")),
         "stages": dict(stages.most_common()),
         "latency_ms": {stage: _percentiles(np.array(values)) for stage, values in latency.items()},
         "reading": {name: round(total / n, 2) for name, total in reading.items()},

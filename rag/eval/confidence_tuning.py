@@ -162,4 +162,4 @@ def _shifted(fitted: Sequence[float], shift: float, slope: float) -> tuple[float
 def _calibration_error(logits: Float64, right: Bool) -> float:
     measured = measure_calibration(1.0 / (1.0 + np.exp(-logits)), right)
     assert measured is not None  # there are questions
-    return measured.ece
+    return float(measured["ece"])

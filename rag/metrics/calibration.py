@@ -1,6 +1,6 @@
 """How well confidences match accuracy."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -8,34 +8,9 @@ import numpy.typing as npt
 from rag.core.errors import DataError
 
 
-@dataclass(frozen=True, slots=True)
-class ReliabilityBin:
-    """Predictions with confidence above `low` and up to `high`: number, mean confidence and accuracy."""
-
-    low: float
-    high: float
-    n: int
-    confidence: float
-    accuracy: float
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationFigures:
-    """Reliability curve and its summaries.
-
-    Attributes:
-        ece: expected calibration error, the mean gap between confidence and accuracy weighted by bin size.
-        bins: the non-empty bins, by rising confidence.
-    """
-
-    ece: float
-    n: int
-    bins: tuple[ReliabilityBin, ...]
-
-
 def measure_calibration(
     confidences: npt.ArrayLike, correct: npt.ArrayLike, *, bins: int = 15
-) -> CalibrationFigures | None:
+) -> dict[str, Any] | None:
     """Reliability curve and ECE.
 
     Args:
@@ -44,14 +19,16 @@ def measure_calibration(
         bins: number of bins of equal width; a confidence on an edge belongs to the bin below it.
 
     Returns:
-        None if no prediction is left.
+        "ece", expected calibration error: the mean gap between confidence and accuracy weighted by bin size;
+        "n"; and "bins": of the non-empty ones, by rising confidence, low and high edge, n, mean confidence
+        and accuracy. None if no prediction is left.
 
     Raises:
         DataError: if shapes differ or a confidence lies outside [0, 1].
 
     Example:
         >>> result = measure_calibration([0.9, 0.9, 0.9, 0.9], [1, 1, 1, 0], bins=10)
-        >>> round(result.ece, 3), result.bins[0].n
+        >>> round(result["ece"], 3), result["bins"][0]["n"]
         (0.15, 4)
 
     Source: Guo et al., On Calibration of Modern Neural Networks, ICML 2017, equations 2 and 3.
@@ -74,7 +51,8 @@ def measure_calibration(
     rows = []
     for index in np.unique(place):
         inside = place == index
-        means = float(confidence[inside].mean()), float(hit[inside].mean())
-        rows.append(ReliabilityBin(float(edges[index]), float(edges[index + 1]), int(inside.sum()), *means))
-    ece = sum(abs(row.confidence - row.accuracy) * row.n for row in rows) / n
-    return CalibrationFigures(ece, n, tuple(rows))
+        ends, means = edges[index : index + 2].tolist(), (confidence[inside].mean(), hit[inside].mean())
+        values = (*ends, int(inside.sum()), *map(float, means))
+        rows.append(dict(zip(("low", "high", "n", "confidence", "accuracy"), values, strict=True)))
+    ece = sum(abs(row["confidence"] - row["accuracy"]) * row["n"] for row in rows) / n
+    return {"ece": ece, "n": n, "bins": rows}

@@ -27,9 +27,9 @@ def test_ece_equals_a_plain_loop(predictions: list[tuple[float, bool]]) -> None:
             total += gap * len(inside) / len(predictions)
     result = measure_calibration([c + 0.0 for c, _ in predictions], [y for _, y in predictions], bins=bins)
     assert result is not None
-    assert sum(row.n for row in result.bins) == len(predictions)
+    assert sum(row["n"] for row in result["bins"]) == len(predictions)
     if all(abs(c * 10 - round(c * 10)) > 1e-9 for c, _ in predictions):  # edges differ by rounding only
-        assert result.ece == pytest.approx(total)
+        assert result["ece"] == pytest.approx(total)
 
 
 def test_nothing_to_measure_and_bad_values() -> None:
