@@ -266,7 +266,7 @@ def _percent(of: Bool) -> float:
 
 def _error(confidence: Float64, correct: Bool) -> float:
     measured = measure_calibration(confidence, correct)
-    return round(measured["ece"], 4) if measured is not None else 0.0
+    return round(float(measured["ece"]), 4) if measured is not None else 0.0
 
 
 def _holds_answer(rows: PassageRows, part: Sequence[Example]) -> Bool:
