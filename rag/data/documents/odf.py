@@ -33,32 +33,23 @@ def text(data: bytes) -> tuple[str, list[Piece]]:
         Unreadable: it is damaged or has a password.
     """
     with open_archive(data) as archive:
-        parts = {name: archive.read(name) for name in ("META-INF/manifest.xml", "meta.xml", "content.xml")
-                 if name in archive.namelist()}  # fmt: skip
-    if b"encryption-data" in parts.get("META-INF/manifest.xml", b""):
+        names = ("META-INF/manifest.xml", "meta.xml", "content.xml")
+        has = archive.namelist()
+        manifest, meta, text = (archive.read(name) if name in has else b"<none/>" for name in names)
+    if b"encryption-data" in manifest:
         raise Unreadable("encrypted", "save a copy without a password")
-    properties = ElementTree.fromstring(parts.get("meta.xml", b"<none/>"))
-    content = ElementTree.fromstring(parts["content.xml"])
+    content = ElementTree.fromstring(text)
     body = content.find(f"{_OFFICE}body/{_OFFICE}text")
     if body is None:
         raise Unreadable("broken file", "open and save it again", "it has no text")
-    pieces = html.rendered(_block(body, _bases(content)))
-    # each line of code is a paragraph
-    grouped = ((kind, list(group)) for kind, group in groupby(pieces, lambda piece: piece.kind))
-    pieces = [
-        piece
-        for kind, group in grouped
-        for piece in ([Piece("code", "\n".join(p.text for p in group))] if kind == "code" else group)
-    ]
-    return clean(properties.findtext(f".//{_TITLE}", "")) or first_heading(pieces), pieces
-
-
-def _bases(content: Element) -> dict[str, str]:
-    """The styles that a document's own ones are based on."""
-    return {
-        style.get(f"{_STYLE}name", ""): style.get(f"{_STYLE}parent-style-name", "")
-        for style in content.iter(f"{_STYLE}style")
-    }
+    styles = content.iter(f"{_STYLE}style")
+    bases = {it.get(f"{_STYLE}name", ""): it.get(f"{_STYLE}parent-style-name", "") for it in styles}
+    pieces = list[Piece]()
+    for kind, group in groupby(html.rendered(_block(body, bases)), lambda piece: piece.kind):
+        members = list(group)  # each line of code is a paragraph
+        pieces += [Piece(kind, "\n".join(it.text for it in members))] if kind == "code" else members
+    title = ElementTree.fromstring(meta).findtext(f".//{_TITLE}", "")
+    return clean(title) or first_heading(pieces), pieces
 
 
 def _block(element: Element, bases: dict[str, str]) -> str:

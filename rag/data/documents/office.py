@@ -153,15 +153,13 @@ def _shape(shape: Any, page: str) -> Iterator[Piece]:
     if hasattr(shape, "shapes"):  # a group; `shape_type` raises for shapes without a geometry
         for inner in shape.shapes:
             yield from _shape(inner, page)
-    elif shape.has_table if hasattr(shape, "has_table") else False:
+    elif getattr(shape, "has_table", False):
         yield from tables.grid([[cell.text for cell in row.cells] for row in shape.table.rows], page=page)
     elif shape.has_text_frame and not _is_footer(shape):
-        lines = [paragraph for paragraph in shape.text_frame.paragraphs if paragraph.text.strip()]
-        listed = len(lines) > 1
-        for paragraph in lines:
-            yield Piece(
-                "item" if listed else "paragraph", (BULLET if listed else "") + paragraph.text, page=page
-            )
+        lines = [it.text for it in shape.text_frame.paragraphs if it.text.strip()]
+        is_list = len(lines) > 1
+        for line in lines:
+            yield Piece("item", BULLET + line, page=page) if is_list else Piece("paragraph", line, page=page)
 
 
 def _is_footer(shape: Any) -> bool:

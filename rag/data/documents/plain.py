@@ -124,15 +124,8 @@ def _is_prose(lines: Sequence[str]) -> bool:
 
 def code(source: str) -> tuple[str, list[Piece]]:
     """Pieces of source code: runs of lines up to an empty line and one without indentation."""
-    lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    pieces, chunk = list[Piece](), list[str]()
-    for place, line in enumerate(lines):
-        follows = lines[place + 1] if place + 1 < len(lines) else ""
-        chunk.append(line)
-        if not line.strip() and follows[:1].strip():
-            pieces.append(Piece("code", "\n".join(chunk)))
-            chunk = []
-    return "", [*pieces, Piece("code", "\n".join(chunk))]
+    source = source.replace("\r\n", "\n").replace("\r", "\n")
+    return "", [Piece("code", part) for part in re.split(r"\n[^\S\n]*\n(?=\S)", source)]
 
 
 def front_matter(text: str) -> tuple[str, str]:

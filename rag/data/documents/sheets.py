@@ -49,7 +49,8 @@ def sheet(cells: Iterable[Row]) -> Iterator[Piece]:
         if is_record or is_title:
             yield Piece("heading", _line(block[0]), 2 if is_record else level)
             level = 3 if is_record else level
-        yield from _loose(block[is_record or is_title : at])
+        for row in block[is_record or is_title : at]:  # which no header names
+            yield Piece("paragraph" if _size(row) == 1 else "row", _line(row))
         header = None if at is None else block[at]
         if header is not None and at is not None:
             yield from rows(block[at + 1 :], header)
@@ -69,12 +70,6 @@ def _label(row: Row) -> str:
 def _line(row: Row) -> str:
     label, filled = _label(row), [clean(cell) for cell in row if cell.strip()]
     return f"{label}: {filled[1]}" if label else "; ".join(filled)
-
-
-def _loose(block: Iterable[Row]) -> Iterator[Piece]:
-    """Rows that no header names."""
-    for row in block:
-        yield Piece("paragraph" if _size(row) == 1 else "row", _line(row))
 
 
 def _header_at(block: Sequence[Row], following: Sequence[Row], narrow: int) -> int | None:

@@ -10,7 +10,6 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError, ResourceError
 from rag.data.corpus import Document, read_documents
-from rag.data.files.named import parse_name
 from rag.data.questions import read_questions
 from rag.eval.source import QuestionSource
 
@@ -51,12 +50,10 @@ def test_errors_are_explained(monkeypatch: pytest.MonkeyPatch, error: Exception,
         list(read_documents("hf:owner/name"))
 
 
-def test_names() -> None:
-    assert parse_name("hf:name") == ("name", None, None)
-    assert parse_name("hf:o/n:config") == ("o/n", "config", None)
-    for name in ("hf:", "hf:a:b:c:d", "hf:a::b"):
-        with pytest.raises(ConfigError):
-            parse_name(name)
+@pytest.mark.parametrize("name", ["hf:", "hf:a:b:c:d", "hf:a::b"])
+def test_what_names_no_data_set_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError):
+        list(read_documents(name))
 
 
 @pytest.fixture
