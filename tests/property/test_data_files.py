@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rag.core.types import Passage
-from rag.data.examples import Candidate, Example, read_examples, write_results, write_run
+from rag.data.examples import Candidate, Example, write_run
 from rag.data.files.rows import table_rows
 
 lines = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)
@@ -29,33 +29,6 @@ def hit(passage: Passage, score: float, has_answer: bool | None = None) -> Candi
 def place() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder) / "file"
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(
-        st.builds(
-            Example,
-            ids,
-            lines.filter(str.strip),
-            st.lists(lines, max_size=3).map(tuple),
-            st.lists(
-                st.builds(
-                    hit,
-                    st.builds(Passage, ids, lines, lines.filter(str.strip)),
-                    scores,
-                    st.none() | st.booleans(),
-                ),
-                max_size=3,
-            ).map(tuple),
-        ),
-        max_size=4,
-    )
-)
-def test_dpr_results(place: Path, results: list[Example]) -> None:
-    write_results(place, results)
-    if results:
-        assert list(read_examples(place, needs="questions")) == results
 
 
 @settings(max_examples=40, deadline=None)

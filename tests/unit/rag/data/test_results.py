@@ -36,13 +36,6 @@ def test_dpr_results_round_trip(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == []
 
 
-def test_a_trec_run_keeps_every_digit(tmp_path: Path) -> None:
-    run = [("q1", [("b", 0.1 + 0.2), ("a", 1e-17)]), ("q2", [("a", -3.0)])]
-    write_run(tmp_path / "x.run", as_examples(run, tag="dense"))
-    lines = (tmp_path / "x.run").read_text().splitlines()
-    assert lines == ["q1 Q0 b 1 0.30000000000000004 dense", "q1 Q0 a 2 1e-17 dense", "q2 Q0 a 1 -3.0 dense"]
-
-
 @pytest.mark.parametrize(
     ("ranking", "words"),
     [
