@@ -11,7 +11,7 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
-from rag.data.files.named import HF_PREFIX, IRDS_PREFIX, Grades, irds_questions, stream_rows
+from rag.data.files.named import Grades, is_named, named_questions
 from rag.data.files.question_sets import answers_of, question_of, squad_paragraphs, table_columns
 from rag.data.files.rows import STDIN, Rows, format_of, good, head_of, open_binary, read_lines, read_rows
 from rag.data.files.sources import in_folder
@@ -64,10 +64,8 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
         expected = ", ".join(QUESTION_FORMATS)
         raise ConfigError(f"unknown question format {format!r}", hint=f"use auto or one of: {expected}")
     name = str(path)
-    if name.startswith(HF_PREFIX):
-        return _checked(_records(stream_rows(name), name), name)
-    if name.startswith(IRDS_PREFIX):
-        numbered, grades = irds_questions(name)
+    if is_named(name):
+        numbered, grades = named_questions(name)
         questions = _checked(_records(numbered, name), name)
         return _judged(questions, grades, name, name) if grades else questions
     if name == STDIN:

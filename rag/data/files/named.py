@@ -34,10 +34,12 @@ def named_documents(name: str) -> Numbered:
     """The documents of a data set; of the hub those of the split "train" if none is named.
 
     Raises:
-        DataError, ResourceError: see `stream_rows`.
+        ConfigError: a malformed name, or several splits and none named.
+        DataError: the data set, configuration or split is missing, private, or needs a script.
+        ResourceError: its server cannot be reached.
     """
     if name.startswith(HF_PREFIX):
-        return stream_rows(name, default_split="train")
+        return _stream(name, default_split="train")
     return _irds(name, "docs", _document_record)
 
 
@@ -47,9 +49,11 @@ def _document_record(document: Any) -> dict[str, Any]:
     return {"id": fields.pop("doc_id"), "title": title, **fields}
 
 
-def irds_questions(name: str) -> tuple[Numbered, Grades]:
-    """The questions of a set of ir_datasets, and its judgements; raises as `named_documents`."""
+def named_questions(name: str) -> tuple[Numbered, Grades]:
+    """The questions of a data set, and its judgements, if it has any; raises as `named_documents`."""
     grades: Grades = {}
+    if name.startswith(HF_PREFIX):
+        return _stream(name), grades
     for _, judged in _irds(name, "qrels", lambda it: it):
         grades.setdefault(judged.query_id, {})[judged.doc_id] = int(judged.relevance)
     return _irds(name, "queries", _question_record), grades
@@ -77,7 +81,7 @@ def _irds(name: str, part: str, record: Any) -> Iterator[tuple[int, Any]]:
             raise DataError(f"{name} has no {part}", hint="see https://ir-datasets.com for what it has")
 
 
-def parse_name(name: str) -> tuple[str, str | None, str | None]:
+def _parse_name(name: str) -> tuple[str, str | None, str | None]:
     """Split `hf:owner/name[:config][:split]` into name, configuration and split, None where it has none.
 
     A single extra part is a split if it is one of the usual names (slices such as `train[:100]` are not
@@ -87,7 +91,7 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
         ConfigError: no name, or too many parts.
 
     Example:
-        >>> parse_name("hf:owner/wiki:20231101.en:train"), parse_name("hf:owner/wiki:test")
+        >>> _parse_name("hf:owner/wiki:20231101.en:train"), _parse_name("hf:owner/wiki:test")
         (('owner/wiki', '20231101.en', 'train'), ('owner/wiki', None, 'test'))
     """
     place, *parts = name.removeprefix(HF_PREFIX).split(":")
@@ -98,19 +102,9 @@ def parse_name(name: str) -> tuple[str, str | None, str | None]:
     return (place, parts[0], parts[1]) if parts else (place, None, None)
 
 
-def stream_rows(name: str, *, default_split: str | None = None) -> Numbered:
-    """Rows of a data set of the hub with their 1-based numbers.
-
-    Args:
-        name: `hf:owner/name[:config][:split]`; a folder with data files stands for owner/name too.
-        default_split: taken if the name has none; if None, the data set's only split is.
-
-    Raises:
-        ConfigError: a malformed name, or several splits and none named.
-        DataError: the data set, configuration or split is missing, private, or needs a script.
-        ResourceError: the hub cannot be reached.
-    """
-    place, configuration, split = parse_name(name)
+def _stream(name: str, *, default_split: str | None = None) -> Numbered:
+    """Rows of a data set of the hub, or of a folder with data files; without a split, of the only one."""
+    place, configuration, split = _parse_name(name)
     chosen = split or default_split
     with _reading(name):
         import datasets  # takes about a second, and most inputs do not need it
@@ -127,8 +121,8 @@ def stream_rows(name: str, *, default_split: str | None = None) -> Numbered:
 
 
 def revision_of(name: str) -> str:
-    """The commit of a hub's data set; "" for other names and local folders. Raises as `stream_rows`."""
-    if not name.startswith(HF_PREFIX) or Path(place := parse_name(name)[0]).exists():
+    """The commit of a hub's data set; "" for other names and local folders. Raises as `named_documents`."""
+    if not name.startswith(HF_PREFIX) or Path(place := _parse_name(name)[0]).exists():
         return ""
     with _reading(name):
         from huggingface_hub import HfApi

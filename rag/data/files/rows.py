@@ -32,6 +32,10 @@ Columns = Callable[[list[str]], tuple[list[str], bool]]  # of a table's first ro
 
 STDIN = "-"
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst", ".xz")
+BY_SUFFIX = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".tsv": "tsv", ".csv": "csv",
+    ".parquet": "parquet", ".pq": "parquet",
+}  # fmt: skip
 _BUFFER_BYTES = 1 << 18
 _BATCH_ROWS = 256  # of Parquet: a row may hold the text of many paragraphs
 _MAX_JSON_BYTES = 2 << 30
@@ -117,8 +121,7 @@ def format_of(head: bytes, name: str) -> str | None:
         return "markup"
     if b"\x00" not in head and b"\t" in head.partition(b"\n")[0] and suffix != ".txt":
         return "tsv"
-    by_name = {".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "jsonl", ".parquet": "parquet"}
-    return by_name.get(suffix)
+    return BY_SUFFIX.get(suffix)
 
 
 def read_rows(stream: io.BufferedReader, format: str, source: str, columns: Columns) -> Rows:

@@ -12,6 +12,7 @@ from rag.core.manifest import is_index
 from rag.data.documents.kinds import is_text, kind_by_name, remedy_by_name
 from rag.data.files.named import is_named
 from rag.data.files.rows import (
+    BY_SUFFIX,
     COMPRESSED_SUFFIXES,
     STDIN,
     format_of,
@@ -23,10 +24,6 @@ from rag.data.options import CORPUS_FORMATS
 from rag.data.records import BadRecord, ReadReport
 
 DOCUMENTS = "documents"  # every file is one document: PDF, Office, HTML, Markdown, text, …
-_BY_SUFFIX = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".tsv": "tsv", ".csv": "csv",
-    ".parquet": "parquet", ".pq": "parquet",
-}  # fmt: skip
 _ALSO_DOCUMENTS = ("csv", "tsv", "json")  # records in a folder of data, one table among documents
 _ABOUT_DATA = ("readme", "license", "licence", "copying", "notice", "changelog", "citation", "authors")
 _GENERATED_FOLDERS = ("node_modules", "__pycache__", "_static", "_sources")
@@ -153,7 +150,7 @@ def _guess(name: str) -> str | None:
     if _WIKI_FILE.search(plain):
         return "jsonl"  # of WikiExtractor's --json, as HotpotQA's abstracts
     is_document = kind_by_name(plain) is not None or remedy_by_name(plain) is not None
-    return _BY_SUFFIX.get(PurePath(plain).suffix.lower()) or (DOCUMENTS if is_document else None)
+    return BY_SUFFIX.get(PurePath(plain).suffix.lower()) or (DOCUMENTS if is_document else None)
 
 
 def _file_format(path: str, format: str) -> str:
@@ -181,7 +178,7 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
         has_records = any(kind not in (None, DOCUMENTS) for kind in files.values())
         about_data = all(PurePath(name).stem.lower() in _ABOUT_DATA for name in documents)
         wanted = "records" if has_records and about_data else DOCUMENTS
-    several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(_BY_SUFFIX.values())}
+    several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(BY_SUFFIX.values())}
     kinds = several.get(wanted, (wanted,))
     chosen = sorted(name for name, kind in files.items() if kind in kinds)
     unused = sorted(str(folder / name) for name in files.keys() - set(chosen))
@@ -190,14 +187,13 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
         raise DataError(
             f"{folder}: no file of {expected} in this folder ({len(unused)} other files)",
             hint="documents are PDF, Office, ODT, HTML, EPUB, Markdown, text, mail and source code; records "
-            f"{', '.join(sorted(_BY_SUFFIX))}, wiki_00 and BEIR's corpus.jsonl; also with .gz, .bz2, …",
+            f"{', '.join(sorted(BY_SUFFIX))}, wiki_00 and BEIR's corpus.jsonl; also with .gz, .bz2, …",
         )
     report.ignored += unused
-    paths = {name: str(folder / name) for name in chosen}
-    return [
-        Source(path, DOCUMENTS if wanted == DOCUMENTS else _file_format(path, format), prefix + name)
-        for name, path in paths.items()
-    ]
+    paths = [(str(folder / name), prefix + name) for name in chosen]
+    if wanted == DOCUMENTS:
+        return [Source(path, DOCUMENTS, name) for path, name in paths]
+    return [Source(path, _file_format(path, format), name) for path, name in paths]
 
 
 def _files(folder: Path, report: ReadReport) -> dict[str, str | None]:
