@@ -285,67 +285,10 @@ def odt(content: Content) -> bytes:
     return odf("text", "".join(shown(*block) for block in content), styles)
 
 
-def rtf(content: Content) -> bytes:
-    styles = r"{\stylesheet{\s0 Normal;}{\s1\b heading 1;}{\s2\b heading 2;}{\s9\f1 HTML Preformatted;}}"
-
-    def shown(kind: str, value: Any) -> str:
-        if kind == "table":
-            rows = ("".join(rf"\pard\plain\intbl {cell}\cell" for cell in row) for row in value)
-            return "".join(rf"\trowd\cellx100\cellx200{row}\row" for row in rows) + r"\pard\par"
-        style = {"h1": r"\s1\outlinelevel0 ", "h2": r"\s2\outlinelevel1 ", "code": r"\f1 ", "p": " ",
-                 "li": "\\bullet\\tab "}[kind]  # fmt: skip
-        return rf"\pard\plain{style}" + value.replace("\n", r"\line ") + r"\par"
-
-    return (r"{\rtf1\ansi" + styles + "\n".join(shown(*block) for block in content) + "}").encode()
-
-
-def latex(content: Content) -> bytes:
-    def shown(kind: str, value: Any) -> str:
-        if kind == "table":
-            rows = "".join(" & ".join(row) + "\\\\\n" for row in value)
-            return f"\\begin{{tabular}}{{{'l' * len(value[0])}}}\n\\hline\n{rows}\\end{{tabular}}"
-        if kind == "code":
-            return f"\\begin{{verbatim}}\n{value}\n\\end{{verbatim}}"
-        if kind == "li":
-            return f"\\begin{{itemize}}\n\\item {value}\n\\end{{itemize}}"
-        return {"h1": "\\section{%s}", "h2": "\\subsection*{%s}", "p": "%s"}[kind] % value
-
-    body = "\n\n".join(shown(*block) for block in content)
-    return f"\\documentclass{{article}}\n\\begin{{document}}\n{body}\n\\end{{document}}\n".encode()
-
-
-def asciidoc(content: Content) -> bytes:
-    def shown(kind: str, value: Any) -> str:
-        if kind == "table":
-            return "\n".join(["|===", *("".join(f"|{cell} " for cell in row) for row in value), "|==="])
-        if kind == "code":
-            return f"[source,sh]\n----\n{value}\n----"
-        return {"h1": "== ", "h2": "=== ", "li": "* ", "p": ""}[kind] + value
-
-    return "\n\n".join(shown(*block) for block in content).encode()
-
-
-def org(content: Content) -> bytes:
-    def shown(kind: str, value: Any) -> str:
-        if kind == "table":
-            rows = [f"| {' | '.join(row)} |" for row in value]
-            return "\n".join([rows[0], f"|{'+'.join('---' for _ in value[0])}|", *rows[1:]])
-        if kind == "code":
-            return f"#+begin_src sh\n{value}\n#+end_src"
-        return {"h1": "* ", "h2": "** ", "li": "- ", "p": ""}[kind] + value
-
-    return "\n\n".join(shown(*block) for block in content).encode()
-
-
 MAKERS: dict[str, Callable[[Content], bytes]] = {
     "a.md": markdown, "a.rst": rst, "a.html": page, "a.docx": word, "a.pptx": slides, "a.epub": epub,
     "a.eml": mail, "a.pdf": pdf_of, "a.odt": odt,
 }  # fmt: skip
-BY_PANDOC: dict[str, Callable[[Content], bytes]] = {
-    "a.rtf": rtf, "a.tex": latex, "a.adoc": asciidoc, "a.org": org
-}  # fmt: skip
-
-
 LINE = [(50.0, 700.0, 10.0, "F", "Some text.")]
 
 
