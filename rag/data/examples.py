@@ -335,7 +335,7 @@ def _candidate(value: Any, role: Role) -> Candidate:
         rank, target = None if rank is None else int(rank), None if target is None else float(target)
     except (TypeError, ValueError) as error:
         raise ValueError(f"rank or target of a passage is not a number ({rank!r}, {target!r})") from error
-    if target is not None and not math.is_finite(target):
+    if target is not None and not math.isfinite(target):
         raise ValueError(f"the target of a passage is {target}, expected a finite number")
     return Candidate(
         passage, role, str(value.get("source") or ""), rank,
