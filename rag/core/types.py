@@ -168,7 +168,7 @@ class Question(Answered):
         answer_starts: first character of each annotated answer in the text of `gold[0]`, with repetitions.
         answers_are_regex: the answers are regular expressions, as in CuratedTREC.
         is_impossible: the set states that its paragraph does not answer the question (SQuAD 2).
-        meta: further fields of the source, by which figures can be broken down.
+        meta: further fields of the source, which nothing in this system reads.
     """
 
     id: str

@@ -12,13 +12,13 @@ CEILINGS = {
     "rag/adaptation": (489, 400),
     "rag/bench": (1320, 1300),
     "rag/cli": (1530, 1300),
-    "rag/core": (1440, 900),
-    "rag/data": (6320, 5000),
+    "rag/core": (1340, 900),
+    "rag/data": (6080, 5000),
     "rag/docs": (80, 80),
-    "rag/eval": (2080, 1900),
+    "rag/eval": (2040, 1900),
     "rag/integrations": (350, 350),
     "rag/joint": (2510, 2100),
-    "rag/metrics": (730, 600),
+    "rag/metrics": (600, 600),
     "rag/rounds": (480, 450),
     "rag/runtime": (1640, 1100),
     "rag/sample": (80, 80),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (7860, 6600),
     "retrievers": (8510, 6600),
     "serve": (2790, 2600),
-    "tests": (28330, 24000),
+    "tests": (28080, 24000),
 }
 
 
