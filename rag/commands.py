@@ -24,11 +24,10 @@ from rag.data.questions import read_questions
 from rag.data.records import Document, ReadReport
 from rag.data.split import split_documents
 from readers.protocols import check_lengths
-from retrievers.negatives.settings import MiningSettings, parse_ranks
+from retrievers.negatives.settings import MiningSettings
 
 if TYPE_CHECKING:
     from indexers.update import UpdateReport
-    from retrievers.negatives.mine import MiningReport
 
 SAMPLE = "sample"
 
@@ -181,7 +180,6 @@ def mine(
     questions: str | Path,
     out: str | Path,
     *,
-    ranks: str = "1:100",
     index_encoder: str | None = None,
     format: str = "auto",
     split: str | None = None,
@@ -189,28 +187,25 @@ def mine(
     sample: int | None = None,
     merge: str | Path | None = None,
     **settings: Any,
-) -> MiningReport:
+) -> dict[str, Any]:
     """Write training examples with hard negatives from an index.
 
     Args:
         index: directory of the corpus's index.
         questions: a file of questions with gold passages, or with answers alone.
         out: DPR training JSON; a report goes beside it.
-        ranks: ranks to take candidates from, "first:last".
         index_encoder: the index's encoder, if it moved.
         format, limit, sample, merge: see `retrievers.negatives.mine.mine`.
-        **settings: fields of `MiningSettings` (source, per_question, margin, …).
+        **settings: fields of `MiningSettings` (source, ranks, per_question, margin, …).
 
     Raises:
         DataError: no question has a positive passage.
     """
     from retrievers.negatives.mine import mine as run
 
-    first, last = parse_ranks(ranks)
-    checked = load_config(MiningSettings, overrides={"first_rank": first, "last_rank": last, **settings})
     return run(
-        index, questions, out, checked, index_encoder=index_encoder, format=format, split=split, limit=limit,
-        sample=sample, merge=None if merge is None else Path(merge),
+        index, questions, out, load_config(MiningSettings, overrides=settings), index_encoder=index_encoder,
+        format=format, split=split, limit=limit, sample=sample, merge=None if merge is None else Path(merge),
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ class OpenSettings(BaseModel):
 
     Attributes:
         retriever: auto, dense, colbert, bm25, hybrid or multihop; options follow a colon, as in
-            hybrid:depth=500.
+            multihop:beam=10.
         fusion: how hybrid retrieval fuses its lists: "std:DENSE,BM25", "minmax:…", "raw:…", "rrf60:…".
         rerank: what re-ranks the first hits: "reader", or a ColBERT or cross-encoder folder;
             FOLDER,depth=100,fusion=std:1,0.5.
@@ -31,7 +31,7 @@ class OpenSettings(BaseModel):
         ConfigError: there is no such retriever, fusion or re-ranker.
 
     Example:
-        >>> OpenSettings(retriever="hybrid:depth=500", fusion="minmax:0.7,0.3").reader is None
+        >>> OpenSettings(retriever="multihop:beam=10", fusion="minmax:0.7,0.3").reader is None
         True
     """
 

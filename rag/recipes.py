@@ -27,7 +27,7 @@ RECIPES = {
     "reranker": "retrievers.training.reranker:RerankerTrainConfig",
     "mdr": "retrievers.training.mdr:MdrTrainConfig",
     "ict": "retrievers.training.ict:IctTrainConfig",
-    "static": "retrievers.training.static_config:StaticTrainConfig",
+    "static": "retrievers.training.static:StaticTrainConfig",
     "orqa": "rag.joint.config:OrqaTrainConfig",
     "mlm": "rag.joint.config:MlmTrainConfig",
     "realm": "rag.joint.config:RealmTrainConfig",

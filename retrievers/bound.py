@@ -1,25 +1,21 @@
 """The question encoder in a reader's folder, for the passage vectors that it was trained with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
-from rag.core.arrays import Float32
 from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from retrievers.dense import DenseRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.protocols import TextEncoder
 
 QUESTION_ENCODER = "question_encoder"
 
 
 def binding(folder: Path, passages: EncoderIdentity) -> dict[str, Any]:
-    """Description of the question encoder in `folder / "question_encoder"`, for the reader's `reader.json`.
-
-    Args:
-        passages: encoder of the index that reader and question encoder were trained with.
-    """
+    """Description of the question encoder in a reader's folder, for its `reader.json`."""
     encoder = BiEncoder.load(folder / QUESTION_ENCODER, precision="fp32")
     return {
         "questions_sha256": encoder.identity.weights_sha256,
@@ -40,28 +36,11 @@ class BoundEncoder:
         self.identity, self.questions_sha256 = identity, encoder.identity.weights_sha256
         self.dim, self.encode_queries, self.close = encoder.dim, encoder.encode_queries, encoder.close
 
-    def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        """Raises ConfigError: this encoder has no passage tower."""
-        raise ConfigError(
-            f"{len(texts)} passages were given to a reader's question encoder, which encodes questions alone",
-            hint=f"encode passages with {self.identity.name}",
-        )
-
 
 def open_bound(
     index: Index, folder: Path, description: Mapping[str, Any], *, precision: str = "auto"
 ) -> DenseRetriever:
-    """Search an index with the question encoder in a reader's folder.
-
-    Args:
-        description: the entry of `reader.json` that `binding` returned.
-
-    Raises:
-        MismatchedArtifactError: the index's vectors are from another passage encoder than the one the reader
-            was trained with, or the question encoder differs from the description in `reader.json`.
-        ConfigError: the index has no vectors.
-        ArtifactError: the description in `reader.json` is not valid.
-    """
+    """Search an index with the question encoder in a reader's folder."""
     try:
         identity = EncoderIdentity.from_json(description["index_encoder"])
         weights = str(description["questions_sha256"])
@@ -90,4 +69,5 @@ def open_bound(
             f"{place} is another question encoder than {folder / 'reader.json'} states",
             hint="copy the reader's whole folder again",
         )
-    return DenseRetriever(index.dense, index.passages, BoundEncoder(encoder, identity))
+    bound = cast("TextEncoder", BoundEncoder(encoder, identity))  # it encodes no passages
+    return DenseRetriever(index.dense, index.passages, bound)

@@ -1,39 +1,34 @@
-"""Dense retrieval: the question's vector against all passage vectors, by inner product."""
+"""Dense retrieval: the question's vector, or its vectors of tokens, against those of all passages."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from indexers.protocols import EncoderIdentity, VectorIndex
-from indexers.selected import Selection
+from indexers.token_index import TokenIndex
 from rag.core.arrays import Float32, Int64
 from rag.core.errors import MismatchedArtifactError, RetrievalError
-from rag.core.progress import StageTimer
 from rag.core.types import Hit, Query
-from retrievers.protocols import Passages, TextEncoder
+from retrievers.protocols import HitLists, Passages, Selected, TextEncoder, Timer
+
+if TYPE_CHECKING:
+    from retrievers.encoders.bi_encoder import BiEncoder
 
 
 class DenseRetriever:
-    """Searches a vector index with a bi-encoder's question vectors.
-
-    Raises:
-        MismatchedArtifactError: `encoder` makes vectors of another dimension.
-    """
+    """Searches a vector index with a bi-encoder's question vectors."""
 
     def __init__(self, vectors: VectorIndex, passages: Passages, encoder: TextEncoder) -> None:
         check_dim(vectors.dim, encoder.identity)
         self.vectors, self.passages, self.encoder = vectors, passages, encoder
 
     def search(
-        self,
-        questions: Sequence[str],
-        top_k: int,
-        *,
-        timer: StageTimer | None = None,
-        selected: Selection | None = None,
-    ) -> list[list[Hit]]:
+        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+    ) -> HitLists:
         """Best passages of each question; see `Retriever.search`."""
         if not questions:
             return []
@@ -42,9 +37,7 @@ class DenseRetriever:
         with stage(timer, "search_dense"):
             return self.search_vectors(queries, top_k, selected)
 
-    def search_vectors(
-        self, queries: Float32, top_k: int, selected: Selection | None = None
-    ) -> list[list[Hit]]:
+    def search_vectors(self, queries: Float32, top_k: int, selected: Selected = None) -> HitLists:
         """`search` by question vectors (B, D) float32 instead of texts."""
         if not np.isfinite(queries).all():
             raise RetrievalError("a question vector holds NaN or infinity")
@@ -52,12 +45,28 @@ class DenseRetriever:
         return to_hits(scores, rows, self.passages)
 
 
-def check_dim(dim: int, encoder: EncoderIdentity) -> None:
-    """Refuse an encoder whose vectors have another size than those of the index.
+class LateInteractionRetriever:
+    """Searches token vectors; scores are MaxSim."""
 
-    Raises:
-        MismatchedArtifactError: they have.
-    """
+    def __init__(self, tokens: TokenIndex, passages: Passages, encoder: BiEncoder) -> None:
+        check_dim(tokens.dim, encoder.identity)
+        self.tokens, self.passages, self.encoder = tokens, passages, encoder
+
+    def search(
+        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+    ) -> HitLists:
+        """Best passages of each question; see `Retriever.search`."""
+        if not questions:
+            return []
+        with stage(timer, "encode_question"):
+            vectors = self.encoder.question_tokens(questions)
+            values, lengths = np.asarray(vectors.values, np.float32), np.asarray(vectors.lengths)
+        with stage(timer, "search_tokens"):
+            return to_hits(*self.tokens.search(values, lengths, top_k, selected=selected), self.passages)
+
+
+def check_dim(dim: int, encoder: EncoderIdentity) -> None:
+    """Refuse an encoder whose vectors have another size than those of the index."""
     if dim != encoder.dim:
         raise MismatchedArtifactError(
             f"the vectors of the index have {dim} dimensions, those of the encoder have {encoder.dim}",
@@ -65,7 +74,7 @@ def check_dim(dim: int, encoder: EncoderIdentity) -> None:
         )
 
 
-def to_hits(scores: Float32, rows: Int64, passages: Passages) -> list[list[Hit]]:
+def to_hits(scores: Float32, rows: Int64, passages: Passages) -> HitLists:
     """Hits from scores (B, K) and rows (B, K), leaving out rows of -1; ties are ordered by passage id."""
     found = rows >= 0  # (B, K)
     ids = iter(passages.ids(rows[found]))
@@ -78,6 +87,6 @@ def to_hits(scores: Float32, rows: Int64, passages: Passages) -> list[list[Hit]]
     return lists
 
 
-def stage(timer: StageTimer | None, name: str) -> Any:
+def stage(timer: Timer, name: str) -> Any:
     """The context `timer(name)`; without a timer, one that does nothing."""
     return nullcontext() if timer is None else timer(name)

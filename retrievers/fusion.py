@@ -31,11 +31,6 @@ class Fusion:
     Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual Rank
         Learning Methods", SIGIR 2009 (k = 60); the minimum rule is that of pyserini's hybrid searcher.
 
-    Attributes:
-        method: "rrf", "raw", "minmax" or "std".
-        weights: one weight per list.
-        k: rank constant of "rrf".
-
     Example:
         >>> dense = [Hit(0, "a", 0.9), Hit(1, "b", 0.5)]
         >>> bm25 = [Hit(1, "b", 12.0), Hit(2, "c", 3.0)]
@@ -52,9 +47,6 @@ class Fusion:
         """Read "std:1,0.6", "minmax:0.7,0.3", "raw:1,0.02" or "rrf60:1,1": the method, then the lists'
         weights; the number after "rrf" is k.
 
-        Raises:
-            ConfigError: not of this form.
-
         Example:
             >>> Fusion.parse("rrf20:1,0.5")
             Fusion(method='rrf', weights=(1.0, 0.5), k=20.0)
@@ -69,25 +61,12 @@ class Fusion:
         return cls(parts["name"] or "rrf", weights, float(parts["k"] or 60))
 
     def __str__(self) -> str:
-        """The form that `parse` reads.
-
-        Example:
-            >>> str(Fusion("minmax", (0.7, 0.3))), str(Fusion())
-            ('minmax:0.7,0.3', 'rrf60:1,1')
-        """
+        """The form that `parse` reads."""
         name = f"rrf{_digits(self.k)}" if self.method == "rrf" else self.method
         return f"{name}:{','.join(map(_digits, self.weights))}"
 
     def fuse(self, lists: Sequence[Sequence[Sequence[Hit]]], top_k: int) -> list[list[Hit]]:
-        """Fuse the lists of several retrievers.
-
-        Args:
-            lists: for each retriever, for each question, its hits, best first, each row at most once.
-            top_k: most hits to return per question.
-
-        Returns:
-            For each question its fused hits, best first, ties by passage id.
-        """
+        """Fuse the lists of several retrievers."""
         return [self._fuse_question(hit_lists, top_k) for hit_lists in zip(*lists, strict=True)]
 
     def _fuse_question(self, hit_lists: Sequence[Sequence[Hit]], top_k: int) -> list[Hit]:

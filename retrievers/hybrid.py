@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
-from indexers.selected import Selection
 from rag.core.errors import ConfigError
-from rag.core.progress import StageTimer
 from rag.core.types import Hit
 from retrievers.dense import stage
 from retrievers.fusion import Fusion
-from retrievers.protocols import PairScorer, Passages, Retriever
+from retrievers.protocols import HitLists, PairScorer, Passages, Retriever, Selected, Timer
 
 DEFAULT_DEPTH = 200
 _MATCHED = 60  # first hits whose words are matched; those behind them hardly ever reach the first 20
@@ -32,20 +30,16 @@ class HybridRetriever:
     """Fuses the lists of its members.
 
     Args:
-        members: retrievers over one set of passages, usually dense and sparse.
+        members: retrievers over these passages, usually dense and sparse.
         fusion: the method, with weights in the order of `members`; `default_fusion` if None.
         depth: hits taken from each member; never fewer than `top_k`, and no more than `passages`.
-        passages: the passages that are searched.
         matching: a scorer of the words of the first 60 hits' passages (of `top_k` if more are wanted), whose
             scores are added to the fused ones; None: the fused scores decide alone.
-
-    Raises:
-        ConfigError: members and weights differ in number.
     """
 
     def __init__(
-        self, members: Sequence[Retriever], *, fusion: Fusion | None = None, depth: int = DEFAULT_DEPTH,
-        passages: Passages | None = None, matching: PairScorer | None = None,
+        self, members: Sequence[Retriever], passages: Passages, *, fusion: Fusion | None = None,
+        depth: int = DEFAULT_DEPTH, matching: PairScorer | None = None,
     ) -> None:  # fmt: skip
         self.members = tuple(members)
         self.fusion = default_fusion() if fusion is None else fusion
@@ -58,19 +52,12 @@ class HybridRetriever:
             )
 
     def search(
-        self,
-        questions: Sequence[str],
-        top_k: int,
-        *,
-        timer: StageTimer | None = None,
-        selected: Selection | None = None,
-    ) -> list[list[Hit]]:
+        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+    ) -> HitLists:
         """Best passages of each question; see `Retriever.search`. The members search side by side."""
-        depth = max(self.depth, top_k)
-        if self.passages is not None:
-            depth = max(1, min(depth, len(self.passages)))
+        depth = max(1, min(max(self.depth, top_k), len(self.passages)))
 
-        def search(member: Retriever) -> list[list[Hit]]:
+        def search(member: Retriever) -> HitLists:
             return member.search(questions, depth, timer=timer, selected=selected)
 
         others = [self._pool.submit(search, member) for member in self.members[1:]]
@@ -90,7 +77,6 @@ class HybridRetriever:
 
     def _matched(self, question: str, hits: Sequence[Hit]) -> list[Hit]:
         assert self.matching is not None
-        assert self.passages is not None
         passages = self.passages.get_many([hit.row for hit in hits])
         added = self.matching.score([question] * len(hits), passages).tolist()
         return sorted(

@@ -12,12 +12,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from indexers.selected import Selection
 from rag.config import Config
-from rag.core.progress import StageTimer
 from rag.core.types import Hit, Path, Query
 from retrievers.dense import DenseRetriever, stage
-from retrievers.protocols import Passages, Retriever
+from retrievers.protocols import HitLists, Passages, Retriever, Selected, Timer
 
 
 class HopOptions(Config):
@@ -63,24 +61,14 @@ class MultiHopRetriever:
         self.hops, self.beam = hops, beam
 
     def search(
-        self,
-        questions: Sequence[str],
-        top_k: int,
-        *,
-        timer: StageTimer | None = None,
-        selected: Selection | None = None,
-    ) -> list[list[Hit]]:
+        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+    ) -> HitLists:
         """The list of passages of `search_both`; see `Retriever.search`."""
         return self.search_both(questions, top_k, timer=timer, selected=selected)[0]
 
     def search_both(
-        self,
-        questions: Sequence[str],
-        top_k: int,
-        *,
-        timer: StageTimer | None = None,
-        selected: Selection | None = None,
-    ) -> tuple[list[list[Hit]], list[list[Path]]]:
+        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+    ) -> tuple[HitLists, list[list[Path]]]:
         """For each question a list of passages, and at most `top_k` paths, best first and of equal length.
 
         The list has the passages of the best paths, then the other hits of the first hop. All passages of a
@@ -122,7 +110,7 @@ class MultiHopRetriever:
         hits_of = [hits_of_paths(own, rest, top_k) for own, rest in zip(paths, first, strict=True)]
         return hits_of, [own[:top_k] for own in paths]
 
-    def _search(self, queries: Sequence[Query], top_k: int, selected: Selection | None) -> list[list[Hit]]:
+    def _search(self, queries: Sequence[Query], top_k: int, selected: Selected) -> HitLists:
         vectors = self.dense.encoder.encode_queries(queries)
         return self.dense.search_vectors(vectors, top_k, selected)
 
@@ -132,11 +120,6 @@ def hits_of_paths(paths: Iterable[Path], rest: Iterable[Hit], top_k: int) -> lis
 
     Within a path, the passage that the question alone ranks highest comes first: it is the right one for
     questions that need only one.
-
-    Args:
-        paths: best first.
-        rest: hits of the first hop, best first, to fill the list up.
-        top_k: largest length of the list.
 
     Example:
         >>> a, b, c = (Hit(row, name, 0.5) for row, name in enumerate("abc"))

@@ -6,17 +6,14 @@ import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import Field
-
 from indexers.presets import INDEX_KINDS, Part
 from rag.config import Config, load_config, parse_overrides
 from rag.core.errors import ConfigError, did_you_mean
 from rag.core.log import get_logger
 from rag.runtime.model_files import PACKAGED, STATIC_ENCODER
-from retrievers.dense import DenseRetriever
+from retrievers.dense import DenseRetriever, LateInteractionRetriever
 from retrievers.fusion import Fusion
-from retrievers.hybrid import DEFAULT_DEPTH, HybridRetriever, default_fusion
-from retrievers.late_interaction import LateInteractionRetriever
+from retrievers.hybrid import HybridRetriever, default_fusion
 from retrievers.multihop import HopOptions, MultiHopRetriever
 from retrievers.protocols import Retriever
 from retrievers.sparse import SparseRetriever
@@ -30,16 +27,6 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 
-class HybridOptions(Config):
-    """Options of hybrid retrieval.
-
-    Attributes:
-        depth: hits taken from each list before fusion.
-    """
-
-    depth: int = Field(default=DEFAULT_DEPTH, ge=1)
-
-
 KINDS: dict[str, tuple[Part, ...]] = {
     "dense": ("dense",),
     "colbert": ("tokens",),
@@ -48,20 +35,15 @@ KINDS: dict[str, tuple[Part, ...]] = {
     "multihop": ("dense",),
 }
 """Kinds of retrievers, and the parts that the index must have for each."""
-_OPTIONS: dict[str, type[Config]] = {"hybrid": HybridOptions, "multihop": HopOptions}
 _AUTO = ("hybrid", "dense", "colbert", "bm25")  # the first kind for which the index has all parts
 
 
 def parse_kind(text: str) -> tuple[str, Config]:
     """Parse a kind of retriever with its options, written `kind` or `kind:key=value,key=value`.
 
-    Raises:
-        ConfigError: there is no such kind, or it has no such option.
-
     Example:
-        >>> kind, options = parse_kind("hybrid:depth=500")
-        >>> kind, options.depth
-        ('hybrid', 500)
+        >>> parse_kind("multihop:beam=10")
+        ('multihop', HopOptions(hops=2, beam=10, first='dense'))
     """
     name, _, stated = text.partition(":")
     if name != "auto" and name not in KINDS:
@@ -70,19 +52,16 @@ def parse_kind(text: str) -> tuple[str, Config]:
             hint=did_you_mean(name, KINDS, ""),
         )
     values = [part.strip() for part in stated.split(",") if part.strip()]
+    options = HopOptions if name == "multihop" else Config
     try:
-        return name, load_config(_OPTIONS.get(name, Config), overrides=parse_overrides(values))
+        return name, load_config(options, overrides=parse_overrides(values))
     except ConfigError as error:
         raise ConfigError(f"retriever {text!r}: {error}") from error
 
 
 def named_kind(text: str, index: Index) -> str:
     """The kind of retriever and its options; "auto" is the first of `_AUTO` for which the index has all
-    parts.
-
-    Raises:
-        ConfigError: there is no such kind, or it has no such option.
-    """
+    parts. Raises what `parse_kind` does."""
     name, _ = parse_kind(text)
     return text if name != "auto" else next(kind for kind in _AUTO if not _missing(kind, index))
 
@@ -99,17 +78,10 @@ def open_retriever(
     """Open a retriever over an index.
 
     Args:
-        kind: one of `KINDS`, perhaps with options (`parse_kind`), or "auto": hybrid if the index has both
-            parts, else the only one.
+        kind: one of `KINDS`, perhaps with options (`parse_kind`), or "auto", see `named_kind`.
         encoder: the index's encoder, if it has moved since: a folder, a name, or a loaded encoder.
-        precision: "auto", "fp32" or "bf16".
-        device: "auto", "cpu" or "cuda".
+        precision, device: see `BiEncoder.load`.
         fusion: method of fusing several lists; `default_fusion` for the index's encoder if None.
-
-    Raises:
-        ConfigError: unknown kind or option, the index was built without what this kind needs, or a fusion is
-            given for a single list.
-        MismatchedArtifactError: the encoder is not the one the index was built with.
     """
     name, options = parse_kind(named_kind(kind, index))
     if missing := _missing(name, index):
@@ -119,7 +91,7 @@ def open_retriever(
             f"{' and '.join(index.parts) or 'neither'}",
             hint=f"build it with `rag index … {f'--retriever {enough}' if enough else '--index-type plaid'}`",
         )
-    if fusion is not None and name not in _OPTIONS:  # those with options are those that fuse lists
+    if fusion is not None and name not in ("hybrid", "multihop"):
         raise ConfigError(
             f"a fusion ({fusion}) is given, but {name} retrieval has nothing to fuse",
             hint="leave it out, or use hybrid retrieval",
@@ -127,14 +99,21 @@ def open_retriever(
     if name == "bm25":
         return _bm25(index)
     loaded = open_encoder(index, encoder=encoder, precision=precision, device=device)
-    if name == "dense":
-        return _dense(index, loaded)
-    if name == "colbert":
-        return _colbert(index, loaded)
-    if isinstance(options, HybridOptions):
-        return _hybrid(index, loaded, fusion, options.depth)
-    assert isinstance(options, HopOptions)
-    return _multihop(index, loaded, fusion, options)
+    if name == "hybrid":
+        return _hybrid(index, loaded, fusion)
+    if not isinstance(options, HopOptions):
+        return _by_vectors(index, loaded)
+    is_hybrid = options.first == "hybrid"
+    if is_hybrid and "bm25" not in index.parts:
+        raise ConfigError(
+            "first=hybrid needs an index with BM25",
+            hint="build it with `rag index … --retriever hybrid`, or leave first at dense",
+        )
+    if fusion is not None and not is_hybrid:
+        raise ConfigError(f"a fusion ({fusion}) is given, but first=dense has one list only")
+    first = _hybrid(index, loaded, fusion) if is_hybrid else None
+    dense = DenseRetriever(index.require_dense().vectors, index.passages, loaded)
+    return MultiHopRetriever(dense, index.passages, first=first, hops=options.hops, beam=options.beam)
 
 
 def _bm25(index: Index) -> SparseRetriever:
@@ -142,23 +121,18 @@ def _bm25(index: Index) -> SparseRetriever:
     return SparseRetriever(index.lucene, index.passages)
 
 
-def _dense(index: Index, encoder: BiEncoder | StaticEncoder) -> DenseRetriever:
+def _by_vectors(index: Index, encoder: BiEncoder | StaticEncoder) -> Retriever:
+    """Search by the index's vectors, one per passage or one per token."""
+    if index.tokens is not None:
+        return LateInteractionRetriever(index.tokens, index.passages, cast("BiEncoder", encoder))
     return DenseRetriever(index.require_dense().vectors, index.passages, encoder)
 
 
-def _colbert(index: Index, encoder: BiEncoder | StaticEncoder) -> LateInteractionRetriever:
-    assert index.tokens is not None
-    return LateInteractionRetriever(index.tokens, index.passages, cast("BiEncoder", encoder))
-
-
-def _hybrid(
-    index: Index, encoder: BiEncoder | StaticEncoder, fusion: Fusion | None, depth: int = DEFAULT_DEPTH
-) -> HybridRetriever:
-    """Dense retrieval (or late interaction) and BM25, fused; with the encoder of the package and the usual
-    fusion, words of the best hits are matched too: the weights of these scores were fitted for it."""
+def _hybrid(index: Index, encoder: BiEncoder | StaticEncoder, fusion: Fusion | None) -> HybridRetriever:
+    """Vectors and BM25, fused; with the encoder of the package and the usual fusion, words of the best hits
+    are matched too: the weights of these scores were fitted for it."""
     from retrievers.encoders.static import StaticEncoder
 
-    vectors = _dense(index, encoder) if index.tokens is None else _colbert(index, encoder)
     usual = default_fusion(is_static=isinstance(encoder, StaticEncoder))
     matching = None
     packaged = PACKAGED[STATIC_ENCODER][1]
@@ -169,35 +143,12 @@ def _hybrid(
             matching = TokenMatch(encoder)
         else:
             log.info("with the fusion %s, words of the best hits are not matched", fusion)
-    return HybridRetriever(
-        [vectors, _bm25(index)], fusion=fusion or usual, depth=depth, passages=index.passages,
-        matching=matching,
-    )  # fmt: skip
-
-
-def _multihop(
-    index: Index, encoder: BiEncoder | StaticEncoder, fusion: Fusion | None, options: HopOptions
-) -> MultiHopRetriever:
-    is_hybrid = options.first == "hybrid"
-    if is_hybrid and "bm25" not in index.parts:
-        raise ConfigError(
-            "first=hybrid needs an index with BM25",
-            hint="build it with `rag index … --retriever hybrid`, or leave first at dense",
-        )
-    if fusion is not None and not is_hybrid:
-        raise ConfigError(f"a fusion ({fusion}) is given, but first=dense has one list only")
-    first = _hybrid(index, encoder, fusion) if is_hybrid else None
-    return MultiHopRetriever(
-        _dense(index, encoder), index.passages, first=first, hops=options.hops, beam=options.beam
-    )
+    members = [_by_vectors(index, encoder), _bm25(index)]
+    return HybridRetriever(members, index.passages, fusion=fusion or usual, matching=matching)
 
 
 def over_index(retriever: Retriever, index: Index) -> Retriever:
-    """A retriever with the loaded models of this one, over another version of its index.
-
-    Raises:
-        ConfigError: it reads token vectors, which belong to one version.
-    """
+    """A retriever with the loaded models of this one, over another version of its index."""
     if isinstance(retriever, LateInteractionRetriever):
         raise ConfigError("token vectors belong to one version of an index", hint="reload it")
     made = copy.copy(retriever)
@@ -225,12 +176,7 @@ def open_encoder(
     precision: str = "auto",
     device: str = "auto",
 ) -> BiEncoder | StaticEncoder:
-    """The encoder that an index was built with, with its pooling, prefixes and lengths.
-
-    Raises:
-        MismatchedArtifactError: the loaded encoder is not the one that the index was built with.
-        ArtifactError: there is no encoder under the name that the index states.
-    """
+    """The encoder that an index was built with, with its pooling, prefixes and lengths."""
     from retrievers.encoders.open import load_like
 
     identity = index.encoder_identity

@@ -11,6 +11,13 @@ from rag.core.arrays import Float32
 from rag.core.progress import StageTimer
 from rag.core.types import Hit, Passage, Path, Query
 
+Timer = StageTimer | None
+"""Records the time of each stage, where there is one."""
+Selected = Selection | None
+"""The passages that may be returned; None: all."""
+HitLists = list[list[Hit]]
+"""For each question its hits, best first."""
+
 
 class TextEncoder(PassageEncoder, Protocol):
     """Encodes both sides, as `BiEncoder` does."""
@@ -47,13 +54,8 @@ class Retriever(Protocol):
     """Finds passages for questions."""
 
     def search(
-        self,
-        questions: Sequence[str],
-        top_k: int,
-        *,
-        timer: StageTimer | None = None,
-        selected: Selection | None = None,
-    ) -> list[list[Hit]]:
+        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+    ) -> HitLists:
         """Best passages of each question, best first, ties by passage id.
 
         Args:
@@ -71,11 +73,6 @@ class PathRetriever(Retriever, Protocol):
     """A retriever that also finds paths: sequences of passages that together answer a question."""
 
     def search_both(
-        self,
-        questions: Sequence[str],
-        top_k: int,
-        *,
-        timer: StageTimer | None = None,
-        selected: Selection | None = None,
-    ) -> tuple[list[list[Hit]], list[list[Path]]]:
+        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+    ) -> tuple[HitLists, list[list[Path]]]:
         """The result of `search`, and the best paths of each question, best first, at most `top_k`."""

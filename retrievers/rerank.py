@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 from pydantic import Field, field_validator
 
-from indexers.selected import Selection
 from rag.config import Config, load_config, parse_overrides
 from rag.core.arrays import Float32
 from rag.core.errors import ConfigError
 from rag.core.files import read_json
-from rag.core.progress import StageTimer
 from rag.core.types import FirstStage, Hit, Passage
 from rag.runtime.model_files import model_folder, weight_files, weights_sha256
 from retrievers.dense import stage
 from retrievers.fusion import Fusion
-from retrievers.protocols import PairScorer, Passages, PathRetriever, Retriever
+from retrievers.protocols import HitLists, PairScorer, Passages, PathRetriever, Retriever, Selected, Timer
 
 # The re-ranker's scores in standard deviations; chosen on 500 training questions of SQuAD that were held out.
 DEFAULT_FUSION = Fusion("std", (1.0, 0.5))
@@ -30,21 +28,13 @@ _PAIRS_AT_ONCE = 3200
 
 
 class LateInteraction:
-    """Scores pairs by MaxSim of their token vectors.
+    """Scores pairs by MaxSim of their token vectors."""
 
-    Args:
-        name: folder or hub name of an encoder with one vector per token.
-        precision, device: see `BiEncoder.load`.
-
-    Raises:
-        ConfigError: the encoder makes one vector per text.
-    """
-
-    def __init__(self, name: str, *, precision: str = "auto", device: str = "auto") -> None:
+    def __init__(self, name: str, *, precision: str = "auto") -> None:
         from retrievers.encoders.bi_encoder import BiEncoder
 
         self.name = name
-        self.encoder = BiEncoder.load(name, precision=precision, device=device)
+        self.encoder = BiEncoder.load(name, precision=precision)
         if (pooling := self.encoder.identity.pooling) != "tokens":
             raise ConfigError(
                 f"{name} makes one vector per text (pooling {pooling}), re-ranking by late interaction needs "
@@ -85,23 +75,13 @@ class RerankOptions(Config):
     @field_validator("fusion")
     @classmethod
     def _check_fusion(cls, value: str) -> str:
-        try:
-            weights = len(Fusion.parse(value).weights)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-        if weights != 2:
+        if (weights := len(Fusion.parse(value).weights)) != 2:
             raise ValueError(f"{weights} weights, expected two: the re-ranker's and the first stage's")
         return value
 
 
 def parse_rerank(text: str) -> tuple[str, RerankOptions]:
     """Parse a re-ranker: `FOLDER`, or `reader`, the extractive reader that answers, then options.
-
-    Returns:
-        Its folder or hub name ("reader" for the reader), and its options.
-
-    Raises:
-        ConfigError: there is no folder, or no such option.
 
     Example:
         >>> folder, options = parse_rerank("models/colbert,depth=50,fusion=std:1,0.5")
@@ -127,21 +107,9 @@ def reranked(
     spec: str,
     *,
     precision: str = "auto",
-    device: str = "auto",
     reader: Callable[[], PairScorer] | None = None,
 ) -> RerankingRetriever:
-    """Add re-ranking to a retriever.
-
-    Args:
-        first: any retriever but a multi-hop one.
-        passages: the passages that it searches.
-        spec: the re-ranker, see `parse_rerank`.
-        reader: opens the reader that answers as a scorer.
-
-    Raises:
-        ConfigError: `spec` cannot be understood, or the first stage finds paths.
-        ArtifactError: there is no such model.
-    """
+    """Add re-ranking to a retriever."""
     name, options = parse_rerank(spec)
     if isinstance(first, PathRetriever):
         raise ConfigError(
@@ -149,7 +117,7 @@ def reranked(
             hint="leave out the re-ranking, or use dense, bm25 or hybrid retrieval",
         )
     if name != _READER or Path(name).exists():
-        scorer, identity = _open_scorer(name, precision, device)
+        scorer, identity = _open_scorer(name, precision)
     elif reader is not None:
         scorer = reader()
         identity = {"kind": _READER, "name": scorer.name}
@@ -159,7 +127,7 @@ def reranked(
     return RerankingRetriever(first, passages, scorer, depth=options.depth, fusion=fusion, identity=identity)
 
 
-def _open_scorer(name: str, precision: str, device: str) -> tuple[PairScorer, dict[str, Any]]:
+def _open_scorer(name: str, precision: str) -> tuple[PairScorer, dict[str, Any]]:
     """The model of a folder, and its description; the folder's files decide what it is."""
     folder = model_folder(name)
     config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
@@ -167,9 +135,9 @@ def _open_scorer(name: str, precision: str, device: str) -> tuple[PairScorer, di
         from retrievers.encoders.cross_encoder import CrossEncoder
 
         weights = weights_sha256(weight_files(folder))
-        scorer = CrossEncoder.load(name, precision=precision, device=device)
+        scorer = CrossEncoder.load(name, precision=precision)
         return scorer, {"kind": "cross-encoder", "name": name, "weights_sha256": weights}
-    late = LateInteraction(name, precision=precision, device=device)
+    late = LateInteraction(name, precision=precision)
     weights = late.encoder.identity.weights_sha256  # the backbone's and the head's
     return late, {"kind": "colbert", "name": name, "weights_sha256": weights}
 
@@ -199,25 +167,17 @@ class RerankingRetriever:
         self.identity = {**named, "depth": depth, "fusion": str(self.fusion)}
 
     def search(
-        self,
-        questions: Sequence[str],
-        top_k: int,
-        *,
-        timer: StageTimer | None = None,
-        selected: Selection | None = None,
-    ) -> list[list[Hit]]:
+        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+    ) -> HitLists:
         """Best passages of each question; see `Retriever.search`."""
         deepest = max(1, min(max(self.depth, top_k), len(self.passages)))
         ranked = self.first.search(questions, deepest, timer=timer, selected=selected)
         judged = [hits[: self.depth] for hits in ranked]
         with stage(timer, "rerank"):
             fused = self.fusion.fuse([self._rescored(questions, judged), judged], top_k)
-            return [
-                _with_first_stage([*best, *_behind(best, hits, self.depth)][:top_k], hits)
-                for best, hits in zip(fused, ranked, strict=True)
-            ]
+            return [self._joined(*lists)[:top_k] for lists in zip(fused, ranked, strict=True)]
 
-    def _rescored(self, questions: Sequence[str], lists: Sequence[Sequence[Hit]]) -> list[list[Hit]]:
+    def _rescored(self, questions: Sequence[str], lists: Sequence[Sequence[Hit]]) -> HitLists:
         """The hits of each question by the scorer's scores, best first."""
         at_once, scores = max(1, _PAIRS_AT_ONCE // self.depth), list[Float32]()
         for start in range(0, len(lists), at_once):
@@ -232,12 +192,10 @@ class RerankingRetriever:
             for hits, own in zip(lists, scores, strict=True)
         ]
 
-
-def _behind(best: Sequence[Hit], ranked: Sequence[Hit], depth: int) -> list[Hit]:
-    """The hits that were not scored, behind the others; their scores fall as those of the first stage do."""
-    return [replace(h, score=best[-1].score + h.score - ranked[depth - 1].score) for h in ranked[depth:]]
-
-
-def _with_first_stage(hits: Sequence[Hit], ranked: Sequence[Hit]) -> list[Hit]:
-    places = {hit.row: FirstStage(rank, hit.score) for rank, hit in enumerate(ranked, 1)}
-    return [replace(hit, first_stage=places[hit.row]) for hit in hits]
+    def _joined(self, best: Sequence[Hit], ranked: Sequence[Hit]) -> list[Hit]:
+        """The fused hits, and behind them those that were not scored: their scores fall as the first stage's
+        do; all with their places in that stage."""
+        last = ranked[self.depth - 1].score if len(ranked) > self.depth else 0.0
+        behind = [replace(hit, score=best[-1].score + hit.score - last) for hit in ranked[self.depth :]]
+        places = {hit.row: FirstStage(rank, hit.score) for rank, hit in enumerate(ranked, 1)}
+        return [replace(hit, first_stage=places[hit.row]) for hit in (*best, *behind)]

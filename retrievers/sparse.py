@@ -5,11 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from indexers.lucene import LuceneIndex
-from indexers.selected import Selection
-from rag.core.progress import StageTimer
 from rag.core.types import Hit
 from retrievers.dense import stage
-from retrievers.protocols import Passages
+from retrievers.protocols import HitLists, Passages, Selected, Timer
 
 
 class SparseRetriever:
@@ -19,13 +17,8 @@ class SparseRetriever:
         self.terms, self.passages = terms, passages
 
     def search(
-        self,
-        questions: Sequence[str],
-        top_k: int,
-        *,
-        timer: StageTimer | None = None,
-        selected: Selection | None = None,
-    ) -> list[list[Hit]]:
+        self, questions: Sequence[str], top_k: int, *, timer: Timer = None, selected: Selected = None
+    ) -> HitLists:
         """Best passages of each question; see `Retriever.search`."""
         if not questions:
             return []

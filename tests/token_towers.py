@@ -9,8 +9,15 @@ from torch.nn.functional import normalize
 from torch.nn.utils.rnn import pad_sequence
 
 from retrievers.encoders.vectors import Vectors
-from retrievers.training.bi_encoder import BiEncoderModel
+from retrievers.training.bi_encoder import BiEncoderModel, load_model
+from retrievers.training.dpr import DprTrainConfig
 from tests.spelled import SpelledIds
+
+
+def bi_encoder(folder: Path, passages: Path | None = None, **settings: Any) -> BiEncoderModel:
+    """The model that training starts from, of one folder or two."""
+    names = {"question_encoder": str(folder), "passage_encoder": None if passages is None else str(passages)}
+    return load_model(DprTrainConfig(out="run", train_files=("train.json",), **names, **settings), "cpu")
 
 
 class _TokenTower(torch.nn.Module):
@@ -32,7 +39,7 @@ class _TokenTower(torch.nn.Module):
 
 def token_model(folder: Path, *, shared: bool = True, **settings: Any) -> BiEncoderModel:
     """Towers of token vectors; scores are MaxSim."""
-    model = BiEncoderModel.from_folder(
+    model = bi_encoder(
         folder, shared=shared, normalize=True, question_tokens=16, passage_tokens=32, **settings
     )
     question: Any = _TokenTower(model.question)

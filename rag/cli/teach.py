@@ -15,7 +15,7 @@ from retrievers.negatives.settings import MiningSettings
 
 _MINING = {
     **some(OPENING, "index_encoder"),
-    **some(options_of(MiningSettings, panel="Selection"), without=("first_rank", "last_rank")),
+    **options_of(MiningSettings, panel="Selection"),
     **QUESTIONS,
 }
 _ROUNDS = some(options_of(RoundsConfig, panel="Rounds"), without=("out", "index", "questions", "method"))
@@ -28,22 +28,21 @@ _DRAWN = options_of(EvaluationSettings, "limit", "sample", "seed", panel=DATA)
 
 
 def mine(
-    index: str, questions: str, out: Path, ranks: str = "1:100", merge: Path | None = None,
-    **settings: Annotated[Any, _MINING],
-) -> None:  # fmt: skip
+    index: str, questions: str, out: Path, merge: Path | None = None, **settings: Annotated[Any, _MINING]
+) -> None:
     """Mine hard negatives; needs questions with gold passages, or with answers alone.
 
     Run the same command again to continue a killed run where it stopped.
 
     Args:
         out: DPR training JSON; a report goes beside it.
-        ranks: Ranks to take candidates from, first:last.
         merge: Training file of an earlier round, to be merged with the result.
     """
     from rag.commands import mine as run
 
-    report = run(index, questions, out, ranks=ranks, merge=merge, **settings)
-    typer.echo("\n".join([*report.lines(), f"→ {out}", f"train with it: rag train dpr --train {out} …"]))
+    report = run(index, questions, out, merge=merge, **settings)
+    typer.echo(", ".join(f"{name} {count:,}" for name, count in sorted(report["counts"].items())))
+    typer.echo(f"→ {out}\ntrain with it: rag train dpr --train {out} …")
 
 
 def score(

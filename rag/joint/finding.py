@@ -16,8 +16,7 @@ from rag.core.types import Passage, Query, Question
 from rag.joint.config import JointTrainConfig
 from rag.joint.live_index import LiveIndex
 from retrievers.protocols import Passages, Retriever
-from retrievers.training.bi_encoder import BiEncoderModel
-from retrievers.training.frozen import listed_scores, score_rows
+from retrievers.training.bi_encoder import BiEncoderModel, listed_scores, score_rows
 
 log = get_logger(__name__)
 

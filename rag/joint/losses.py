@@ -25,7 +25,7 @@ from rag.joint.config import Fused
 from readers.generative.marginal import marginal_loss, passage_log_likelihood, posterior, read_apart
 from readers.generative.model import Memory, Seq2Seq
 from readers.generative.settings import Marginal
-from retrievers.training.target_losses import kl_loss
+from retrievers.training.losses import kl_loss
 
 Rows = Sequence[Sequence[Sequence[int]]]
 """For each question the token ids of each of its passages, as the reader reads them."""
@@ -108,9 +108,8 @@ def fused_loss(
         return JointLoss(reader, marginal_loss(marginal, scores, logp).sum(), weights)
     listed = signal.isfinite()
     divergence = kl_loss(
-        scores, signal.masked_fill(~listed, 0.0), listed,
-        temperature=temperature, target_temperature=target_temperature,
-    )  # fmt: skip
+        scores / temperature, signal.masked_fill(~listed, 0.0), listed, target_temperature=target_temperature
+    )
     return JointLoss(reader, divergence * len(rows), (signal / target_temperature).softmax(1))
 
 

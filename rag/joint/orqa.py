@@ -53,8 +53,7 @@ from readers.extractive.training.start import start_model
 from readers.manifest import Calibration
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import answer_matcher
-from retrievers.training.bi_encoder import BiEncoderModel, adopt_index, load_model
-from retrievers.training.frozen import FrozenIndex, score_rows
+from retrievers.training.bi_encoder import BiEncoderModel, FrozenIndex, adopt_index, load_model, score_rows
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 from retrievers.training.validation import retrieval_scores
 

@@ -44,12 +44,13 @@ from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.training.bi_encoder import (
     BiEncoderModel,
+    FrozenIndex,
     adopt_index,
     encoder_form,
     export_model,
+    listed_scores,
     load_model,
 )
-from retrievers.training.frozen import FrozenIndex, listed_scores
 from retrievers.training.recipe import encoder_card, export_frozen, frozen_form
 
 _SPARE = 8  # further passages to retrieve, in place of those that are excluded

@@ -35,12 +35,12 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.open import named_kind, open_retriever
 from retrievers.training.bi_encoder import (
     BiEncoderModel,
+    FrozenIndex,
     adopt_index,
     encoder_form,
     export_model,
     load_model,
 )
-from retrievers.training.frozen import FrozenIndex
 
 
 def train_together(

@@ -41,7 +41,7 @@ from readers.generative.settings import encode_rows
 from readers.open import open_reader, reader_kind
 from retrievers.examples.data import answer_matcher, matchable_answers
 from retrievers.negatives.blocks import BlockFolder
-from retrievers.negatives.select import NegativeFilter
+from retrievers.negatives.mine import NegativeFilter
 from retrievers.negatives.settings import GuidanceSettings
 
 _BLOCK = 64  # questions that a killed run loses at most
@@ -239,9 +239,9 @@ def guided_examples(
             counts["no passage holds an answer"] += 1
             continue
         right = [replace(listed[place], role="positive") for place in sorted(chosen)]
-        copies = NegativeFilter(None, (), [hit.passage.text for hit in right], Counter())
+        copies = NegativeFilter(None, (), [hit.passage.text for hit in right])
         rest = sorted(set(range(min(len(listed), _NEGATIVE_RANKS))) - set(holding))
-        rest = [place for place in rest if copies.accepts(-1, listed[place].passage)]
+        rest = [place for place in rest if not copies.reason(-1, listed[place].passage)]
         counts["positives"] += len(right)
         for number, positive in enumerate(right):
             shuffled = generator(DEFAULT_SEED, number, *example.id.encode()).permutation(rest).tolist()

@@ -1,7 +1,5 @@
 """A corpus without questions to train on: the passages of an index, or files that are cut into passages."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +8,7 @@ from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from rag.config import load_config
 from rag.core.errors import ConfigError, DataError
-from rag.core.files import atomic_path, sha256_file
+from rag.core.files import atomic_path, fingerprint, sha256_file
 from rag.core.manifest import MANIFEST_NAME
 from rag.data.corpus import read_documents
 from rag.data.files.sources import corpus_files
@@ -28,11 +26,6 @@ def open_corpus(
         folder: where the passages of files are stored.
         split: how files are split, see `CorpusOptions`.
         known: SHA-256 by absolute path of files that were read already, see `rag.training.claim`.
-
-    Raises:
-        DataError: a source is missing or empty.
-        ConfigError: an index was given together with other sources.
-        ArtifactError: the index is incomplete.
     """
     if missing := [path for path in sources if not path.exists()]:
         raise DataError(f"{missing[0]}: no such file or folder", hint="give an index, or documents")
@@ -45,8 +38,7 @@ def open_corpus(
     options = load_config(CorpusOptions, overrides={"split": split})
     known = known or {}
     sums = [known.get(str(path.resolve())) or sha256_file(path) for path in corpus_files(sources)]
-    content = json.dumps([sums, options.model_dump()])
-    key = hashlib.sha256(content.encode()).hexdigest()
+    key = fingerprint([sums, options.model_dump()])
     place = folder / f"corpus-{key[:16]}"
     if not place.is_dir():
         with atomic_path(place) as temporary:

@@ -11,12 +11,13 @@ import numpy as np
 from indexers.gold import CorpusTexts
 from indexers.passages import PassageStore
 from rag.core.arrays import Bool, Int64
+from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Question
 from rag.data.examples import Candidate, Example
 from rag.runtime.seeds import generator
 from retrievers.examples.batches import Epochs, RetrieverBatches
-from retrievers.examples.data import CandidateLists, ExampleTable
+from retrievers.examples.data import ExampleTable
 
 PassageFinder = Callable[[Passage], Passage | None]
 _MOST_ORDERS = 4
@@ -32,12 +33,11 @@ def hop_examples(
 
     The example of a hop has the passages before it as context; its positives are the next passage and then
     the other passages of the question, of which `HopBatches` takes the first and leaves the others out of the
-    denominator. Alternatives are one hop; each comes first in an order of its own. The question's other
-    paragraphs are its negatives, and so are the passages of earlier hops.
-    The example's id is the question's with order and hop (`order_of`).
+    denominator. Of alternatives the first is the only hop. The question's other paragraphs are its negatives,
+    and so are the passages of earlier hops. The example's id is `QUESTION#ORDER.HOP`.
 
     Args:
-        questions: with gold passages, which are either successive steps, or alternatives of a single hop.
+        questions: with gold passages.
         max_hops: questions with more are left out.
         find: returns the same passage in the corpus that will be searched, or None if it is not there;
             questions with such a passage are left out. Needed where a set names passages without their text.
@@ -52,24 +52,25 @@ def hop_examples(
     """
     counts: Counter[str] = Counter()
     for question in questions:
-        golds = _golds(question, max_hops, find, counts)
-        if not golds:
+        named = [gold.passage for gold in question.gold]
+        named = named or [Passage(name, "", "") for name in question.gold_passage_ids]
+        listed = [find(passage) if find is not None else passage for passage in named]
+        golds = [passage for passage in listed if passage is not None and passage.text]
+        if question.gold_are_alternatives:
+            named, golds = named[:1], golds[:1]
+        if reason := _why_left_out(named, golds, max_hops):
+            counts[f"left out: {reason}"] += 1
             continue
         negatives = [item.passage for item in question.context if item.passage.text]
         wrong = tuple(Candidate(passage, "hard_negative", "question set") for passage in negatives)
-        if question.gold_are_alternatives:
-            every = tuple(range(len(golds)))
-            orders, ends = [(at, *every[:at], *every[at + 1 :]) for at in every], 1
-        else:
-            ends = len(golds)
-            is_stated = bool(question.gold_passage_ids)
-            orders = [tuple(range(ends))] if is_stated else hop_orders(question.text, golds)
-            counts["questions of one possible order"] += ends > 1 and len(orders) == 1
-        counts[f"questions of {ends} hops"] += 1
+        is_stated = bool(question.gold_passage_ids)
+        orders = [tuple(range(len(golds)))] if is_stated else hop_orders(question.text, golds)
+        counts[f"questions of {len(golds)} hops"] += 1
+        counts["questions of one possible order"] += len(golds) > 1 and len(orders) == 1
         step = -(-len(orders) // _MOST_ORDERS)
         for number, order in enumerate(orders[::step]):
             path = [golds[at] for at in order]
-            for hop in range(ends):
+            for hop in range(len(golds)):
                 right = tuple(Candidate(passage, "positive") for passage in path[hop:])
                 yield Example(
                     f"{question.id}#{number}.{hop}", question.text, question.answers, (*right, *wrong),
@@ -78,6 +79,11 @@ def hop_examples(
     log = get_logger(__name__)
     for what, count in sorted(counts.items()):
         (log.warning if what.startswith("left out") else log.info)("%s: %d", what, count)
+    if all(what.startswith("left out") for what in counts):
+        raise DataError(
+            "no question can be trained on; the warnings say why",
+            hint="give gold passages; where a set names them without their text, --index has the texts",
+        )
 
 
 def passage_finder(passages: PassageStore) -> PassageFinder:
@@ -91,44 +97,22 @@ def passage_finder(passages: PassageStore) -> PassageFinder:
     return find
 
 
-def order_of(example_id: str) -> tuple[str, int, int]:
-    """Split an example's id into question id, number of the order and number of the hop.
-
-    Example:
-        >>> order_of("5a7#1.0")
-        ('5a7', 1, 0)
-    """
-    question, _, place = example_id.rpartition("#")
-    order, _, hop = place.partition(".")
-    return question, int(order), int(hop)
-
-
 class HopEpochs(Epochs):
     """Batches of all hops of `batch_size` questions; each epoch draws one order per question anew.
 
-    Args:
-        ids: of the examples (`order_of`).
-        batch_size: in questions.
-        limits: see `Epochs`.
-
     Attributes:
         paths: (len(ids),) a number for the question and order of each example.
-
-    Example:
-        >>> epochs = HopEpochs(["a#0.0", "a#0.1", "a#1.0", "a#1.1", "b#0.0"], 2)
-        >>> sorted(epochs[0].tolist()) in ([0, 1, 4], [2, 3, 4])
-        True
     """
 
     def __init__(self, ids: Sequence[str], batch_size: int, **limits: Any) -> None:
-        orders: dict[str, dict[int, list[int]]] = {}
+        orders: dict[str, dict[str, list[int]]] = {}
         for example, name in enumerate(ids):
-            question, order, _ = order_of(name)
-            orders.setdefault(question, {}).setdefault(order, []).append(example)
-        self._orders = [list(found.values()) for found in orders.values()]
+            path = name.rpartition(".")[0]
+            orders.setdefault(path.rpartition("#")[0], {}).setdefault(path, []).append(example)
+        self._orders = [list(paths.values()) for paths in orders.values()]
         self.paths = np.empty(len(ids), np.int64)
-        for number, path in enumerate(chain.from_iterable(self._orders)):
-            self.paths[path] = number
+        for number, hops in enumerate(chain.from_iterable(self._orders)):
+            self.paths[hops] = number
         super().__init__(len(self._orders), batch_size, **limits)
 
     def __getitem__(self, step: int) -> Int64:
@@ -145,10 +129,6 @@ class HopBatches(RetrieverBatches):
     earlier hops, which the query contains, always are, even if they contain the answer, so that none is
     retrieved twice.
 
-    Args:
-        examples: which hops each batch holds.
-        others: see `RetrieverBatches`.
-
     Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval": the
         loss of the published code, which masks nothing else (`mask_false_negatives` off) and tells a hop from
         its own question's hard negatives only; here they are the whole batch's.
@@ -158,14 +138,13 @@ class HopBatches(RetrieverBatches):
         super().__init__(data, examples, **others)
         self._paths = examples.paths
 
-    def _positives(self, step: int, lists: CandidateLists) -> Int64:
-        places = np.flatnonzero(lists.is_positive)
-        return places[np.unique(lists.owners[places], return_index=True)[1]]
+    def _positives(self, examples: Sequence[Example], draw: np.random.Generator) -> list[Passage]:
+        return [example.positives[0] for example in examples]
 
     def _ignored(
-        self, numbers: Int64, lists: CandidateLists, passages: Sequence[Passage], positives: Int64
+        self, numbers: Int64, examples: Sequence[Example], passages: Sequence[Passage], positives: Int64
     ) -> Bool:
-        ignored = super()._ignored(numbers, lists, passages, positives)
+        ignored = super()._ignored(numbers, examples, passages, positives)
         paths = self._paths[numbers]
         hop, other = np.nonzero(paths[:, None] == paths)
         ignored[hop, positives[other]] = hop < other
@@ -200,28 +179,15 @@ def hop_orders(question: str, passages: Sequence[Passage]) -> list[tuple[int, ..
     return [order for order in every if all(order.index(i) < order.index(j) for i, j in before)] or every
 
 
-def _golds(
-    question: Question, max_hops: int, find: PassageFinder | None, counts: Counter[str]
-) -> list[Passage]:
-    """The passages of a question, empty and counted if it cannot be used."""
-    named = [gold.passage for gold in question.gold]
-    named = named or [Passage(name, "", "") for name in question.gold_passage_ids]
-    found = [find(passage) if find is not None else passage for passage in named]
-    golds = [passage for passage in found if passage is not None and passage.text]
+def _why_left_out(named: Sequence[Passage], golds: Sequence[Passage], max_hops: int) -> str:
+    """Why a question cannot be trained on; empty if it can."""
     if not named:
-        counts["left out: no gold passages"] += 1
-    elif question.gold_are_alternatives and golds:
-        return golds
-    elif len(golds) < len(named):
-        what = "a gold passage is not in the corpus" if find else "a gold passage lacks its text"
-        counts[f"left out: {what}"] += 1
-    elif len({(passage.title, passage.text) for passage in golds}) < len(golds):
-        counts["left out: a gold passage comes twice"] += 1
-    elif len(golds) > max_hops:
-        counts[f"left out: more than {max_hops} hops"] += 1
-    else:
-        return golds
-    return []
+        return "no gold passages"
+    if len(golds) < len(named):
+        return "a gold passage is not in the corpus, or lacks its text"
+    if len({(passage.title, passage.text) for passage in golds}) < len(golds):
+        return "a gold passage comes twice"
+    return f"more than {max_hops} hops" if len(golds) > max_hops else ""
 
 
 def _without_note(title: str) -> str:

@@ -1,6 +1,5 @@
 """Intermediate results of mining, one file per block of questions, from which a killed run resumes."""
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,28 +24,21 @@ class BlockFolder:
     Args:
         folder: made if it is not there.
         run: everything that decides the result: settings, index, questions.
-
-    Raises:
-        MismatchedArtifactError: the folder contains blocks of another run.
     """
 
     def __init__(self, folder: Path, run: Mapping[str, Any]) -> None:
-        self.folder = folder
+        self.folder, self.finished = folder, 0
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_temporaries(folder)
-        self.finished = 0
-        while self._counts(self.finished).is_file():
+        while self._file(self.finished, "counts.json").is_file():
             self.finished += 1
         claim(
             folder / _RUN, run, "blocks of an unfinished run", found=None if self.finished else run,
             hint=f"repeat that run's command to finish it, or delete {folder} to begin anew",
         )  # fmt: skip
 
-    def _block(self, number: int) -> Path:
-        return self.folder / f"block-{number:06d}.jsonl"
-
-    def _counts(self, number: int) -> Path:
-        return self.folder / f"block-{number:06d}.counts.json"
+    def _file(self, number: int, ending: str) -> Path:
+        return self.folder / f"block-{number:06d}.{ending}"
 
     def fill(
         self, items: Iterable[Any], make: Callable[..., Iterable[Example]], *,
@@ -66,8 +58,8 @@ class BlockFolder:
             while block := list(islice(todo, size)):
                 counts: Counter[str] = Counter()
                 examples = make(block, counts=counts)
-                write_json_lines(self._block(self.finished), map(example_to_json, examples))
-                atomic_write_json(self._counts(self.finished), counts)
+                write_json_lines(self._file(self.finished, "jsonl"), map(example_to_json, examples))
+                atomic_write_json(self._file(self.finished, "counts.json"), counts)
                 self.finished += 1
                 progress.update(len(block))
 
@@ -75,54 +67,38 @@ class BlockFolder:
         """Counts of all blocks together."""
         total: Counter[str] = Counter()
         for number in range(self.finished):
-            total.update(read_json(self._counts(number)))
+            total.update(read_json(self._file(number, "counts.json")))
         return total
 
     def examples(self) -> Iterator[Example]:
         """All examples, in order."""
         for number in range(self.finished):
-            if self._block(number).stat().st_size:
-                for record in json_records(self._block(number)):
+            if self._file(number, "jsonl").stat().st_size:
+                for record in json_records(self._file(number, "jsonl")):
                     yield example_from_json(record, "")
 
     def remove(self) -> None:
         """Delete the folder, last block first, so that an interrupted deletion leaves a valid run."""
         for number in reversed(range(self.finished)):
-            self._counts(number).unlink()
+            self._file(number, "counts.json").unlink()
         shutil.rmtree(self.folder)
 
 
-def merge_examples(mined: Iterable[Example], other: Path, workspace: Path) -> Iterator[Example]:
-    """The union of two training sets, by question text; memory grows by a few bytes per question.
+def merge_examples(mined: Iterable[Example], other: Path) -> Iterator[Example]:
+    """The union of two training sets, by question text; the other one is held in memory.
 
     Positives and negatives of a question in both are put together, the mined ones first, each passage once,
     and no positive of either is left among the negatives. Questions of `other` alone follow at the end.
 
-    Args:
-        mined: one set.
-        other: file of the other set.
-        workspace: folder for a temporary copy of `other` with random access.
-
     Source: Karpukhin et al.'s second round (`biencoder-nq-adv-hn-train`): trained on first and mined
         negatives together.
     """
-    spool = workspace / "merged.jsonl"
-    places: dict[str, list[int]] = {}
-    with open(spool, "wb") as out:
-        for example in read_examples(other):
-            places.setdefault(_key(example), []).append(out.tell())
-            out.write(json.dumps(example_to_json(example)).encode() + b"\n")
-    with open(spool, "rb") as file:
-
-        def read(place: int) -> Example:
-            file.seek(place)
-            return example_from_json(json.loads(file.readline()), "")
-
-        for example in mined:
-            yield _union([example, *map(read, places.pop(_key(example), []))])
-        for same in places.values():
-            yield _union([read(place) for place in same])
-    spool.unlink()
+    rest: dict[str, list[Example]] = {}
+    for example in read_examples(other):
+        rest.setdefault(_key(example), []).append(example)
+    for example in mined:
+        yield _union([example, *rest.pop(_key(example), [])])
+    yield from map(_union, rest.values())
 
 
 def _key(example: Example) -> str:
@@ -135,7 +111,7 @@ def _union(same: Sequence[Example]) -> Example:
         return same[0]
     candidates: dict[tuple[str, str], Candidate] = {}
     roles: tuple[Role, ...] = ("positive", "hard_negative", "retrieved")
-    for role in roles:  # best first: a passage keeps the first role found
+    for role in roles:  # best first: of its roles a passage has the first
         for candidate in (c for example in same for c in example.of_role(role)):
             candidates.setdefault((candidate.passage.title, candidate.passage.text), candidate)
     answers = dict.fromkeys(answer for example in same for answer in example.answers)

@@ -3,73 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from indexers.gold import GoldLookup, GoldPassages
+from indexers.gold import GoldLookup, GoldPassages, text_key
 from indexers.index import Index
-from rag.core.arrays import Float32
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import atomic_write_json, check_target, directory_lock, sha256_file
-from rag.core.types import Hit, Query, Question
+from rag.core.types import Hit, Passage, Query, Question
 from rag.data.examples import Candidate, Example, write_examples
 from rag.data.questions import draw_sample, read_questions
 from rag.data.text import AnswerMatcher
 from retrievers.dense import DenseRetriever
 from retrievers.examples.data import answer_matcher
 from retrievers.negatives.blocks import BlockFolder, merge_examples
-from retrievers.negatives.select import NegativeFilter, Proposal, below_margin, candidates_by_rank
 from retrievers.negatives.settings import MiningSettings
-from retrievers.open import open_encoder
-from retrievers.sparse import SparseRetriever
+from retrievers.open import open_retriever
+from retrievers.protocols import TextEncoder
 
 BLOCK_QUESTIONS = 512
 _WEAK_DEPTH = 100
-
-
-@dataclass(slots=True)
-class MiningReport:
-    """Counts of a mining run; written beside its result as `NAME.report.json`.
-
-    Attributes:
-        counts: by name: questions, examples, written, negatives, short (examples with fewer negatives than
-            requested), empty (with none), "positive …" by how it was identified, "source …" of negatives,
-            "removed …" candidates by reason.
-        run: settings, index and questions.
-    """
-
-    counts: Counter[str] = field(default_factory=Counter)
-    run: dict[str, Any] = field(default_factory=dict)
-
-    def lines(self) -> list[str]:
-        """The report as text, line by line."""
-        counts = self.counts
-
-        def part(prefix: str) -> str:
-            shares = {k.removeprefix(prefix): v for k, v in sorted(counts.items()) if k.startswith(prefix)}
-            return ", ".join(f"{name} {value:,}" for name, value in shares.items()) or "none"
-
-        mean = counts["negatives"] / max(1, counts["examples"])
-        lines = [
-            f"{counts['questions']:,} questions, {counts['examples']:,} with a positive; "
-            f"positives found by: {part('positive ')}",
-            f"{counts['negatives']:,} negatives ({mean:.1f} a question): {part('source ')}; "
-            f"{counts['short']:,} questions have fewer than requested, {counts['empty']:,} none",
-            f"candidates thrown out: {part('removed ')}",
-        ]
-        if missing := counts["gold passages outside the corpus"]:
-            lines.append(
-                f"{missing:,} gold passages are not in the corpus: they can be trained on, but never be found"
-            )
-        if counts["written"] != counts["examples"]:
-            lines.append(f"{counts['written']:,} examples in all after merging")
-        return lines
 
 
 def mine(
@@ -84,21 +43,24 @@ def mine(
     limit: int | None = None,
     sample: int | None = None,
     merge: Path | None = None,
-) -> MiningReport:
+) -> dict[str, Any]:
     """Write DPR's training JSON for a question set, with negatives from the index.
 
     Memory does not grow with the number of questions. After every 512 questions, results are saved in
     `OUT.mining/`, from which a killed run resumes, with the same output.
 
     Args:
-        index_dir: the corpus as `rag index` built it.
-        questions: whatever `read_questions` reads from files.
         out: the result; `OUT.report.json` beside it says how it was made.
         index_encoder: the index's encoder, if it was moved.
         format, split: of the question file, see `read_questions`.
         limit: number of questions, from the beginning of the set; None means all.
         sample: size of a random sample of them, drawn with the settings' seed, in the order of the set.
-        merge: another training file, for the union of both.
+        merge: another training file, for the union of both; it is held in memory.
+
+    Returns:
+        The report: settings, index, questions, and "counts" by name: questions, examples, written, negatives,
+        short (examples with fewer negatives than requested), "positive …" by how it was identified, "source
+        …" of negatives, "removed …" candidates by reason.
 
     Raises:
         ConfigError: the index lacks what the settings need, or the questions come from standard input.
@@ -131,74 +93,50 @@ def mine(
         blocks.fill(
             read(), miner.mine_questions, total=total, size=BLOCK_QUESTIONS, unit="questions", verb="mine"
         )
-        report = MiningReport(
-            blocks.counts(), {**run, "merge": None if merge is None else sha256_file(merge)}
-        )
-        if not report.counts["examples"]:
+        counts = blocks.counts()
+        if not counts["examples"]:
             blocks.remove()
             raise DataError(
-                f"{questions}: no question has a positive passage in {index_dir} ({report.lines()[0]})",
+                f"{questions}: no question has a positive passage in {index_dir} ({dict(counts)})",
                 hint="give gold passages or answers with the questions, or another corpus",
             )
         mined = blocks.examples()
-        if merge is not None:
-            mined = merge_examples(mined, merge, work)
-        report.counts["written"] = write_examples(target, mined)
-        atomic_write_json(
-            target.with_name(target.name + ".report.json"), {"counts": dict(report.counts), **report.run}
-        )
+        counts["written"] = write_examples(target, mined if merge is None else merge_examples(mined, merge))
+        report = {"counts": dict(counts), **run, "merge": None if merge is None else sha256_file(merge)}
+        atomic_write_json(target.with_name(target.name + ".report.json"), report)
         blocks.remove()
     return report
 
 
 class Miner:
-    """Searches an index for questions and makes examples of what it finds.
-
-    Args:
-        encoder: the index's encoder, if it was moved: a folder or a name.
-
-    Raises:
-        ConfigError: the index was built without what the settings need.
-        MismatchedArtifactError: the encoder is not the one the index was built with.
-    """
+    """Searches an index for questions and makes examples of what it finds."""
 
     def __init__(self, index: Index, settings: MiningSettings, *, encoder: str | None = None) -> None:
-        self._sources = ("bm25", "dense") if settings.source == "both" else (settings.source,)
-        needed = {*self._sources, *(() if settings.margin is None else ("dense",))}
-        if missing := sorted(needed.difference(index.parts)):
-            why = f"source {settings.source}" if missing[0] in self._sources else "margin, a model's scores,"
-            raise ConfigError(
-                f"{why} needs a {missing[0]} index, which {index.directory} lacks",
-                hint="build it with `rag index … --retriever hybrid`, or mine from what there is",
-            )
         self._index, self._passages, self._settings = index, index.passages, settings
-        self._sparse: SparseRetriever | None = None
-        self._dense: DenseRetriever | None = None
-        if "bm25" in needed:
-            assert index.lucene is not None
-            self._sparse = SparseRetriever(index.lucene, index.passages)
-        if "dense" in needed:
-            loaded = open_encoder(index, encoder=encoder)
-            self._dense = DenseRetriever(index.require_dense().vectors, index.passages, loaded)
-        searcher = self._sparse or self._dense
-        assert searcher is not None
-        self._gold = GoldLookup(index.passages, near=searcher.search)
+        self._sources = ("bm25", "dense") if settings.source == "both" else (settings.source,)
+        needed = dict.fromkeys((*self._sources, *(() if settings.margin is None else ("dense",))))
+        self._retrievers = {kind: open_retriever(index, kind, encoder=encoder) for kind in needed}
+        self._gold = GoldLookup(index.passages, near=self._retrievers[self._sources[0]].search)
 
     def mine_questions(self, questions: Sequence[Question], *, counts: Counter[str]) -> list[Example]:
         """Examples of one block; questions without a positive are left out and counted.
 
         Args:
-            counts: the counts of `MiningReport.counts`, to be added to.
+            counts: the counts of the report, to be added to.
         """
-        searched = self._search([question.text for question in questions])
+        settings, texts = self._settings, [question.text for question in questions]
+        top_k = max(settings.rank_range[-1], _WEAK_DEPTH if settings.weak_positives else 0)
+        hits = {source: self._retrievers[source].search(texts, top_k) for source in self._sources}
+        vectors: Any = [None] * len(texts)  # (D,) of each question
+        if settings.margin is not None:
+            vectors = self._encoder.encode_queries([Query(text) for text in texts])
         counts["questions"] += len(questions)
         examples = []
-        for question, gold, (hits, vector) in zip(
-            questions, self._gold.find(questions), searched, strict=True
-        ):
+        for number, (question, gold) in enumerate(zip(questions, self._gold.find(questions), strict=True)):
             matcher = answer_matcher(question.answers, question.answer_mode)
-            ranked = [hit.row for hit in next(iter(hits.values()))]
-            if gold.how == "none" and self._settings.weak_positives:
+            own = {source: lists[number] for source, lists in hits.items()}
+            ranked = [hit.row for hit in own[self._sources[0]]]
+            if gold.how == "none" and settings.weak_positives:
                 best = ranked[:_WEAK_DEPTH]
                 weak = next((row for row in best if matcher.matches(self._passages[row].text)), None)
                 gold = gold if weak is None else GoldPassages((weak,), how="weak")
@@ -206,31 +144,16 @@ class Miner:
             counts["gold passages outside the corpus"] += len(gold.missing)
             if gold.how == "none":
                 continue
-            right, wrong = gold.rows, gold.rows
+            right, excluded = gold.rows, gold.rows
             if gold.how == "document":
                 right = self._of_documents(gold.rows, ranked, matcher)
-                wrong = tuple(dict.fromkeys((*right, *gold.rows)))
+                excluded = tuple(dict.fromkeys((*right, *gold.rows)))
             positives = (*self._passages.get_many(right), *gold.missing)
             example = Example.labelled(question.id, question.text, question.answers, positives)
             example = replace(example, answers_are_regex=question.answers_are_regex)
-            examples.append(self._with_negatives(example, wrong, hits, vector, counts))
+            negatives = self._negatives(example, excluded, own, vectors[number], counts)
+            examples.append(replace(example, candidates=(*example.candidates, *negatives)))
         return examples
-
-    def _search(self, questions: Sequence[str]) -> list[tuple[dict[str, list[Hit]], Float32 | None]]:
-        """For each question its hits by source, and its vector (D,), if there is a model."""
-        settings = self._settings
-        top_k = max(settings.last_rank, _WEAK_DEPTH if settings.weak_positives else 0)
-        hits: dict[str, list[list[Hit]]] = {}
-        if self._sparse is not None:
-            hits["bm25"] = self._sparse.search(questions, top_k)
-        queries = [Query(question) for question in questions]
-        vectors = None if self._dense is None else self._dense.encoder.encode_queries(queries)
-        if self._dense is not None and vectors is not None and "dense" in self._sources:
-            hits["dense"] = self._dense.search_vectors(vectors, top_k)
-        return [
-            ({source: lists[number] for source, lists in hits.items()}, vector)
-            for number, vector in enumerate([None] * len(queries) if vectors is None else vectors)
-        ]
 
     def _of_documents(
         self, rows: Sequence[int], ranked: Sequence[int], matcher: AnswerMatcher
@@ -240,55 +163,128 @@ class Miner:
         ordered = sorted(rows, key=lambda row: ranks.get(row, len(ranks)))
         return tuple(row for row in ordered if matcher.matches(self._passages[row].text)) or (ordered[0],)
 
-    def _with_negatives(
+    def _negatives(
         self,
         example: Example,
         rows: tuple[int, ...],
         hits: Mapping[str, Sequence[Hit]],
-        vector: Float32 | None,
+        vector: Any,
         counts: Counter[str],
-    ) -> Example:
-        """The example with the best of its hits that are no positives.
+    ) -> list[Candidate]:
+        """The best hits that are no positives; texts are read one by one, only when needed.
 
         Args:
             rows: passages of the index that are no negatives: the positives, the first of them first.
         """
-        settings, removed = self._settings, Counter[str]()
-        proposals = candidates_by_rank(hits, settings.first_rank, settings.last_rank)
+        settings = self._settings
+        proposals = candidates_by_rank(hits, settings.rank_range)
         if settings.margin is not None:
-            assert vector is not None
-            scores = self._scores(vector, [proposal.row for proposal in proposals])
-            positive = self._positive_score(example, rows, vector)
-            proposals = below_margin(proposals, scores, positive, settings.margin, removed)
+            scores = self._scores(example, rows, proposals, vector)
+            below = below_margin(proposals, scores[1:], float(scores[0]), settings.margin)
+            counts["removed margin"] += len(proposals) - len(below)
+            proposals = below
         matcher = answer_matcher(example.answers, example.answer_mode)
-        texts = [passage.text for passage in example.positives]
-        allowed = NegativeFilter(matcher, rows, texts, removed)
-        negatives = tuple(islice(self._accepted(proposals, allowed.accepts), settings.per_question))
+        allowed = NegativeFilter(matcher, rows, [passage.text for passage in example.positives])
+        negatives: list[Candidate] = []
+        for proposal in proposals:
+            if len(negatives) == settings.per_question:
+                break
+            passage = self._passages[proposal.row]
+            if reason := allowed.reason(proposal.row, passage):
+                counts[f"removed {reason}"] += 1
+                continue
+            counts[f"source {proposal.source}"] += 1
+            score = round(proposal.score, 5)
+            negatives.append(Candidate(passage, "hard_negative", proposal.source, proposal.rank, score))
         counts["examples"] += 1
         counts["negatives"] += len(negatives)
         counts["short"] += len(negatives) < settings.per_question
-        counts["empty"] += not negatives
-        counts.update(f"source {negative.source}" for negative in negatives)
-        counts.update({f"removed {reason}": count for reason, count in removed.items()})
-        return replace(example, candidates=(*example.candidates, *negatives))
+        return negatives
 
-    def _accepted(self, proposals: Sequence[Proposal], accepts: Callable[..., bool]) -> Iterator[Candidate]:
-        """Those that pass, in order; texts are read one by one, only when needed."""
-        for proposal in proposals:
-            passage = self._passages[proposal.row]
-            if accepts(proposal.row, passage):
-                score = round(proposal.score, 5)
-                yield Candidate(passage, "hard_negative", proposal.source, proposal.rank, score)
+    def _scores(
+        self, example: Example, rows: Sequence[int], proposals: Sequence[Proposal], vector: Any
+    ) -> Any:
+        """The model's scores of the first positive and of n proposals, (1 + n,)."""
+        listed = [*rows[:1], *(proposal.row for proposal in proposals)]
+        vectors = self._index.require_dense().embeddings.rows(np.array(listed, np.int64))
+        if not rows:  # the positive lies outside of the corpus
+            passage = example.positives[0]
+            outside = self._encoder.encode_passages([passage.title], [passage.text])
+            vectors = np.concatenate([outside, vectors])
+        return vectors @ vector
 
-    def _scores(self, vector: Float32, rows: Sequence[int]) -> Float32:
-        """The model's scores (n,) of passages for a question's vector (D,)."""
-        vectors = self._index.require_dense().embeddings.rows(np.asarray(rows, np.int64))
-        return np.asarray(vectors @ vector, np.float32)
+    @property
+    def _encoder(self) -> TextEncoder:
+        return cast(DenseRetriever, self._retrievers["dense"]).encoder
 
-    def _positive_score(self, example: Example, rows: Sequence[int], vector: Float32) -> float:
-        """The model's score of the first positive, which may lie outside of the corpus."""
-        if rows:
-            return float(self._scores(vector, rows[:1])[0])
-        assert self._dense is not None
-        passage = example.positives[0]
-        return float(self._dense.encoder.encode_passages([passage.title], [passage.text])[0] @ vector)
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A hit that may become a negative.
+
+    Attributes:
+        row: row in the corpus.
+        source: "bm25" or "dense"; "bm25+dense" if both retrieved it, the one with the better rank first.
+        rank: 1-based, in the search named first.
+        score: score from the search named first.
+    """
+
+    row: int
+    source: str
+    rank: int
+    score: float
+
+
+def candidates_by_rank(retrieved: Mapping[str, Sequence[Hit]], ranks: Iterable[int]) -> list[Proposal]:
+    """Hits of some ranks (1-based) of every source, interleaved by rank, each passage once.
+
+    Example:
+        >>> bm25, dense = [Hit(7, "g", 9.0), Hit(3, "c", 8.0)], [Hit(3, "c", 0.5)]
+        >>> [(c.row, c.source) for c in candidates_by_rank({"bm25": bm25, "dense": dense}, (1, 2))]
+        [(7, 'bm25'), (3, 'dense+bm25')]
+    """
+    merged: dict[int, Proposal] = {}
+    for rank in ranks:
+        for source, hits in retrieved.items():
+            for hit in hits[rank - 1 : rank]:
+                present = merged.get(hit.row)
+                merged[hit.row] = (
+                    Proposal(hit.row, source, rank, hit.score)
+                    if present is None
+                    else replace(present, source=f"{present.source}+{source}")
+                )
+    return list(merged.values())
+
+
+class NegativeFilter:
+    """Rejects passages that are not negatives: the positives, their copies, passages with an answer.
+
+    Args:
+        matcher: finds the question's answers; None keeps passages with an answer.
+        positive_rows: rows of the positives.
+        positive_texts: texts of the positives, of the corpus or not.
+    """
+
+    def __init__(
+        self, matcher: AnswerMatcher | None, positive_rows: Collection[int], positive_texts: Sequence[str]
+    ) -> None:
+        self._matcher, self._rows = matcher, set(positive_rows)
+        self._texts = {text_key(text) for text in positive_texts}
+
+    def reason(self, row: int, passage: Passage) -> str:
+        """Why the passage is no negative of this question, "gold" or "answer"; empty if it may be."""
+        if row in self._rows or text_key(passage.text) in self._texts:
+            return "gold"
+        return "answer" if self._matcher is not None and self._matcher.matches(passage.text) else ""
+
+
+def below_margin(
+    candidates: Sequence[Proposal], scores: np.ndarray, positive_score: float, margin: float
+) -> list[Proposal]:
+    """Candidates whose model score (n,) is below the positive's by a margin: s ≤ s⁺ − (1 − margin) · |s⁺|.
+
+    Source: Moreira et al. 2024, "NV-Retriever: Improving text embedding models with effective hard-negative
+        mining", TopK-PercPos; the form with |s⁺| is the same for positive scores and right for negative ones.
+    """
+    limit = positive_score - (1 - margin) * abs(positive_score)
+    return [c for c, score in zip(candidates, scores.tolist(), strict=True) if score <= limit]

@@ -1,13 +1,13 @@
-"""Settings of mining: source, ranks, and filters."""
+"""Settings of mining and of relevance-guided supervision; light, so that a command's help can show them."""
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 
 from rag.config import DEFAULT_SEED, Config
-from rag.core.errors import ConfigError
 
 
 class MiningSettings(Config):
@@ -15,7 +15,7 @@ class MiningSettings(Config):
 
     Attributes:
         source: what proposes candidates: BM25, the index's model, or both, taken in turns by rank.
-        first_rank, last_rank: candidates are the hits of these ranks, 1-based, both included.
+        ranks: ranks to take candidates from, first:last, both included.
         per_question: maximum number of negatives per question.
         margin: keep only passages that the model scores below this share of the positive's score; None keeps
             all.
@@ -30,40 +30,25 @@ class MiningSettings(Config):
     recipe: ClassVar[str] = "mine"
 
     source: Literal["bm25", "dense", "both"] = "bm25"
-    first_rank: int = Field(default=1, ge=1)
-    last_rank: int = Field(default=100, ge=1)
+    ranks: str = "1:100"
     per_question: int = Field(default=10, ge=1)
     margin: float | None = Field(default=None, gt=0, le=1)
     weak_positives: bool = True
     seed: int = Field(default=DEFAULT_SEED, ge=0)
 
-    @model_validator(mode="after")
-    def _cross_check(self) -> MiningSettings:
-        if self.last_rank < self.first_rank:
-            raise ValueError(
-                f"last_rank is {self.last_rank}, expected at least first_rank ({self.first_rank})"
-            )
-        return self
+    @property
+    def rank_range(self) -> range:
+        """The ranks, 1-based."""
+        first, _, last = self.ranks.rpartition(":")
+        return range(int(first or 1), int(last) + 1)
 
-
-def parse_ranks(text: str) -> tuple[int, int]:
-    """First and last rank of "first:last", or of "last".
-
-    Raises:
-        ConfigError: it is neither.
-
-    Example:
-        >>> parse_ranks("5:100"), parse_ranks("30")
-        ((5, 100), (1, 30))
-    """
-    first, _, last = text.rpartition(":")
-    try:
-        ranks = int(first or 1), int(last)
-    except ValueError as error:
-        raise ConfigError(f"ranks {text!r}: expected first:last, for example 5:100") from error
-    if not 1 <= ranks[0] <= ranks[1]:
-        raise ConfigError(f"ranks {text!r}: they start at 1, and the first is not behind the last")
-    return ranks
+    @field_validator("ranks")
+    @classmethod
+    def _check_ranks(cls, value: str) -> str:
+        first, _, last = value.rpartition(":")
+        if not (last.isdigit() and (first or "1").isdigit() and 1 <= int(first or 1) <= int(last)):
+            raise ValueError("expected first:last, counted from 1, for example 5:100")
+        return value
 
 
 class GuidanceSettings(Config):
@@ -84,22 +69,17 @@ class GuidanceSettings(Config):
     positives: str = "3,50"
     negatives: int = Field(default=20, ge=1)
 
-    @model_validator(mode="after")
-    def _check_positives(self) -> GuidanceSettings:
-        if not self.rules or any(not 1 <= most <= first for most, first in self.rules):
-            raise ValueError(
-                f"positives {self.positives!r}: expected rules b,k with 1 ≤ b ≤ k, as in '3,50 1,1000'"
-            )
-        return self
-
     @property
     def rules(self) -> tuple[tuple[int, int], ...]:
-        """The rules as pairs; empty if one of them cannot be read.
+        """The rules as pairs."""
+        pairs = (rule.split(",") for rule in self.positives.split())
+        return tuple((int(most), int(first)) for most, first in pairs)
 
-        Example:
-            >>> GuidanceSettings(positives="3,50 1,1000").rules
-            ((3, 50), (1, 1000))
-        """
-        pairs = [rule.split(",") for rule in self.positives.split()]
-        are_pairs = all(len(pair) == 2 and pair[0].isdigit() and pair[1].isdigit() for pair in pairs)
-        return tuple((int(most), int(first)) for most, first in pairs) if are_pairs else ()
+    @field_validator("positives")
+    @classmethod
+    def _check_positives(cls, value: str) -> str:
+        is_list = re.fullmatch(r"\d+,\d+( +\d+,\d+)*", value)
+        pairs = re.findall(r"(\d+),(\d+)", value)
+        if not is_list or any(not 1 <= int(most) <= int(first) for most, first in pairs):
+            raise ValueError("expected rules b,k with 1 ≤ b ≤ k, as in '3,50 1,1000'")
+        return value

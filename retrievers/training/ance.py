@@ -1,22 +1,50 @@
-"""Train a dense retriever against its own index (ANCE)."""
+"""Train a dense retriever against its own index (ANCE): encode the corpus with each snapshot, search, mine.
 
+What a refresh writes:
+
+    negatives.npy   (Q, K) passage rows, hardest first, then -1
+    embeddings/     vectors of the corpus until the negatives are mined; a killed refresh resumes after its
+                    last finished shard
+"""
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
+from indexers.embeddings import encode_corpus
+from indexers.exact import exact_search
+from indexers.gold import CorpusTexts
 from indexers.index import Index
+from indexers.passages import PassageStore
 from indexers.protocols import EncodesCorpus
-from rag.core.errors import ConfigError
+from rag.core.arrays import Int64
+from rag.core.errors import ConfigError, DataError, MismatchedArtifactError
+from rag.core.files import fingerprint
+from rag.core.npy import load_npy, save_npy
+from rag.core.progress import Progress
+from rag.data.examples import Candidate, Example
 from rag.training.config import RefreshedConfig
-from rag.training.refresh import Refresh
+from rag.training.refresh import Refresh, Refreshed
 from rag.training.run import Method
-from retrievers.training.ance_refresher import negatives_refresher, take_up_negatives
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.examples.batches import RetrieverBatches
+from retrievers.examples.data import answer_matcher, split_examples
+from retrievers.negatives.mine import NegativeFilter
+from retrievers.protocols import TextEncoder
 from retrievers.training.bi_encoder import snapshot_writer
 from retrievers.training.config import ContrastiveConfig
 from retrievers.training.losses import in_batch_objective, pairwise_objective
-from retrievers.training.recipe import BiEncoderRun, contrastive_batches, examples_key, train_bi_encoder
+from retrievers.training.recipe import BiEncoderRun, contrastive_batches, train_bi_encoder
+
+_QUESTIONS_AT_ONCE = 2048
+_NAME = "negatives.npy"
 
 
 class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
@@ -54,14 +82,11 @@ class AnceTrainConfig(ContrastiveConfig, RefreshedConfig):
 def train_ance(config: AnceTrainConfig, *, encode: EncodesCorpus | None = None) -> Path:
     """Train a retriever with negatives that its own snapshots retrieve; see `train_bi_encoder`.
 
-    Also writes `refresh/`, the snapshots and the negatives.
-
-    Args:
-        encode: encodes the corpus at a refresh.
+    Also writes `refresh/`, the snapshots and the negatives; `encode` encodes the corpus for them.
 
     Source:
         Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text
-        Retrieval".
+        Retrieval"; the refresher is section 4's "inferencer", figure 2.
 
     Note:
         The optimiser is AdamW, not LAMB, and the learning rate is warmed up once, not at every refresh.
@@ -74,14 +99,14 @@ def _method(
     config: AnceTrainConfig, run: BiEncoderRun, *, index: Index, encode: EncodesCorpus | None
 ) -> Method:
     split, every = run.split_examples(), config.refresh_every_steps
-    batches = contrastive_batches(config, split.training)
-    has_negatives = split.training.has_negatives
+    data, has_negatives = split.training, split.training.has_negatives
     if not every and not has_negatives:
         raise ConfigError(
             "refresh_every_steps is 0, and the training file has no negatives either",
             hint="set refresh_every_steps, or mine negatives with `rag mine`",
         )
-    key = examples_key(split, index)
+    batches = contrastive_batches(config, data)
+    key = fingerprint([split.key, index.manifest["passages"]])  # of what the rows refer to
     refresh = Refresh(
         config, negatives_refresher,
         snapshot_writer(config, run.model, run.master.state, max_length=config.longest_query),
@@ -89,7 +114,91 @@ def _method(
         key=key, world=run.world, encode=encode, must_wait=not has_negatives,
     )  # fmt: skip
     objective = pairwise_objective if config.loss == "pairwise" else in_batch_objective
-    negatives = f"mined anew with the model itself every {every} steps" if every else "of the file"
-    scores = run.held_out_scores(split.held_out, contrastive_batches)
-    facts = {"negatives": negatives}
-    return run.method(batches, run.loss(objective), split.held_out, scores, [refresh], facts)
+    origin = f"mined anew with the model itself every {every} steps" if every else "of the file"
+    facts = {"training questions": len(data), "negatives": origin}
+    return run.method(
+        batches, run.loss(objective), split.held_out, facts, make_batches=contrastive_batches, hooks=[refresh]
+    )
+
+
+def take_up_negatives(
+    batches: RetrieverBatches, corpus: PassageStore, result: Refreshed, *, key: str
+) -> dict[str, float]:
+    """Draw from newly mined negatives from the next batch on; returns their figures for the log."""
+    rows, expected = load_npy(result.path / _NAME, dtype=np.int32), len(batches.data)
+    if result.key != key or len(rows) != expected:
+        raise MismatchedArtifactError(
+            f"{result.path} holds negatives for {len(rows)} other questions, or of another corpus; "
+            f"expected {expected} (key {key}, found {result.key})",
+            hint="train again in another folder: choose another --out",
+        )
+    batches.use_negatives(rows, corpus)
+    return {"mined/negatives_per_question": float((rows >= 0).sum(axis=1).mean())}
+
+
+def negatives_refresher(
+    config: Any, device: str, encode: EncodesCorpus = encode_corpus
+) -> "NegativesRefresher":
+    """The refresher of a run that has divided its examples."""
+    training = split_examples(config, config.out / "data").training
+    load = partial(BiEncoder.load, device=device)
+    return NegativesRefresher(config, Index.open(config.index).passages, training, load=load, encode=encode)
+
+
+class NegativesRefresher:
+    """Mines negatives with the trainer's snapshots."""
+
+    def __init__(
+        self,
+        config: Any,
+        corpus: PassageStore,
+        train: Iterable[Example],
+        *,
+        load: Callable[[Path], TextEncoder],
+        encode: EncodesCorpus = encode_corpus,
+    ) -> None:
+        self.config, self.corpus, self._load, self._encode = config, corpus, load, encode
+        self.train = [
+            replace(e, candidates=tuple(Candidate(p, "positive") for p in e.positives)) for e in train
+        ]
+        texts = CorpusTexts(corpus)  # which may hold a passage twice
+        self._right = [{row for passage in e.positives for row in texts.find(passage)} for e in self.train]
+
+    def build(self, snapshot: Path, folder: Path) -> None:
+        """Mine for all questions; one without new negatives has those of its file.
+
+        Raises:
+            DataError: not one negative was found.
+        """
+        config, questions = self.config, len(self.train)
+        encoder = self._load(snapshot / "encoder")
+        embeddings = self._encode(folder / "embeddings", self.corpus, encoder, "float16")
+        mined = np.full((questions, config.kept), -1, np.int32)
+        with Progress(questions, "questions", "mine") as progress:
+            for start in range(0, questions, _QUESTIONS_AT_ONCE):
+                block = self.train[start : start + _QUESTIONS_AT_ONCE]
+                vectors = encoder.encode_queries([example.query for example in block])
+                retrieved = exact_search(embeddings, vectors, config.depth)[1]
+                for number, ranked in enumerate(retrieved, start):
+                    rows = self._select(number, ranked)
+                    mined[number, : len(rows)] = rows
+                progress.update(len(block))
+        if (mined < 0).all():
+            raise DataError(
+                f"of the {config.depth} best passages of {questions} questions not one is a negative",
+                hint="raise depth, or check the answers: every passage seems to hold one",
+            )
+        save_npy(folder / _NAME, mined)
+        shutil.rmtree(folder / "embeddings")
+
+    def _select(self, number: int, retrieved: Int64) -> list[int]:
+        """The rows, of those retrieved for an example, that become its negatives."""
+        question = self.train[number]
+        allowed = NegativeFilter(
+            answer_matcher(question.answers, question.answer_mode),
+            self._right[number],
+            [passage.text for passage in question.positives],
+        )
+        rows = (row for row in retrieved.tolist() if row >= 0)
+        passing = (row for row in rows if not allowed.reason(row, self.corpus[row]))
+        return list(islice(passing, self.config.kept))

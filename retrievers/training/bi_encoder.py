@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,20 +14,22 @@ from torch import Tensor, nn
 
 from indexers.index import Index
 from indexers.protocols import EncoderIdentity
-from rag.core.arrays import Int32
+from rag.core.arrays import Int32, Int64
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.log import get_logger
 from rag.core.types import Passage, Query
 from rag.runtime.backbone import reset_layers
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.model_files import TOWER_SEPARATOR, model_folder, tower_folders
+from rag.training.fit import FitHooks
 from retrievers.encoders.export import write_encoder
+from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.open import load_like
 from retrievers.encoders.settings import STATIC, EncoderSettings, read_settings
+from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.encoders.tower import TowerModel
 from retrievers.encoders.vectors import Vectors, score
-from retrievers.examples.tokens import RetrieverTokenizer
-from retrievers.training.config import BiEncoderConfig, EncoderConfig
+from retrievers.training.config import BiEncoderConfig
 
 ConfigT = TypeVar("ConfigT", bound=BiEncoderConfig)
 TokenIds = Int32 | Sequence[int]
@@ -38,18 +40,49 @@ _GPU_CHUNK = (1024, 1 << 16)
 log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
+class Sides(NamedTuple):
     """Settings that decide, with the weights, the vectors of each side's texts; both state both prefixes."""
 
     question: EncoderSettings
     passage: EncoderSettings
 
 
+class RetrieverTokenizer:
+    """Turns questions and passages into token ids.
+
+    Args:
+        question, passage: prefixes, layout and lengths in use.
+        query_tokens: maximum length of a query with passages, special tokens included; None: as for
+            questions.
+    """
+
+    def __init__(
+        self, question: EncoderSettings, passage: EncoderSettings, *, query_tokens: int | None = None
+    ) -> None:
+        self._query_prefix, self._passage_prefix = question.query_prefix, passage.passage_prefix
+        self._layout = PassageLayout(passage.layout)
+        self._questions, self._passages = TextTokenizer(question), TextTokenizer(passage)
+        self._queries = TextTokenizer(question.override(max_length=query_tokens))
+
+    def queries(self, queries: Sequence[Query]) -> list[list[int]]:
+        """Token ids of questions, alone or with passages, in order."""
+        ids = self._questions.queries(queries, self._query_prefix)
+        longer = [number for number, query in enumerate(queries) if query.passages]
+        whole = self._queries.queries([queries[number] for number in longer], self._query_prefix)
+        for number, sequence in zip(longer, whole, strict=True):
+            ids[number] = sequence
+        return ids
+
+    def passages(self, passages: Sequence[Passage]) -> list[list[int]]:
+        """Token ids of passages, in order."""
+        titles, texts = [p.title for p in passages], [p.text for p in passages]
+        return self._passages(*self._layout.render(titles, texts, prefix=self._passage_prefix))
+
+
 class BiEncoderModel(nn.Module):
     """Question tower, passage tower (the same module if shared) and the scale of their scores.
 
-    Made by `from_folder`. Parameters are named `question.…` and `passage.…` (two towers only).
+    Made by `load_model`. Parameters are named `question.…` and `passage.…` (two towers only).
 
     Attributes:
         question, passage: the towers.
@@ -66,93 +99,9 @@ class BiEncoderModel(nn.Module):
     ) -> None:
         super().__init__()
         self.question, self.passage = question, passage
-        self.settings = settings
-        self.dim = question.dim
-        self.temperature = temperature
+        self.settings, self.dim, self.temperature = settings, question.dim, temperature
         self.query_tokens: int | None = None
         self.fixed: dict[tuple[str, str], Tensor] | None = None
-
-    @classmethod
-    def from_folder(
-        cls,
-        question_encoder: str | Path | None = None,
-        passage_encoder: str | Path | None = None,
-        *,
-        seed: int = 0,
-        device: str = "cpu",
-        **settings: Any,
-    ) -> BiEncoderModel:
-        """Load the encoders that training starts from, in fp32 and training mode.
-
-        Args:
-            question_encoder: folder or Hugging Face name; None is the embedded all-MiniLM-L6-v2. A folder
-                with two towers gives both.
-            passage_encoder: another one for passages; None: the same.
-            device: "cpu" or "cuda:N".
-
-        Raises:
-            ArtifactError: an encoder cannot be loaded.
-            MismatchedArtifactError: the towers' vectors differ in size.
-            ConfigError: a setting does not fit the encoders.
-        """
-        names = [None if name is None else str(name) for name in (question_encoder, passage_encoder)]
-        config = EncoderConfig(question_encoder=names[0], passage_encoder=names[1], **settings)
-        question_folder = tower_folders(model_folder(question_encoder))[1]
-        source = question_encoder if passage_encoder is None else passage_encoder
-        passage_folder = question_folder if config.shared else tower_folders(model_folder(source))[0]
-        sides = []
-        lengths = (config.question_tokens, config.passage_tokens)
-        for folder, tokens in zip((question_folder, passage_folder), lengths, strict=True):
-            stored = read_settings(folder)
-            is_unset = config.pooling == "auto" and stored.kind == "transformers"
-            sides.append(
-                stored.override(
-                    pooling="cls" if is_unset else config.pooling,
-                    normalize=config.normalize,
-                    segments=config.segments,
-                    on_tokens=config.on_tokens,
-                    query_prefix=config.query_prefix,
-                    passage_prefix=config.passage_prefix,
-                    layout=config.layout,
-                    max_length=tokens,
-                    query_tokens=config.question_tokens,
-                )
-            )
-        of_question, of_passage = sides
-        if (of_question.pooling, of_question.normalize) != (of_passage.pooling, of_passage.normalize):
-            raise ConfigError(
-                f"the towers pool differently: {of_question.pooling}, normalised: {of_question.normalize}, "
-                f"and {of_passage.pooling}, normalised: {of_passage.normalize}",
-                hint="set pooling and normalize",
-            )
-        towers = [
-            TowerModel.load(
-                side,
-                projection_dim=config.projection_dim,
-                projection_norm=config.projection_norm,
-                dropout=config.dropout,
-                lora=config.lora,
-                seed=seed + n,
-                device=device,
-            )
-            for n, side in enumerate(sides[:1] if config.shared else sides)
-        ]
-        for tower in towers:
-            reset_layers(tower.encoder, config.reset_layers, seed)
-        question, passage = towers[0], towers[-1]
-        if question.dim != passage.dim:
-            raise MismatchedArtifactError(
-                f"the vectors of {question_folder} have {question.dim} dimensions, those of {passage_folder} "
-                f"have {passage.dim}",
-                hint="set projection_dim to bring both to one size",
-            )
-        temperature = config.temperature_of(of_question.similarity)
-        read = Sides(
-            replace(of_question, passage_prefix=of_passage.passage_prefix),
-            replace(of_passage, query_prefix=of_question.query_prefix),
-        )
-        model = cls(question, passage, read, temperature=temperature).to(device).train()
-        return model if config.frozen is None else model.freeze_passages()
 
     @property
     def shared(self) -> bool:
@@ -173,17 +122,6 @@ class BiEncoderModel(nn.Module):
         """Compute encoders in `dtype`; pooling, projections and scores stay fp32. Returns self."""
         for tower in dict.fromkeys((self.question, self.passage)):
             tower.to_compute(dtype)
-        return self
-
-    def freeze_passages(self) -> BiEncoderModel:
-        """Fix the passage tower, so that only the question tower is trained. Returns self.
-
-        Raises:
-            ConfigError: there is one tower for both.
-        """
-        if self.shared:
-            raise ConfigError("a shared tower cannot be frozen for passages alone", hint="set shared=false")
-        self.passage.requires_grad_(False)
         return self
 
     def chunk(self, rows: int | None = None) -> tuple[int, int]:
@@ -210,8 +148,7 @@ class BiEncoderModel(nn.Module):
     @cached_property
     def tokenizer(self) -> RetrieverTokenizer:
         """Of both sides, as the model reads texts."""
-        sides = self.settings
-        return RetrieverTokenizer(sides.question, sides.passage, query_tokens=self.query_tokens)
+        return RetrieverTokenizer(*self.settings, query_tokens=self.query_tokens)
 
     def vectors(self, tower: TowerModel, texts: Sequence[TokenIds], *, question: bool = False) -> Vectors:
         """The vector or vectors of each text by one of the towers, in order."""
@@ -237,26 +174,60 @@ class BiEncoderModel(nn.Module):
         """Scores (B, P) of the vectors of B questions and P passages, over the temperature; see `score`."""
         return score(questions, passages) * self.scale
 
-    def towers(self) -> Iterator[tuple[str, TowerModel]]:
-        """Prefix of the parameter names and tower, once each."""
-        yield "question.", self.question
-        if not self.shared:
-            yield "passage.", self.passage
-
 
 def load_model(config: BiEncoderConfig, device: str, *, freeze_passages: bool = False) -> BiEncoderModel:
-    """The model that training starts from, in fp32."""
-    settings = {name: getattr(config, name) for name in EncoderConfig.model_fields}
-    model = BiEncoderModel.from_folder(**settings, seed=config.seed, device=device)
+    """The model that training starts from, in fp32 and training mode."""
+    question_folder = tower_folders(model_folder(config.question_encoder))[1]
+    source = config.passage_encoder or config.question_encoder
+    passage_folder = question_folder if config.shared else tower_folders(model_folder(source))[0]
+    of_question = _side(config, question_folder, config.question_tokens)
+    of_passage = _side(config, passage_folder, config.passage_tokens)
+    if (of_question.pooling, of_question.normalize) != (of_passage.pooling, of_passage.normalize):
+        raise ConfigError(
+            f"the towers pool differently: {of_question.pooling}, normalised: {of_question.normalize}, "
+            f"and {of_passage.pooling}, normalised: {of_passage.normalize}",
+            hint="set pooling and normalize",
+        )
+    own = {name: getattr(config, name) for name in ("projection_dim", "projection_norm", "dropout", "lora")}
+    towers = [
+        TowerModel.load(side, **own, seed=config.seed + number, device=device)
+        for number, side in enumerate([of_question] if config.shared else [of_question, of_passage])
+    ]
+    for tower in towers:
+        reset_layers(tower.encoder, config.reset_layers, config.seed)
+    question, passage = towers[0], towers[-1]
+    if question.dim != passage.dim:
+        raise MismatchedArtifactError(
+            f"the vectors of {question_folder} have {question.dim} dimensions, those of {passage_folder} "
+            f"have {passage.dim}",
+            hint="set projection_dim to bring both to one size",
+        )
+    asked = replace(of_question, passage_prefix=of_passage.passage_prefix)
+    sides = Sides(asked, replace(of_passage, query_prefix=of_question.query_prefix))
+    temperature = config.temperature_of(of_question.similarity)
+    model = BiEncoderModel(question, passage, sides, temperature=temperature).to(device).train()
     model.query_tokens = config.longest_query
-    return model.freeze_passages() if freeze_passages else model
+    if freeze_passages or config.frozen is not None:
+        if model.shared:
+            raise ConfigError("a shared tower cannot be frozen for passages alone", hint="set shared=false")
+        passage.requires_grad_(False)
+    return model
+
+
+def _side(config: BiEncoderConfig, folder: Path, tokens: int) -> EncoderSettings:
+    stored = read_settings(folder)
+    is_unset = config.pooling == "auto" and stored.kind == "transformers"
+    names = ("normalize", "segments", "on_tokens", "query_prefix", "passage_prefix", "layout")
+    return stored.override(
+        pooling="cls" if is_unset else config.pooling, max_length=tokens, query_tokens=config.question_tokens,
+        **{name: getattr(config, name) for name in names},
+    )  # fmt: skip
 
 
 def encoder_form(config: BiEncoderConfig, model: BiEncoderModel) -> EncoderSettings:
     """Text settings of the finished encoder: those of training, or longer where its start's are."""
     settings = model.settings.passage
-    source = config.passage_encoder or config.question_encoder
-    started = read_settings(tower_folders(model_folder(source))[0])
+    started = read_settings(tower_folders(model_folder(config.passage_encoder or config.question_encoder))[0])
     declared = started.max_length if started.kind == "sentence-transformers" else 0
     length = max(declared, config.longest_query)
     return replace(settings, max_length=min(length, settings.max_length_limit()))
@@ -273,7 +244,6 @@ def export_model(
     """Write the encoder with these weights; see `write_encoder` for the layouts.
 
     Args:
-        folder: folder to write; its previous content is replaced.
         model: gives configuration, tokenizers and the weights that are not in `weights`.
         weights: fp32, by the model's parameter names; empty takes the model's present ones.
         only: write this tower alone, as an encoder of its own.
@@ -289,19 +259,10 @@ def snapshot_writer(
     weights: Callable[[], Mapping[str, Tensor]],
     *,
     max_length: int,
-) -> Callable[[Path], None]:
-    """Writes the model as it is into the folder `encoder`, for `rag.training.refresh.Refresh`.
-
-    Args:
-        weights: returns the weights of `model` in fp32.
-        max_length: maximum text length, in tokens, of the snapshots.
-    """
+) -> Callable[[Path], object]:
+    """Writes the model with its present weights into the folder `encoder`, for `rag.training.refresh`."""
     form = replace(encoder_form(config, model), max_length=max_length)
-
-    def write(folder: Path) -> None:
-        export_model(folder / "encoder", model, weights(), form)
-
-    return write
+    return lambda folder: export_model(folder / "encoder", model, weights(), form)
 
 
 def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) -> ConfigT:
@@ -311,9 +272,7 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
         same_encoder: require that an encoder named in the configuration is that of the index.
 
     Raises:
-        ConfigError: the index has no vectors, or has two towers where one shared tower is to be trained.
-        MismatchedArtifactError: the index's encoder has changed since it was built, or is not that of the
-            configuration.
+        MismatchedArtifactError: it is not, or the index's encoder has changed since it was built.
     """
     identity = index.require_dense().encoder
     if identity.pooling == STATIC:
@@ -327,10 +286,7 @@ def adopt_index(config: ConfigT, index: Index, *, same_encoder: bool = False) ->
         if same_encoder:
             index.check_encoder(chosen)
         elif chosen.weights_sha256 != identity.weights_sha256:
-            log.warning(
-                "questions start from %s, and the vectors of %s were made by %s: set question_encoder "
-                "to that, unless this is meant", name, config.index, identity.name,
-            )  # fmt: skip
+            log.warning("questions start from %s, the vectors are those of %s", name, identity.name)
     return config.replaced(**_settings_of(config, identity), passage_tokens=identity.max_length)
 
 
@@ -338,8 +294,7 @@ def start_from_index(config: ConfigT) -> ConfigT:
     """The configuration, with the encoder of its index as the start of training where it names no other.
 
     Settings of how texts become vectors follow that encoder too, unless the configuration states them. The
-    embedded encoder stays the start where the index has no vectors, or an encoder of another kind. Raises
-    what `adopt_index` does.
+    embedded encoder stays the start where the index has no vectors, or an encoder of another kind.
     """
     if config.index is None or config.question_encoder is not None or config.keeps_index:
         return config
@@ -351,13 +306,12 @@ def start_from_index(config: ConfigT) -> ConfigT:
         index.check_encoder(load_like(identity, precision="fp32").identity)
     only_weights = identity.pooling != config.pooling == TOKENS  # of a vector per text, for one per token
     log.info("training starts from %s, the encoder of %s", identity.name, config.index)
-    return config.replaced(
-        **{
-            name: value
-            for name, value in _settings_of(config, identity).items()
-            if getattr(config, name) in (None, "auto") and (name.endswith("_encoder") or not only_weights)
-        }
-    )
+    settings = {
+        name: value
+        for name, value in _settings_of(config, identity).items()
+        if getattr(config, name) in (None, "auto") and (name.endswith("_encoder") or not only_weights)
+    }
+    return config.replaced(**settings)
 
 
 def _settings_of(config: BiEncoderConfig, identity: EncoderIdentity) -> dict[str, Any]:
@@ -369,9 +323,58 @@ def _settings_of(config: BiEncoderConfig, identity: EncoderIdentity) -> dict[str
             f"{identity.name} encodes questions and passages with different weights, and shared is true",
             hint="set shared=false",
         )
+    names = ("pooling", "normalize", "layout", "query_prefix", "passage_prefix")
     return {
         "question_encoder": config.question_encoder or questions or passages,
         "passage_encoder": passages,
-        **{name: getattr(identity, name) for name in ("pooling", "normalize", "layout")},
-        **{name: getattr(identity, name) for name in ("query_prefix", "passage_prefix")},
+        **{name: getattr(identity, name) for name in names},
     }
+
+
+def listed_scores(questions: Tensor, vectors: Tensor, places: Tensor, scale: float = 1.0) -> Tensor:
+    """(B, K) scaled inner products of each question with the passages of its own list.
+
+    Args:
+        vectors: (U, D) of distinct passages.
+        places: (B, K) int64 rows of `vectors`; −1 where a list is shorter, which scores −inf.
+
+    Example:
+        >>> listed_scores(torch.eye(2), torch.eye(2), torch.tensor([[1, 0], [1, -1]])).tolist()
+        [[0.0, 1.0], [1.0, -inf]]
+    """
+    places = places.to(vectors.device)
+    scores = torch.einsum("bd,bkd->bk", questions, vectors[places.clamp_min(0)]) * scale
+    return scores.masked_fill(places < 0, float("-inf"))
+
+
+def score_rows(model: BiEncoderModel, index: Index, queries: Tensor, rows: Int64) -> Tensor:
+    """Scores (B, K), over the temperature, of queries' vectors (B, D) and the vectors in `rows` (B, K) of the
+    index; −inf where a row is −1. Differentiable in the queries."""
+    distinct, places = np.unique(np.maximum(rows, 0), return_inverse=True)
+    vectors = torch.from_numpy(index.require_dense().embeddings.rows(distinct)).to(queries.device)  # (U, D)
+    listed = torch.from_numpy(np.where(rows < 0, -1, places.reshape(rows.shape)))
+    return listed_scores(queries, vectors, listed, model.scale)
+
+
+class FrozenIndex(FitHooks):
+    """Records the index's version in logs and checkpoints; a run is not resumed with another index."""
+
+    def __init__(self, version: str) -> None:
+        self._state = {"index_version": version}
+
+    def log_fields(self, step: int) -> Mapping[str, Any]:
+        """The version; it has no age, since passages are not encoded again."""
+        return self._state
+
+    def extra_state(self) -> Mapping[str, Any]:
+        """The version."""
+        return self._state
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Refuse another index."""
+        before, now = state["index_version"], self._state["index_version"]
+        if before != now:
+            raise MismatchedArtifactError(
+                f"the run was started against index version {before}, this one is {now}",
+                hint="give the same index, or choose another --out",
+            )

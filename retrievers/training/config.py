@@ -7,17 +7,15 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rag.config import Config
 from rag.data.examples import Needed
 from rag.training.config import TrainConfig
 
-SEARCHED = ("mrr", "top1", "top5", "top20", "top100")
 
-
-class EncoderConfig(Config):
-    """Which encoders training starts from, how they read texts, and how they are scored.
+class BiEncoderConfig(TrainConfig):
+    """Settings of every recipe that trains a bi-encoder: encoders, how they read texts, how they are scored.
 
     Attributes:
+        index: built index; training starts from its encoder, and leaves its vectors as they are if `frozen`.
         question_encoder: folder or Hugging Face name to start from; None is the encoder of `index`, and
             without an index the embedded all-MiniLM-L6-v2.
         passage_encoder: another one for passages; None starts both sides from `question_encoder`.
@@ -42,6 +40,10 @@ class EncoderConfig(Config):
             knows the language but cannot retrieve, which serves to measure the effect of training alone.
     """
 
+    free: ClassVar[frozenset[str]] = TrainConfig.free | {"index"}
+
+    index: Path | None = None
+    name: str = Field(default="bi-encoder", min_length=1)
     question_encoder: str | None = None
     passage_encoder: str | None = None
     shared: bool = True
@@ -70,6 +72,16 @@ class EncoderConfig(Config):
             return 0.05 if similarity == "cosine" else 1.0
         return self.temperature
 
+    @property
+    def keeps_index(self) -> bool:
+        """Whether the vectors of `index` are the passages', because the passage tower is not trained."""
+        return self.frozen == "passage" and self.passage_encoder is None and self.index is not None
+
+    @property
+    def longest_query(self) -> int:
+        """Maximum length in training of a query with context passages; the finished encoder allows it."""
+        return max(self.question_tokens, self.passage_tokens)
+
     @model_validator(mode="after")
     def _cross_check_encoders(self) -> Self:
         if self.shared and self.passage_encoder not in (None, self.question_encoder):
@@ -86,36 +98,6 @@ class EncoderConfig(Config):
                 "normalize=true with temperature=1 hardly learns: cosines differ by less than 2; "
                 "leave temperature at auto"
             )
-        return self
-
-
-class BiEncoderConfig(EncoderConfig, TrainConfig):
-    """Settings of every recipe that trains a bi-encoder.
-
-    Attributes:
-        index: built index whose passages are searched at each validation; None skips this measurement.
-    """
-
-    free: ClassVar[frozenset[str]] = TrainConfig.free | {"index"}
-
-    index: Path | None = None
-    name: str = Field(default="bi-encoder", min_length=1)
-
-    @property
-    def keeps_index(self) -> bool:
-        """Whether the vectors of `index` are the passages', because the passage tower is not trained."""
-        return self.frozen == "passage" and self.passage_encoder is None and self.index is not None
-
-    @property
-    def longest_query(self) -> int:
-        """Maximum length in training of a query with context passages; the finished encoder allows it."""
-        return max(self.question_tokens, self.passage_tokens)
-
-    @model_validator(mode="after")
-    def _cross_check_index(self) -> Self:
-        select_by = self.select_by
-        if select_by in SEARCHED and self.index is None:
-            raise ValueError(f"select_by={select_by} is measured by searching: set index")
         return self
 
 
@@ -139,9 +121,8 @@ class HeldOutConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _cross_check_validation(self) -> Self:
-        select_by = self.select_by
-        if select_by != "last" and not self.validates:
-            raise ValueError(f"select_by={select_by} needs held-out questions: set validation_fraction")
+        if self.select_by != "last" and not self.validates:
+            raise ValueError(f"select_by={self.select_by} needs held-out questions: set validation_fraction")
         return self
 
 
@@ -149,52 +130,33 @@ class QuestionsConfig(HeldOutConfig):
     """Settings of recipes that learn from files of questions.
 
     Attributes:
+        needs: what every training example must have.
         train_files: training examples (DPR's training JSON, FiD's, JSONL, .gz); several are read one after
             another.
         validation_file: examples that are never trained on; None cuts `validation_fraction` out of training.
         train_questions: train on a random sample of this many questions; 0 means all.
     """
 
+    needs: ClassVar[Needed] = "positives"
+
     train_files: tuple[Path, ...] = Field(min_length=1)
     validation_file: Path | None = None
     train_questions: int = Field(default=0, ge=0)
-
-
-class ExamplesConfig(QuestionsConfig):
-    """Settings of recipes that learn from training examples, whose passages are known.
-
-    Attributes:
-        hold_out: "question" holds out single questions; "title" holds out all questions whose first
-            positive has the same title, so that held-out questions are about unseen articles.
-    """
-
-    hold_out: Literal["question", "title"] = "question"
-
-    @property
-    def needs(self) -> Needed:
-        """The fields that every training example must have."""
-        return "positives"
 
 
 class EncodedConfig(BiEncoderConfig):
     """Settings of recipes that compare the vectors of questions and passages of a batch.
 
     Attributes:
-        validation_passages: size of the pool that is searched: all positives and a sample of the rest; 0 is
-            the whole index.
         chunk_size: texts that are encoded at once, with gradient caching; None means the whole batch.
     """
 
-    measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank", *SEARCHED)  # on held-out questions
-    free: ClassVar[frozenset[str]] = BiEncoderConfig.free | {"validation_passages"}
+    measured: ClassVar[tuple[str, ...]] = ("nll", "average_rank")  # on held-out questions
 
-    validation_passages: int = Field(default=0, ge=0)
     chunk_size: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _cross_check_encoded(self) -> Self:
-        if self.validation_passages and self.index is None:
-            raise ValueError("validation_passages samples the passages of an index: set index")
         if self.chunk_size is not None and self.accumulate > 1:
             raise ValueError(
                 "chunk_size and accumulate are two ways to large batches, and only chunk_size gives every "
@@ -203,7 +165,7 @@ class EncodedConfig(BiEncoderConfig):
         return self
 
 
-class ContrastiveConfig(EncodedConfig, ExamplesConfig):
+class ContrastiveConfig(EncodedConfig, QuestionsConfig):
     """Settings of contrastive recipes: in-batch and mined negatives.
 
     Attributes:
@@ -214,15 +176,6 @@ class ContrastiveConfig(EncodedConfig, ExamplesConfig):
 
     hard_negatives: int = Field(default=1, ge=0)
     mask_false_negatives: bool = True
-
-    @model_validator(mode="after")
-    def _cross_check_contrast(self) -> Self:
-        if self.batch_size == 1 and self.hard_negatives == 0:
-            raise ValueError(
-                "a batch of one question without hard_negatives has no negatives; "
-                "raise batch_size or hard_negatives"
-            )
-        return self
 
 
 class CorpusConfig(TrainConfig):

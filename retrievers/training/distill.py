@@ -7,15 +7,14 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from rag.data.examples import Needed
-from rag.training.run import Method
 from retrievers.examples.batches import Epochs, TargetBatches
 from retrievers.examples.data import ExampleTable
-from retrievers.training.config import EncodedConfig, ExamplesConfig
-from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
-from retrievers.training.target_losses import TargetLoss, kl_loss, margin_loss, target_objective
+from retrievers.training.config import EncodedConfig, QuestionsConfig
+from retrievers.training.losses import TargetLoss, kl_loss, margin_loss, target_objective
+from retrievers.training.recipe import learn_from_examples, train_bi_encoder
 
 
-class DistillTrainConfig(EncodedConfig, ExamplesConfig):
+class DistillTrainConfig(EncodedConfig, QuestionsConfig):
     """Settings of `rag train distill`.
 
     Attributes:
@@ -25,22 +24,17 @@ class DistillTrainConfig(EncodedConfig, ExamplesConfig):
         loss: "kl" is the divergence from the targets' distribution, a mean over questions; "kl-per-passage"
             is the published reduction, which divides by the number of passages too; "margin" is a hinge loss
             on pairs of passages, ordered by their targets.
-        target_temperature: temperature by which targets are divided; scores are divided by
-            `temperature`.
+        target_temperature: divides the targets, as `temperature` divides the scores.
     """
 
     recipe: ClassVar[str] = "distill"
     trains: ClassVar[str] = "retrievers.training.distill:train_distill"
+    needs: ClassVar[Needed] = "targets"
 
     batch_size: int = Field(default=32, ge=1)
     per_question: int | None = Field(default=None, ge=2)
     loss: Literal["kl", "kl-per-passage", "margin"] = "kl"
     target_temperature: float = Field(default=1.0, gt=0)
-
-    @property
-    def needs(self) -> Needed:
-        """Targets."""
-        return "targets"
 
 
 def train_distill(config: DistillTrainConfig) -> Path:
@@ -53,23 +47,19 @@ def train_distill(config: DistillTrainConfig) -> Path:
         Izacard and Grave 2021, "Distilling Knowledge from Reader to Retriever for Question Answering",
         section 3; Izacard et al. 2022, "Atlas", section 2.2, for other signals and temperatures.
     """
-    return train_bi_encoder(config, _method)
-
-
-def _method(config: DistillTrainConfig, run: BiEncoderRun) -> Method:
-    split, temperature = run.split_examples(), config.target_temperature
     losses: dict[str, TargetLoss] = {
-        "kl": partial(kl_loss, target_temperature=temperature),
-        "kl-per-passage": partial(kl_loss, target_temperature=temperature, per_passage=True),
-        "margin": lambda scores, targets, listed: margin_loss(scores, targets / temperature, listed),
+        "kl": partial(kl_loss, target_temperature=config.target_temperature),
+        "kl-per-passage": partial(kl_loss, target_temperature=config.target_temperature, per_passage=True),
+        "margin": lambda scores, targets, listed: margin_loss(
+            scores, targets / config.target_temperature, listed
+        ),
     }
     objective = target_objective(losses[config.loss])
-    batches = target_batches(config, split.training)
-    scores = run.held_out_scores(split.held_out, target_batches, objective)
-    return run.method(batches, run.loss(objective), split.held_out, scores)
+    return train_bi_encoder(
+        config, partial(learn_from_examples, objective=objective, make_batches=target_batches)
+    )
 
 
-def target_batches(config: Any, data: ExampleTable, examples: Epochs | None = None) -> TargetBatches:
+def target_batches(config: Any, data: ExampleTable, *, once: bool = False) -> TargetBatches:
     """Batches of questions with their lists of `config.per_question` passages."""
-    examples = Epochs.of(config, len(data)) if examples is None else examples
-    return TargetBatches(data, examples, per_question=config.per_question)
+    return TargetBatches(data, Epochs.of(config, len(data), once=once), per_question=config.per_question)

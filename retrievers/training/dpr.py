@@ -3,20 +3,12 @@
 from pathlib import Path
 from typing import ClassVar
 
-from rag.training.run import Method
 from retrievers.training.config import ContrastiveConfig
-from retrievers.training.losses import in_batch_objective
-from retrievers.training.recipe import BiEncoderRun, contrastive_batches, train_bi_encoder
+from retrievers.training.recipe import train_bi_encoder
 
 
 class DprTrainConfig(ContrastiveConfig):
-    """Settings of `rag train dpr`. The defaults fine-tune the embedded encoder on a CPU.
-
-    Example:
-        >>> config = DprTrainConfig(out="run", train_files=("train.json",), learning_rate=1e-5)
-        >>> config.batch_size, config.shared, config.learning_rate, config.recipe
-        (128, True, 1e-05, 'dpr')
-    """
+    """Settings of `rag train dpr`. The defaults fine-tune the embedded encoder on a CPU."""
 
     recipe: ClassVar[str] = "dpr"
     trains: ClassVar[str] = "retrievers.training.dpr:train_dpr"
@@ -35,11 +27,4 @@ def train_dpr(config: DprTrainConfig) -> Path:
         Unlike in the paper, a question's other positives are left out of its negatives
         (`mask_false_negatives`); passages that answer it are when negatives are mined.
     """
-    return train_bi_encoder(config, _method)
-
-
-def _method(config: DprTrainConfig, run: BiEncoderRun) -> Method:
-    split = run.split_examples()
-    batches = contrastive_batches(config, split.training)
-    scores = run.held_out_scores(split.held_out, contrastive_batches)
-    return run.method(batches, run.loss(in_batch_objective), split.held_out, scores)
+    return train_bi_encoder(config)

@@ -1,40 +1,35 @@
 """Train a retriever over hops (MDR): the recipe, top to bottom."""
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from indexers.index import Index
 from rag.core.arrays import Int64
-from rag.core.errors import DataError
-from rag.core.types import Question
+from rag.core.files import hash64
+from rag.core.types import Passage, Question
 from rag.data.examples import Example
 from rag.data.questions import draw_sample, read_questions
-from rag.training.fit import Loss
+from rag.training.fit import FitHooks, Loss
 from rag.training.run import Method
+from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.examples.data import ExampleSplit, ExampleTable, divide, file_sums
-from retrievers.examples.hops import (
-    HopBatches,
-    HopEpochs,
-    PassageFinder,
-    hop_examples,
-    passage_finder,
-)
-from retrievers.training.bi_encoder import BiEncoderModel
+from retrievers.examples.data import ExampleTable
+from retrievers.examples.hops import HopBatches, HopEpochs, PassageFinder, hop_examples, passage_finder
+from retrievers.training.bi_encoder import BiEncoderModel, score_rows
 from retrievers.training.config import ContrastiveConfig
-from retrievers.training.frozen import score_rows
-from retrievers.training.losses import in_batch_loss, in_batch_objective
-from retrievers.training.momentum import MomentumQueue
-from retrievers.training.path_scores import PathScores
+from retrievers.training.losses import Score, in_batch_loss, in_batch_objective
 from retrievers.training.recipe import BiEncoderRun, train_bi_encoder
+from retrievers.training.step import own_share
 
 _MOST_EXAMPLES = 24  # per question: four orders of six hops
 
@@ -57,15 +52,10 @@ class MdrTrainConfig(ContrastiveConfig):
         depth: number of passages retrieved for each hop with negatives "index".
         queue_size: number of passage vectors of earlier batches that serve as further negatives; 0 for none.
         momentum: momentum of the copy of the passage tower that computes these; with 1 it never changes.
-
-    `select_by` may be "path1" or "path10": the share of held-out questions whose passages are the best
-    path, or one of the best ten, among the passages of the index with negatives "index", else of the held-out
-    questions.
     """
 
     recipe: ClassVar[str] = "mdr"
     trains: ClassVar[str] = "retrievers.training.mdr:train_mdr"
-    measured: ClassVar[tuple[str, ...]] = ("path1", "path10")
 
     max_hops: int = Field(default=4, ge=1, le=6)
     query_tokens: int = Field(default=256, ge=8, le=4096)
@@ -91,8 +81,6 @@ class MdrTrainConfig(ContrastiveConfig):
             raise ValueError("negatives=index needs an index, and shared=false: its vectors stay as they are")
         if self.negatives == "index" and self.queue_size:
             raise ValueError("negatives=index needs no queue of passage vectors: set queue_size=0")
-        if self.hold_out == "title":
-            raise ValueError("hold_out=title: the hops of a question have different titles; use question")
         return self
 
 
@@ -115,38 +103,23 @@ def train_mdr(config: MdrTrainConfig) -> Path:
 
 
 def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
-    bank, model = run.bank, run.model
-    if bank is None and config.index is not None:
-        with Index.open(config.index) as index:
-            split = split_hops(config, run.out / "data", index)
-    else:
-        split = split_hops(config, run.out / "data", bank)
-    searched = None if bank is None or bank.dense is None else (bank.dense, bank.passages)
-    scores = None
-    if run.world.is_main and split.held_out:
-        most = config.validation_questions
-        scores = PathScores(split.held_out, most=most, index=searched)
-
-    data = split.training
-    examples = HopEpochs(
-        data.ids, config.batch_size, epochs=config.epochs, max_batches=config.max_batches,
-        seed=config.seed,
+    bank, model, is_against_index = run.bank, run.model, config.negatives == "index"
+    index = Index.open(config.index) if bank is None and config.index is not None else bank
+    split = run.split_examples(
+        partial(_hops, config, None if index is None else passage_finder(index.passages)),
+        decided_by=[config.max_hops, config.train_questions, "" if index is None else index.version],
+        per_question=_MOST_EXAMPLES, fixes_vectors=not is_against_index,
     )  # fmt: skip
-    facts = {"training examples (hops)": len(data)}
-    if config.negatives == "index":
+    data = split.training
+    batches, facts = hop_batches(config, data), {"training examples (hops)": len(data)}
+    method = partial(run.method, held_out=split.held_out, facts=facts, make_batches=hop_batches)
+    if is_against_index:
         assert bank is not None
         step = partial(index_step, model, data, index=bank, depth=config.depth)
-        return run.method(examples, step, split.held_out, scores, facts=facts)
-    run.with_fixed_vectors(split)
-    batches = HopBatches(
-        data, examples, hard_negatives=config.hard_negatives,
-        mask_false_negatives=config.mask_false_negatives,
-    )  # fmt: skip
+        return method(batches.examples, step)
     if not config.queue_size:
-        return run.method(batches, run.loss(in_batch_objective), split.held_out, scores, facts=facts)
-    queue = MomentumQueue(
-        model, run.master, data, size=config.queue_size, momentum=config.momentum, world=run.world
-    )
+        return method(batches, run.loss(in_batch_objective))
+    queue = MomentumQueue(run, data, size=config.queue_size, momentum=config.momentum)
     loss_over_queue = run.loss(queue.objective)
 
     def queued_step(batch: RetrieverBatch) -> Loss:
@@ -154,7 +127,15 @@ def _method(config: MdrTrainConfig, run: BiEncoderRun) -> Method:
         queue.push(batch)
         return loss
 
-    return run.method(batches, queued_step, split.held_out, scores, [queue], facts)
+    return method(batches, queued_step, hooks=[queue])
+
+
+def hop_batches(config: MdrTrainConfig, data: ExampleTable, *, once: bool = False) -> HopBatches:
+    """Batches of all hops of `config.batch_size` questions."""
+    return HopBatches(
+        data, HopEpochs.of(config, data.ids, once=once), hard_negatives=config.hard_negatives,
+        mask_false_negatives=config.mask_false_negatives,
+    )  # fmt: skip
 
 
 def index_step(
@@ -165,11 +146,6 @@ def index_step(
     Passages of the question's later hops are masked.
 
         L = −(1/N) Σ_i log( exp s_{i,t(i)} / (exp s_{i,t(i)} + Σ_{retrieved j, not masked} exp s_{ij}) )
-
-    Args:
-        data: its positives are passages of the index.
-        examples: (N,) hops.
-        depth: number of passages retrieved for each.
     """
     hops = data.take(examples)
     golds = [torch.tensor([index.passages.row_of(passage.id) for passage in hop.positives]) for hop in hops]
@@ -184,45 +160,93 @@ def index_step(
     return Loss(value, examples=len(rows), tokens=sum(map(len, texts)))
 
 
-def split_hops(config: MdrTrainConfig, folder: Path, index: Index | None) -> ExampleSplit:
-    """The examples of `config.train_files`; all hops of a question are on the same side.
-
-    Args:
-        config: configuration of the run; its `train_questions` counts questions, not hops.
-        folder: where the examples of all hops are stored.
-        index: its passages stand for the gold passages; questions with one that is not there are left out.
-    """
-    files, held_out = config.train_files, config.validation_file
-    find = None if index is None else passage_finder(index.passages)
-    version = "" if index is None else index.version
-    sums = file_sums([*files, *([held_out] if held_out else [])])
-    return divide(
-        folder,
-        [sums, held_out is not None, config.max_hops, config.train_questions, version],
-        _hops(config, files, find, config.train_questions),
-        None if held_out is None else _hops(config, (held_out,), find),
-        fraction=config.validation_fraction, most_held_out=config.validation_questions * _MOST_EXAMPLES,
-        seed=config.seed,
-    )  # fmt: skip
-
-
-def _hops(
-    config: MdrTrainConfig, files: tuple[Path, ...], find: PassageFinder | None, sample: int = 0
-) -> Iterator[Example]:
+def _hops(config: MdrTrainConfig, find: PassageFinder | None, files: Sequence[Path]) -> Iterator[Example]:
     """The hops of question sets; ids begin with the number of their file."""
     questions: Iterable[Question] = (
         replace(question, id=f"{number}:{question.id}")
         for number, file in enumerate(files)
         for question in read_questions(file)
     )
-    if sample:
-        questions = draw_sample(questions, sample, config.seed)
-    is_empty = True
-    for hop in hop_examples(questions, max_hops=config.max_hops, find=find):
-        is_empty = False
-        yield hop
-    if is_empty:
-        raise DataError(
-            f"{', '.join(map(str, files))}: no question can be trained on; the warnings say why",
-            hint="give gold passages; where a set names them without their text, --index has the texts",
-        )
+    if config.train_questions and files == config.train_files:
+        questions = draw_sample(questions, config.train_questions, config.seed)
+    return hop_examples(questions, max_hops=config.max_hops, find=find)
+
+
+class MomentumQueue(FitHooks):
+    """Vectors of the last `size` passages of the training batches, first in, first out.
+
+    Their vectors come from a copy of the passage tower whose weights follow the trained ones after every
+    step, θ' ← m θ' + (1 − m) θ, without dropout. Queue and copy are saved in the checkpoint, so that a
+    resumed run gives the same result.
+
+    Args:
+        run: its processes encode their shares of the passages, and all have the whole queue.
+        data: the training examples, for the positives of each question, which are never its negatives.
+        momentum: m of the update.
+
+    Source: Xiong et al. 2021, "Answering Complex Open-Domain Questions with Multi-Hop Dense Retrieval"
+        (memory bank); He et al. 2020, "Momentum Contrast for Unsupervised Visual Representation Learning".
+
+    Note:
+        The published code starts with a queue of random vectors and never updates the copy (m = 1); here the
+        queue starts empty.
+    """
+
+    def __init__(self, run: BiEncoderRun, data: ExampleTable, *, size: int, momentum: float) -> None:
+        self.model, self.master, self.world, self.data = run.model, run.master, run.world, data
+        self.size, self.momentum = size, momentum
+        self._tower = copy.deepcopy(self.model.passage).requires_grad_(False).eval()
+        side = "question." if self.model.shared else "passage."
+        trained, named = self.master.state(), self._tower.named_parameters()
+        self._names = {key: tensor for name, tensor in named if (key := f"{side}{name}") in trained}
+        self._weights = {name: trained[name].clone() for name in self._names}
+        self.vectors = torch.zeros((0, self.model.dim), device=self.world.device)
+        self.keys = np.zeros(0, np.int64)
+
+    def objective(self, questions: Vectors, passages: Vectors, batch: RetrieverBatch, score: Score) -> Tensor:
+        """`in_batch_loss` over the passages of the batch and the queue."""
+        scores = torch.cat([score(questions, passages), score(questions, Vectors(self.vectors))], dim=1)
+        examples = self.data.take(batch.examples)
+        queued = np.stack([np.isin(self.keys, _keys(example.positives)) for example in examples])
+        ignored = torch.from_numpy(np.concatenate([batch.ignored, queued], axis=1)).to(scores.device)
+        return in_batch_loss(scores, torch.from_numpy(batch.positives).to(scores.device), ignored)
+
+    @torch.no_grad()
+    def push(self, batch: RetrieverBatch) -> None:
+        """Append the passages of a batch to the queue; those already in it move to its end."""
+        passages = batch.passages[own_share(len(batch.passages), self.world, "passages")]
+        if self.model.fixed is not None:
+            own = self.model.fixed_vectors(passages).values
+        else:
+            rows, _ = self.model.chunk()
+            ids = self.model.tokenizer.passages(passages)
+            parts = [self._tower(ids[start : start + rows]) for start in range(0, len(ids), rows)]
+            own = torch.cat([part.values for part in parts])
+        new = self.world.all_gather(own.float())
+        keys = _keys(batch.passages)
+        stays = ~np.isin(self.keys, keys)
+        self.vectors = torch.cat([self.vectors[torch.from_numpy(stays).to(new.device)], new])[-self.size :]
+        self.keys = np.concatenate([self.keys[stays], keys])[-self.size :]
+
+    @torch.no_grad()
+    def after_step(self, step: int) -> None:
+        """Update the weights of the copy."""
+        now = self.master.state()
+        for name, tensor in self._names.items():
+            tensor.copy_(self._weights[name].lerp_(now[name], 1.0 - self.momentum))
+
+    def extra_state(self) -> Mapping[str, Tensor]:
+        """The queue and the copy's weights."""
+        return {"queue": self.vectors, "keys": torch.from_numpy(self.keys), **self._weights}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the queue and the copy's weights from a checkpoint."""
+        self.vectors = state["queue"].to(self.world.device)
+        self.keys = state["keys"].numpy()
+        for name, tensor in self._names.items():
+            tensor.copy_(self._weights[name].copy_(state[name]))
+
+
+def _keys(passages: Sequence[Passage]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """A 64-bit hash of each passage's title and text."""
+    return np.array([hash64(f"{p.title}\0{p.text}".encode()) for p in passages], np.uint64).view(np.int64)

@@ -30,7 +30,7 @@ from rag.training.run import Method, Run, train
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.data import split_examples
-from retrievers.training.config import ExamplesConfig
+from retrievers.training.config import QuestionsConfig
 
 Group = tuple[str, list[Passage]]
 """A question and passages, the positive first."""
@@ -58,7 +58,7 @@ class GroupBatches:
         return groups
 
 
-class RerankerTrainConfig(ExamplesConfig):
+class RerankerTrainConfig(QuestionsConfig):
     """Settings of `rag train reranker`.
 
     In `learning_rates`, the two parts of any base are called `encoder` and `head`.
@@ -68,10 +68,8 @@ class RerankerTrainConfig(ExamplesConfig):
         passage_tokens: maximum length of a pair in training.
         layout: "pair" or a template of a passage's title and text; None is the folder's setting.
         dropout: dropout rate; None is the folder's setting.
-        hard_negatives: number of hard negatives beside each positive, drawn anew from the question's list at
-            each visit.
-        depth: number of passages, from the first of the list, to draw from; also the length of held-out
-            lists.
+        hard_negatives: number of hard negatives beside each positive, drawn anew at each visit.
+        depth: length of a question's list of hard negatives to draw from; also of held-out lists.
     """
 
     recipe: ClassVar[str] = "reranker"
@@ -96,9 +94,6 @@ def train_reranker(config: RerankerTrainConfig) -> Path:
         The folder of the finished model, `config.out / "cross-encoder"`: a sequence-classification model of
         transformers with one output, for `--rerank` and `rag score`.
 
-    Raises:
-        DataError: no example has hard negatives.
-
     Source:
         Gao, Dai and Callan 2021, "Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline",
         equation 4 (localised contrastive estimation); Nogueira and Cho 2019, "Passage Re-ranking with BERT".
@@ -119,17 +114,11 @@ def _method(config: RerankerTrainConfig, run: Run) -> Method:
     split = split_examples(config, run.out / "data")
     examples = [cut for example in split.training if (cut := _cut(example, config.depth))]
     held_out = [cut for example in split.held_out if (cut := _cut(example, config.depth))]
-    if not examples:
+    if not examples or (config.validates and not held_out):
         raise DataError(
-            "no training example has hard negatives, and there is nothing else to tell a positive from",
+            f"of {len(split.training)} questions {len(examples)} have hard negatives to learn from, of "
+            f"{len(split.held_out)} held-out ones {len(held_out)}",
             hint="mine some: rag mine --index INDEX --questions FILE --out mined.json",
-        )
-    if config.validates and not held_out:
-        raise DataError(
-            f"none of {len(split.held_out)} held-out questions has a positive and hard negatives: "
-            f"nothing can be measured, nor a checkpoint chosen (select_by={config.select_by})",
-            hint="mine negatives for the validation file as well (rag mine), or give none and set "
-            "validation_fraction=0",
         )
     chosen = Epochs.of(config, len(examples))
     return Method(
@@ -139,8 +128,7 @@ def _method(config: RerankerTrainConfig, run: Run) -> Method:
         card=Card("retrievers.training", "reranker.md"),
         evaluate=partial(_measure, model, held_out) if held_out else None,
         facts={
-            "questions with hard negatives": len(examples),
-            "held-out questions": len(held_out),
+            "questions with hard negatives": len(examples), "held-out questions": len(held_out),
             "questions per step": chosen.batch_size,
         },
     )  # fmt: skip
@@ -172,21 +160,15 @@ def list_loss(scores: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 def _cut(example: Example, depth: int) -> Example | None:
     """The part of an example to keep in memory: its first negatives; None without any."""
     listed = example.negatives[:depth]
-    if not (listed and example.positives):
-        return None
-    return Example.labelled(example.id, example.question, (), example.positives, listed)
+    return Example.labelled(example.id, example.question, (), example.positives, listed) if listed else None
 
 
 def _step(model: CrossEncoder, batch: Sequence[Group], world: World) -> Loss:
     own = batch[world.share(len(batch))]
-    scores, tokens = _scores(model, own)
+    questions = [question for question, passages in own for _ in passages]
+    scores, tokens = model.logits(questions, [passage for _, passages in own for passage in passages])
     value = list_loss(scores, [len(passages) for _, passages in own]) / len(batch)
     return Loss(value, len(own), tokens)
-
-
-def _scores(model: CrossEncoder, groups: Sequence[Group]) -> tuple[torch.Tensor, int]:
-    questions = [question for question, passages in groups for _ in passages]
-    return model.logits(questions, [passage for _, passages in groups for passage in passages])
 
 
 @torch.no_grad()
@@ -195,11 +177,11 @@ def _measure(model: CrossEncoder, held_out: Sequence[Example]) -> Mapping[str, f
     model.network.eval()
     loss, ranks = 0.0, []
     for example in held_out:
-        right, wrong = example.positives, [candidate.passage for candidate in example.negatives]
-        scores = _scores(model, [(example.question, [*right, *wrong])])[0].float()
-        best, others = scores[: len(right)], scores[len(right) :]
+        listed = [*example.positives, *(candidate.passage for candidate in example.negatives)]
+        scores = model.logits([example.question] * len(listed), listed)[0].float()
+        best, others = scores[: len(example.positives)], scores[len(example.positives) :]
         ranks.append(1 + int((others >= best.max()).sum()))  # ties count against the positive
-        loss += float(list_loss(torch.cat([best[:1], others]), [1 + len(wrong)]))
+        loss += float(list_loss(torch.cat([best[:1], others]), [1 + len(others)]))
     count = len(held_out)
     return {
         "nll": loss / count,

@@ -7,37 +7,102 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
+from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, normalize
 
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity
+from indexers.protocols import EncoderIdentity, PassageEncoder
 from rag.core.arrays import Float32, Int32
 from rag.core.errors import ConfigError
 from rag.core.files import fingerprint
 from rag.core.npy import load_npy, save_npy
-from rag.data.examples import Example
+from rag.core.progress import Progress
+from rag.core.types import Passage, Query
+from rag.runtime.model_files import folder_tokenizer
+from rag.runtime.seeds import generator
 from rag.training.card import Card
 from rag.training.claim import input_checksums
+from rag.training.config import Rate
 from rag.training.fit import Loss
 from rag.training.run import Method, Run, train
+from retrievers.encoders.layout import PassageLayout
 from retrievers.encoders.open import load_like, tokenizer_folder
 from retrievers.encoders.settings import STATIC, STATIC_LENGTH
 from retrievers.encoders.static import StaticEncoder, write_static
 from retrievers.encoders.vectors import Vectors, score
+from retrievers.encoders.word_cache import WordCache
 from retrievers.examples.batches import Epochs, RetrieverBatch, RetrieverBatches
 from retrievers.examples.corpus import open_corpus
 from retrievers.examples.data import split_examples
+from retrievers.training.config import QuestionsConfig
 from retrievers.training.ict import IctBatches
 from retrievers.training.losses import in_batch_objective
-from retrievers.training.static_config import StaticTrainConfig
-from retrievers.training.static_start import FITTED_PASSAGES, StaticTokenizer, distilled_tokens
-from retrievers.training.validation import CorpusSearch, pool_rank
+from retrievers.training.validation import pool_rank
 
+_FITTED_PASSAGES = 200_000  # of the index, drawn at random
+_QUESTION_TOKENS, _PASSAGE_TOKENS = 64, 256  # that are read in training
+_AT_ONCE = 2048  # tokens that the teacher encodes between two steps of the progress; passages read at once
+_STEPS = 20  # of `fit_tokens`
+_SMOOTHING = 1e-3  # a of the weights a / (a + p(t))
+_RIDGE = 1e-3  # λ of `fit_tokens`
 _TEMPERATURE = 0.05  # divides the cosines in the loss
+
+
+class StaticTrainConfig(QuestionsConfig):
+    """Settings of `rag train static`.
+
+    Attributes:
+        index: a built index with one vector per passage: its encoder is the teacher.
+        corpus: source of the sentences: an index, which needs no vectors, or files of documents; without one
+            they come from `index`.
+        batch_size: questions in a step, and sentences of the corpus.
+        hard_negatives: mined passages beside each question's positive.
+        dim: size of the vectors, at most the teacher's.
+    """
+
+    recipe: ClassVar[str] = "static"
+    trains: ClassVar[str] = "retrievers.training.static:train_static"
+    measured: ClassVar[tuple[str, ...]] = ("average_rank",)
+
+    index: Path
+    corpus: tuple[Path, ...] = ()
+    name: str = Field(default="static-encoder", min_length=1)
+    batch_size: int = Field(default=1024, ge=2)
+    hard_negatives: int = Field(default=1, ge=0)
+    dim: int = Field(default=256, ge=2)
+    learning_rate: Rate = 1e-2
+    epochs: float = Field(default=2, gt=0)
+    warmup_fraction: float = Field(default=0.1, ge=0, lt=1)
+    precision: Literal["auto", "bf16", "fp32"] = "fp32"
+    clip_norm: float = Field(default=100.0, gt=0)
+
+
+class StaticTokenizer:
+    """Questions and passages to token ids, laid out as the finished encoder reads them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.tokenizer = folder / "tokenizer.json", folder_tokenizer(folder)
+        self.size: int = self.tokenizer.get_vocab_size()
+        self._layout = PassageLayout("{title} {text}")
+        self._questions = WordCache(self.tokenizer, _QUESTION_TOKENS)
+        self._passages = WordCache(self.tokenizer, _PASSAGE_TOKENS)
+
+    def queries(self, queries: Sequence[Query]) -> list[Int32]:
+        """Token ids of questions, in order."""
+        values, bounds = self._questions([query.question for query in queries])
+        return np.split(values, bounds[1:-1])
+
+    def passages(self, passages: Sequence[Passage]) -> list[Int32]:
+        """Token ids of passages, in order."""
+        titles, texts = [p.title for p in passages], [p.text for p in passages]
+        values, bounds = self._passages(self._layout.render(titles, texts)[0])
+        return np.split(values, bounds[1:-1])
 
 
 class TokenVectors(nn.Module):
@@ -65,16 +130,16 @@ class TokenVectors(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class StaticBatches:
-    """The batches of a run: questions, if there are any, with their passages, and sentences with theirs."""
+    """The batches of a run: questions with their passages, and sentences with theirs."""
 
-    questions: RetrieverBatches | None
+    questions: RetrieverBatches
     sentences: IctBatches
 
     def __len__(self) -> int:
         return len(self.sentences)
 
     def __getitem__(self, step: int) -> list[RetrieverBatch]:
-        return [part[step] for part in (self.questions, self.sentences) if part is not None]
+        return [self.questions[step], self.sentences[step]]
 
 
 def train_static(config: StaticTrainConfig) -> Path:
@@ -87,21 +152,13 @@ def train_static(config: StaticTrainConfig) -> Path:
     Returns:
         The folder of the finished encoder, `config.out / "encoder"`, which sentence-transformers
         (StaticEmbedding) and model2vec open too.
-
-    Raises:
-        ConfigError: the index has no vector per passage, or fewer dimensions than `dim`.
     """
     with Index.open(config.index) as index:
-        if index.embeddings is None:
+        size = 0 if index.embeddings is None else index.embeddings.dim
+        if config.dim > size:
             raise ConfigError(
-                f"{config.index} has no vector per passage to learn from",
-                hint="build it with --retriever dense or hybrid",
-            )
-        if config.dim > index.embeddings.dim:
-            raise ConfigError(
-                f"dim is {config.dim}, and the vectors of {config.index} have {index.embeddings.dim} "
-                "dimensions",
-                hint="lower dim",
+                f"dim is {config.dim}, and {config.index} has {size or 'no'} dimensions per passage",
+                hint="lower dim, or build the index with --retriever dense or hybrid",
             )
         return train(
             config, partial(_method, config, index), "encoder", one_process="one table of vectors is trained"
@@ -123,40 +180,34 @@ def _method(config: StaticTrainConfig, index: Index, run: Run) -> Method:
     model = TokenVectors(load_npy(start, dtype=np.float32, shape=(tokens.size, dim)))
 
     # data
-    corpus, questions = index.passages, None
-    held_out: Sequence[Example] = ()
+    corpus = index.passages
     if config.corpus:
         corpus, _ = open_corpus(config.corpus, folder, known=input_checksums(run.out))
-    if config.train_files:
-        split = split_examples(config, folder)
-        epochs, held_out = Epochs.of(config, len(split.training)), split.held_out
-        questions = RetrieverBatches(split.training, epochs, hard_negatives=config.hard_negatives)
-        steps = len(epochs)
-        examples = Epochs(len(corpus), config.batch_size, epochs=steps, max_batches=steps, seed=seed)
-    else:
-        examples = Epochs.of(config, len(corpus))
-    sentences = IctBatches(corpus, np.zeros(0, np.int64), examples, keep_sentence=0.1, min_words=4)
+    split = split_examples(config, folder)
+    held_out, epochs = split.held_out, Epochs.of(config, len(split.training))
+    questions = RetrieverBatches(split.training, epochs, hard_negatives=config.hard_negatives)
+    steps = len(epochs)
+    examples = Epochs(len(corpus), config.batch_size, epochs=steps, max_batches=steps, seed=seed)
+    sentences = IctBatches(corpus, np.arange(len(corpus)), examples, keep_sentence=0.1, min_words=4)
 
-    # measuring
-    encoder = partial(_encoder, config, tokens)
-    search = None
-    if held_out:
-        search = CorpusSearch(index.passages, held_out, limit=config.validation_passages, seed=seed)
+    def measure() -> Mapping[str, float]:
+        form = EncoderIdentity(
+            config.name, "", dim, pooling=STATIC, max_length=STATIC_LENGTH, similarity="cosine"
+        )
+        encoder = StaticEncoder(model.tokens.detach().numpy(), tokens.tokenizer, form)
+        return {"average_rank": pool_rank(encoder, held_out)}
+
     return Method(
         model, run.master(model), StaticBatches(questions, sentences), partial(_loss, model, tokens),
         export=lambda weights: write_static(
             run.out / "encoder", weights["tokens"].numpy(), tokens.file
         ),
         card=Card("retrievers.training", "static.md", {"teacher": identity.name}),
-        evaluate=None if search is None else lambda: _figures(encoder(model), held_out, search),
+        evaluate=measure if held_out else None,
         facts={
-            "teacher": Path(identity.name).name,
-            "tokens": tokens.size,
-            "dimensions": dim,
-            "passages of the corpus": len(corpus),
-            "passages fitted to": min(FITTED_PASSAGES, len(index.passages)),
-            "training questions": 0 if questions is None else len(questions.data),
-            "held-out questions": len(held_out),
+            "teacher": Path(identity.name).name, "tokens": tokens.size, "dimensions": dim,
+            "passages of the corpus": len(corpus), "held-out questions": len(held_out),
+            "training questions": len(split.training),
         },
     )  # fmt: skip
 
@@ -174,14 +225,85 @@ def _loss(model: TokenVectors, tokens: StaticTokenizer, parts: Sequence[Retrieve
     return Loss(torch.stack(values).sum(), sum(len(batch.questions) for batch in parts), count)
 
 
-def _encoder(config: StaticTrainConfig, tokens: StaticTokenizer, model: TokenVectors) -> StaticEncoder:
-    identity = EncoderIdentity(
-        config.name, "", config.dim, pooling=STATIC, max_length=STATIC_LENGTH, similarity="cosine"
-    )  # fmt: skip
-    return StaticEncoder(model.tokens.detach().numpy(), tokens.tokenizer, identity)
+def fit_tokens(bags: csr_matrix, targets: Float32, start: Float32, ridge: float, *, steps: int) -> Float32:
+    r"""Fit token vectors W (V, D) whose means approximate the targets, by conjugate gradients from `start`.
+
+        W = argmin ‖X W − T‖² + λ ‖W − W₀‖²
+
+    Every dimension is a separate linear system with the same matrix XᵀX + λ; all are solved together. Tokens
+    that occur in no passage stay at W₀.
+
+    Args:
+        bags: X (n, V), the share of each token in each passage.
+        targets: T (n, D).
+        start: W₀ (V, D).
+        ridge: λ.
+        steps: number of iterations.
+
+    Source:
+        Hestenes and Stiefel 1952, "Methods of Conjugate Gradients for Solving Linear Systems".
+    """
+    turned = bags.T.tocsr()
+    fitted = start.copy()
+    rest = np.asarray(turned @ (targets - bags @ fitted), np.float32)  # of XᵀT + λW₀ − (XᵀX + λ)W
+    along, length = rest.copy(), _squares(rest, 0)
+    for _ in range(steps):
+        image = np.asarray(turned @ (bags @ along), np.float32) + np.float32(ridge) * along
+        step = length / np.maximum(np.einsum("vd,vd->d", along, image, dtype=np.float64), 1e-30)
+        fitted += step.astype(np.float32) * along
+        rest -= step.astype(np.float32) * image
+        new = _squares(rest, 0)
+        along = rest + (new / np.maximum(length, 1e-30)).astype(np.float32) * along
+        length = new
+    return fitted
 
 
-def _figures(
-    encoder: StaticEncoder, held_out: Sequence[Example], search: CorpusSearch
-) -> Mapping[str, float]:
-    return {"average_rank": pool_rank(encoder, held_out), **search.measure(encoder)}
+def distilled_tokens(
+    teacher: PassageEncoder, index: Index, tokens: StaticTokenizer, *, dim: int, seed: int
+) -> Float32:
+    """Token vectors (V, dim): the teacher's of each token alone, weighted by frequency, then fitted to its
+    vectors of passages that are drawn from the index.
+
+    Of the teacher's dimensions the `dim` axes that best preserve inner products are kept. The vectors are
+    scaled so that the mean squared length over the tokens of the passages is 1: cosines do not depend on the
+    scale, but this way one learning rate suits all teachers.
+
+    Source:
+        Tulkens and van Dongen 2024, "Model2Vec: Fast State-of-the-Art Static Embeddings": vectors of single
+        tokens, principal components, weights by frequency; the weights a / (a + p(t)) are those of Arora et
+        al. 2017, "A Simple but Tough-to-Beat Baseline for Sentence Embeddings", equation 3.
+    """
+    count = min(_FITTED_PASSAGES, len(index.passages))
+    rows = np.sort(generator(seed, 41).choice(len(index.passages), count, replace=False))
+    parts: list[Int32] = []
+    for first in range(0, count, _AT_ONCE):
+        parts += tokens.passages(index.passages.get_many(rows[first : first + _AT_ONCE]))
+    lengths = np.fromiter(map(len, parts), np.int64, count)
+    flat = np.concatenate(parts)
+    shares = np.repeat(1 / np.maximum(lengths, 1), lengths).astype(np.float32)
+    bags = csr_matrix((shares, flat, np.append(0, np.cumsum(lengths))), shape=(count, tokens.size))
+    counts = np.bincount(flat, minlength=tokens.size)
+    frequencies = counts / max(1, counts.sum())  # (V,) p(t)
+
+    targets = index.require_dense().embeddings.rows(rows)
+    moments = targets.T.astype(np.float64) @ targets  # not centred: search compares vectors as they are
+    axes = np.ascontiguousarray(np.linalg.eigh(moments)[1][:, ::-1][:, :dim], np.float32)
+    decode = tokens.tokenizer.decode
+    texts = [decode([n], skip_special_tokens=False).strip().removeprefix("##") for n in range(tokens.size)]
+    alone = np.empty((len(texts), dim), np.float32)  # (V, dim)
+    with Progress(len(texts), "tokens", "encode tokens") as progress:
+        for first in range(0, len(texts), _AT_ONCE):
+            part = texts[first : first + _AT_ONCE]
+            encoded = teacher.encode_passages([""] * len(part), part)
+            alone[first : first + len(part)] = np.asarray(encoded, np.float32) @ axes
+            progress.update(len(part))
+    start = alone * np.asarray(_SMOOTHING / (_SMOOTHING + frequencies), np.float32)[:, None]
+    aims = targets @ axes
+    means = np.asarray(bags @ start, np.float32)
+    start *= np.float32((means * aims).sum() / max(float((means**2).sum()), 1e-30))  # the targets' length
+    fitted = fit_tokens(bags, aims, start, _RIDGE, steps=_STEPS)
+    return fitted / np.float32(np.sqrt(max(float(frequencies @ _squares(fitted, 1)), 1e-30)))
+
+
+def _squares(values: Float32, axis: int) -> Any:
+    return np.square(values, dtype=np.float64).sum(axis)

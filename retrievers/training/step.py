@@ -19,26 +19,22 @@ Note:
     gradients that other processes' questions have for its passages.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from rag.runtime.fast.packing import plan_batches
 from rag.runtime.seeds import generator
-from rag.training.distributed import World
+from rag.training.distributed import World, check_share
 from rag.training.fit import Loss
 from retrievers.encoders.vectors import Vectors
 from retrievers.examples.batches import RetrieverBatch
 from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.losses import Objective, in_batch_objective
-
-ItemT = TypeVar("ItemT")
 
 
 def contrastive_step(
@@ -64,31 +60,28 @@ def contrastive_step(
         The loss divided by the number of processes (shares are summed), and this process's number of examples
         and tokens.
 
-    Raises:
-        ConfigError: the batch has no negatives, or fewer questions than there are processes.
-
     Source:
         Karpukhin et al. 2020, equation 2; Gao et al. 2021 (gradient cache).
     """
     world = World.single(model.device) if world is None else world
-    shard = batch.shard(world.rank, world.size)
-    rows, tokens = model.chunk(chunk_size)
+    own = own_share(len(batch.questions), world), own_share(len(batch.passages), world, "passages")
     seed = world.shared_seed()
 
     def encode(tower: Callable[..., Vectors], texts: Sequence[list[int]], seed: int, first: int) -> Any:
+        limits, keep_graphs = model.chunk(chunk_size), chunk_size is None
         return ChunkedEncoding(
-            tower, texts, list(map(len, texts)), chunk_rows=rows, chunk_tokens=tokens,
-            keep_graphs=chunk_size is None, seed=seed, first=first, device=world.device,
-        )  # fmt: skip
+            tower, texts, limits, keep_graphs=keep_graphs, seed=seed, first=first, device=world.device
+        )
 
-    ids = model.tokenizer.queries(shard.questions), model.tokenizer.passages(shard.passages)
-    questions = encode(partial(model.question, question=True), ids[0], seed, shard.first_question)
+    texts = batch.passages[own[1]]
+    ids = model.tokenizer.queries(batch.questions[own[0]]), model.tokenizer.passages(texts)
+    questions = encode(partial(model.question, question=True), ids[0], seed, own[0].start)
     if model.fixed is None:
-        passages = encode(model.passage, ids[1], seed ^ 1, shard.first_passage)
-        own = [questions.vectors, passages.vectors]
+        passages = encode(model.passage, ids[1], seed ^ 1, own[1].start)
+        vectors = [questions.vectors, passages.vectors]
     else:
-        passages, own = None, [questions.vectors, model.fixed_vectors(shard.passages)]
-    leaves = [_gathered(vectors, world) for vectors in own]  # (B …, D), (P …, D) of all processes
+        passages, vectors = None, [questions.vectors, model.fixed_vectors(texts)]
+    leaves = [_gathered(each, world) for each in vectors]  # (B …, D), (P …, D) of all processes
     value = objective(leaves[0], leaves[1], batch, model.score)
 
     def backward(flush: Callable[[], None]) -> None:
@@ -101,6 +94,12 @@ def contrastive_step(
 
     count = sum(map(len, chain(*ids)))
     return Loss(value.detach() / world.size, examples=len(ids[0]), tokens=count, backward=backward)
+
+
+def own_share(count: int, world: World, unit: str = "questions") -> slice:
+    """The texts of a batch that this process encodes: consecutive ones, as equally many as possible."""
+    check_share(count, world.size, unit)
+    return slice(count * world.rank // world.size, count * (world.rank + 1) // world.size)
 
 
 def _gathered(own: Vectors, world: World) -> Vectors:
@@ -122,11 +121,9 @@ class ChunkedEncoding:
     """The vectors of many texts, computed in chunks, and the way back from their gradients.
 
     Args:
-        encode: texts of one chunk → their vectors ((n, D), or `Vectors`), differentiable in the encoder's
-            parameters.
-        texts: whatever `encode` takes.
-        lengths: of the texts; texts of similar length share a chunk.
-        chunk_rows, chunk_tokens: most texts and most tokens in a chunk.
+        encode: texts of one chunk → their vectors, differentiable in the encoder's parameters.
+        texts: token ids; texts of similar length share a chunk.
+        limits: most texts and most tokens in a chunk.
         keep_graphs: True computes each chunk once and holds all graphs; False is the gradient cache.
         seed: of the dropout; chunk k draws from `seed` and the number of its first text.
         first: number of `texts[0]` in the batch of all processes.
@@ -137,32 +134,24 @@ class ChunkedEncoding:
 
     def __init__(
         self,
-        encode: Callable[[list[ItemT]], Tensor | Vectors],
-        texts: Sequence[ItemT],
-        lengths: Sequence[int],
+        encode: Callable[[list[Any]], Vectors],
+        texts: Sequence[Any],
+        limits: tuple[int, int],
         *,
-        chunk_rows: int,
-        chunk_tokens: int,
         keep_graphs: bool,
         seed: int,
         first: int = 0,
         device: str = "cpu",
     ) -> None:
-        self._device, self.first = torch.device(device), first
-
-        def run(chunk: _Chunk) -> Vectors:
-            found = encode([texts[row] for row in chunk.rows])
-            return Vectors(found) if isinstance(found, Tensor) else found
-
-        self._run = run
-        plan = plan_batches(lengths, max_rows=chunk_rows, max_tokens=chunk_tokens)
+        self._encode, self._texts, self._device = encode, texts, torch.device(device)
+        self.first = first
+        plan = plan_batches(list(map(len, texts)), max_rows=limits[0], max_tokens=limits[1])
         self._chunks = [
             _Chunk(rows, int(generator(seed, first + min(rows)).integers(1 << 62))) for rows in plan
         ]
-        keep = torch.is_grad_enabled() and (keep_graphs or len(plan) == 1)
-        parts = []
+        keep, parts = torch.is_grad_enabled() and (keep_graphs or len(plan) == 1), []
         for chunk in self._chunks:
-            with torch.set_grad_enabled(keep), self._dropout_of(chunk):
+            with torch.set_grad_enabled(keep):
                 vectors = self._run(chunk)
             chunk.vectors = vectors if keep else None
             parts.append(Vectors(vectors.values.detach(), vectors.lengths))
@@ -170,26 +159,20 @@ class ChunkedEncoding:
         self.vectors = Vectors.joined(parts).take(order.argsort().tolist())
 
     def backward(self, gradient: Vectors, after_chunk: Callable[[], None]) -> None:
-        """Add the parameters' gradients, given the loss's gradient with respect to `vectors`.
-
-        Args:
-            gradient: of the shape of `vectors`.
-            after_chunk: called after every backward pass, to move gradients on before they add up in bf16.
-        """
+        """Add the parameters' gradients, given the loss's gradient with respect to `vectors`."""
         for chunk in self._chunks:
             vectors = chunk.vectors
             if vectors is None:
-                with torch.enable_grad(), self._dropout_of(chunk):
+                with torch.enable_grad():
                     vectors = self._run(chunk)
             chunk.vectors = None  # frees the graph right after its backward pass
             vectors.values.backward(gradient.take(chunk.rows).values)
             del vectors
             after_chunk()
 
-    @contextmanager
-    def _dropout_of(self, chunk: _Chunk) -> Iterator[None]:
-        """Global generators start from the chunk's seed inside, and go on as before after it."""
-        cuda = self._device.type == "cuda"
-        with torch.random.fork_rng(devices=[self._device] if cuda else [], enabled=True):
+    def _run(self, chunk: _Chunk) -> Vectors:
+        """A chunk's vectors, with dropout of its own seed; global generators go on as before after it."""
+        is_cuda = self._device.type == "cuda"
+        with torch.random.fork_rng(devices=[self._device] if is_cuda else []):
             torch.manual_seed(chunk.seed)
-            yield
+            return self._encode([self._texts[row] for row in chunk.rows])

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1650, 1425),
+    "rag/*.py": (1640, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1320, 1300),
     "rag/cli": (1530, 1300),
@@ -26,9 +26,9 @@ CEILINGS = {
     "rag/training": (1690, 1400),
     "indexers": (4400, 4400),
     "readers": (7860, 6600),
-    "retrievers": (8510, 6600),
+    "retrievers": (6970, 6600),
     "serve": (2790, 2600),
-    "tests": (28080, 24000),
+    "tests": (27810, 24000),
 }
 
 

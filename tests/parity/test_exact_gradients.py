@@ -25,7 +25,7 @@ from retrievers.training.losses import in_batch_objective, pairwise_objective
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.spelled import ids_of, spell
-from tests.token_towers import spelled, token_model
+from tests.token_towers import bi_encoder, spelled, token_model
 from tests.worlds import run_world
 
 B = 8
@@ -59,7 +59,7 @@ def make_batch(seed: int, *, equal_lengths: bool = False, negatives: int = 1) ->
 
 def load(folders: tuple[Path, Path], *, shared: bool, dropout: float) -> BiEncoderModel:
     return spelled(
-        BiEncoderModel.from_folder(
+        bi_encoder(
             folders[0], None if shared else folders[1], shared=shared, pooling="mean", normalize=True,
             temperature=0.1, question_tokens=16, passage_tokens=32, dropout=dropout,
         )
@@ -230,31 +230,6 @@ def test_a_vector_a_token_is_exact(folders: tuple[Path, Path], tmp_path: Path, s
     for results in run_world(size, tmp_path, run):
         for found in results:
             assert_same(found, (float(loss.detach()), wanted))
-
-
-def test_processes_talk_twice_a_step_however_many_chunks_there_are(
-    folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Vectors are gathered once a side; no backward pass waits for another process."""
-    batch = make_batch(6)
-
-    def run(world: World) -> tuple[int, int]:
-        calls: list[str] = []
-        for name in ("all_reduce", "all_gather"):
-            original = getattr(torch.distributed, name)
-
-            def counted(*arguments: Any, _name: str = name, _original: Any = original) -> Any:
-                calls.append(_name)
-                return _original(*arguments)
-
-            monkeypatch.setattr(torch.distributed, name, counted)
-        model = load(folders, shared=True, dropout=0.1)
-        loss = contrastive_step(model, batch, world, 1)
-        forward = len(calls)
-        loss.compute_gradients(lambda: None)
-        return forward, len(calls) - forward
-
-    assert run_world(2, tmp_path, run) == [(6, 0)] * 2  # sizes, twice, and vectors, of questions and passages
 
 
 class Batches:

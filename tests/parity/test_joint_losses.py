@@ -19,7 +19,7 @@ from transformers.models.dpr import DPRConfig
 from rag.joint.losses import fused_loss, rag_loss
 from readers.generative.marginal import answer_log_likelihood, marginal_loss, posterior
 from readers.generative.model import Seq2Seq
-from retrievers.training.frozen import listed_scores
+from retrievers.training.bi_encoder import listed_scores
 from tests.tiny_generator import KINDS, tiny_seq2seq
 from tests.tiny_reader import tiny_tokenizer
 

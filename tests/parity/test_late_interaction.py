@@ -17,8 +17,9 @@ from rag.core.errors import ArtifactError, ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.settings import Interaction, read_settings
 from retrievers.encoders.vectors import Vectors, score
-from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
+from retrievers.training.bi_encoder import encoder_form, export_model
 from retrievers.training.dpr import DprTrainConfig
+from tests.token_towers import bi_encoder
 
 QUESTIONS = ["who wrote the text?", "danube", "the river " * 20, ""]
 TITLES = ["Danube", "", "River", "!"]
@@ -112,7 +113,7 @@ def test_every_layout_makes_the_vectors_of_the_paper(tmp_path: Path, tiny: Any, 
 
     # trained and written, it is a folder of sentence-transformers with the same vectors
     settings = {"question_tokens": QUERY, "passage_tokens": LENGTH}
-    model = BiEncoderModel.from_folder(folder, **settings, dropout=0.0)
+    model = bi_encoder(folder, **settings, dropout=0.0)
     rows = encoder._passage.tokenizer([encoder.identity.passage_prefix + text for text in texts])
     compare(model.vectors(model.passage, [np.asarray(ids, np.int32) for ids in rows]), told)
     config = DprTrainConfig(
@@ -179,7 +180,7 @@ def test_folders_of_sentence_transformers_own_late_interaction_make_its_vectors(
 
 def test_any_encoder_becomes_one_of_late_interaction(tmp_path: Path, tiny: Any) -> None:
     tiny.bert(tmp_path / "start")
-    model = BiEncoderModel.from_folder(
+    model = bi_encoder(
         tmp_path / "start", pooling="tokens", projection_dim=8, question_tokens=12, passage_tokens=30
     )
     layer = model.passage.head.layers[0]
@@ -203,12 +204,12 @@ def test_what_decides_the_vectors_is_part_of_the_identity(tmp_path: Path, tiny: 
 def test_markers_are_those_of_the_vocabulary_and_masks_must_be_there(tmp_path: Path, tiny: Any) -> None:
     folder = tiny.bert(tmp_path)
     settings = {"pooling": "tokens", "question_tokens": 12, "passage_tokens": 30}
-    model = BiEncoderModel.from_folder(folder, **settings)
+    model = bi_encoder(folder, **settings)
     assert model.settings.question.query_prefix == "[unused0] "
     path = folder / "tokenizer.json"
     path.write_text(path.read_text().replace("[unused1]", "unused"))
-    assert BiEncoderModel.from_folder(folder, **settings).settings.question.query_prefix == ""
+    assert bi_encoder(folder, **settings).settings.question.query_prefix == ""
     path.write_text(path.read_text().replace("[MASK]", "mask"))
     with pytest.raises(ConfigError, match="no mask token"):
-        BiEncoderModel.from_folder(folder, **settings)
+        bi_encoder(folder, **settings)
     assert read_settings(folder).interaction is None

@@ -12,10 +12,9 @@ from rag.core.types import Passage, Query
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.tokenization import TextTokenizer
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
-from tests.token_towers import scores_of
+from tests.token_towers import bi_encoder, scores_of
 
 QUESTIONS = ["who wrote the title", "danube", "where in the black forest rises the river"]
 PASSAGES = ["the danube rises in the black forest", "text", "who wrote the river text in the forest"]
@@ -36,9 +35,7 @@ def arrays(texts: list[list[int]]) -> list[np.ndarray]:
 @pytest.mark.parametrize("projection_dim", [0, 12])
 def test_dpr_towers_are_transformers_dpr(tiny: TinyModels, tmp_path: Path, projection_dim: int) -> None:
     folder = tiny.dpr(tmp_path, projection_dim=projection_dim)
-    model = BiEncoderModel.from_folder(
-        folder, shared=False, question_tokens=24, passage_tokens=48, dropout=0.0
-    )
+    model = bi_encoder(folder, shared=False, question_tokens=24, passage_tokens=48, dropout=0.0)
     assert model.dim == (projection_dim or 32)
     form = model.settings.passage
     assert (form.pooling, form.layout, model.temperature) == (
@@ -73,7 +70,7 @@ def test_the_step_is_multiple_negatives_ranking(tiny: TinyModels, tmp_path: Path
     expected = objective([theirs.preprocess(column) for column in columns], torch.zeros(3))
     expected.backward()
 
-    ours = BiEncoderModel.from_folder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
+    ours = bi_encoder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
     assert (ours.settings.passage.pooling, ours.settings.passage.normalize) == ("mean", True)
     assert ours.temperature == pytest.approx(0.05)
     passages = [text for pair in zip(PASSAGES, NEGATIVES, strict=True) for text in pair]
@@ -103,7 +100,7 @@ def test_trained_vectors_are_the_inference_encoders(tiny: TinyModels, tmp_path: 
     dense = folder / "2_Dense" / "config.json"
     stated = json.loads(dense.read_text())
     dense.write_text(json.dumps({**stated, "activation_function": "torch.nn.modules.linear.Identity"}))
-    model = BiEncoderModel.from_folder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
+    model = bi_encoder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
     tokens = TextTokenizer(model.settings.question)
     encoder = BiEncoder.load(folder, precision="fp32", device="cpu")
     assert model.dim == 16
@@ -127,9 +124,7 @@ def test_any_encoder_family_is_transformers(family: str, tmp_path: Path) -> None
     )
     torch.manual_seed(0)
     AutoModel.from_config(config).save_pretrained(tmp_path)
-    model = BiEncoderModel.from_folder(
-        tmp_path, pooling="mean", question_tokens=32, passage_tokens=32, dropout=0.0
-    )
+    model = bi_encoder(tmp_path, pooling="mean", question_tokens=32, passage_tokens=32, dropout=0.0)
     draw = np.random.default_rng(0)
     texts = [draw.integers(5, 99, length).astype(np.int32) for length in (3, 12, 7)]
     plain = AutoModel.from_pretrained(tmp_path).eval()

@@ -9,13 +9,14 @@ import pytest
 
 from indexers.build import build_index
 from indexers.settings import BuildSettings
+from rag.core.errors import MismatchedArtifactError
 from rag.core.types import Passage
 from retrievers.negatives import blocks
 from retrievers.negatives import mine as module
 from retrievers.negatives.settings import MiningSettings
 from tests.worlds import killed_at
 
-SETTINGS = MiningSettings(per_question=4, last_rank=12)
+SETTINGS = MiningSettings(per_question=4, ranks="12")
 
 
 def _mine(index: Path, questions: Path, out: Path) -> None:
@@ -44,6 +45,8 @@ def test_killed_runs_end_in_equal_bytes(tmp_path: Path, owner: Any, name: str) -
     assert not out.exists()
     assert list(work.glob("block-*.counts.json"))
 
+    with pytest.raises(MismatchedArtifactError, match="unfinished run whose settings differ"):
+        module.mine(index, questions, out, MiningSettings())
     _mine(index, questions, out)
     assert out.read_bytes() == (tmp_path / "whole.json").read_bytes()
     assert not work.exists()

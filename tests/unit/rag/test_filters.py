@@ -121,7 +121,7 @@ def test_filtered_lists_are_those_of_an_exhaustive_search(index: Index, given: d
         found = retriever.search(QUESTIONS, 30, selected=chosen)
         assert same(found, expected, 4 if retriever is bm25 else 20)
         lists.append(found)
-    hybrid = HybridRetriever([dense, bm25], depth=30)
+    hybrid = HybridRetriever([dense, bm25], index.passages, depth=30)
     assert hybrid.search(QUESTIONS, 10, selected=chosen) == hybrid.fusion.fuse(lists, 10)
     assert hybrid.search(QUESTIONS, 10, selected=Selection(np.zeros(600, bool))) == [[]] * len(QUESTIONS)
     paths = MultiHopRetriever(dense, index.passages).search_both(QUESTIONS, 5, selected=chosen)[1]

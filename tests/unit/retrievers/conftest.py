@@ -1,13 +1,16 @@
 """A synthetic task that only a trained retriever solves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
+from retrievers.encoders.bi_encoder import BiEncoder
+from retrievers.encoders.vectors import max_sim
 
 _LETTERS = "abcdefghijklmnop"
 
@@ -35,6 +38,20 @@ def cipher_examples(count: int, *, negatives: int = 1, seed: int = 3) -> list[Ex
         )
         for n, code in enumerate(codes)
     ]  # fmt: skip
+
+
+def mrr_of(folder: Path, examples: Sequence[Example], among: Iterable[Example] = (), **how: Any) -> float:
+    """MRR in percent of the examples' positives among theirs and others, by the encoder in a folder."""
+    encoder = BiEncoder.load(folder, precision="fp32", **how)
+    passages, questions = [e.positives[0] for e in examples], [e.question for e in examples]
+    passages += [e.positives[0] for e in among]
+    titles, texts = [p.title for p in passages], [p.text for p in passages]
+    if encoder.identity.pooling == "tokens":
+        scores = max_sim(encoder.question_tokens(questions), encoder.passage_tokens(titles, texts)).numpy()
+    else:
+        scores = encoder.encode_questions(questions) @ encoder.encode_passages(titles, texts).T
+    ranks = (scores >= scores.diagonal()[:, None]).sum(1)
+    return float(100 * np.mean(1 / ranks))
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.progress import StageTimer
 from rag.core.types import Passage
 from rag.pipeline import Pipeline
+from retrievers.dense import LateInteractionRetriever
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.vectors import max_sim
 from retrievers.hybrid import HybridRetriever
-from retrievers.late_interaction import LateInteractionRetriever
 from retrievers.open import open_retriever
 from retrievers.training.bi_encoder import adopt_index
 from retrievers.training.dpr import DprTrainConfig

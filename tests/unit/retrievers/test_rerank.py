@@ -134,26 +134,6 @@ def test_ties_get_the_order_of_their_ids_and_nothing_found_stays_nothing() -> No
     assert [[hit.passage_id for hit in hits] for hits in found] == [[], ["p1", "p3"]]
 
 
-def test_evidence_keeps_the_first_place(folders: dict[str, Path], tmp_path: Path) -> None:
-    texts = [passage.text for passage in PASSAGES]
-    Pipeline.from_texts(texts, out=tmp_path / "index", reader=False).close()
-    plain = Pipeline.open(tmp_path / "index", reader=False)
-    pipeline = Pipeline.open(tmp_path / "index", rerank=f"{folders['colbert']},depth=4")
-    assert "rerank" not in plain.identity
-    assert pipeline.identity["retriever"] == plain.identity["retriever"]
-    assert {key: pipeline.identity["rerank"][key] for key in ("kind", "depth", "fusion")} == {
-        "kind": "colbert",
-        "depth": 4,
-        "fusion": "std:1,0.5",
-    }
-    before = [hit.passage_id for hit, _ in plain.retrieve(["the danube"], 4)[0]]
-    result = pipeline.ask("the danube", top_k=3)
-    assert "rerank" in result.timings_ms
-    for answer in result.answers:
-        shown = answer.to_json()["evidence"]
-        assert before[shown["first_stage"]["rank"] - 1] == shown["passage_id"]
-
-
 def test_the_reader_that_answers_re_ranks_too(tmp_path: Path) -> None:
     texts = ["Oslo is a city.", "\u200b", "Oslo became the capital of Norway in 1814.", "Norway has fjords."]
     Pipeline.from_texts(texts, out=tmp_path / "index", reader=False).close()

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from indexers.protocols import EncoderIdentity
-from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
+from rag.core.progress import StageTimer
 from rag.core.types import Hit
 from retrievers.dense import DenseRetriever
 from retrievers.fusion import Fusion
 from retrievers.hybrid import HybridRetriever
 from retrievers.open import open_encoder, open_retriever
+from retrievers.protocols import Retriever
 from retrievers.sparse import SparseRetriever
 
 IDS = ["d", "c", "b", "a"]
@@ -60,6 +62,23 @@ def dense(**arguments):
     return DenseRetriever(Flat(), Store(), Encoder(), **arguments)
 
 
+def test_all_search_in_timed_stages_and_an_empty_list_finds_nothing():
+    members, timer = [dense(), SparseRetriever(Terms(), Store())], StageTimer()
+    both = HybridRetriever(members, Store())
+    assert all(isinstance(each, Retriever) and each.search([], 5) == [] for each in [*members, both])
+    both.search(["x"], 3, timer=timer)
+    assert set(timer.timings_ms) == {"encode_question", "search_dense", "search_bm25", "fuse"}
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(RetrievalError):
+        dense().search_vectors(np.array([[np.nan, 0]], dtype=np.float32), 2)
+    with pytest.raises(MismatchedArtifactError, match="3"):
+        DenseRetriever(Flat(), Store(), SimpleNamespace(identity=EncoderIdentity("toy", "ab", dim=3)))
+    with pytest.raises(ConfigError, match="weights"):
+        HybridRetriever([dense()], Store(), fusion=Fusion())
+
+
 def test_dense_breaks_ties_by_id_and_drops_what_was_not_found():
     first, second = dense().search(["x", "y"], 10)
     assert first == [Hit(2, "b", 1.0), Hit(0, "d", 1.0), Hit(3, "a", 0.5), Hit(1, "c", 0.0)]
@@ -79,10 +98,9 @@ def test_hybrid_takes_depth_hits_from_each_member():
             asked.append(top_k)
             return [[Hit(0, "d", 1.0)] for _ in questions]
 
-    HybridRetriever([Member(), Member()], depth=50).search(["q"], 3)
-    HybridRetriever([Member(), Member()], depth=2).search(["q"], 3)
-    HybridRetriever([Member(), Member()], depth=10**12, passages=Store()).search(["q"], 3)
-    assert asked == [50, 50, 3, 3, 4, 4]
+    for depth in (2, 1, 10**12):
+        HybridRetriever([Member(), Member()], Store(), depth=depth).search(["q"], 2)
+    assert asked == [2, 2, 2, 2, 4, 4]
 
 
 class Opened(SimpleNamespace):
@@ -122,9 +140,8 @@ def test_auto_takes_what_the_index_has(tiny_bert):
         open_retriever(only_dense, "hybrid")
     with pytest.raises(ConfigError, match="tfidf"):
         open_retriever(both, "tfidf")
-    assert open_retriever(both, "hybrid:depth=7", encoder=encoder).depth == 7
-    with pytest.raises(ConfigError, match="did you mean 'depth'"):
-        open_retriever(both, "hybrid:dept=7", encoder=encoder)
+    with pytest.raises(ConfigError, match="did you mean 'beam'"):
+        open_retriever(both, "multihop:bean=7", encoder=encoder)
     with pytest.raises(ConfigError, match="no dense part"):
         open_encoder(index())
 

@@ -74,7 +74,7 @@ def test_the_page_on_python(
     assert "Black Forest" in printed
     assert "Who painted it? no answer" in printed
     assert "AnswerSet('Where does the Danube rise?': 'the Black Forest'" in printed
-    assert "1 questions, 1 with a positive" in printed
+    assert "'examples': 1" in printed
     assert len(Path("found.run").read_text().splitlines()) >= 1
     assert trained[0].learning_rate == 2e-5
     assert trained[1].rounds == 2

@@ -176,7 +176,7 @@ def test_a_reader_is_told_the_scores_that_its_prior_is_made_of(
     monkeypatch.setattr(
         rerank,
         "reranked",
-        lambda first, index, *_, **__: RerankingRetriever(first, index.passages, Backwards()),
+        lambda first, passages, *_, **__: RerankingRetriever(first, passages, Backwards()),
     )
     found = []
     for judge in (None, "backwards"):  # all passages are read: their order is of no matter

@@ -208,7 +208,7 @@ def test_wrong_settings_are_refused(
         ("distill", ["--positives", "1,9"], "--positives is not read with --recipe distill"),
         ("colbert", ["--signal", "likelihood"], "--signal is not read with --recipe colbert"),
         ("colbert", ["--top-k", "40", "--positives", "3,50"], "raise it to 50"),
-        ("colbert", ["--set", "select_by=mrr"], "select_by=mrr is measured by searching"),
+        ("colbert", ["--set", "select_by=mrr"], "select_by=mrr is not measured here"),
     ):
         assert exit_code(*command, str(tmp_path / "run"), "--recipe", recipe, *more) == 2
         assert words in capsys.readouterr().err

@@ -14,7 +14,7 @@ from retrievers.encoders import bi_encoder
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.open import load_encoder, load_like
 from retrievers.encoders.settings import read_settings
-from retrievers.examples.tokens import RetrieverTokenizer
+from retrievers.training.bi_encoder import RetrieverTokenizer
 
 TEXTS = [
     "The Danube rises in the Black Forest.",

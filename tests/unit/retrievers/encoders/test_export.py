@@ -11,13 +11,14 @@ from transformers import AutoModel, AutoTokenizer
 from rag.config import load_config
 from rag.core.types import Passage, Query
 from rag.training.card import render_card
+from rag.training.config import TrainConfig
 from rag.training.precision import MasterWeights
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.export import write_encoder
 from retrievers.encoders.settings import EncoderSettings, read_settings
 from retrievers.encoders.tower import TowerModel
 from retrievers.training.bi_encoder import encoder_form, export_model, load_model
-from retrievers.training.config import EncoderConfig
+from retrievers.training.config import BiEncoderConfig
 from retrievers.training.dpr import DprTrainConfig
 from retrievers.training.recipe import encoder_card
 
@@ -130,6 +131,7 @@ def test_the_card_says_what_was_done_and_no_path(tmp_path: Path) -> None:
     (tmp_path / "FILE.json").write_text(card.partition("```json")[2].partition("```")[0])
     stated = load_config(DprTrainConfig, tmp_path / "FILE.json", overrides={"out": "run"})
     assert stated.train_files == (Path("train.json"),)
-    shown, encoders = (c.model_dump(include=set(EncoderConfig.model_fields)) for c in (stated, config))
+    names = set(BiEncoderConfig.model_fields) - {*TrainConfig.model_fields, "index"}
+    shown, encoders = (c.model_dump(include=names) for c in (stated, config))
     assert shown == {**encoders, "question_encoder": tmp_path.name}
     assert (stated.batch_size, stated.learning_rate) == (config.batch_size, config.learning_rate)

@@ -15,9 +15,9 @@ from rag.core.errors import ConfigError
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.settings import read_settings
 from retrievers.encoders.vectors import score
-from retrievers.training.bi_encoder import BiEncoderModel, encoder_form, export_model
+from retrievers.training.bi_encoder import encoder_form, export_model
 from retrievers.training.dpr import DprTrainConfig
-from tests.token_towers import scores_of
+from tests.token_towers import bi_encoder, scores_of
 
 TEXTS = ["the danube rises in the black forest", "a river", "who wrote the text"]
 
@@ -86,7 +86,7 @@ def test_published_heads_are_read_trained_and_written_back(tmp_path: Path, tiny:
     wanted = torch.stack([expected(x) for x in hidden(folder, encoder)]).numpy()
     np.testing.assert_allclose(encoder.encode_questions(TEXTS), wanted, atol=2e-5)
 
-    model = BiEncoderModel.from_folder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
+    model = bi_encoder(folder, question_tokens=24, passage_tokens=24, dropout=0.0)
     tokens = [np.asarray(ids, np.int32) for ids in encoder._query.tokenizer(TEXTS)]
     np.testing.assert_allclose(model.encode_questions(tokens).detach().numpy(), wanted, atol=2e-5)
     model.encode_questions(tokens).square().sum().backward()
@@ -113,7 +113,7 @@ def test_the_pooler_is_a_layer_that_is_trained_and_exported(tmp_path: Path, tiny
     with torch.no_grad():
         wanted = torch.cat([model(torch.tensor([ids])).pooler_output for ids in rows]).numpy()
     np.testing.assert_allclose(encoder.encode_questions(TEXTS), wanted, atol=2e-5)
-    trained = BiEncoderModel.from_folder(tmp_path / "start", pooling="pooler", dropout=0.0, passage_tokens=32)
+    trained = bi_encoder(tmp_path / "start", pooling="pooler", dropout=0.0, passage_tokens=32)
     config = DprTrainConfig(out=tmp_path, train_files=(tmp_path,), question_encoder=str(tmp_path / "start"))
     written = export_model(tmp_path / "new", trained, {}, encoder_form(config, trained))
     np.testing.assert_allclose(
@@ -135,7 +135,7 @@ def test_one_vector_a_token_from_folder_to_training_and_back(tmp_path: Path, tin
     with pytest.raises(ConfigError, match="one vector per token"):
         encoder.encode_questions(TEXTS)
 
-    model = BiEncoderModel.from_folder(tmp_path / "start", temperature=1.0, dropout=0.0, passage_tokens=32)
+    model = bi_encoder(tmp_path / "start", temperature=1.0, dropout=0.0, passage_tokens=32)
     tokens = [np.asarray(ids, np.int32) for ids in encoder._query.tokenizer(TEXTS)]
     scores = scores_of(model, tokens, tokens)
     torch.testing.assert_close(scores, score(found, found), atol=1e-4, rtol=1e-4)
@@ -152,8 +152,8 @@ def test_segments_are_trained_exported_and_encoded(tmp_path: Path, tiny: Any) ->
     tiny.bert(tmp_path / "start")
     titles, texts = ["danube", "title"], ["the river rises", "a text"]
     settings = {"pooling": "mean", "layout": "pair", "passage_tokens": 32, "dropout": 0.0}
-    model = BiEncoderModel.from_folder(tmp_path / "start", segments=True, **settings)
-    plain = BiEncoderModel.from_folder(tmp_path / "start", **settings)
+    model = bi_encoder(tmp_path / "start", segments=True, **settings)
+    plain = bi_encoder(tmp_path / "start", **settings)
     config = DprTrainConfig(out=tmp_path, train_files=(tmp_path,), question_encoder=str(tmp_path / "start"))
     written = export_model(tmp_path / "new", model, {}, encoder_form(config, model))
     encoder = BiEncoder.load(written, precision="fp32")

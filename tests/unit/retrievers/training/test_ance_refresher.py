@@ -1,4 +1,4 @@
-"""ANCE's refresher mines what it should and measures it."""
+"""ANCE's refresher mines what it should."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,14 +11,13 @@ from indexers.passage_writer import PassageStoreWriter
 from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
 from rag.core.arrays import Float32
-from rag.core.errors import DataError, MismatchedArtifactError
+from rag.core.errors import MismatchedArtifactError
 from rag.core.types import Passage, Query
 from rag.data.examples import Example
 from rag.training.refresh import Refreshed
 from retrievers.examples.batches import Epochs, RetrieverBatches
 from retrievers.examples.data import ExampleTable
-from retrievers.training.ance import AnceTrainConfig
-from retrievers.training.ance_refresher import NegativesRefresher, take_up_negatives
+from retrievers.training.ance import AnceTrainConfig, NegativesRefresher, take_up_negatives
 
 DIM = 16
 PASSAGES = [Passage(f"p{n}", f"t{n % 7}", f"word{n} word{n + 1} common") for n in range(40)]
@@ -64,8 +63,7 @@ def examples(numbers: Sequence[int]) -> list[Example]:
 def make(tmp_path: Path, corpus: PassageStore, **settings: object) -> NegativesRefresher:
     given = {"depth": 20, "kept": 5} | settings
     config = AnceTrainConfig(out=tmp_path / "run", train_files=("t.json",), index="index", **given)
-    train, held_out = examples(range(20)), examples(range(20, 26))
-    return NegativesRefresher(config, corpus, train, held_out, load=WordEncoder)
+    return NegativesRefresher(config, corpus, examples(range(20)), load=WordEncoder)
 
 
 def build(refresher: NegativesRefresher, place: Path) -> Refreshed:
@@ -95,7 +93,6 @@ def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path, corp
         order = np.argsort(-(vectors.astype(np.float32) @ query), kind="stable")[:20]
         wanted = [row for row in order if f"word{example} " not in PASSAGES[row].text + " "][:5]
         assert mined[example] == sorted(PASSAGES[row].id for row in wanted)
-    assert figures["held_out/top1"] == 100.0
     assert figures["mined/negatives_per_question"] == 5
 
 
@@ -107,10 +104,3 @@ def test_negatives_of_another_run_are_refused(tmp_path: Path, corpus: PassageSto
         )
         with pytest.raises(MismatchedArtifactError, match=f"expected {count}"):
             take_up_negatives(batches, corpus, result, key=key)
-
-
-def test_nothing_mined_is_said(tmp_path: Path, corpus: PassageStore) -> None:
-    refresher = make(tmp_path, corpus)
-    refresher.train = [Example.labelled(e.id, e.question, ("common",), e.positives) for e in refresher.train]
-    with pytest.raises(DataError, match="not one is a negative"):
-        build(refresher, tmp_path)

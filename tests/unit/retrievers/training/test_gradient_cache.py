@@ -7,7 +7,6 @@ from retrievers.encoders.vectors import Vectors
 from retrievers.training.step import ChunkedEncoding
 
 TEXTS = [torch.full((length,), float(length)) for length in (3, 9, 1, 7, 5)]
-LENGTHS = [len(text) for text in TEXTS]
 
 
 class Encoder(torch.nn.Module):
@@ -19,16 +18,14 @@ class Encoder(torch.nn.Module):
         self.dropout = FastDropout(0.5)
         self.calls: list[tuple[list[int], bool]] = []
 
-    def forward(self, texts: list[torch.Tensor]) -> torch.Tensor:
+    def forward(self, texts: list[torch.Tensor]) -> Vectors:
         vectors = self.dropout(self.layer(torch.stack([text.sum() for text in texts])[:, None]))
         self.calls.append(([len(text) for text in texts], vectors.requires_grad))
-        return vectors
+        return Vectors(vectors)
 
 
 def encode(encoder: Encoder, *, keep: bool, rows: int = 2, seed: int = 1) -> ChunkedEncoding:
-    return ChunkedEncoding(
-        encoder, TEXTS, LENGTHS, chunk_rows=rows, chunk_tokens=1000, keep_graphs=keep, seed=seed
-    )
+    return ChunkedEncoding(encoder, TEXTS, (rows, 1000), keep_graphs=keep, seed=seed)
 
 
 def test_kept_graphs_are_computed_once_and_cached_ones_twice() -> None:

@@ -22,9 +22,9 @@ from retrievers.examples.data import ExampleTable
 from retrievers.examples.hops import HopBatches, HopEpochs
 from retrievers.open import open_retriever
 from retrievers.training.bi_encoder import BiEncoderModel
-from retrievers.training.mdr import MdrTrainConfig, index_step, train_mdr
-from retrievers.training.momentum import MomentumQueue
+from retrievers.training.mdr import MdrTrainConfig, MomentumQueue, index_step, train_mdr
 from retrievers.training.step import contrastive_step
+from tests.token_towers import bi_encoder
 from tests.unit.retrievers.conftest import cipher_examples
 
 _SMALL: dict[str, Any] = {
@@ -103,7 +103,8 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     for config in (one, two):
         losses = [record["loss"] for record in records(config.out) if "loss" in record]
         assert losses[-1] < 0.9 * losses[0]
-        assert set(json.loads((config.out / "figures.json").read_text())["figures"]) == {"path1", "path10"}
+        figures = json.loads((config.out / "figures.json").read_text())["figures"]
+        assert {"nll", "average_rank"} <= figures.keys()
     print(shares)
     assert shares[0] + 0.1 < shares[1]
     assert shares[1] + 0.05 < shares[2]
@@ -149,9 +150,7 @@ PASSAGES = [Passage(title, title, f"text {title} river") for title in "abc"]
 
 def world_of(tiny_bert: Path) -> tuple[BiEncoderModel, ExampleTable]:
     """Of two questions one has two hops."""
-    model = BiEncoderModel.from_folder(
-        tiny_bert, pooling="mean", question_tokens=16, passage_tokens=24, dropout=0.0
-    )
+    model = bi_encoder(tiny_bert, pooling="mean", question_tokens=16, passage_tokens=24, dropout=0.0)
     model.query_tokens = 40
     a, b, c = PASSAGES
     second = Example.labelled("", "", (), (b,), (c,)).candidates
@@ -176,7 +175,10 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path
     assert shown == left
     targets = {name: names[batch.positives[n]] for name, n in row.items()}
     assert targets == {"q#0.0": "a", "q#0.1": "b", "r#0.0": "c"}
-    scores = model.ask([data[data.ids.index(name)].query for name in left]) @ model.read(PASSAGES).T
+    scores = (
+        model.ask([data.take(np.array([data.ids.index(name)]))[0].query for name in left])
+        @ model.read(PASSAGES).T
+    )
     expected = 0.0
     for n, (name, kept) in enumerate(left.items()):
         listed = scores[n, ["abc".index(letter) for letter in kept]]
@@ -188,7 +190,8 @@ def test_candidates_of_a_hop_are_all_passages_but_the_later_ones(tiny_bert: Path
 def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own(tiny_bert: Path) -> None:
     model, data = world_of(tiny_bert)
     world = World.single("cpu")
-    queue = MomentumQueue(model, MasterWeights(model), data, size=3, momentum=0.9, world=world)
+    run: Any = SimpleNamespace(model=model, master=MasterWeights(model), world=world)
+    queue = MomentumQueue(run, data, size=3, momentum=0.9)
     batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
     first = contrastive_step(model, batch, world, objective=queue.objective)
     assert float(first.value) == pytest.approx(float(contrastive_step(model, batch, world).value))  # empty
@@ -219,7 +222,8 @@ def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own
 def test_the_copy_follows_and_a_passage_stands_in_the_queue_once(tiny_bert: Path) -> None:
     model, data = world_of(tiny_bert)
     master = MasterWeights(model)
-    queue = MomentumQueue(model, master, data, size=4, momentum=0.75, world=World.single("cpu"))
+    run: Any = SimpleNamespace(model=model, master=master, world=World.single("cpu"))
+    queue = MomentumQueue(run, data, size=4, momentum=0.75)
     batch = HopBatches(data, HopEpochs(data.ids, 2), hard_negatives=0)[0]
     queue.push(batch)
     before = queue.vectors.clone()

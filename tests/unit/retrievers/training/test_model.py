@@ -16,7 +16,7 @@ from retrievers.training.losses import pairwise_objective
 from retrievers.training.step import contrastive_step
 from tests.conftest import TinyModels
 from tests.spelled import spell
-from tests.token_towers import spelled
+from tests.token_towers import bi_encoder, spelled
 
 TOKENS = {"question_tokens": 16, "passage_tokens": 32}
 
@@ -38,7 +38,7 @@ def batch(questions: int, each: int = 1) -> RetrieverBatch:
 
 
 def test_a_plain_folder_is_pooled_by_cls_with_dot_products(tiny_bert: Path) -> None:
-    model = BiEncoderModel.from_folder(tiny_bert, **TOKENS)
+    model = bi_encoder(tiny_bert, **TOKENS)
     form = model.settings.passage
     assert (form.pooling, form.normalize, model.temperature) == (
         "cls",
@@ -52,7 +52,7 @@ def test_a_plain_folder_is_pooled_by_cls_with_dot_products(tiny_bert: Path) -> N
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "lasttoken"])
 def test_order_and_padding_do_not_matter(tiny_bert: Path, pooling: str) -> None:
-    model = BiEncoderModel.from_folder(tiny_bert, pooling=pooling, normalize=True, dropout=0.0, **TOKENS)
+    model = bi_encoder(tiny_bert, pooling=pooling, normalize=True, dropout=0.0, **TOKENS)
     rows = texts(9)
     with torch.no_grad():
         together = model.encode_passages(rows)
@@ -63,7 +63,7 @@ def test_order_and_padding_do_not_matter(tiny_bert: Path, pooling: str) -> None:
 
 def test_a_new_projection_follows_the_seed_and_differs_between_towers(tiny_bert: Path) -> None:
     def load(seed: int) -> BiEncoderModel:
-        return BiEncoderModel.from_folder(tiny_bert, shared=False, projection_dim=6, seed=seed, **TOKENS)
+        return bi_encoder(tiny_bert, shared=False, projection_dim=6, seed=seed, **TOKENS)
 
     first, again, other = load(1), load(1), load(3)
     assert first.dim == 6
@@ -77,18 +77,19 @@ def test_a_new_projection_follows_the_seed_and_differs_between_towers(tiny_bert:
 
 
 def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
-    model = spelled(BiEncoderModel.from_folder(tiny_bert, shared=False, **TOKENS)).freeze_passages()
+    model = spelled(bi_encoder(tiny_bert, shared=False, frozen="passage", **TOKENS))
     contrastive_step(model, batch(3), chunk_size=1).compute_gradients(lambda: None)
     grads = {name: p.grad is not None for name, p in model.named_parameters()}
     assert not any(given for name, given in grads.items() if name.startswith("passage."))
     assert any(given for name, given in grads.items() if name.startswith("question."))
+    config = DprTrainConfig(out="run", train_files=("train.json",), question_encoder=str(tiny_bert), **TOKENS)
     with pytest.raises(ConfigError, match="shared"):
-        BiEncoderModel.from_folder(tiny_bert, **TOKENS).freeze_passages()
+        load_model(config, "cpu", freeze_passages=True)
 
 
 def test_vectors_of_a_frozen_tower_are_without_dropout(tiny_bert: Path) -> None:
-    given = {**TOKENS, "shared": False, "dropout": 0.5}
-    model = BiEncoderModel.from_folder(tiny_bert, **given).freeze_passages().eval()
+    given = {**TOKENS, "shared": False, "dropout": 0.5, "frozen": "passage"}
+    model = bi_encoder(tiny_bert, **given).eval()
     passages = [Passage("", "", text) for text in ("the river", "title", "who wrote the text")]
     expected = model.read(passages)
     model.train()
@@ -97,26 +98,8 @@ def test_vectors_of_a_frozen_tower_are_without_dropout(tiny_bert: Path) -> None:
     assert model.passage.training
 
 
-def test_passages_can_be_frozen_and_each_side_has_its_own_rate(tiny_bert: Path, tmp_path: Path) -> None:
-    given = {"out": tmp_path, "train_files": (tmp_path,), "question_encoder": str(tiny_bert)}
-    short = {"question_tokens": 16, "passage_tokens": 32, "projection_dim": 4, "shared": False}
-    frozen = load_model(DprTrainConfig(**given, **short, frozen="passage"), "cpu")
-    master = MasterWeights.lowering(frozen, torch.bfloat16)
-    assert {name.partition(".")[0] for name in master.names} == {"question"}
-    assert {name.partition(".")[0] for name in master.frozen} == {"passage"}
-    assert {tensor.dtype for tensor in master.frozen.values()} == {torch.float32}  # as it came
-    both = MasterWeights(load_model(DprTrainConfig(**given, **short), "cpu"))
-    groups = both.groups(1e-3, rates={"question": 1e-5, "passage.head": 1e-2})
-    assert {group["peak"] for group in groups} == {1e-3, 1e-5, 1e-2}
-    with pytest.raises(ValueError, match="set shared=false"):
-        DprTrainConfig(**given, frozen="passage")
-
-
 def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
-    exact, model = (
-        spelled(BiEncoderModel.from_folder(tiny_bert, normalize=True, dropout=0.0, **TOKENS))
-        for _ in range(2)
-    )
+    exact, model = (spelled(bi_encoder(tiny_bert, normalize=True, dropout=0.0, **TOKENS)) for _ in range(2))
     full = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.to_compute(torch.bfloat16)
     master = MasterWeights(model, full)
@@ -135,22 +118,22 @@ def test_bf16_keeps_vectors_and_scores_in_fp32(tiny_bert: Path) -> None:
 
 def test_what_cannot_be_trained_is_refused(tiny: TinyModels, tiny_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is another model than"):
-        BiEncoderModel.from_folder(tiny_bert, tmp_path, **TOKENS)
+        bi_encoder(tiny_bert, tmp_path, **TOKENS)
     with pytest.raises(ConfigError, match="encoder takes 2 to 64"):
-        BiEncoderModel.from_folder(tiny_bert, passage_tokens=100)
+        bi_encoder(tiny_bert, passage_tokens=100)
     with pytest.raises(ArtifactError, match=r"config\.json"):
-        BiEncoderModel.from_folder(tmp_path, **TOKENS)
+        bi_encoder(tmp_path, **TOKENS)
     wide = tiny.bert(tmp_path / "wide", hidden_size=48)
     with pytest.raises(MismatchedArtifactError, match="projection_dim"):
-        BiEncoderModel.from_folder(tiny_bert, wide, shared=False, **TOKENS)
-    BiEncoderModel.from_folder(tiny_bert, wide, shared=False, projection_dim=8, **TOKENS)
+        bi_encoder(tiny_bert, wide, shared=False, **TOKENS)
+    bi_encoder(tiny_bert, wide, shared=False, projection_dim=8, **TOKENS)
     dpr = tiny.dpr(tmp_path / "dpr", projection_dim=8)
     with pytest.raises(ConfigError, match="projection to 8 dimensions, but projection_dim is 9"):
-        BiEncoderModel.from_folder(dpr, shared=False, projection_dim=9, **TOKENS)
+        bi_encoder(dpr, shared=False, projection_dim=9, **TOKENS)
 
 
 def test_a_batch_without_negatives_is_refused(tiny_bert: Path) -> None:
-    model = spelled(BiEncoderModel.from_folder(tiny_bert, **TOKENS))
+    model = spelled(bi_encoder(tiny_bert, **TOKENS))
     with pytest.raises(ConfigError, match="no question of a batch of 1 has a negative"):
         contrastive_step(model, batch(1))
     masked = batch(3)
@@ -164,8 +147,7 @@ def test_a_batch_without_negatives_is_refused(tiny_bert: Path) -> None:
 
 def test_upper_layers_can_begin_anew(tiny_bert: Path) -> None:
     loaded, blunted = (
-        BiEncoderModel.from_folder(tiny_bert, shared=False, reset_layers=count, seed=3, **TOKENS)
-        for count in (0, 1)
+        bi_encoder(tiny_bert, shared=False, reset_layers=count, seed=3, **TOKENS) for count in (0, 1)
     )
     new = dict(blunted.named_parameters())
     for name, tensor in loaded.named_parameters():
@@ -174,4 +156,4 @@ def test_upper_layers_can_begin_anew(tiny_bert: Path) -> None:
         if name.startswith("question."):  # both towers begin alike
             assert torch.equal(new[name], new[name.replace("question.", "passage.", 1)])
     with pytest.raises(ConfigError, match="has 2 layers"):
-        BiEncoderModel.from_folder(tiny_bert, reset_layers=3, **TOKENS)
+        bi_encoder(tiny_bert, reset_layers=3, **TOKENS)

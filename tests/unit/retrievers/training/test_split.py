@@ -47,35 +47,6 @@ def test_held_out_questions_are_never_trained_on(tmp_path: Path) -> None:
     assert {e.question for e in changed.held_out} != held_out
 
 
-def test_whole_articles_are_held_out(tmp_path: Path) -> None:
-    path = tmp_path / "articles.json"
-    write_examples(
-        path,
-        (
-            Example.labelled(
-                f"{n}", f"question {n}", (f"a{n}",), (Passage(str(n), f"title {n % 40}", f"t {n}"),)
-            )
-            for n in range(400)
-        ),
-    )
-    config = _config(
-        tmp_path,
-        path,
-        hold_out="title",
-        validation_fraction=0.2,
-        validation_questions=25,
-        train_questions=150,
-    )
-    split = split_examples(config, tmp_path / "data")
-    trained, held_out = ([e.positives[0].title for e in part] for part in (split.training, split.held_out))
-    assert len(trained) == 150
-    assert len(held_out) == 25
-    assert not set(trained) & set(held_out)
-    assert len(set(trained)) > 20 > len(set(held_out)) > 2
-    by_question = split_examples(config.replaced(hold_out="question"), tmp_path / "data")
-    assert by_question.key != split.key
-
-
 def test_a_sample_has_exactly_the_wanted_size_and_is_random(tmp_path: Path) -> None:
     path = _file(tmp_path / "a.json", 300)
     split = split_examples(_config(tmp_path, path, train_questions=40), tmp_path / "data")
@@ -94,14 +65,14 @@ def test_what_the_validation_file_holds_is_not_trained_on(
     assert len(trained) == 30
     assert max(trained) < 40  # also of those that are not among the five measured
     assert "10 training questions are in" in caplog.text
-    with pytest.raises(DataError, match=r"(?s)is left to train on.*validation_file"):
+    with pytest.raises(DataError, match=r"(?s)0 are left to train on.*validation_file"):
         split_examples(config.replaced(train_files=(other,)), tmp_path / "data")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"validation_fraction": 0.999999}, "is left to train on"),
+        ({"validation_fraction": 0.999999}, "0 are left to train on"),
         ({"validation_file": Path("nowhere.json")}, "no such file"),
     ],
 )

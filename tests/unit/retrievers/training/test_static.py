@@ -1,6 +1,6 @@
 """A static encoder: the fit against a solver, what training teaches, resuming, and what is refused."""
 
-import shutil
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,7 @@ from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
 from retrievers.encoders.open import load_encoder
 from retrievers.encoders.static import StaticEncoder
-from retrievers.training.static import train_static
-from retrievers.training.static_config import StaticTrainConfig
-from retrievers.training.static_start import fit_tokens, frequency_weights, principal_axes
+from retrievers.training.static import StaticTrainConfig, fit_tokens, train_static
 
 
 def examples(count: int, seed: int = 2) -> list[Example]:
@@ -44,13 +42,12 @@ def taught(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[P
     return folder / "index", folder / "train.json", made
 
 
-def config(out: Path, index: Path, train: Path | None, **settings: Any) -> StaticTrainConfig:
+def config(out: Path, index: Path, train: Path, **settings: Any) -> StaticTrainConfig:
     usual: dict[str, Any] = {
         "dim": 16, "batch_size": 16, "epochs": 8, "threads": 1, "validation_fraction": 0.2,
         "select_by": "last", "log_every_steps": 1,
     }  # fmt: skip
-    files = () if train is None else (train,)
-    return StaticTrainConfig(out=out, index=index, train_files=files, **{**usual, **settings})
+    return StaticTrainConfig(out=out, index=index, train_files=(train,), **{**usual, **settings})
 
 
 def test_the_fit_is_the_solution_of_the_normal_equations() -> None:
@@ -64,26 +61,19 @@ def test_the_fit_is_the_solution_of_the_normal_equations() -> None:
     np.testing.assert_allclose(found[7], start[7], atol=1e-6)
 
 
-def test_axes_keep_inner_products_and_frequent_tokens_weigh_less() -> None:
-    vectors = np.random.default_rng(1).normal(size=(50, 3)).astype(np.float32) @ np.eye(
-        3, 7, dtype=np.float32
-    )
-    kept = vectors @ principal_axes(vectors, 3)
-    np.testing.assert_allclose(kept @ kept.T, vectors @ vectors.T, atol=1e-4)
-    np.testing.assert_allclose(frequency_weights(np.array([0, 1, 3]), 0.25), [1.0, 0.5, 0.25])
-
-
 def test_it_learns_to_find_passages_of_questions_it_never_saw(
     tmp_path: Path, taught: tuple[Path, Path, list[Example]]
 ) -> None:
     index, train, _ = taught
     untrained = train_static(config(tmp_path / "before", index, train, learning_rate=1e-9, max_steps=1))
     before, after = (tmp_path / name / "figures.json" for name in ("before", "run"))
-    finished = train_static(config(tmp_path / "run", index, train, learning_rate=0.02, epochs=20))
+    corpus = tmp_path / "more.jsonl"
+    texts = (f"The river {n} rises here. In the forest {n} it ends." for n in range(40))
+    corpus.write_text("".join(json.dumps({"id": text, "text": text}) + "\n" for text in texts))
+    chosen = config(tmp_path / "run", index, train, corpus=(corpus,), learning_rate=0.02, epochs=20)
+    finished = train_static(chosen)
     ranks = [read_json(path)["figures"]["average_rank"] for path in (before, after)]
-    mrr = [read_json(path)["figures"]["mrr"] for path in (before, after)]
     assert ranks[1] < 0.3 * ranks[0], ranks
-    assert mrr[1] > 2 * mrr[0], mrr
     assert isinstance(load_encoder(finished), StaticEncoder)
     assert isinstance(load_encoder(untrained), StaticEncoder)
     card = (finished / "README.md").read_text()
@@ -92,41 +82,11 @@ def test_it_learns_to_find_passages_of_questions_it_never_saw(
     assert "--encoder FOLDER " in card  # and not the name of a preset
 
 
-def test_the_corpus_alone_teaches_too(tmp_path: Path, taught: tuple[Path, Path, list[Example]]) -> None:
-    index, _, _ = taught
-    corpus = tmp_path / "more.jsonl"
-    corpus.write_text(
-        "".join(
-            f'{{"id": "{n}", "text": "The river {n} rises here. In the forest {n} it ends."}}\n'
-            for n in "abcd"
-        )
-    )
-    finished = train_static(
-        config(tmp_path / "run", index, None, corpus=(corpus,), batch_size=4, max_steps=2)
-    )
-    assert load_encoder(finished).dim == 16
-    assert read_json(tmp_path / "run" / "figures.json")["figures"] == {}
-
-
-def test_settings_that_change_before_the_first_checkpoint_count(
-    tmp_path: Path, taught: tuple[Path, Path, list[Example]]
-) -> None:
-    index, _, _ = taught
-
-    def trained(name: str, dim: int) -> np.ndarray:
-        run = config(tmp_path / name, index, None, max_steps=1, learning_rate=1e-9, dim=dim)
-        return StaticEncoder.load(train_static(run)).vectors
-
-    trained("run", 16)
-    shutil.rmtree(tmp_path / "run" / "checkpoints")  # as if it had been stopped before the first one
-    np.testing.assert_array_equal(trained("run", 8), trained("other", 8))
-
-
 def test_what_cannot_work_is_refused(tmp_path: Path, taught: tuple[Path, Path, list[Example]]) -> None:
     index, train, made = taught
-    with pytest.raises(ConfigError, match=r"dim is 64, and the vectors of .* have 32 dimensions"):
+    with pytest.raises(ConfigError, match=r"dim is 64, and .* has 32 dimensions"):
         train_static(config(tmp_path / "a", index, train, dim=64))
     words = BuildSettings(retriever="bm25")
     build_index([made[0].positives[0]], tmp_path / "bm25", settings=words)
-    with pytest.raises(ConfigError, match="no vector per passage to learn from"):
+    with pytest.raises(ConfigError, match="has no dimensions per passage"):
         train_static(config(tmp_path / "a", tmp_path / "bm25", train))
