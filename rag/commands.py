@@ -217,9 +217,7 @@ def retrieve(
     *,
     top_k: int = 100,
     format: str = "auto",
-    batch_size: int = 512,
     limit: int | None = None,
-    regex: bool = False,
     filter: Mapping[str, Any] | Filter | None = None,
     **opening: Any,
 ) -> int:
@@ -231,9 +229,7 @@ def retrieve(
         out: *.json: DPR's results; *.run or *.trec: a TREC run.
         top_k: hits per question.
         format: format of the question file.
-        batch_size: questions searched at once.
         limit: number of questions, from the beginning of the file; None means all.
-        regex: answers are regular expressions (CuratedTREC).
         filter: which passages may be returned, see `Filter.parse`.
         **opening: fields of `OpenSettings` (retriever, fusion, rerank, reader, …).
 
@@ -243,15 +239,15 @@ def retrieve(
     from rag.eval.runs import extension_of, write_results
     from rag.pipeline import Pipeline
 
-    if batch_size < 1 or (limit is not None and limit < 1):
-        raise ConfigError(f"batch_size is {batch_size} and limit is {limit}, expected at least 1")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit is {limit}, expected at least 1")
     target = Path(out)
     extension_of(target)  # refused before anything is opened
     check_target(target)
     chosen = Filter.parse(filter)
     listed = list(islice(read_questions(questions, format=format), limit))
     with Pipeline.open(index, reads=False, **opening) as pipeline:
-        write_results(pipeline, listed, target, top_k, batch_size=batch_size, regex=regex, filter=chosen)
+        write_results(pipeline, listed, target, top_k, filter=chosen)
     return len(listed)
 
 

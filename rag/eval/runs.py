@@ -14,6 +14,7 @@ from rag.data.text import AnswerMatcher
 from rag.pipeline import Pipeline
 
 EXTENSIONS = ("json", "run", "trec")
+_BATCH_SIZE = 512
 
 
 def extension_of(out: Path) -> str:
@@ -31,8 +32,6 @@ def write_results(
     out: Path,
     top_k: int,
     *,
-    batch_size: int = 512,
-    regex: bool = False,
     filter: Filter | None = None,
 ) -> None:
     """Search for all questions and write the results.
@@ -40,7 +39,6 @@ def write_results(
     Args:
         out: `*.json` for DPR's results with passages, `*.run` or `*.trec` for TREC's.
         top_k: number of hits per question.
-        regex: treat answers as regular expressions, even if the question set does not mark them so.
         filter: which passages may be returned; a warning says if there are none.
 
     Raises:
@@ -52,18 +50,18 @@ def write_results(
 
     def examples() -> Iterator[Example]:
         with Progress(len(questions), "questions", "retrieve") as progress:
-            for start in range(0, len(questions), batch_size):
-                batch = questions[start : start + batch_size]
+            for start in range(0, len(questions), _BATCH_SIZE):
+                batch = questions[start : start + _BATCH_SIZE]
                 rankings = pipeline.retrieve([question.text for question in batch], top_k, filter=filter)
                 for question, hits in zip(batch, rankings, strict=True):
-                    yield _as_example(question, hits, regex)
+                    yield _as_example(question, hits)
                 progress.update(len(batch))
 
     (write_dpr_results if suffix == "json" else write_run)(out, examples())
 
 
-def _as_example(question: Question, hits: RankedPassages, regex: bool) -> Example:
-    regex = regex or question.answers_are_regex
+def _as_example(question: Question, hits: RankedPassages) -> Example:
+    regex = question.answers_are_regex
     matcher = AnswerMatcher(question.answers, "regex" if regex else "tokens") if question.answers else None
     candidates = (
         Candidate(
