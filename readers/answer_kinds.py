@@ -4,6 +4,7 @@ Who asks for several things gets the whole list that the best span stands in. Wh
 the sentences that bear on it: the "yes" and "no" of the readers here are right no more often than guesses.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -33,8 +34,8 @@ _ITEM = regex.compile(rf"{_LIST_MARKER}\S")
 
 def count_candidates(reader: object, questions: Sequence[str], n_best: int) -> int:
     """How many answers to read for `n_best` to be shown: all candidates if they become sentences."""
-    settings = _span_settings(reader)
-    if settings is None or not any(map(asks_yes_no, questions)):
+    settings = getattr(reader, "settings", None)
+    if not isinstance(settings, ReaderSettings) or not any(map(asks_yes_no, questions)):
         return n_best
     return max(n_best, settings.candidates)
 
@@ -43,16 +44,27 @@ def present(reader: object, result: AnswerSet, n_best: int) -> AnswerSet:
     """At most `n_best` answers, in the form that the question asks for.
 
     Args:
+        reader: answers of others than readers of spans stay as they are.
         result: the answers to one question; for sentences, as many as `count_candidates`.
     """
-    if _span_settings(reader) is None:
+    if not isinstance(getattr(reader, "settings", None), ReaderSettings):
         return replace(result, answers=result.answers[:n_best])
     if asks_yes_no(result.question):
         return replace(result, answers=_as_sentences(result)[:n_best], kind="passage")
     # "yes" and "no" stand nowhere, and are no further answers to other questions
     placed = [answer for answer in result.answers[1:] if answer.evidence.start is not None]
-    few = replace(result, answers=(*result.answers[:1], *placed)[:n_best])
-    return _with_list(few) if asks_several(result.question) else few
+    answers = (*result.answers[:1], *placed)[:n_best]
+    if answers and asks_several(result.question) and (start := answers[0].evidence.start) is not None:
+        text = answers[0].evidence.text
+        if (place := list_around(text, start)) is not None:  # the whole list that the best answer stands in
+            whole = _placed(answers[0], place)
+            return replace(result, answers=(whole, *answers[1:]), kind="list")
+    return replace(result, answers=answers)
+
+
+def _placed(answer: Answer, place: tuple[int, int]) -> Answer:
+    evidence = replace(answer.evidence, start=place[0], end=place[1])
+    return replace(answer, text=evidence.text[slice(*place)], evidence=evidence)
 
 
 def _as_sentences(result: AnswerSet) -> tuple[Answer, ...]:
@@ -62,38 +74,17 @@ def _as_sentences(result: AnswerSet) -> tuple[Answer, ...]:
     the spans that begin in each.
     """
     best: dict[tuple[str, int], Answer] = {}
-    shares: dict[tuple[str, int], float] = {}
+    shares: Counter[tuple[str, int]] = Counter()
     for answer in result.answers:
         evidence = answer.evidence
         if evidence.start is not None:
             spans = sentence_spans(evidence.text)
-            start, end = next((s for s in reversed(spans) if s[0] <= evidence.start), spans[0])
-            place = evidence.passage_id, start
-            sentence = replace(evidence, start=start, end=end)
-            best.setdefault(place, replace(answer, text=evidence.text[start:end], evidence=sentence))
-            shares[place] = shares.get(place, 0.0) + answer.confidence
+            sentence = next((s for s in reversed(spans) if s[0] <= evidence.start), spans[0])
+            place = evidence.passage_id, sentence[0]
+            best.setdefault(place, _placed(answer, sentence))
+            shares[place] += answer.confidence  # type: ignore[assignment]
     scale = (1.0 - result.no_answer_confidence) / (sum(shares.values()) or 1.0)
-    ordered = sorted(shares, key=lambda place: -shares[place])
-    return tuple(replace(best[place], confidence=shares[place] * scale) for place in ordered)
-
-
-def _with_list(result: AnswerSet) -> AnswerSet:
-    """The whole list in place of the first answer, if it stands in one."""
-    if not result.answers or (start := result.answers[0].evidence.start) is None:
-        return result
-    best, *others = result.answers
-    place = list_around(best.evidence.text, start)
-    if place is None:
-        return result
-    evidence = replace(best.evidence, start=place[0], end=place[1])
-    whole = replace(best, text=evidence.text[slice(*place)], evidence=evidence)
-    return replace(result, answers=(whole, *others), kind="list")
-
-
-def _span_settings(reader: object) -> ReaderSettings | None:
-    """The settings of a reader of spans; None for other readers."""
-    settings = getattr(reader, "settings", None)
-    return settings if isinstance(settings, ReaderSettings) else None
+    return tuple(replace(best[place], confidence=share * scale) for place, share in shares.most_common())
 
 
 def asks_yes_no(question: str) -> bool:
@@ -126,16 +117,13 @@ def list_around(text: str, start: int) -> tuple[int, int] | None:
         ['• a key\\n• a name', '• a key\\n• a name']
     """
     lines = list(regex.finditer(r"[^\n]*\S[^\n]*", text))
+    is_item = [_ITEM.match(line[0]) is not None for line in lines]
     place = next((n for n, line in enumerate(lines) if start < line.end()), len(lines))
-    if place < len(lines) and lines[place][0].rstrip().endswith(":") and _ITEM.match(lines[place][0]) is None:
+    if place < len(lines) and lines[place][0].rstrip().endswith(":") and not is_item[place]:
         place += 1
     first = last = place
-    while first > 0 and last < len(lines) and _is_item(lines, first - 1):
+    while first > 0 and last < len(lines) and is_item[first - 1]:
         first -= 1
-    while last < len(lines) and _is_item(lines, last):
+    while last < len(lines) and is_item[last]:
         last += 1
     return (lines[first].start(), lines[last - 1].end()) if last - first > 1 and last > place else None
-
-
-def _is_item(lines: list[regex.Match[str]], number: int) -> bool:
-    return _ITEM.match(lines[number][0]) is not None

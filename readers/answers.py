@@ -15,9 +15,8 @@ def counts_scores(reader: object) -> bool:
 
 
 def search_scores(reader: object, retrieved: RankedPassages) -> list[float]:
-    """The score of each passage to give to a reader.
-
-    A reader that uses retrieval scores gets the first-stage ones: a re-ranker's are on another scale.
+    """The score of each passage to give to a reader: the first stage's to one that uses retrieval scores,
+    because a re-ranker's are on another scale.
     """
     counts = counts_scores(reader)
     return [(hit.first_stage if counts and hit.first_stage else hit).score for hit, _ in retrieved]

@@ -1,46 +1,40 @@
 """The fields of `reader.json` that all kinds of readers share."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from rag.config import Config, load_config
 from rag.core.errors import ArtifactError, DataError, IncompleteArtifactError, MismatchedArtifactError
 from rag.core.files import atomic_write_json, read_json, sha256_file
 
 READER_FILE = "reader.json"
-_UNCHECKED = (READER_FILE, "README.md")
 FORMAT_VERSION = 1
-_RETIRED = frozenset({"first", "none", "empty"})
+_UNCHECKED = (READER_FILE, "README.md")
+_RETIRED = {  # settings and fits of older readers that have no meaning any more
+    "settings": {"paths", "efforts", "yes_no", "form_weight", "merge", "null", "words", "writes", "decoding"},
+    "calibration": {"first", "none", "empty"},
+}
 
 SettingsT = TypeVar("SettingsT", bound=Config)
 
 
-def without(retired: Collection[str], values: Any) -> Any:
-    """The fields of an older file without those that have no meaning any more."""
-    return {k: v for k, v in values.items() if k not in retired} if isinstance(values, dict) else values
-
-
 class Calibration(Config):
-    """Temperature and null bias that turn scores into probabilities; 1 and 0 if they were not fitted."""
+    """Temperature and null bias that turn scores into probabilities; 1 and 0 if they were not fitted.
+
+    Attributes:
+        right: bias and slopes of `RIGHT_FEATURES`: how likely the first answer is right.
+        absent: of `ABSENT_FEATURES`: how likely the passages hold no answer.
+        questions: number of held-out questions it was fitted on; 0: it was not.
+    """
 
     temperature: float = Field(default=1.0, gt=0)
     null_bias: float = 0.0
-    right: tuple[float, float, float, float, float] | None = Field(
-        default=None, description="bias and slopes of `RIGHT_FEATURES`: how likely the first answer is right"
-    )
-    absent: tuple[float, float, float] | None = Field(
-        default=None, description="of `ABSENT_FEATURES`: how likely the passages hold no answer"
-    )
-    questions: int = Field(default=0, ge=0, description="held-out questions it was fitted on; 0 = not fitted")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_retired(cls, values: Any) -> Any:
-        """Without the fits of older readers, whose features are gone: temperature and null bias remain."""
-        return without(_RETIRED, values)
+    right: tuple[float, float, float, float, float] | None = None
+    absent: tuple[float, float, float] | None = None
+    questions: int = Field(default=0, ge=0)
 
 
 class Manifest(Config):
@@ -90,7 +84,7 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
     """The `reader.json` of a folder, checked.
 
     Raises:
-        IncompleteArtifactError: there is none, or a file that it names is missing.
+        IncompleteArtifactError: there is none.
         ArtifactError: it is damaged, of another format version, or of another kind of reader.
     """
     data, path = read_reader_file(folder), folder / READER_FILE
@@ -106,29 +100,26 @@ def load_manifest(kind: type[ManifestT], folder: Path) -> ManifestT:
             f"{path}: format version {version!r}, not {FORMAT_VERSION}",
             hint="it was written by another program or version: copy or train the folder again",
         )
+    for part, names in _RETIRED.items():
+        if isinstance(own := data.get(part), dict):
+            data[part] = {name: value for name, value in own.items() if name not in names}
     try:
-        manifest = kind.model_validate(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         raise ArtifactError(f"{path}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
-    check_present(manifest.checksums or ("tokenizer.json",), folder)  # older readers have no checksums
-    return manifest
 
 
-def check_present(names: Iterable[str], folder: Path) -> None:
-    """Refuse a folder in which a file is missing."""
-    for name in names:
-        if not (folder / name).is_file():
-            raise IncompleteArtifactError(f"{folder}: {name} is missing", hint="copy the whole folder again")
-
-
-def check_files(manifest: Manifest, folder: Path) -> None:
+def check_files(checksums: Mapping[str, str], folder: Path) -> None:
     """Check the files of a reader against the checksums in its `reader.json`, before they are loaded.
 
     Raises:
+        IncompleteArtifactError: a file is missing.
         MismatchedArtifactError: one differs; the message names it.
     """
-    check_present(manifest.checksums, folder)
-    for name, expected in manifest.checksums.items():
+    for name in checksums if "tokenizer.json" in checksums else (*checksums, "tokenizer.json"):
+        if not (folder / name).is_file():
+            raise IncompleteArtifactError(f"{folder}: {name} is missing", hint="copy the whole folder again")
+    for name, expected in checksums.items():
         if (actual := sha256_file(folder / name)) != expected:
             raise MismatchedArtifactError(
                 f"{folder / name} has sha256 {actual}, {READER_FILE} names {expected}",

@@ -5,12 +5,11 @@ The supporting sentences are chosen by the rule of `readers.facts`.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from rag.core.types import Answer, AnswerSet, Evidence, Paths, RankedPassages
-from rag.data.sentences import Spans, sentence_spans
+from rag.data.sentences import sentence_spans
 from readers.facts import FactPassage, choose_facts, is_named
 
 # In units of ln(1 + rank of the path). Chosen, with `ReaderSettings.path_weight`, on 291 questions of
@@ -42,24 +41,6 @@ def hop_scores(question: str, retrieved: RankedPassages, paths: Paths) -> list[f
     ]
 
 
-def _path_with(passage_id: str, paths: Paths) -> int | None:
-    """Number of the best path of several passages that this one is part of."""
-    return next(
-        (n for n, path in enumerate(paths) if len(path) > 1 and any(p.id == passage_id for _, p in path)),
-        None,
-    )
-
-
-def _steps(own: Evidence, path: RankedPassages, marked: Sequence[Spans]) -> tuple[Evidence, ...]:
-    """A path as evidence, the answer's own passage with the answer."""
-    return tuple(
-        replace(own, score=hit.score, supporting=own.supporting or lit)
-        if passage.id == own.passage_id
-        else Evidence.of(passage, hit.score, supporting=lit)
-        for (hit, passage), lit in zip(path, marked, strict=True)
-    )
-
-
 def with_paths(answers: AnswerSet, paths: Paths) -> AnswerSet:
     """Give every answer the best path that its passage is part of.
 
@@ -82,32 +63,35 @@ def with_paths(answers: AnswerSet, paths: Paths) -> AnswerSet:
         Danube ['The Danube rises in Germany.']
         Germany ['The capital of Germany is Berlin.']
     """
-    return replace(answers, answers=tuple(_with_path(answers.question, a, paths) for a in answers.answers))
+    return replace(answers, answers=tuple(_explained(answers.question, a, paths) for a in answers.answers))
 
 
-def _with_path(question: str, answer: Answer, paths: Paths) -> Answer:
-    place = _path_with(answer.evidence.passage_id, paths)
-    if place is None:  # no path of several passages
+def _explained(question: str, answer: Answer, paths: Paths) -> Answer:
+    own = answer.evidence
+    several = (path for path in paths if len(path) > 1)
+    path = next((path for path in several if any(p.id == own.passage_id for _, p in path)), None)
+    if path is None:
         return answer
-    path = paths[place]
-    return replace(answer, path=_steps(answer.evidence, path, _supporting(question, answer, path)))
-
-
-def _supporting(question: str, answer: Answer, path: RankedPassages) -> list[tuple[tuple[int, int], ...]]:
     spans = [sentence_spans(passage.text) for _, passage in path]
-    inputs = [
-        FactPassage(passage.title, [passage.text[start:end] for start, end in own], hit.score)
-        for (hit, passage), own in zip(path, spans, strict=True)
-    ]
-    at = answer.evidence.start
-    for place, (_, passage) in enumerate(path):
-        if passage.id == answer.evidence.passage_id:
-            holds = next((n for n, (_, end) in enumerate(spans[place]) if at is not None and at < end), None)
-            inputs[place] = replace(inputs[place], confidence=answer.confidence, answer_sentence=holds)
-    chosen: list[set[int]] = [set() for _ in path]
-    for first, two in enumerate(pairwise(inputs)):
-        for place, sentence in choose_facts(question, two):
-            chosen[first + place].add(sentence)
-    return [
-        tuple(own[number] for number in sorted(numbers)) for own, numbers in zip(spans, chosen, strict=True)
-    ]
+    inputs = []
+    for (hit, passage), sentences in zip(path, spans, strict=True):
+        texts = [passage.text[start:end] for start, end in sentences]
+        read = FactPassage(passage.title, texts, hit.score)
+        if passage.id == own.passage_id:
+            at = len(passage.text) if own.start is None else own.start
+            place = next((n for n, (_, end) in enumerate(sentences) if at < end), None)
+            read = replace(read, confidence=answer.confidence, answer_sentence=place)
+        inputs.append(read)
+    chosen = {
+        (first + place, sentence)
+        for first, two in enumerate(pairwise(inputs))
+        for place, sentence in choose_facts(question, two)
+    }
+    steps = []
+    for number, ((hit, passage), sentences) in enumerate(zip(path, spans, strict=True)):
+        lit = tuple(span for place, span in enumerate(sentences) if (number, place) in chosen)
+        if passage.id == own.passage_id:
+            steps.append(replace(own, score=hit.score, supporting=own.supporting or lit))
+        else:
+            steps.append(Evidence.of(passage, hit.score, supporting=lit))
+    return replace(answer, path=tuple(steps))

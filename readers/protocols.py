@@ -56,21 +56,16 @@ def check_request(questions: Sequence[str], passages: PassageLists, scores: Scor
         if not question.strip():
             raise DataError("a question is blank")
         if len(question) > MAX_QUESTION_CHARS:
-            raise DataError(
-                f"a question has {len(question)} characters, at most {MAX_QUESTION_CHARS} are accepted"
-            )
+            raise DataError(f"a question has {len(question)} characters, more than {MAX_QUESTION_CHARS}")
         if len(own) != len(ranks):
-            raise ConfigError(
-                f"{len(own)} passages but {len(ranks)} scores for the question {question[:60]!r}"
-            )
+            raise ConfigError(f"{len(own)} passages but {len(ranks)} scores for {question[:60]!r}")
         check_lengths(own)
 
 
 def readable(passage: Passage) -> Passage:
     """The passage as far as a reader accepts it: one that is too long must not cost a question its answer."""
-    if len(passage.text) <= MAX_PASSAGE_CHARS:
-        return passage
-    return replace(passage, text=passage.text[:MAX_PASSAGE_CHARS])
+    is_short = len(passage.text) <= MAX_PASSAGE_CHARS
+    return passage if is_short else replace(passage, text=passage.text[:MAX_PASSAGE_CHARS])
 
 
 def check_lengths(passages: Iterable[Passage]) -> None:
@@ -82,7 +77,6 @@ def check_lengths(passages: Iterable[Passage]) -> None:
     for passage in passages:
         if len(passage.text) > MAX_PASSAGE_CHARS:
             raise DataError(
-                f"passage {passage.id!r} has {len(passage.text)} characters, at most {MAX_PASSAGE_CHARS} "
-                "are accepted",
+                f"passage {passage.id!r} has {len(passage.text)} characters, more than {MAX_PASSAGE_CHARS}",
                 hint="split documents when indexing (`rag index --split words100`)",
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rag.core.arrays import Bool, Float64, Int32, Int64
+from rag.core.arrays import Bool, Float64, Int64
 from rag.core.types import Answer, AnswerSet, Evidence, Passage
 from rag.data.text import normalize_answer
 from readers.borders import answer_bounds
@@ -34,7 +34,6 @@ class PassageRows:
         pairs, unique: (question, place, unique passage) triples and the unique passages.
         texts: tokens of the unique passages' texts.
         rows: windows of the pairs.
-        extend: (V,) bool, tokens that continue a word, if answers are to be extended to whole words.
     """
 
     questions: Sequence[str]
@@ -42,7 +41,6 @@ class PassageRows:
     unique: list[Passage]
     texts: TokenizedTexts
     rows: list[Row]
-    extend: Bool | None
 
     def owners(self) -> tuple[Int64, Int64]:
         """For each row the number of its question, and its passage's place in that question's list."""
@@ -133,13 +131,9 @@ class QuestionRanker:
         self, rows: PassageRows, question: int, retrieval: Sequence[float], settings: ReaderSettings
     ) -> None:
         self._rows, self._settings = rows, settings
-        self._retrieval = np.asarray(retrieval, np.float64)
         self._content = content_words(rows.questions[question])
-        self._prior = np.zeros(len(self._retrieval))
-        if settings.retrieval_weight:
-            self._prior = self._prior + retrieval_prior(retrieval, settings.retrieval_weight)
-        if settings.score_weight:
-            self._prior = self._prior + settings.score_weight * self._retrieval
+        scores = np.asarray(retrieval, np.float64)
+        self._prior = retrieval_prior(scores, settings.retrieval_weight) + settings.score_weight * scores
 
     def rank(self, numbers: Int64, scores: RowScores) -> Ranked:
         """The answers from some rows of the question.
@@ -148,13 +142,10 @@ class QuestionRanker:
             numbers: of the rows, ascending.
             scores: the network's, of these rows.
         """
-        if len(numbers) == 0:
-            return Ranked([], None)
-        rows, settings = [self._rows.rows[number] for number in numbers], self._settings
+        rows = [self._rows.rows[number] for number in numbers]
         place = np.array([self._rows.pairs[row.group][1] for row in rows], np.int64)
         passages = {p: self._rows.unique[u] for _, p, u in (self._rows.pairs[row.group] for row in rows)}
-        tables = self._tables(passages) if settings.table_weight else None
-        answers = self._spans(rows, place, scores, tables)
+        answers = self._answers(rows, place, passages, scores)
         if not answers:
             return Ranked([], None)
         of_first = place == answers[0].passage_index
@@ -168,30 +159,27 @@ class QuestionRanker:
             len(self._content & near) / max(1, len(self._content)),
         ]
         # DPR readers were not trained to say that a passage holds no answer; of windows the least counts
-        null = None if settings.select else float(scores.nulls[of_first].min())
+        null = None if self._settings.select else float(scores.nulls[of_first].min())
         return Ranked(answers, null, np.array(features, np.float64))
 
-    def _tables(self, passages: Mapping[int, Passage]) -> TableMatch | None:
-        """The tables in passages, if they hold any of the question's content words."""
-        texts = [""] * (max(passages) + 1)
-        for number, passage in passages.items():
-            texts[number] = passage.text
-        match = TableMatch(self._content, texts)
-        return match if match else None
-
-    def _spans(
-        self, rows: Sequence[Row], place: Int64, scores: RowScores, tables: TableMatch | None
+    def _answers(
+        self, rows: Sequence[Row], place: Int64, passages: Mapping[int, Passage], scores: RowScores
     ) -> list[Span]:
-        """The different answers of all rows, best first; `place` tells which passage each row belongs to."""
+        """The different answers of all rows, best first; `place` tells which passage each row belongs to.
+
+        Cells of fitting rows and columns score more, and further spans count only in such cells. In the end
+        all scores are lowered by what the first gained: how likely it is does not grow by that.
+        """
         settings, usual = self._settings, self._settings.spans_per_window
-        values = scores.spans.astype(np.float64)  # (r, K)
-        if tables is None:
-            values = values[:, :usual]
-        if settings.select:
+        weight = settings.table_weight
+        tables = TableMatch(
+            self._content, {p: passage.text for p, passage in passages.items()} if weight else {}
+        )
+        values = scores.spans.astype(np.float64)[:, : None if tables else usual]  # (r, K)
+        if settings.select and len(rows):
             # the best span of each passage scores its selection logit, its other spans less by what they lack
-            relevance = np.full(int(place.max()) + 1, -np.inf)
+            relevance, best = np.full((2, int(place.max()) + 1), -np.inf)
             np.maximum.at(relevance, place, scores.relevances.astype(np.float64))
-            best = np.full_like(relevance, -np.inf)
             np.maximum.at(best, place, values[:, 0])
             values = values - best[place][:, None] + relevance[place][:, None]
         n_spans = values.shape[1]
@@ -201,52 +189,38 @@ class QuestionRanker:
         row_of, rank_of = np.nonzero(np.isfinite(values))
         flat = values[row_of, rank_of]
         order = np.lexsort((rank_of, place[row_of], -flat))[: 6 * settings.candidates]
-        spans = []
-        for i in order:
-            at, number = int(row_of[i]), int(rank_of[i])
-            if number < n_spans:
-                start, end = scores.starts[at, number], scores.ends[at, number]
-                spans.append(self._span(rows[at], int(place[at]), int(start), int(end), float(flat[i])))
+        spans: list[Span] = []
+        gains: dict[Span, float] = {}
+        for at, number, score in zip(
+            row_of[order], rank_of[order].tolist(), flat[order].tolist(), strict=True
+        ):
+            passage = int(place[at])
+            if number >= n_spans:
+                span, gain = Span(("yes", "no")[number - n_spans], score, passage), 0.0
             else:
-                word = ("yes", "no")[number - n_spans]
-                spans.append(Span(word, float(flat[i]), int(place[at])))
-        if tables is None:
-            return distinct(spans, settings)
-        is_further = ((usual <= rank_of) & (rank_of < n_spans))[order]
-        return self._by_table(spans, is_further, tables)
+                span = self._span(
+                    rows[at], passage, scores.starts[at, number], scores.ends[at, number], score
+                )
+                gain = weight * tables(passage, span.start or 0, span.end or 0)
+            if gain or number < usual or number >= n_spans:
+                span = replace(span, score=score + gain)
+                gains[span] = gain
+                spans.append(span)
+        ordered = distinct(sorted(spans, key=lambda span: -span.score), settings)
+        of_first = gains[ordered[0]] if ordered else 0.0
+        return [replace(span, score=span.score - of_first) for span in ordered]
 
     def _span(self, row: Row, place: int, start: int, end: int, score: float) -> Span:
         """The answer from token `start` to token `end` of a row."""
         unique = self._rows.pairs[row.group][2]
         offsets, shift = self._rows.texts.spans(unique), row.first_token - row.text_from
         first, last = start + shift, end + shift
-        if self._rows.extend is not None:
-            first, last = _whole_words(self._rows.texts.tokens(unique), first, last, self._rows.extend)
         text = self._rows.unique[unique].text
         begin, stop = answer_bounds(text, int(offsets[first, 0]), int(offsets[last, 1]))
         answer = text[begin:stop]
         begin += len(answer) - len(answer.lstrip())  # SentencePiece's tokens hold the blank before a word
         answer = answer.strip()
         return Span(answer, score, place, begin, begin + len(answer))
-
-    def _by_table(self, spans: Sequence[Span], is_further: Bool, tables: TableMatch) -> list[Span]:
-        """`distinct` answers in an order in which cells of fitting rows and columns score more.
-
-        In the end all scores are lowered by what the first gained: how likely it is does not grow by that.
-
-        Args:
-            spans: by descending score.
-            is_further: spans that count only in such cells.
-        """
-        gains = [self._settings.table_weight * _match(answer, tables) for answer in spans]
-        gained = [
-            replace(answer, score=answer.score + gain)
-            for answer, gain, further in zip(spans, gains, is_further, strict=True)
-            if gain or not further
-        ]
-        ordered = distinct(sorted(gained, key=lambda answer: -answer.score), self._settings)
-        of_first = self._settings.table_weight * _match(ordered[0], tables) if ordered else 0.0
-        return [replace(answer, score=answer.score - of_first) for answer in ordered]
 
 
 def rank_all(
@@ -275,34 +249,17 @@ def _words_around(answer: Span, text: str) -> frozenset[str]:
     return content_words(" ".join([*before, answer.text, *after]))
 
 
-def _match(answer: Span, tables: TableMatch) -> float:
-    if answer.start is None or answer.end is None:
-        return 0.0
-    return tables(answer.passage_index, answer.start, answer.end)
-
-
-def _whole_words(tokens: Int32, first: int, last: int, continues: Bool) -> tuple[int, int]:
-    """Extend a token span until it neither starts nor ends inside a word."""
-    while first > 0 and continues[tokens[first]]:
-        first -= 1
-    while last + 1 < len(tokens) and continues[tokens[last + 1]]:
-        last += 1
-    return first, last
-
-
-def retrieval_prior(scores: Sequence[float], weight: float) -> Float64:
+def retrieval_prior(scores: Float64, weight: float) -> Float64:
     """−weight·ln(1 + rank) for each passage, rank 0 for the highest retrieval score; equal scores share a
     rank.
 
     Ranks are used because BM25, cosine and fused scores have different scales.
 
     Example:
-        >>> retrieval_prior([0.2, 0.9, 0.2], 1.0).round(2).tolist()
+        >>> retrieval_prior(np.array([0.2, 0.9, 0.2]), 1.0).round(2).tolist()
         [-0.69, -0.0, -0.69]
     """
-    values = np.asarray(scores, np.float64)
-    ranks = (values[None, :] > values[:, None]).sum(axis=1)
-    return np.asarray(-weight * np.log1p(ranks), np.float64)
+    return np.asarray(-weight * np.log1p((scores > scores[:, None]).sum(axis=1)), np.float64)
 
 
 def distinct(ordered: Sequence[Span], settings: ReaderSettings) -> list[Span]:

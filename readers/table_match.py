@@ -10,9 +10,9 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from rag.data.table_text import TextCell, TextRow, table_rows
+from rag.data.table_text import table_rows
 
 _WORD = re.compile(r"\w+")
 _FUNCTION_WORDS = frozenset(
@@ -46,20 +46,17 @@ class TableMatch:
 
     Args:
         content: the question's content words, see `content_words`.
-        texts: the passages.
+        texts: the passages, by their place in the question's list.
     """
 
-    def __init__(self, content: frozenset[str], texts: Sequence[str]) -> None:
+    def __init__(self, content: frozenset[str], texts: Mapping[int, str]) -> None:
         self._content = content
-        self._rows = [list(table_rows(text)) for text in texts]
-        self._starts = [[row.start for row in rows] for rows in self._rows]
-        rows = [row for own in self._rows for row in own]
-        lines = [content & content_words(row.line) for row in rows]
+        self._rows = {place: list(table_rows(text)) for place, text in texts.items()}
+        rows = [row for own in self._rows.values() for row in own]
+        counts = Counter(word for row in rows for word in content & content_words(row.line))
         columns = " ".join({cell.column for row in rows for cell in row.cells})
-        counts = Counter(word for line in lines for word in line)
-        self._fits: dict[tuple[int, int], float] = {}
         self._is_empty = not counts and content.isdisjoint(content_words(columns))
-        self._weights = {word: math.log((len(lines) + 1) / (count + 0.5)) for word, count in counts.items()}
+        self._weights = {word: math.log((len(rows) + 1) / (count + 0.5)) for word, count in counts.items()}
         self._whole = math.fsum(self._weights.values()) or 1.0
 
     def __bool__(self) -> bool:
@@ -75,27 +72,19 @@ class TableMatch:
 
         Example:
             >>> text = " | 2019 | 2018\\nSales | 5 | 4\\nCosts | 3 | 2"
-            >>> match = TableMatch(content_words("What were the sales in 2018?"), [text])
+            >>> match = TableMatch(content_words("What were the sales in 2018?"), {0: text})
             >>> [round(match(0, at, at + 1), 1) for at in map(text.rindex, "5432")]
             [1.0, 3.0, 0.0, 1.0]
         """
-        number = bisect_right(self._starts[place], start) - 1
-        if number < 0:
-            return 0.0
-        row = self._rows[place][number]
-        cell = next((cell for cell in row.cells if cell.start <= start < end <= cell.end), None)
+        rows = self._rows.get(place, [])
+        number = bisect_right(rows, start, key=lambda row: row.start) - 1
+        cells = rows[number].cells if number >= 0 else ()
+        cell = next((cell for cell in cells if cell.start <= start < end <= cell.end), None)
         if cell is None:
             return 0.0
-        if (place, cell.start) not in self._fits:
-            of_row, of_column = self._row_match(row, cell), self._column_match(cell)
-            self._fits[place, cell.start] = of_row + of_column + of_row * of_column
-        return self._fits[place, cell.start]
-
-    def _row_match(self, row: TextRow, cell: TextCell) -> float:
-        before, after = row.line[: cell.start - row.start], row.line[cell.end - row.start :]
-        shared = self._content & content_words(f"{before} {after}")
-        return math.fsum(self._weights[word] for word in shared) / self._whole  # in whatever order
-
-    def _column_match(self, cell: TextCell) -> float:
+        line, begin = rows[number].line, rows[number].start
+        shared = self._content & content_words(f"{line[: cell.start - begin]} {line[cell.end - begin :]}")
+        of_row = math.fsum(self._weights[word] for word in shared) / self._whole  # in whatever order
         names = content_words(cell.column)
-        return len(self._content & names) / max(1, len(names))
+        of_column = len(self._content & names) / max(1, len(names))
+        return of_row + of_column + of_row * of_column

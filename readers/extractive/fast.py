@@ -1,7 +1,7 @@
 """A span model for inference on CPUs: packed tokens, fused kernels, whole batches per core."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeGuard
+from typing import Any
 
 import torch
 
@@ -11,7 +11,7 @@ from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.fast.fast_bert import FastBert
 from rag.runtime.fast.packing import PackedTokens
 from rag.runtime.hardware import has_fast_bf16, has_fast_int8, has_int8
-from readers.extractive.model import Heads, Item, Logits, LogitsModel, Result, Skim, SpanModel, SpanWeights
+from readers.extractive.model import Logits, LogitsModel, Skim, SpanModel, SpanWeights, read_out
 
 _BATCH_TOKENS = 1024  # tokens that one core works on at a time; more do not fit its cache
 
@@ -45,7 +45,7 @@ class FastSpanModel(LogitsModel):
         if spans is None:
             raise ArtifactError("the weights do not fit the configuration: qa_outputs is missing")
         self.encoder = _encoder(weights, precision, ranges)
-        self._heads = Heads(spans, weights.layer("passage_head"))
+        self._heads = spans, weights.layer("passage_head")
         self._skim_head = weights.layer("skim_head")
         self.depth = self.encoder.depth
         self.skim_layer = weights.skim_layer if self._skim_head is not None else 0
@@ -53,11 +53,9 @@ class FastSpanModel(LogitsModel):
         self._pool = CorePool()
 
     @staticmethod
-    def supports(model: LogitsModel | SpanWeights) -> TypeGuard[SpanModel | SpanWeights]:
+    def supports(model: SpanModel | SpanWeights) -> bool:
         """Whether this class covers the architecture of `model`."""
-        if isinstance(model, SpanModel):
-            return FastBert.supports(model.encoder.config)
-        return isinstance(model, SpanWeights) and FastBert.supports(model.config)
+        return FastBert.supports(model.encoder.config if isinstance(model, SpanModel) else model.config)
 
     def logits(
         self,
@@ -66,42 +64,43 @@ class FastSpanModel(LogitsModel):
         token_types: torch.Tensor,
         skim: Skim | None = None,
     ) -> Logits:
-        """Logits, 0 at padding; rows must be padded on the right."""
+        """Logits, 0 at padding, and -inf of rows that `skim` drops; rows must be padded on the right."""
         mask = attention_mask.bool()
         packed = PackedTokens.of(input_ids, mask, token_types if self._segmented else None)
         hidden = self.encoder.embed(packed)  # (T, H)
-        if skim is None or self._skim_head is None:
-            hidden = self.encoder.layers(hidden, packed, 0, self.encoder.depth)
-            logits = self._heads.read_out(hidden, hidden[packed.starts()])
-            padded = {}
-            for name in ("start", "end"):
-                padded[name] = torch.zeros(mask.shape)
-                padded[name][mask] = getattr(logits, name)
-            return logits._replace(**padded)
-        hidden = self.encoder.layers(hidden, packed, 0, self.skim_layer)
-        early = torch.full(mask.shape, float("-inf"))
-        early[mask] = self._skim_head(hidden).squeeze(-1)
-        skims = early.masked_fill(~skim.inside, float("-inf")).logsumexp(1)  # (R,)
-        chosen = skims >= skim.floor
-        start, end = torch.full((2, *mask.shape), float("-inf"))
-        words = torch.full((len(mask), 2), float("-inf"))
-        relevance = torch.full((len(mask),), float("-inf"))
+        skims, begin, fill = None, 0, 0.0
+        chosen = torch.ones(len(mask), dtype=torch.bool)
+        if skim is not None and self._skim_head is not None:
+            begin, fill = self.skim_layer, -torch.inf
+            hidden = self.encoder.layers(hidden, packed, 0, begin)
+            early = torch.full(mask.shape, fill)
+            early[mask] = self._skim_head(hidden).squeeze(-1)
+            skims = early.masked_fill(~skim.inside, fill).logsumexp(1)  # (R,)
+            chosen = skims >= skim.floor
+            if chosen.any():
+                packed, mine = packed.keep(chosen)
+                hidden = hidden[mine]
+        start, end = torch.full((2, *mask.shape), fill)
+        relevance = words = None
         if chosen.any():
-            packed, mine = packed.keep(chosen)
-            hidden = self.encoder.layers(hidden[mine], packed, self.skim_layer, self.encoder.depth)
-            logits = self._heads.read_out(hidden, hidden[packed.starts()])
+            hidden = self.encoder.layers(hidden, packed, begin, self.encoder.depth)
+            logits = read_out(hidden, hidden[packed.starts()], *self._heads)
             places = mask & chosen[:, None]
             start[places], end[places] = logits.start, logits.end
-            if logits.relevance is not None and logits.words is not None:
-                relevance[chosen], words[chosen] = logits.relevance, logits.words
+            if logits.relevance is not None:
+                relevance = torch.full((len(mask),), fill)
+                relevance[chosen] = logits.relevance
+            if logits.words is not None:
+                words = torch.full((len(mask), 2), fill)
+                words[chosen] = logits.words
         return Logits(start, end, relevance, words, skims)
 
     @property
-    def workers(self) -> int:
+    def workers(self) -> int:  # type: ignore[override]
         """Number of parallel threads."""
         return self._pool.workers
 
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         """Apply `function` to `items`, each on one core; results in order."""
         return self._pool.map(function, items)
 

@@ -53,15 +53,15 @@ def score_rows(
     model: LogitsModel,
     layout: RowLayout,
     rows: Sequence[Row],
+    continues: Bool,
     *,
-    continues: Bool | None = None,
     floors: Float32 | None = None,
     device: str = "cpu",
 ) -> RowScores:
     """Run all rows and keep the best spans of each; the layout's settings limit their length and number.
 
     Args:
-        continues: (V,) bool, tokens that continue a word; if given, spans consist of whole words.
+        continues: (V,) bool, tokens that continue a word: spans consist of whole words.
         floors: (R,) lowest score by the early head; rows below it are dropped and have no spans.
     """
     settings = layout.settings
@@ -71,11 +71,11 @@ def score_rows(
     starts, ends = np.zeros((2, count, most), np.int64)
     nulls, relevances, skims = np.zeros((3, count), np.float32)
     words = np.full((count, 2), -np.inf, np.float32)
-    glued = None if continues is None else torch.from_numpy(continues)
+    glued = torch.from_numpy(continues)
 
     def use(part: list[int], ids: torch.Tensor, text: torch.Tensor, logits: Logits) -> None:
         start, end = logits.start.float().cpu(), logits.end.float().cpu()
-        inside = torch.zeros_like(text) if glued is None else glued[ids] & text
+        inside = glued[ids] & text
         last_of_word = ~torch.nn.functional.pad(inside[:, 1:], (0, 1))
         best = best_spans(start, end, text & ~inside, text & last_of_word, longest, most)
         spans[part], starts[part], ends[part] = (tensor.numpy() for tensor in best)
@@ -179,15 +179,12 @@ def best_spans(
         scores (R, top_k) float32, descending, -inf where a row has fewer spans; starts and ends (R, top_k)
         int64, the end inclusive.
     """
-    rows, length = start_logits.shape
-    width, floor = min(max_tokens, length), float("-inf")
-    scores = span_scores(start_logits, end_logits, start_allowed, end_allowed, width)  # (R, L, width)
-    count = min(top_k, length * width)
-    values, flat = scores.reshape(rows, length * width).topk(count, dim=-1)
-    starts = flat // width
-    ends = starts + flat % width
-    if count < top_k:
-        values = torch.nn.functional.pad(values, (0, top_k - count), value=floor)
-        starts = torch.nn.functional.pad(starts, (0, top_k - count))
-        ends = torch.nn.functional.pad(ends, (0, top_k - count))
-    return values, starts, ends
+    width = min(max_tokens, start_logits.shape[1])
+    scores = span_scores(start_logits, end_logits, start_allowed, end_allowed, width).flatten(
+        1
+    )  # (R, L·width)
+    values, flat = scores.topk(min(top_k, scores.shape[1]), dim=-1)
+    starts, ends = flat // width, flat // width + flat % width
+    absent = (0, top_k - values.shape[1])
+    pad_right = torch.nn.functional.pad
+    return pad_right(values, absent, value=float("-inf")), pad_right(starts, absent), pad_right(ends, absent)

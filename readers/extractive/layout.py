@@ -54,37 +54,27 @@ def pair_template(tokenizer: Any) -> PairTemplate:
     """Read the template off a tokenizer by encoding a pair of one-token texts.
 
     Raises:
-        ArtifactError: if it does not put a [CLS] first, as encoders for question answering do.
+        ArtifactError: it does not put a [CLS] first, as encoders for question answering do.
     """
-    first = tokenizer("a", add_special_tokens=False)["input_ids"]
-    second = tokenizer("b", add_special_tokens=False)["input_ids"]
     pair = tokenizer("a", "b", return_token_type_ids=True)
-    ids, types = list(pair["input_ids"]), list(pair["token_type_ids"])
-    begin = _find(ids, first, 0)
-    follow = _find(ids, second, begin + len(first))
+    ids, types, parts = list(pair["input_ids"]), list(pair["token_type_ids"]), pair.sequence_ids(0)
     cls = tokenizer.cls_token_id
-    if begin < 1 or follow < 0 or cls is None or ids[0] != cls:
+    if cls is None or ids[0] != cls or parts[0] is not None or {0, 1} - {*parts}:
         raise ArtifactError(
             f"{type(tokenizer).__name__} does not frame pairs as [CLS] question [SEP] text [SEP]",
             hint="use a BERT-like reader (BERT, MiniLM, RoBERTa, ELECTRA, DistilBERT, …)",
         )
-    middle = begin + len(first)
+    begin, follow = parts.index(0), parts.index(1)
+    middle, end = begin + parts.count(0), follow + parts.count(1)
     return PairTemplate(
         before=tuple(ids[:begin]),
         between=tuple(ids[middle:follow]),
-        after=tuple(ids[follow + len(second) :]),
-        types=(types[0], types[middle] if follow > middle else types[follow], types[follow]),
+        after=tuple(ids[end:]),
+        types=(types[0], types[middle], types[follow]),
         cls_position=0,
         separator=tokenizer.sep_token_id,
         pad=tokenizer.pad_token_id or 0,
     )
-
-
-def _find(ids: Sequence[int], part: Sequence[int], begin: int) -> int:
-    for place in range(max(begin, 0), len(ids) - len(part) + 1):
-        if list(ids[place : place + len(part)]) == list(part):
-            return place
-    return -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,9 @@ def span_log_likelihood(
         Clark and Gardner 2018 for the probabilities.
     """
     everything = reader.rows(questions, passages)
-    pairs, unique = everything.pairs, everything.unique
     spans = [
-        list(everything.texts.located(passage, answers[question].places(unique[passage].text)))
-        for question, _, passage in pairs
+        list(everything.texts.located(passage, answers[question].places(everything.unique[passage].text)))
+        for question, _, passage in everything.pairs
     ]
     # passages without an answer need no reading: their sum is empty
     rows = [row for row in everything.rows if spans[row.group]]
@@ -55,22 +54,15 @@ def span_log_likelihood(
             of_rows[part, side] = own.masked_fill(~allowed, float("-inf")).logsumexp(1).numpy()
         for place, number in enumerate(part):
             row = rows[number]
-            shift = row.text_from - row.first_token
-            inside = [
-                (first + shift, last + shift)
-                for first, last in spans[row.group]
-                if row.text_from <= first + shift and last + shift < row.text_to
-            ]
-            if inside:
-                at = torch.tensor(inside)
-                of_rows[number, 0] = (start[place, at[:, 0]] + end[place, at[:, 1]]).logsumexp(0)
+            at = torch.tensor(spans[row.group]) + row.text_from - row.first_token  # (A, 2)
+            at = at[(at[:, 0] >= row.text_from) & (at[:, 1] < row.text_to)]
+            of_rows[number, 0] = (start[place, at[:, 0]] + end[place, at[:, 1]]).logsumexp(0)
 
     map_rows(reader.model, reader.layout, rows, use, device=reader.device)
-    sums = np.full((len(pairs), 3), -np.inf)
+    sums = np.full((len(everything.pairs), 3), -np.inf)
     for row, values in zip(rows, of_rows, strict=True):
         sums[row.group] = np.logaddexp(sums[row.group], values)
-    read = np.isfinite(sums[:, 1])
-    totals = np.where(read, sums[:, 1], 0.0) + np.where(read, sums[:, 2], 0.0)
+    totals = np.where(np.isneginf(sums[:, 1]), 0.0, sums[:, 1] + sums[:, 2])
     return _by_question(sums[:, 0] - totals, passages)
 
 

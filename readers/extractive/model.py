@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -15,12 +15,9 @@ from rag.runtime.backbone import attention_for, load_backbone, loading, run_back
 from rag.runtime.model_files import model_folder
 
 if TYPE_CHECKING:  # transformers' networks take seconds to import, and reading on a CPU needs none of them
-    from transformers import DPRReader, PreTrainedConfig
+    from transformers import PreTrainedConfig
 
 _EXPECTED = "give a Hugging Face name, or a folder with config.json, model.safetensors and tokenizer files"
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 class Logits(NamedTuple):
@@ -51,21 +48,21 @@ class Skim(NamedTuple):
 
 
 class LogitsModel(nn.Module):
-    """A network that `ExtractiveReader` can run: tokens in; start, end and possibly further logits out."""
+    """A network that `ExtractiveReader` can run: tokens in; start, end and possibly further logits out.
+
+    Attributes:
+        depth: number of layers of the encoder.
+        skim_layer: the layer of the early head, after which rows can be dropped; 0: no early head.
+        workers: number of items that `map` processes at a time.
+    """
 
     encoder: Any
     batch_tokens = 4096
     depth = 0
-    """Number of layers of the encoder."""
     skim_layer = 0
-    """The layer of the early head, after which rows can be dropped; 0: no early head."""
+    workers = 1
 
-    @property
-    def workers(self) -> int:
-        """Number of items that `map` processes at a time."""
-        return 1
-
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         """Apply `function` to `items`, results in order; networks that would leave cores idle run several at
         once.
         """
@@ -73,11 +70,6 @@ class LogitsModel(nn.Module):
 
     def close(self) -> None:
         """Stop the network's worker threads, if it has any."""
-
-    def to_compute(self, dtype: torch.dtype) -> LogitsModel:
-        """Move the encoder to `dtype`; heads stay fp32. Returns self."""
-        self.encoder.to(dtype)
-        return self
 
     def logits(
         self,
@@ -91,19 +83,19 @@ class LogitsModel(nn.Module):
         return logits
 
 
-class Heads(NamedTuple):
-    """The linear layers over hidden states, see `SpanModel`."""
-
-    spans: nn.Linear
-    passage: nn.Linear | None = None
-
-    def read_out(self, hidden: torch.Tensor, first: torch.Tensor, skim: torch.Tensor | None = None) -> Logits:
-        """Apply the layers to (…, D) hidden states of tokens and (R, D) of [CLS]."""
-        spans = self.spans(hidden)  # (…, 2)
-        if self.passage is None:
-            return Logits(spans[..., 0], spans[..., 1], skim=skim)
-        passage = self.passage(first)  # (R, 3)
-        return Logits(spans[..., 0], spans[..., 1], passage[:, 0], passage[:, 1:], skim)
+def read_out(
+    hidden: torch.Tensor,
+    first: torch.Tensor,
+    spans: nn.Linear,
+    passage: nn.Linear | None,
+    skim: torch.Tensor | None = None,
+) -> Logits:
+    """Apply the heads of a `SpanModel` to (…, D) hidden states of tokens and (R, D) of [CLS]."""
+    start, end = spans(hidden).unbind(-1)
+    if passage is None:
+        return Logits(start, end, skim=skim)
+    logits = passage(first)  # (R, 3), or (R, 1)
+    return Logits(start, end, logits[:, 0], logits[:, 1:] if logits.shape[1] > 1 else None, skim)
 
 
 class SpanModel(LogitsModel):
@@ -115,7 +107,8 @@ class SpanModel(LogitsModel):
     Args:
         encoder: computes (R, L, D) hidden states.
         head: D → 2.
-        passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no.
+        passage_head: D → 3 on [CLS]: the passage holds the answer; the answer is yes; is no. D → 1 without
+            such answers.
         skim_head: D → 1 on each token of layer `skim_layer`, for training; inference may stop there.
     """
 
@@ -177,36 +170,12 @@ class SpanModel(LogitsModel):
         skim = None
         if self.skim_head is not None and early:
             skim = self.skim_head(output.hidden_states[self.skim_layer].float()).squeeze(-1)  # (R, L)
-        return self.heads.read_out(hidden, hidden[:, 0], skim)
+        return read_out(hidden, hidden[:, 0], self.qa_outputs, self.passage_head, skim)
 
-    @property
-    def heads(self) -> Heads:
-        """The layers over hidden states, without the encoder."""
-        return Heads(self.qa_outputs, self.passage_head)
-
-
-class DprModel(LogitsModel):
-    """DPR's extractive reader: span logits and a passage selection logit on [CLS]."""
-
-    def __init__(self, model: DPRReader) -> None:
-        super().__init__()
-        self.model = model
-        self.depth = model.config.num_hidden_layers
-
-    @property
-    def encoder(self) -> Any:
-        """The network below both heads."""
-        return self.model.span_predictor.encoder
-
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_types: torch.Tensor
-    ) -> Logits:
-        """Start, end and selection logits. Segments are not used, as in the published checkpoints' class."""
-        predictor = self.model.span_predictor
-        hidden = predictor.encoder(input_ids, attention_mask=attention_mask)[0].float()  # (R, L, D)
-        spans = predictor.qa_outputs(hidden)  # (R, L, 2)
-        selected = predictor.qa_classifier(hidden[:, 0]).squeeze(-1)  # (R,)
-        return Logits(spans[..., 0], spans[..., 1], selected)
+    def to_compute(self, dtype: torch.dtype) -> SpanModel:
+        """Move the encoder to `dtype`; heads stay fp32. Returns self."""
+        self.encoder.to(dtype)
+        return self
 
 
 def load_question_answering(folder: str | Path, config: PreTrainedConfig) -> SpanModel:
@@ -231,8 +200,8 @@ def load_question_answering(folder: str | Path, config: PreTrainedConfig) -> Spa
     return SpanModel(encoder, head).eval()
 
 
-def load_dpr(folder: str | Path) -> DprModel:
-    """A `DPRReader` checkpoint such as `facebook/dpr-reader-single-nq-base`.
+def load_dpr(folder: str | Path) -> SpanModel:
+    """A `DPRReader` checkpoint such as `facebook/dpr-reader-single-nq-base`, with passage selection on [CLS].
 
     Raises:
         ArtifactError: if it cannot be loaded.
@@ -240,8 +209,10 @@ def load_dpr(folder: str | Path) -> DprModel:
     from transformers import DPRReader
 
     with loading(f"{folder}: no DPR reader could be loaded", hint=_EXPECTED):
-        model = DPRReader.from_pretrained(folder, dtype=torch.float32)
-    return DprModel(model).eval()
+        predictor = DPRReader.from_pretrained(folder, dtype=torch.float32).span_predictor
+    encoder = predictor.encoder.bert_model
+    encoder.config.type_vocab_size = 1  # its segments are not used, as in the published checkpoints' class
+    return SpanModel(encoder, predictor.qa_outputs, passage_head=predictor.qa_classifier).eval()
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class ExtractiveReader:
         self.name = name
         self.device = device
         self.layout = RowLayout(pair_template(tokenizer), settings)
-        self._continues = None if settings.words == "any" else continuations(tokenizer)
+        self._continues = continuations(tokenizer)
 
     @classmethod
     def load(
@@ -149,19 +149,11 @@ class ExtractiveReader:
         titles = tokenize_texts(self.tokenizer, [passage.title for passage in unique])
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
         rows = rows_of_pairs(self.layout, [(q, u) for q, _, u in pairs], tokenized, titles, texts)
-        extend = self._continues if self.settings.words == "extend" else None
-        return PassageRows(questions, pairs, unique, texts, rows, extend)
+        return PassageRows(questions, pairs, unique, texts, rows)
 
     def score_rows(self, rows: Sequence[Row], floors: Float32 | None) -> RowScores:
         """Scores of rows; rows that the early head scores below their floor are dropped."""
-        return score_rows(
-            self.model,
-            self.layout,
-            rows,
-            continues=self._continues if self.settings.words == "whole" else None,
-            floors=floors,
-            device=self.device,
-        )
+        return score_rows(self.model, self.layout, rows, self._continues, floors=floors, device=self.device)
 
     def close(self) -> None:
         """Stop the network's worker threads; the next `read` starts them again."""

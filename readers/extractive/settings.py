@@ -8,9 +8,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rag.config import Config
-from readers.manifest import Manifest, without
+from readers.manifest import Manifest
 
-_RETIRED = frozenset({"paths", "efforts", "yes_no", "form_weight", "merge", "null"})
 EffortName = Literal["full", "normal", "low"]
 
 
@@ -72,9 +71,6 @@ class ReaderSettings(Config):
         skim_layer: layer of the network's early head; 0: it has none.
         effort: how much is read: "full" reads everything, see `EFFORTS`.
         path_effort: likewise for passages of paths; an answer often occurs in the last of them.
-        words: answers may begin and end inside words ("any"), are searched among whole words only
-            ("whole"), or are extended to whole words afterwards ("extend", as DPR does). For WordPiece
-            tokenizers only.
     """
 
     titled: bool = True
@@ -94,15 +90,8 @@ class ReaderSettings(Config):
     select: bool = False
     answer_types: bool = False
     skim_layer: int = Field(default=0, ge=0)
-    words: Literal["any", "whole", "extend"] = "whole"
     effort: EffortName = "full"
     path_effort: EffortName = "full"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_retired(cls, values: Any) -> Any:
-        """Without settings of older readers that have no meaning any more."""
-        return without(_RETIRED, values)
 
     @model_validator(mode="after")
     def _cross_check(self) -> ReaderSettings:

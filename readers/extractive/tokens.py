@@ -76,19 +76,11 @@ def continuations(tokenizer: Any) -> Bool:
 
 def tokenize_texts(tokenizer: Any, texts: Sequence[str]) -> TokenizedTexts:
     """Tokenise without special tokens (a fast Hugging Face tokenizer: offsets are needed)."""
-    if not texts:
-        empty = np.zeros(0, np.int32)
-        return TokenizedTexts(empty, empty.reshape(0, 2), np.zeros(1, np.int64))
     encoded = tokenizer(
-        list(texts),
-        add_special_tokens=False,
-        return_offsets_mapping=True,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,
-    )
-    lengths = np.fromiter((len(row) for row in encoded["input_ids"]), np.int64, len(texts))
-    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        list(texts), add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False,
+        return_token_type_ids=False, verbose=False,
+    ) if texts else {"input_ids": [], "offset_mapping": []}  # fmt: skip
+    bounds = np.cumsum([0, *map(len, encoded["input_ids"])], dtype=np.int64)
     ids = np.fromiter((t for row in encoded["input_ids"] for t in row), np.int32, int(bounds[-1]))
     flat = np.fromiter(
         (o for row in encoded["offset_mapping"] for pair in row for o in pair), np.int32, 2 * int(bounds[-1])

@@ -57,23 +57,18 @@ class Memory:
     def rows(self, chosen: Sequence[int]) -> Memory:
         """The rows with these numbers, which may repeat, without columns that are padding in all of them."""
         index = torch.tensor(list(chosen), dtype=torch.long, device=self.mask.device)
-        mask = self.mask[index]
-        width = int(mask.any(0).nonzero().max()) + 1 if mask.any() else 1
-        return Memory(
-            self.states[index, :width],
-            mask[:, :width],
-            self.owner[index, :width],
-            tuple(self.counts[i] for i in chosen),
-        )
+        width = max(1, int(self.mask[index].sum(1).max()))
+        states, mask, owner = (part[index, :width] for part in (self.states, self.mask, self.owner))
+        return Memory(states, mask, owner, tuple(self.counts[i] for i in chosen))
 
     def apart(self) -> Memory:
         """One row per passage."""
-        parts = []
-        for row, count in enumerate(self.counts):
-            parts += [self.states[row][self.owner[row] == passage] for passage in range(count)]
-        masks = [torch.ones(len(part), dtype=torch.long, device=self.mask.device) for part in parts]
-        mask = pad_sequence(masks, batch_first=True)
-        return Memory(pad_sequence(parts, batch_first=True), mask, mask - 1, (1,) * len(parts))
+        states = [
+            self.states[row][self.owner[row] == passage]
+            for row, count in enumerate(self.counts)
+            for passage in range(count)
+        ]
+        return Memory.of(states, [1] * len(states))
 
 
 class _BeamCache(EncoderDecoderCache):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from string import Formatter
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from rag.config import Config
 from readers.manifest import Manifest
@@ -13,7 +13,6 @@ from readers.protocols import PassageLists
 Marginal = Literal["sequence", "token"]
 FID_TEMPLATE = "question: {question} title: {title} context: {text}"
 _FIELDS = frozenset({"question", "title", "text"})
-_RETIRED = frozenset({"writes", "retrieval_weight", "decoding", "legacy_cross_bias"})
 
 
 class GeneratorSettings(Config):
@@ -55,15 +54,6 @@ class GeneratorSettings(Config):
     def marginal(self) -> Marginal | None:
         """Kind of marginalisation in the modes of RAG, else None."""
         return {"rag-sequence": "sequence", "rag-token": "token"}.get(self.mode)  # type: ignore[return-value]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_older(cls, given: Any) -> Any:
-        """Without settings of older readers; "single" read one passage at a time."""
-        if not isinstance(given, dict):
-            return given
-        kept = {name: it for name, it in given.items() if name not in _RETIRED}
-        return kept | {"mode": "fid", "max_passages": 1} if kept.get("mode") == "single" else kept
 
     @field_validator("template")
     @classmethod

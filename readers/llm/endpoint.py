@@ -92,8 +92,8 @@ class Endpoint:
                 model=self._model, messages=list(messages), max_tokens=max_tokens, temperature=0, **self._more
             )
             choice = reply.choices[0]
-            text, known = choice.message.content, getattr(choice, "logprobs", None)
-            tokens = tuple((str(t.token), float(t.logprob)) for t in (known.content or ())) if known else ()
+            text, logprobs = choice.message.content, getattr(choice, "logprobs", None)
+            tokens = [float(token.logprob) for token in (logprobs and logprobs.content) or ()]
         except self._openai.OpenAIError as error:
             if self._more and "logprob" in str(error):  # the endpoint refuses this parameter
                 self._more = {}
@@ -103,7 +103,7 @@ class Endpoint:
             raise self._explained(error) from error
         if not isinstance(text, str):
             raise ReaderError(f"{self.name}: the reply holds no text", hint="choose a chat model")
-        return Completion(text, tokens)
+        return Completion(text, sum(tokens) if tokens else None)
 
     def _explained(self, error: Exception) -> ReaderError:
         """What went wrong and what to do, from an error of the package or of an odd reply."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rag.core.errors import ReaderError
 from rag.runtime.backbone import loading
 from rag.runtime.hardware import resolve_device, resolve_precision
 from readers.generative.causal import PLAIN_END, causal_limit
+from readers.generative.model import first_token
 from readers.llm.prompt import Completion
 from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 
@@ -55,11 +57,8 @@ class LocalModel:
         self._window = causal_limit(model)
         ends = getattr(model.generation_config, "eos_token_id", None)
         ends = tokenizer.eos_token_id if ends is None else ends
-        pad = tokenizer.pad_token_id
-        if pad is None:
-            pad = ends[0] if isinstance(ends, list) else ends
+        pad = first_token(tokenizer.pad_token_id, ends)
         model.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=pad)
-        self._has_chat = bool(getattr(tokenizer, "chat_template", None))
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
         """Whether messages and reply fit into the model's positions."""
@@ -67,7 +66,7 @@ class LocalModel:
 
     @torch.inference_mode()
     def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
-        """The greedy continuation, with the log-probability of each token.
+        """The greedy continuation, and its log-probability.
 
         Raises:
             ReaderError: question and a single passage are longer than the model's window.
@@ -84,25 +83,19 @@ class LocalModel:
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False,
             output_logits=True, return_dict_in_generate=True,
         )  # fmt: skip
-        reply = output.sequences[0, len(prompt) :].tolist()
-        rows = [row[0].float().log_softmax(-1) for row in output.logits]
-        logps = [float(row[token]) for row, token in zip(rows, reply, strict=True)]
-        pieces = self._tokenizer.convert_ids_to_tokens(reply)
+        reply = output.sequences[0, len(prompt) :]
+        logp = torch.stack(output.logits)[:, 0].float().log_softmax(-1)  # (T, V)
         text = self._tokenizer.decode(reply, skip_special_tokens=True).strip()
-        return Completion(text, tuple(zip(pieces, logps, strict=True)))
+        return Completion(text, float(logp.gather(1, reply[:, None]).sum()))
 
     def _prompt(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Token ids of the messages, up to where the reply begins."""
         whole = "\n\n".join(message["content"] for message in messages)
-        if not self._has_chat:
+        if not getattr(self._tokenizer, "chat_template", None):
             return list(self._tokenizer(whole + PLAIN_END, verbose=False)["input_ids"])
+        chat = partial(self._tokenizer.apply_chat_template, add_generation_prompt=True, tokenize=False)
         try:
-            text = self._chat(messages)
+            text = chat(list(messages))
         except TemplateError:  # the template has no system role
-            text = self._chat([{"role": "user", "content": whole}])
+            text = chat([{"role": "user", "content": whole}])
         return list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-    def _chat(self, messages: Sequence[dict[str, str]]) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
-        )

@@ -54,37 +54,14 @@ class MalformedReply(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A model's completion of a prompt.
-
-    Attributes:
-        text: the reply.
-        tokens: its tokens with the log-probability of each, if the model returns them.
-    """
+    """A model's completion of a prompt, and its log-probability, if the model returns it."""
 
     text: str
-    tokens: tuple[tuple[str, float], ...] = ()
+    log_p: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A parsed reply.
-
-    Attributes:
-        statements: what it says, each with the passage numbers that are cited for it, from 1, unchecked; none
-            for "not in the passages".
-    """
-
-    statements: tuple[tuple[str, tuple[int, ...]], ...] = ()
-
-    @property
-    def answer(self) -> str:
-        """The words without citations."""
-        return " ".join(text for text, _ in self.statements)
-
-    @property
-    def passages(self) -> tuple[int, ...]:
-        """All passage numbers that it cites."""
-        return tuple(dict.fromkeys(number for _, numbers in self.statements for number in numbers))
+Statement = tuple[str, tuple[int, ...]]
+"""A sentence of a reply, and the numbers of the passages that are cited for it, from 1, unchecked."""
 
 
 def fence_passages(question: str, passages: Sequence[Passage]) -> tuple[str, str]:
@@ -113,18 +90,20 @@ def prompt_messages(question: str, passages: Sequence[Passage], style: Style) ->
     ]
 
 
-def parse_reply(text: str) -> Reply:
-    """Parse a reply: the requested JSON object, perhaps with text around it, or sentences that cite.
+def parse_reply(text: str) -> tuple[Statement, ...]:
+    """What a reply says: the requested JSON object, perhaps with text around it, or sentences that cite.
+
+    Nothing for "not in the passages".
 
     Raises:
         MalformedReply: it is empty, or JSON without an answer or cut off.
 
     Example:
-        >>> parse_reply('Sure: {"answer": "the Black Forest", "passages": [2]}').statements
+        >>> parse_reply('Sure: {"answer": "the Black Forest", "passages": [2]}')
         (('the Black Forest', (2,)),)
-        >>> parse_reply("It rises in the Black Forest [2]. It ends in a sea [1, 3].").statements
+        >>> parse_reply("It rises in the Black Forest [2]. It ends in a sea [1, 3].")
         (('It rises in the Black Forest.', (2,)), ('It ends in a sea.', (1, 3)))
-        >>> parse_reply("I don't know.").statements, parse_reply('{"answer": null}').statements
+        >>> parse_reply("I don't know."), parse_reply('{"answer": null}')
         ((), ())
     """
     text = _THOUGHT.sub("", as_unicode(text)).strip()  # a reply cut inside an emoji ends in half a character
@@ -140,46 +119,53 @@ def parse_reply(text: str) -> Reply:
     words = " ".join(text.replace("```", " ").replace("**", "").split())
     if not words or '"answer"' in words or re.match(r"\{|\[(?!\d{1,4}[],;])", words):
         raise MalformedReply(f"expected an answer, or a JSON object with one, found {text[:120]!r}")
-    if _REFUSAL.match(words.replace("’", "'")) or _CITED.sub("", words).lower().rstrip(".! ") in _UNKNOWN:
-        return Reply()
-    statements: list[tuple[str, tuple[int, ...]]] = []
+    if _is_refusal(_CITED.sub("", words)):
+        return ()
+    statements: list[Statement] = []
     begin = prefix.end() if (prefix := _PREFIX.match(words)) else 0
     for cited in re.finditer(rf"(?:{_CITED.pattern})+([.!?])?|\Z", words):
         statement = words[begin : cited.start()].strip('"“” ')
-        numbers = tuple(int(number) for number in re.findall(r"\d+", cited[0]))
+        numbers = tuple(dict.fromkeys(map(int, re.findall(r"\d+", cited[0]))))
         if re.search(r"\w", statement):
             ended = statement if statement[-1] in ".!?" else statement + (cited.group(2) or "")
-            statements.append((ended, tuple(dict.fromkeys(numbers))))
-        elif statements and numbers:
-            said, earlier = statements[-1]
-            statements[-1] = said, tuple(dict.fromkeys((*earlier, *numbers)))
+            statements.append((ended, numbers))
+        elif statements:
+            text, earlier = statements[-1]
+            statements[-1] = text, tuple(dict.fromkeys((*earlier, *numbers)))
         begin = cited.end()
     if len(statements) == 1:  # a few words are no sentence
         statements = [(_without_stop(statements[0][0]), statements[0][1])]
-    return Reply(tuple(statements))
+    return tuple(statements)
+
+
+def _is_refusal(words: str) -> bool:
+    return words.lower().rstrip(".! ") in _UNKNOWN or bool(_REFUSAL.match(words.replace("’", "'")))
 
 
 def _without_stop(words: str) -> str:
     return words.rstrip(".") if words.count(".") == 1 else words
 
 
-def _short_reply(answer: object, passages: object) -> Reply:
+def _short_reply(answer: object, passages: object) -> tuple[Statement, ...]:
     if isinstance(answer, list) and answer and all(isinstance(item, str | int | float) for item in answer):
         answer = ", ".join(map(str, answer))
     if answer is not None and not isinstance(answer, str | int | float):
         raise MalformedReply(f'"answer" is {str(answer)[:80]!r}, expected a string or null')
-    words = "" if answer is None else as_unicode(str(answer)).strip()
     if isinstance(answer, bool):
-        words = "yes" if answer else "no"
-    if words.lower().rstrip(".! ") in _UNKNOWN or _REFUSAL.match(words.replace("’", "'")):
-        return Reply()
-    named = passages if isinstance(passages, list) else [passages]
-    numbers = [int(digits[0]) for item in named if (digits := re.search(r"\d{1,4}", str(item)))]
-    return Reply(((_without_stop(words), tuple(dict.fromkeys(numbers))),))
+        answer = "yes" if answer else "no"
+    words = "" if answer is None else as_unicode(str(answer)).strip()
+    if _is_refusal(words):
+        return ()
+    cited = passages if isinstance(passages, list) else [passages]
+    numbers = [int(digits[0]) for item in cited if (digits := re.search(r"\d{1,4}", str(item)))]
+    return ((_without_stop(words), tuple(dict.fromkeys(numbers))),)
 
 
 def to_result(
-    question: str, reply: Reply, completion: Completion, read: Sequence[tuple[Passage, float]]
+    question: str,
+    statements: Sequence[Statement],
+    log_p: float | None,
+    read: Sequence[tuple[Passage, float]],
 ) -> AnswerSet:
     """The reply as an answer with evidence and all its citations.
 
@@ -189,40 +175,39 @@ def to_result(
     is not supported has `is_supported` False, a `note`, and "no answer" as the likelier outcome. Without any
     evidence there is no answer.
 
-    The confidence is the model's probability of the reply (`exp` of the summed log-probabilities) if the
-    model returns it, otherwise 0.5. Neither is calibrated.
+    The confidence is the model's probability of the reply if the model returns it, otherwise 0.5. Neither is
+    calibrated.
 
     Args:
+        log_p: log-probability of the reply, if the model returns it.
         read: the passages as they were numbered, with their scores.
     """
+    probability = 0.5 if log_p is None else math.exp(min(0.0, log_p))
+    if not statements:
+        return AnswerSet(question, (), 1.0 if log_p is None else probability)
     passages = [passage for passage, _ in read]
-    probability = math.exp(min(0.0, sum(p for _, p in completion.tokens))) if completion.tokens else 0.5
-    if not reply.statements:
-        return AnswerSet(question, (), probability if completion.tokens else 1.0)
-    answer, notes = reply.answer, []
+    answer, notes = " ".join(text for text, _ in statements), []
     is_quotable = answer.lower().rstrip(".") not in ("yes", "no")
     spans = [find_span(answer, passage.text) if is_quotable else None for passage in passages]
-    cited = [number - 1 for number in reply.passages if 1 <= number <= len(passages)]
+    named = list(dict.fromkeys(number for _, numbers in statements for number in numbers))
+    cited = [number - 1 for number in named if 1 <= number <= len(passages)]
     quoting = [place for place, span in enumerate(spans) if span is not None]
-    unsupported = [s for s in reply.statements if not _is_supported(*s, passages, is_quotable)]
+    unsupported = [text for text, of in statements if not _is_supported(text, of, passages, is_quotable)]
     quoted = [place for place in cited if spans[place] is not None]
     evidence = next(iter([*quoted, *(quoting if unsupported else ()), *cited, *quoting]), None)
-    if evidence is None and not cited and not reply.passages and is_quotable:
+    if evidence is None and not named and is_quotable and share_of_words(answer, []) == 0:
         shares = [share_of_words(answer, [f"{p.title} {p.text}"]) for p in passages]
-        best = max(shares, default=0.0)
-        evidence = (
-            shares.index(best) if best >= _SUPPORTED_SHARE and share_of_words(answer, []) == 0 else None
-        )
+        evidence = shares.index(max(shares)) if max(shares, default=0.0) >= _SUPPORTED_SHARE else None
     if evidence is None:
         return AnswerSet(question, (), 1.0)
-    if wrong := [str(number) for number in reply.passages if not 1 <= number <= len(passages)]:
+    if wrong := [str(number) for number in named if not 1 <= number <= len(passages)]:
         notes.append(f"it cites passage {', '.join(wrong)}, but was shown {len(passages)}")
     if evidence not in cited:
         stands = "it stands" if spans[evidence] else "its words stand"
         notes.append(f"{stands} in a passage that it does not cite")
         unsupported = []
     elif unsupported:
-        which = ": " + " ".join(text for text, _ in unsupported) if len(reply.statements) > 1 else " it"
+        which = ": " + " ".join(unsupported) if len(statements) > 1 else " it"
         notes.append(f"the passages that it cites do not say{which}")
     probability *= _DOUBT if unsupported else 1.0
     span = spans[evidence]
@@ -243,11 +228,9 @@ def _is_supported(
     statement: str, numbers: Sequence[int], passages: Sequence[Passage], is_quotable: bool
 ) -> bool:
     cited = [passages[number - 1] for number in numbers if 1 <= number <= len(passages)]
-    if not cited:
-        return False
-    texts = [f"{passage.title} {passage.text}" for passage in cited]
+    if not cited or not is_quotable:
+        return bool(cited)
     return (
-        not is_quotable
-        or any(find_span(statement, passage.text) for passage in cited)
-        or share_of_words(statement, texts) >= _SUPPORTED_SHARE
+        any(find_span(statement, passage.text) for passage in cited)
+        or share_of_words(statement, [f"{p.title} {p.text}" for p in cited]) >= _SUPPORTED_SHARE
     )

@@ -112,11 +112,11 @@ class LanguageModelReader:
             messages = prompt_messages(question, [passages[place] for place in order], settings.style)
         completion = self.completer.complete(messages, settings.answer_tokens)
         try:
-            reply = parse_reply(completion.text)
+            statements = parse_reply(completion.text)
         except MalformedReply as error:
             raise ReaderError(
                 f"{self.name}: malformed reply: {error}",
                 hint="use a model that follows instructions, or raise answer_tokens if the reply is cut",
             ) from error
         read = [(passages[place], scores[place]) for place in order]
-        return to_result(question, reply, completion, read)
+        return to_result(question, statements, completion.log_p, read)

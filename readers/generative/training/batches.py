@@ -39,10 +39,7 @@ class GeneratorBatches:
         seq2seq: Seq2Seq,
         examples: Sequence[Example],
     ) -> None:
-        tokenizer = seq2seq.tokenizer
-        self._config, self._settings, self._tokenizer = config, settings, tokenizer
-        self._answer_ids = seq2seq.answer_ids
-        self._examples = examples
+        self._config, self._settings, self._seq2seq, self._examples = config, settings, seq2seq, examples
         steps = [max(1, round(stage.steps * config.epochs)) for stage in config.stages]
         self._ends = [end * config.accumulate for end in np.cumsum(steps).tolist()]
 
@@ -52,37 +49,30 @@ class GeneratorBatches:
         return total if most is None else min(total, most * self._config.accumulate)
 
     def __getitem__(self, number: int) -> GeneratorBatch:
+        config, total = self._config, len(self._examples)
         place = int(np.searchsorted(self._ends, number, side="right"))
-        stage = self._config.stages[place]
-        inside = number - (self._ends[place - 1] if place else 0)
-        draw = generator(self._config.seed, 3, number)
-        total = len(self._examples)
-        begin = inside * stage.batch_size
+        stage = config.stages[place]
+        draw = generator(config.seed, 3, number)
+        begin = (number - (self._ends[place - 1] if place else 0)) * stage.batch_size
         epochs = range(begin // total, (begin + stage.batch_size - 1) // total + 1)
-        orders = [generator(self._config.seed, 2, place, epoch).permutation(total) for epoch in epochs]
+        order = np.concatenate(
+            [generator(config.seed, 2, place, epoch).permutation(total) for epoch in epochs]
+        )
         first = begin - epochs[0] * total
-        chosen = np.concatenate(orders)[first : first + stage.batch_size].tolist()
-        return self._questions(stage, chosen, draw)
-
-    def _questions(
-        self, stage: GeneratorStage, chosen: list[int], draw: np.random.Generator
-    ) -> GeneratorBatch:
         questions, passages, targets = [], [], []
-        for index in chosen:
+        for index in order[first : first + stage.batch_size].tolist():
             example = self._examples[index]
-            places = choose_passages(example, stage, draw)
-            holding = _holding(example)
+            places, holding = choose_passages(example, stage, draw), _holding(example)
             says_none = holding.isdisjoint(places) and (
-                self._config.without_answer == "no answer" or (holding and stage.no_answer_fraction > 0)
+                config.without_answer == "no answer" or (holding and stage.no_answer_fraction > 0)
             )
             answer = example.answers[int(draw.integers(len(example.answers)))]
             questions.append(example.question)
             passages.append([example.candidates[i].passage for i in places])
-            targets.append(str(self._config.no_answer) if says_none else answer)
+            target = self._seq2seq.answer_ids(str(config.no_answer) if says_none else answer)
+            targets.append(target[: self._settings.answer_tokens])
         settings = self._settings.model_copy(update={"passage_tokens": stage.passage_tokens})
-        rows = encode_rows(self._tokenizer, settings, questions, passages)
-        spoken = [self._answer_ids(target)[: settings.answer_tokens] for target in targets]
-        return GeneratorBatch(rows, spoken)
+        return GeneratorBatch(encode_rows(self._seq2seq.tokenizer, settings, questions, passages), targets)
 
 
 def choose_passages(example: Example, stage: GeneratorStage, draw: np.random.Generator) -> list[int]:

@@ -30,17 +30,15 @@ def merged_examples(paths: Sequence[Path]) -> list[Example]:
     for path in paths:
         for example in read_examples(path, needs="passages"):
             parts.setdefault(example.question, []).append(example)
-    made = [one for same in parts.values() if (one := _merged(same)) is not None]
-    if not made:
+    merged = [example for example in map(_merged, parts.values()) if example is not None]
+    if not merged:
         names = ", ".join(map(str, paths))
         raise DataError(f"{names}: no question with answers and passages", hint=_SHAPE)
-    if len(made) < len(parts):
+    if left_out := len(parts) - len(merged):
         get_logger(__name__).warning(
-            "%d of %d questions left out: no answer, or no passage with a text",
-            len(parts) - len(made),
-            len(parts),
+            "%d of %d questions left out: no answer, or no passage with a text", left_out, len(parts)
         )
-    return made
+    return merged
 
 
 def best_ranked(example: Example, count: int) -> list[Candidate]:
@@ -53,29 +51,29 @@ def _merged(same: Sequence[Example]) -> Example | None:
     """Examples of one question as one."""
     targets = [example.target_answer for example in same if example.target_answer]
     answers = dict.fromkeys(a.strip() for e in same for a in targets or e.answers if a.strip())
-    given = [candidate for example in same for candidate in example.candidates]
-    positives = _by_text(c for c in given if c.role == "positive")
-    retrieved = _by_text(c for c in given if c.role == "retrieved")
-    others = _by_text(
-        c for e in same for c in (*e.of_role("retrieved"), *e.of_role("hard_negative", "negative"))
-    )
-    if not answers or not given:
+    candidates = [candidate for example in same for candidate in example.candidates]
+    if not answers or not candidates:
         return None
     is_regex = any(example.answers_are_regex for example in same)
     matcher = AnswerMatcher(answers, "regex" if is_regex else "tokens")
     if is_regex:  # the target is a string that the pattern matches
-        found = most_matched(matcher, (candidate.passage.text for candidate in given))
-        if not found:
+        string = most_matched(matcher, (candidate.passage.text for candidate in candidates))
+        if not string:
             return None
-        answers = {found: None}
-    ranks = {key: rank for rank, key in enumerate(retrieved, start=1)}
-    candidates = []
+        answers = {string: None}
+    positives = _by_text(c for c in candidates if c.role == "positive")
+    ranks = {
+        key: n for n, key in enumerate(_by_text(c for c in candidates if c.role == "retrieved"), start=1)
+    }
+    others = _by_text(
+        c for e in same for c in (*e.of_role("retrieved"), *e.of_role("hard_negative", "negative"))
+    )
+    listed = []
     for key, candidate in {**positives, **{k: c for k, c in others.items() if k not in positives}}.items():
         holds = True if key in positives else candidate.has_answer
-        if holds is None:
-            holds = matcher.matches(candidate.passage.text)
-        candidates.append(replace(candidate, has_answer=holds, rank=ranks.get(key)))
-    return replace(same[0], answers=tuple(answers), candidates=tuple(candidates), answers_are_regex=False)
+        holds = matcher.matches(candidate.passage.text) if holds is None else holds
+        listed.append(replace(candidate, has_answer=holds, rank=ranks.get(key)))
+    return replace(same[0], answers=tuple(answers), candidates=tuple(listed), answers_are_regex=False)
 
 
 def _by_text(candidates: Iterable[Candidate]) -> Mapping[tuple[str, str], Candidate]:

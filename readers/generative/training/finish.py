@@ -35,11 +35,8 @@ def answer_scores(
     texts = [question.answers[0].text if question.answers else None for question in read]
     rules: Sequence[Profile] = profiles or ["squad"] * len(texts)
     em, f1 = zip(*map(em_and_f1, texts, answers, rules), strict=True)
-    shares = {
-        "em": np.mean(em),
-        "f1": np.mean([one for one in f1 if not np.isnan(one)] or [0.0]),
-        "silent": texts.count(None) / len(texts),
-    }
+    overlaps = [overlap for overlap in f1 if not np.isnan(overlap)] or [0.0]
+    shares = {"em": np.mean(em), "f1": np.mean(overlaps), "silent": texts.count(None) / len(texts)}
     return {name: round(100 * float(share), 2) for name, share in shares.items()}
 
 

@@ -46,17 +46,18 @@ def train_generator(config: GeneratorTrainConfig) -> Path:
 
 def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     # data
-    examples = merged_examples(config.train_files)
-    given = None if config.validation_file is None else merged_examples([config.validation_file])
+    examples, own = merged_examples(config.train_files), None
+    if config.validation_file is not None:
+        own = merged_examples([config.validation_file])
     examples, held_out = hold_out(
-        examples, config.validation_questions, config.seed, lambda example: example.question, given
+        examples, config.validation_questions, config.seed, lambda example: example.question, own
     )
     if not examples:
         raise DataError(
             f"all questions of the training files are in {config.validation_file} too",
             hint="give other questions to learn from",
         )
-    held_out = held_out if given is None else held_out[: config.validation_questions]
+    held_out = held_out[: config.validation_questions]
 
     # model
     layout: dict[str, Any] = {

@@ -29,10 +29,8 @@ def _answers(*spans: tuple[str, float]) -> tuple[Answer, ...]:
     [
         ("Is it possible to run it twice?", True),
         ("So, doesn't it need a key?", True),
-        ("can i use it offline", True),
         ("Is it red or blue?", False),
         ("Could you please list the options?", False),
-        ("Which one does it support?", False),
         ("Island names?", False),
         ("What is supported, and is it free?", False),
     ],
@@ -91,12 +89,9 @@ STEPS = "Before you begin, you need:\n\n1. a key,\n2. a name, and\n3. a server.\
     [
         ("Which two tools does mtr combine?", True),
         ("Please list the options", True),
-        ("What are the steps?", True),
         ("In which three cities do they live?", True),
-        ("Who were the first directors?", True),
         ("Which process does it kill?", False),
         ("What is the name of the files?", False),
-        ("What does it need?", False),
         ("Give the number of files", False),
     ],
 )

@@ -21,12 +21,9 @@ CUT = [
 ]
 WHOLE = [
     "1990-95 ended",
-    "German-born man",
     "and/or this",
     "1945.Then it",
-    "km/h speed",
     "red, white",
-    "end.The next",
 ]
 
 

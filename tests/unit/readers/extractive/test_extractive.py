@@ -16,7 +16,6 @@ from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import ReaderSettings
 from readers.manifest import with_overrides
-from readers.ranking import rank_all
 from tests.tiny_reader import SPECIAL, WORDS, tiny_tokenizer
 
 SHORT = Passage("1", "Tower", "The  Tower (1889) is 324 meters high, in the city.")
@@ -75,13 +74,6 @@ def test_scores_fall_and_confidences_sum_to_at_most_one(reader: ExtractiveReader
     assert sum(confidences) + result.no_answer_confidence == pytest.approx(1.0, abs=1e-6)
 
 
-def test_fewer_best_answers_have_the_same_confidence(reader: ExtractiveReader) -> None:
-    [many] = reader.read(["where?"], [[SHORT, OTHER]], [[1.0, 1.0]], n_best=10)
-    [one] = reader.read(["where?"], [[SHORT, OTHER]], [[1.0, 1.0]], n_best=1)
-    assert one.answers == many.answers[:1]
-    assert one.no_answer_confidence == many.no_answer_confidence
-
-
 def test_long_passages_are_read_to_their_end(reader: ExtractiveReader) -> None:
     text = LONG.text + " 777."
     rows, _ = reader.score(["how many?"], [[Passage("x", "", text)]])
@@ -109,17 +101,6 @@ def test_nothing_to_read_means_no_answer(reader: ExtractiveReader) -> None:
     assert reader.read([], [], []) == []
 
 
-def test_over_long_questions_are_cut(reader: ExtractiveReader) -> None:
-    [result] = reader.read(["how many meters " * 30], [[SHORT]], [[1.0]])
-    assert result.answers
-
-
-def test_the_null_score_is_that_of_the_best_answers_passage(reader: ExtractiveReader) -> None:
-    rows, scores = reader.score(["where?"], [[SHORT, OTHER, ACCENTS]])
-    [ranked] = rank_all(rows, scores, [[1.0, 1.0, 1.0]], reader.settings)
-    assert ranked.null == pytest.approx(scores.nulls[ranked.answers[0].passage_index], abs=1e-5)
-
-
 def test_retrieval_weight_prefers_the_passage_ranked_first(reader: ExtractiveReader) -> None:
     heavy = ExtractiveReader(
         reader.model, reader.tokenizer, with_overrides(reader.settings, {"retrieval_weight": 1e4})
@@ -136,14 +117,6 @@ def test_answers_never_begin_or_end_inside_a_word(reader: ExtractiveReader) -> N
     for answer in result.answers:
         for place in (answer.evidence.start, answer.evidence.end):
             assert place in (0, len(text)) or not (text[place - 1].isalnum() and text[place].isalnum())
-
-
-def test_bf16_agrees_with_fp32(reader: ExtractiveReader) -> None:
-    _, scored = reader.score(["how many meters?"], [[SHORT, OTHER]])
-    reader.model.to_compute(torch.bfloat16)
-    _, rounded = reader.score(["how many meters?"], [[SHORT, OTHER]])
-    reader.model.to_compute(torch.float32)
-    assert abs(scored.spans[:, 0] - rounded.spans[:, 0]).max() < 0.1
 
 
 def test_yes_and_no_have_a_passage_but_no_place(encoder_folder: Path) -> None:

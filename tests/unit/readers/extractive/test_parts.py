@@ -14,7 +14,6 @@ from rag.core.errors import (
 )
 from rag.runtime.hardware import has_int8
 from readers.calibration import fit_calibration
-from readers.confidence import confidences
 from readers.extractive.files import WORD_EMBEDDINGS, load_parts
 from readers.extractive.layout import RowLayout, pair_template
 from readers.extractive.model import SpanModel
@@ -24,7 +23,7 @@ from readers.extractive.settings import ReaderManifest, ReaderSettings
 from readers.extractive.tokens import tokenize_texts
 from readers.extractive.training.config import TrainingSet
 from readers.extractive.training.data import read_set
-from readers.extractive.training.finish import add_ranges, export_int8, export_trained
+from readers.extractive.training.finish import add_ranges, export_int8
 from readers.manifest import Calibration, load_manifest
 from readers.ranking import Span, distinct, retrieval_prior
 from tests.tiny_reader import tiny_squad, tiny_tokenizer
@@ -41,22 +40,11 @@ def test_equal_texts_and_overlaps_are_dropped() -> None:
     assert [c.text for c in kept] == ["Paris", "Rom"]
 
 
-def test_answers_of_punctuation_stay_distinct() -> None:
-    assert len(pick((0, 0, 1, "%", 2.0), (0, 3, 4, "€", 1.0))) == 2
-
-
 def test_prior_uses_ranks_and_ties_share_them() -> None:
-    assert retrieval_prior([], 1.0).tolist() == []
-    assert retrieval_prior([3.0, 100.0, 3.0, -1.0], 2.0).tolist() == pytest.approx(
+    assert retrieval_prior(np.zeros(0), 1.0).tolist() == []
+    assert retrieval_prior(np.array([3.0, 100.0, 3.0, -1.0]), 2.0).tolist() == pytest.approx(
         [-2 * np.log(2), 0.0, -2 * np.log(2), -2 * np.log(4)]
     )
-
-
-def test_confidences_without_null_or_scores() -> None:
-    p, none = confidences(np.array([1.0, 1.0]), None, Calibration())
-    assert p.tolist() == [0.5, 0.5]
-    assert none == 0.0
-    assert confidences(np.array([]), None, Calibration())[1] == 1.0
 
 
 def test_calibration_finds_the_temperature_that_made_the_data() -> None:
@@ -196,17 +184,3 @@ def test_int8_inference_needs_ranges_which_are_checked(tmp_path: Path, encoder_f
     else:
         with pytest.raises(ConfigError, match="neither AVX2 nor VNNI"):
             ExtractiveReader.load(tmp_path, precision="int8")
-
-
-def test_the_trained_folder_is_a_hugging_face_reader(tmp_path: Path, encoder_folder: Path) -> None:
-    model = SpanModel.from_encoder(encoder_folder, seed=1)
-    export_trained(tmp_path, model, model.state_dict(), tiny_tokenizer())
-    reader = ExtractiveReader.load(
-        tmp_path, precision="fp32", titled=True, max_tokens=64, question_tokens=24, title_tokens=8
-    )
-    ids = torch.randint(5, 60, (2, 12), generator=torch.Generator().manual_seed(0))
-    mask, types = torch.ones_like(ids), torch.zeros_like(ids)
-    with torch.no_grad():
-        wanted, found = model.eval()(ids, mask, types), reader.model.logits(ids, mask, types)
-    assert torch.allclose(wanted.start, found.start, atol=1e-5)
-    assert torch.allclose(wanted.end, found.end, atol=1e-5)

@@ -6,13 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rag.core.types import Hit, Passage
-from readers.answers import read_answers
+from rag.core.types import Passage
 from readers.extractive.fast import FastSpanModel
 from readers.extractive.model import SpanModel
 from readers.extractive.reader import ExtractiveReader
 from readers.extractive.settings import SIX_LAYERS, Effort, ReaderSettings
-from readers.ranking import PassageRows
 from tests.tiny_reader import tiny_tokenizer
 from tests.unit.readers.conftest import SMALL
 
@@ -60,27 +58,6 @@ def test_waves_that_nothing_ends_read_everything_and_answer_as_full_effort(netwo
         assert one.reading == other.reading
     lengths = [len(row.ids) for row in reader(network).rows(QUESTIONS[:1], RETRIEVED[:1]).rows]
     assert full[0].reading == {"passages": 9, "dropped": 0, "token_layers": 2 * sum(lengths)}
-
-
-def test_passages_that_no_wave_reaches_are_not_prepared(
-    network: FastSpanModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepared: list[list[str]] = []
-
-    def noting(self: ExtractiveReader, *given: Any) -> PassageRows:
-        rows = ExtractiveReader.rows(self, *given)
-        prepared.append([passage.id for passage in rows.unique])
-        return rows
-
-    some = reader(network, waves=(1, 2), enough=(1,))
-    monkeypatch.setattr(some, "rows", noting.__get__(some))
-    one, other = some.read(QUESTIONS, RETRIEVED, SCORES)
-    assert prepared == [["6", "7", "8", "3", "4", "5"]]
-    assert one.reading["passages"] == other.reading["passages"] == 3
-    assert {answer.evidence.passage_id for answer in one.answers} <= {"6", "7", "8"}
-    [alone] = reader(network).read(QUESTIONS[:1], [PASSAGES[6:]], [SCORES[0][6:]])
-    assert [a.text for a in one.answers] == [a.text for a in alone.answers]
-    assert [a.confidence for a in one.answers] == pytest.approx([a.confidence for a in alone.answers])
 
 
 def test_a_likely_answer_ends_the_reading(network: FastSpanModel) -> None:
@@ -142,9 +119,3 @@ def test_dropped_rows_leave_the_others_as_they_are(network: FastSpanModel) -> No
     np.testing.assert_allclose(part.words[kept], everything.words[kept], atol=1e-4)
     assert np.isneginf(part.spans[~kept]).all()
     assert np.isneginf(one.score_rows(rows, middle + 1e6).spans).all()
-
-
-def test_an_answer_says_what_was_read(network: FastSpanModel) -> None:
-    pairs = [(Hit(n, p.id, score), p) for n, (p, score) in enumerate(zip(PASSAGES, SCORES[0], strict=True))]
-    [answers] = read_answers(reader(network, waves=(2,)), QUESTIONS[:1], [pairs], [[]], 3, "v")
-    assert answers.to_json()["reading"]["passages"] == 2

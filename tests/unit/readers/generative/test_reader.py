@@ -51,12 +51,6 @@ def test_answers_come_with_a_passage_and_a_span_only_where_they_stand(folder: Pa
     assert shown.to_json()["answers"][0]["evidence"]["passage_id"] in ("1", "2")
 
 
-def test_without_passages_there_is_no_answer(folder: Path) -> None:
-    reader = GenerativeReader.load(folder, precision="fp32")
-    for result in reader.read(["where?", "where?"], [[], PASSAGES[2:]], [[], [1.0]]):
-        assert (result.answers, result.no_answer_confidence) == ((), 1.0)
-
-
 def test_the_likelihood_of_an_answer_is_of_all_passages_together(folder: Path) -> None:
     def likely(mode: str, passages: list[Passage], scores: list[float]) -> float:
         reader = GenerativeReader.load(folder, precision="fp32", mode=mode, prior_scale=0.5)

@@ -11,7 +11,6 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from rag.cli.main import app
 from rag.core.errors import ArtifactError, ConfigError, DataError
 from rag.core.types import Passage
 from rag.training.distributed import World
@@ -23,7 +22,7 @@ from readers.generative.training.data import best_ranked, merged_examples
 from readers.generative.training.recipe import batch_loss, train_generator
 from readers.generative.warm_start import warm_start
 from readers.open import open_reader
-from tests.tiny_generator import KINDS, tiny_generator, tiny_seq2seq
+from tests.tiny_generator import KINDS, tiny_seq2seq
 from tests.tiny_reader import WORDS, tiny_encoder, tiny_reader, tiny_tokenizer
 
 
@@ -229,29 +228,3 @@ def test_bad_input_is_refused_before_any_step(run: tuple[Path, dict[str, Any]], 
             train(**changes)
     with pytest.raises(ValidationError, match="colour"):
         GeneratorStage(steps=1, colour=1)  # type: ignore[call-arg]
-
-
-def test_a_checkpoint_is_trained_further_from_the_command_line(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
-    train, model = tiny_task(tmp_path / "train.json", 40, 0), tiny_generator(tmp_path / "t5", "t5")
-    config = tmp_path / "run.yaml"
-    config.write_text(
-        "recipe: generator\nvalidation_questions: 8\nprecision: fp32\ndropout: 0.0\n"
-        "stages: [{steps: 2, batch_size: 4, passage_tokens: 40, ensure_answer: true}]\n"
-    )
-    options = [
-        "--train",
-        str(train),
-        "--from",
-        str(model),
-        "--config",
-        str(config),
-        "--out",
-        str(tmp_path / "o"),
-    ]
-    result = CliRunner().invoke(app, ["train", "generator", *options])
-    assert result.exit_code == 0, result.output
-    assert "--reader" in result.output
-    settings = open_reader(tmp_path / "o" / "reader").settings  # type: ignore[attr-defined]
-    assert (settings.mode, settings.max_passages) == ("fid", 1)

@@ -101,12 +101,6 @@ def test_questions_are_asked_together_and_answered_in_order(server: Server) -> N
     assert [result.answers[0].text for result in results] == [f"question {n}?" for n in range(6)]
 
 
-def test_failures_are_tried_again(server: Server) -> None:
-    server.replies = [(503, b"{}"), chat('{"answer": "the Black Forest", "passages": [2]}')]
-    assert ask(server.source, retries=1)[0].answers[0].text == "the Black Forest"
-    assert len(server.asked) == 2
-
-
 def test_one_question_fails_alone(server: Server) -> None:
     def reply(body: dict[str, Any]) -> tuple[int, bytes]:
         question = body["messages"][-1]["content"].rsplit("Question: ", 1)[1]
