@@ -33,11 +33,9 @@ def read_answers(
     """Answers with evidence; timings are the caller's to add.
 
     Args:
-        reader: any reader; one with `reads_paths` gets `hop_scores`, and is told so by `from_paths=True`.
+        reader: any reader; one with `reads_paths` gets `hop_scores`, and `from_paths=True`.
         retrieved: passages to read for each question, best first; without passages there is no answer.
         paths: paths for each question, best first; paths of one passage add nothing.
-        n_best: largest number of answers per question.
-        index_version: version of the index they came from.
     """
     of_paths = [any(len(path) > 1 for path in own) for own in paths]
     read: dict[int, AnswerSet] = {}

@@ -57,9 +57,7 @@ def fit_chance(features: Float64, happened: Bool, weights: Float64) -> tuple[flo
     r"""Logistic regression: bias a and slopes b of p = σ(a + b·s) that make the outcomes most likely.
 
     Args:
-        features: (Q, n) s.
-        happened: (Q,) such as whether the first answer is right.
-        weights: (Q,) of the questions.
+        features, happened, weights: (Q, n) s, and for each question (Q,) the outcome and its weight.
 
     Source:
         Platt 1999, "Probabilistic Outputs for Support Vector Machines", with several scores.
@@ -75,8 +73,7 @@ def fit_shift(logits: Float64, happened: Bool) -> tuple[float, float]:
     Few questions move them little: a has a normal prior around 0 with deviation 1, b around 1 with 0.3.
 
     Args:
-        logits: (Q,) z.
-        happened: (Q,).
+        logits, happened: (Q,) z, and what was the case.
     """
 
     def losses(parameters: Float64) -> Float64:

@@ -65,8 +65,7 @@ def read_reader_file(folder: Path) -> dict[str, Any]:
     """The content of a folder's `reader.json`, unchecked.
 
     Raises:
-        IncompleteArtifactError: there is none.
-        ArtifactError: it cannot be read, or is not an object.
+        ArtifactError: there is none, it cannot be read, or is not an object.
     """
     path, hint = folder / READER_FILE, "copy the whole folder again"
     if not path.exists():
@@ -113,8 +112,7 @@ def check_files(checksums: Mapping[str, str], folder: Path) -> None:
     """Check the files of a reader against the checksums in its `reader.json`, before they are loaded.
 
     Raises:
-        IncompleteArtifactError: a file is missing.
-        MismatchedArtifactError: one differs; the message names it.
+        IncompleteArtifactError, MismatchedArtifactError: a file is missing, or differs.
     """
     for name in checksums if "tokenizer.json" in checksums else (*checksums, "tokenizer.json"):
         if not (folder / name).is_file():

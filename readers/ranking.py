@@ -27,14 +27,8 @@ Pair = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class PassageRows:
-    """The passages of a list of questions as rows for the network.
-
-    Attributes:
-        questions: the questions.
-        pairs, unique: (question, place, unique passage) triples and the unique passages.
-        texts: tokens of the unique passages' texts.
-        rows: windows of the pairs.
-    """
+    """The passages of a list of questions as rows for the network: windows of the pairs, whose different
+    passages are `unique`, with the tokens of their `texts`."""
 
     questions: Sequence[str]
     pairs: list[Pair]
@@ -99,12 +93,7 @@ class Ranked:
         likelihoods: tuple[Float64, float],
         n_best: int,
     ) -> AnswerSet:
-        """The best answers with their probabilities, and that of no answer (1 if there is none).
-
-        Args:
-            passages, scores: the question's, as they were read.
-            likelihoods: of the answers and of no answer.
-        """
+        """The best answers with their `likelihoods`, and that of no answer (1 if there is none)."""
         answers = []
         for span, p in zip(self.answers[:n_best], likelihoods[0][:n_best].tolist(), strict=True):
             at = span.passage_index
@@ -117,14 +106,11 @@ class Ranked:
 
 
 class QuestionRanker:
-    """Ranks the spans of one question, from as many of its rows as were read; its words are parsed once.
+    """Ranks the spans of one question, given by its number, from as many of its rows as were read.
 
     Args:
         rows: the rows of all questions.
-        question: number of the question.
         retrieval: the retrieval scores of its passages.
-        settings: `select`, `answer_types`, `retrieval_weight`, `score_weight`, `table_weight` and
-            `candidates` are read.
     """
 
     def __init__(
@@ -136,12 +122,7 @@ class QuestionRanker:
         self._prior = retrieval_prior(scores, settings.retrieval_weight) + settings.score_weight * scores
 
     def rank(self, numbers: Int64, scores: RowScores) -> Ranked:
-        """The answers from some rows of the question.
-
-        Args:
-            numbers: of the rows, ascending.
-            scores: the network's, of these rows.
-        """
+        """The answers from the rows with these numbers, ascending, and the network's scores of them."""
         rows = [self._rows.rows[number] for number in numbers]
         place = np.array([self._rows.pairs[row.group][1] for row in rows], np.int64)
         passages = {p: self._rows.unique[u] for _, p, u in (self._rows.pairs[row.group] for row in rows)}

@@ -36,11 +36,7 @@ class ReaderParts:
 
     @cached_property
     def model(self) -> SpanModel:
-        """The network.
-
-        Raises:
-            ArtifactError: the weights do not fit the configuration.
-        """
+        """The network, built when it is first needed."""
         return self.loaded.network() if isinstance(self.loaded, SpanWeights) else self.loaded
 
 
@@ -78,13 +74,10 @@ def _load_described(place: str) -> tuple[Any, Any]:
 
 
 def save_calibrated(source: str | Path | None, out: Path, calibration: Calibration) -> None:
-    """Write a copy of a reader with another calibration.
-
-    Args:
-        source: a folder of `rag train reader`, or None for the shipped reader.
+    """Write a copy of a folder of `rag train reader`, or of the shipped reader, with another calibration.
 
     Raises:
-        IncompleteArtifactError: `source` is no folder of `rag train reader`.
+        IncompleteArtifactError: `source` is no such folder.
         ConfigError: `out` holds something.
     """
     folder = Path(source or SHIPPED_READER)
@@ -96,14 +89,9 @@ def save_calibrated(source: str | Path | None, out: Path, calibration: Calibrati
 
 
 def load_span_model(source: str | None) -> tuple[SpanModel, Any] | None:
-    """An extractive reader in fp32 and its tokenizer, to start other training from; None if `source` is no
-    reader.
+    """An extractive reader in fp32 and its tokenizer, to start other training from.
 
-    Args:
-        source: "shipped", or a folder of `rag train reader`; anything else is not a reader.
-
-    Raises:
-        ArtifactError: see `load_parts`.
+    None if `source` is neither "shipped" nor a folder of `rag train reader`.
     """
     if (folder := _reader_folder(source)) is None:
         return None
@@ -115,9 +103,6 @@ def plain_encoder(source: str | None, out: Path) -> str | None:
     """`source`, or for a reader the folder in `out` that holds its encoder as a model of transformers.
 
     The folder's name ends with the reader's, for model cards; it is written if it does not exist.
-
-    Raises:
-        ArtifactError: see `load_span_model`.
     """
     reader = _reader_folder(source)
     if reader is None or (loaded := load_span_model(source)) is None:

@@ -151,8 +151,7 @@ def span_scores(
     """Start + end logits (…, L, width) of every span, by first token and length − 1; −inf where not allowed.
 
     Args:
-        start_logits, end_logits: (…, L).
-        start_allowed, end_allowed: (…, L) bool, tokens an answer may start or end on.
+        start_logits, end_logits, start_allowed, end_allowed: (…, L); bool where an answer may start or end.
         width: longest span in tokens.
     """
     floor = float("-inf")
@@ -171,9 +170,6 @@ def best_spans(
     top_k: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The `top_k` spans with the highest start + end logit in every row, of at most `max_tokens` tokens.
-
-    Args:
-        start_logits, end_logits, start_allowed, end_allowed: as for `span_scores`, of R rows.
 
     Returns:
         scores (R, top_k) float32, descending, -inf where a row has fewer spans; starts and ends (R, top_k)

@@ -37,12 +37,7 @@ class PairTemplate:
     pad: int
 
     def frame(self, question: Tokens, title: Tokens | None = None, *, closed: bool = True) -> RowFrame:
-        """The tokens around a text that is read for a question.
-
-        Args:
-            question, title: token ids, already cut to length; title None: no title before the text.
-            closed: whether rows end with the closing tokens.
-        """
+        """The tokens around a text that is read for a question, those at the end only if rows are `closed`."""
         head = [*self.before, *question.tolist(), *self.between]
         types_from = len(head) - (len(self.between) if self.types[1] != self.types[0] else 0)
         if title is not None:
@@ -99,12 +94,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class RowFrame:
-    """A row without its text, see `PairTemplate.frame`.
-
-    Attributes:
-        head, tail: token ids before and after the text.
-        types_from: position at which segment 1 begins.
-    """
+    """A row without its text: token ids before and after it, and where segment 1 begins."""
 
     head: list[int]
     tail: list[int]
@@ -124,12 +114,7 @@ class RowFrame:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Builds rows.
-
-    Attributes:
-        template: the tokenizer's special tokens.
-        settings: lengths of rows and of their parts, and whether they contain titles and closing tokens.
-    """
+    """Builds rows of the lengths and parts that the settings state."""
 
     template: PairTemplate
     settings: ReaderSettings

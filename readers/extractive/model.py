@@ -63,9 +63,7 @@ class LogitsModel(nn.Module):
     workers = 1
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """Apply `function` to `items`, results in order; networks that would leave cores idle run several at
-        once.
-        """
+        """Results in order; networks that would leave cores idle compute several at once."""
         return map(function, items)
 
     def close(self) -> None:
@@ -131,13 +129,10 @@ class SpanModel(LogitsModel):
 
     @classmethod
     def from_encoder(cls, folder: str | Path, *, seed: int = 0) -> SpanModel:
-        """Load an encoder (`AutoModel`) and add a randomly initialised head.
-
-        Args:
-            folder: Hugging Face name or local folder.
+        """Load an encoder (`AutoModel`) from a folder or hub and add a randomly initialised head.
 
         Raises:
-            ArtifactError: if the folder holds no loadable encoder.
+            ArtifactError: there is no loadable encoder.
         """
         encoder = load_backbone(model_folder(folder), train=True)
         return cls(encoder, _drawn(encoder.config.hidden_size, 2, seed))
@@ -217,13 +212,7 @@ def load_dpr(folder: str | Path) -> SpanModel:
 
 @dataclass(frozen=True)
 class SpanWeights:
-    """The weights of a `SpanModel` without the network.
-
-    Attributes:
-        config: configuration of the encoder.
-        state: fp32 tensors named `encoder.…`, `qa_outputs.…` and so on.
-        skim_layer: the layer of the early head, if there is one.
-    """
+    """The weights of a `SpanModel` without the network: fp32 tensors `encoder.…`, `qa_outputs.…`, …."""
 
     config: PreTrainedConfig
     state: Mapping[str, torch.Tensor]

@@ -111,8 +111,7 @@ class ExtractiveReader:
     ) -> list[AnswerSet]:
         """Answer each question from its passages; see `Reader.read`. All questions share the forward passes.
 
-        Args:
-            from_paths: whether `scores` are `readers.paths.hop_scores`.
+        With `from_paths` the scores are `readers.paths.hop_scores`.
         """
         check_request(questions, passages, scores, n_best)
         settings = self.settings

@@ -39,7 +39,7 @@ def read_waves(
     Args:
         rows: rows of all passages that may be read.
         retrieval: for each question the retrieval scores of its passages.
-        settings, calibration: settings and calibration of the reader, for the confidence of the best answer.
+        calibration: for the confidence of the best answer.
         depth: number of layers of the network.
     """
     effort, n_questions = settings.reading, len(rows.questions)

@@ -36,8 +36,6 @@ def load_generator(
     """A folder of `rag train generator`, or any sequence-to-sequence or causal checkpoint with its tokenizer.
 
     Args:
-        name_or_path: folder or Hugging Face name.
-        device, dtype: where and in what it computes.
         trains: whether it will be trained, by the attention that trains fastest.
         dropout: replaces the configuration's dropout probabilities, if given.
         changes: fields of `GeneratorSettings` to replace.

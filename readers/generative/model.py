@@ -131,14 +131,11 @@ class Seq2Seq:
         return next(self.model.parameters()).device
 
     def encode(self, rows: Sequence[Sequence[Sequence[int]]], batch_tokens: int = 8192) -> Memory:
-        """Read every passage separately and concatenate the states.
+        """Read every passage separately and concatenate the states of each question's passages.
 
         Args:
             rows: for each question the token ids of each of its passages.
             batch_tokens: tokens that are encoded at a time.
-
-        Returns:
-            One row per question.
         """
         flat = [self._input_row(ids) for passages in rows for ids in passages]
         if not flat:
@@ -202,11 +199,7 @@ class Seq2Seq:
         return moved
 
     def token_log_probs(self, memory: Memory, labels: Tensor) -> Tensor:
-        """(R, T) log p(y_t | y_<t, passages) of the labels, 0 at padding; teacher forcing.
-
-        Args:
-            labels: (R, T) int64 as `targets` makes them.
-        """
+        """(R, T) log p(y_t | y_<t, passages) of the labels of `targets`, 0 at padding; teacher forcing."""
         # rows of the vocabulary end to end: strided ones take a third of a denoising step longer
         logits, flat = self.logits(memory, labels).flatten(0, 1), labels.flatten()
         return -functional.cross_entropy(logits, flat, ignore_index=-100, reduction="none").view(labels.shape)

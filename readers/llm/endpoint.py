@@ -54,11 +54,7 @@ def open_endpoint(
 
 
 class Endpoint:
-    """Completes chats over HTTP by the `openai` package, which repeats failed requests.
-
-    Attributes:
-        name: the model and where it runs.
-    """
+    """Completes chats over HTTP by the `openai` package, which repeats failed requests."""
 
     is_remote = True
 
@@ -82,11 +78,7 @@ class Endpoint:
         return True
 
     def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
-        """The reply to the messages, at temperature 0.
-
-        Raises:
-            ReaderError: the request was refused or timed out, or the reply has no text; states what to do.
-        """
+        """The reply to the messages, at temperature 0; errors state what to do."""
         try:
             reply = self._client.chat.completions.create(
                 model=self._model, messages=list(messages), max_tokens=max_tokens, temperature=0, **self._more

@@ -24,12 +24,7 @@ from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 def open_local(
     source: str | Path, *, precision: str = "auto", device: str = "auto", **settings: Any
 ) -> LanguageModelReader:
-    """The reader of a folder (or Hugging Face name) that `AutoModelForCausalLM` opens.
-
-    Args:
-        source: folder or name.
-        precision: "auto", "fp32" or "bf16".
-        device: "auto", "cpu" or "cuda".
+    """The reader of a folder (or Hugging Face name) that `AutoModelForCausalLM` opens; see `open_reader`.
 
     Raises:
         ArtifactError: no such model is there.
@@ -44,11 +39,7 @@ def open_local(
 
 
 class LocalModel:
-    """Completes chats greedily, whatever sampling and penalties the folder states.
-
-    Attributes:
-        name: folder or hub name.
-    """
+    """Completes chats greedily, whatever sampling and penalties the folder states."""
 
     is_remote = False
 

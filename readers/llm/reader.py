@@ -60,7 +60,6 @@ class LanguageModelReader:
     """A language model as a reader: one answer per question, with the passages that support it.
 
     Attributes:
-        name: name of the model, for reports.
         reads_at_once: questions that a model elsewhere takes at a time, from any thread; 0: it runs here.
     """
 

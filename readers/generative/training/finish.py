@@ -70,13 +70,9 @@ def save_reader(
     *,
     add: Callable[[Path], object] = lambda _: None,
 ) -> None:
-    """Write a folder that transformers opens, with `reader.json`, atomically.
+    """Write a folder that transformers opens, with `reader.json`, atomically; one that exists is replaced.
 
-    Args:
-        folder: replaced if it exists.
-        seq2seq: its model is converted to fp32 and gets `weights`.
-        manifest: content of `reader.json`.
-        add: writes further files into the folder before it is renamed.
+    The model is converted to fp32 and gets `weights`; `add` writes further files before the end.
     """
     model = seq2seq.model.float()
     set_weights(seq2seq, weights)
