@@ -37,7 +37,7 @@ class PairTemplate:
     pad: int
 
     def frame(self, question: Tokens, title: Tokens | None = None, *, closed: bool = True) -> RowFrame:
-        """The tokens around a text that is read for a question, those at the end only if rows are `closed`."""
+        """The tokens around a text that is read for a question; at its end too if rows are `closed`."""
         head = [*self.before, *question.tolist(), *self.between]
         types_from = len(head) - (len(self.between) if self.types[1] != self.types[0] else 0)
         if title is not None:
