@@ -63,31 +63,17 @@ def span_log_likelihood(
     for row, values in zip(rows, of_rows, strict=True):
         sums[row.group] = np.logaddexp(sums[row.group], values)
     totals = np.where(np.isneginf(sums[:, 1]), 0.0, sums[:, 1] + sums[:, 2])
-    return _by_question(sums[:, 0] - totals, passages)
-
-
-def passage_relevance(
-    reader: ExtractiveReader, questions: Sequence[str], passages: PassageLists
-) -> list[Float64]:
-    """Score of each passage for containing an answer to the question, whichever it is.
-
-    The passage selection logit of a reader that selects passages, else the best span's score minus that of
-    "not here"; for a long passage the best window's.
-
-    Returns:
-        For each question one number per passage, −inf for empty ones.
-
-    Source: Karpukhin et al. 2020, section 6.1 (passage selection).
-    """
-    everything, scores = reader.score(questions, passages)
-    values = scores.relevances if reader.settings.select else scores.spans[:, 0] - scores.nulls
-    best = np.full(len(everything.pairs), -np.inf)
-    np.maximum.at(best, [row.group for row in everything.rows], values.astype(np.float64))
-    return _by_question(best, passages)
+    return np.split(sums[:, 0] - totals, np.cumsum([len(own) for own in passages])[:-1])
 
 
 class ReaderRelevance:
-    """An extractive reader that scores pairs, to re-rank what is retrieved; see `passage_relevance`."""
+    """An extractive reader that scores pairs for "this passage answers the question", to re-rank hits.
+
+    The score is the passage selection logit of a reader that selects passages, else the best span's score
+    minus that of "not here"; for a long passage the best window's.
+
+    Source: Karpukhin et al. 2020, section 6.1 (passage selection).
+    """
 
     def __init__(self, reader: ExtractiveReader) -> None:
         self.reader, self.name = reader, reader.name
@@ -96,11 +82,9 @@ class ReaderRelevance:
         """Scores (n,) float32 of n pairs; empty passages get the lowest of these scores."""
         if not questions:
             return np.zeros(0, np.float32)
-        alone = passage_relevance(self.reader, questions, [[passage] for passage in passages])
-        scores = np.concatenate(alone).astype(np.float32)
-        finite = scores[np.isfinite(scores)]
-        return np.maximum(scores, finite.min() if len(finite) else 0.0)
-
-
-def _by_question(values: Float64, passages: PassageLists) -> list[Float64]:
-    return np.split(values, np.cumsum([len(own) for own in passages])[:-1])
+        everything, scores = self.reader.score(questions, [[passage] for passage in passages])
+        values = scores.relevances if self.reader.settings.select else scores.spans[:, 0] - scores.nulls
+        best = np.full(len(passages), -np.inf, np.float32)
+        np.maximum.at(best, [row.group for row in everything.rows], values)
+        finite = best[np.isfinite(best)]
+        return np.maximum(best, finite.min() if len(finite) else 0.0)

@@ -81,11 +81,15 @@ def read_waves(
             for question in np.nonzero(is_open)[0].tolist():
                 likely = confidence_of_first(ranked[question], calibration)
                 is_open[question] = likely < effort.enough[wave]
-    costs = _costs(rows, owner, layers, lengths, depth)
-    for question in np.nonzero(is_limited)[0].tolist():
-        offered = len(np.unique(ranks[(owner == question) & (ranks < ends[-1])]))
-        costs[question]["over_limit"] = offered - costs[question]["passages"]
-    return [replace(each, reading=cost) for each, cost in zip(ranked, costs, strict=True)]
+    for question in range(n_questions):
+        mine = (owner == question) & (ranks < ends[-1])
+        read, whole = (len(np.unique(ranks[mine & (layers >= least)])) for least in (1, depth))
+        cost = {"passages": read, "dropped": read - whole}
+        cost["token_layers"] = int((lengths * layers)[mine].sum())
+        if is_limited[question]:
+            cost["over_limit"] = len(np.unique(ranks[mine])) - read
+        ranked[question] = replace(ranked[question], reading=cost)
+    return ranked
 
 
 def _fits(part: Int64, owner: Int64, ranks: Int64, cost: Int64, left: Int64) -> Bool:
@@ -105,16 +109,3 @@ def retrieval_ranks(rows: PassageRows, retrieval: ScoreLists) -> Int64:
     ranks = [np.argsort(np.argsort(-np.asarray(own, float), kind="stable")) for own in retrieval]
     pairs = (rows.pairs[row.group] for row in rows.rows)
     return np.array([ranks[question][place] for question, place, _ in pairs], np.int64)
-
-
-def _costs(
-    rows: PassageRows, owner: Int64, layers: Int64, lengths: Int64, depth: int
-) -> list[dict[str, int]]:
-    costs = []
-    group = np.array([row.group for row in rows.rows], np.int64)
-    for question in range(len(rows.questions)):
-        mine = (owner == question) & (layers > 0)
-        read, whole = len(np.unique(group[mine])), len(np.unique(group[mine & (layers == depth)]))
-        token_layers = int((lengths * layers)[mine].sum())
-        costs.append({"passages": read, "dropped": read - whole, "token_layers": token_layers})
-    return costs

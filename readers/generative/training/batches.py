@@ -63,14 +63,12 @@ class GeneratorBatches:
         for index in order[first : first + stage.batch_size].tolist():
             example = self._examples[index]
             places, holding = choose_passages(example, stage, draw), _holding(example)
-            says_none = holding.isdisjoint(places) and (
-                config.without_answer == "no answer" or (holding and stage.no_answer_fraction > 0)
-            )
             answer = example.answers[int(draw.integers(len(example.answers)))]
+            if config.no_answer is not None and holding.isdisjoint(places):
+                answer = config.no_answer
             questions.append(example.question)
             passages.append([example.candidates[i].passage for i in places])
-            target = self._seq2seq.answer_ids(str(config.no_answer) if says_none else answer)
-            targets.append(target[: self._settings.answer_tokens])
+            targets.append(self._seq2seq.answer_ids(answer)[: self._settings.answer_tokens])
         settings = self._settings.model_copy(update={"passage_tokens": stage.passage_tokens})
         return GeneratorBatch(encode_rows(self._seq2seq.tokenizer, settings, questions, passages), targets)
 

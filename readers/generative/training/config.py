@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
@@ -50,9 +50,8 @@ class GeneratorTrainConfig(TrainConfig):
             own, see `GeneratorSettings`.
         question_tokens, answer_tokens: maximum lengths of question and answer.
         beams: number of beams of the finished reader.
-        no_answer: target text where the passages have no answer; None does not train on such questions.
-        without_answer: a question none of whose chosen passages holds the answer is trained to say the
-            "answer" all the same (as published), or "no answer".
+        no_answer: target text where none of the passages read holds an answer; None trains to say the answer
+            all the same, as published.
         stages: one after the other; `epochs` stretches or shortens them all.
         lora: rank of low-rank adapters on all linear layers, which alone are trained and then merged into the
             weights; 0 trains the weights themselves. Saves the optimiser's memory of a large model.
@@ -80,7 +79,6 @@ class GeneratorTrainConfig(TrainConfig):
     answer_tokens: int = Field(default=50, ge=1)
     beams: int = Field(default=1, ge=1)
     no_answer: str | None = None
-    without_answer: Literal["answer", "no answer"] = "answer"
     stages: tuple[GeneratorStage, ...] = Field(min_length=1)
     lora: int = Field(default=0, ge=0)
     frozen: tuple[str, ...] = ()
@@ -94,8 +92,7 @@ class GeneratorTrainConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _cross_check(self) -> GeneratorTrainConfig:
-        says_none = self.without_answer == "no answer" or any(s.no_answer_fraction for s in self.stages)
-        if says_none and self.no_answer is None:
+        if self.no_answer is None and any(stage.no_answer_fraction for stage in self.stages):
             raise ValueError(
                 'no_answer is not given: what should be said without one, for example "no answer"?'
             )
