@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rag.core.types import Answer, AnswerSet, Evidence, Paths, RankedPassages
 from readers.paths import hop_scores
-from readers.protocols import Reader, readable
+from readers.protocols import MAX_PASSAGE_CHARS, Reader
 
 
 def counts_scores(reader: object) -> bool:
@@ -44,7 +44,8 @@ def read_answers(
         if not numbers:
             continue
         texts = [questions[n] for n in numbers]
-        shown = [[readable(passage) for _, passage in retrieved[n]] for n in numbers]
+        # what is too long must not cost a question its answer
+        shown = [[replace(p, text=p.text[:MAX_PASSAGE_CHARS]) for _, p in retrieved[n]] for n in numbers]
         if several and getattr(reader, "reads_paths", False):
             scores = [hop_scores(questions[n], retrieved[n], paths[n]) for n in numbers]
             results = reader.read(texts, shown, scores, n_best, from_paths=True)  # type: ignore[call-arg]

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -83,12 +83,11 @@ def choose_facts(
     words, titles = _words(question), [_name(passage.title) for passage in passages]
     lines = [[_words(sentence) for sentence in passage.sentences] for passage in passages]
     sought = [word for word in dict.fromkeys(words) if word not in _STOP_WORDS]
-    bags = [
-        {*_words(p.title), *(word for line in own for word in line)}
-        for own, p in zip(lines, passages, strict=True)
-    ]
-    rarity = _rarity(sought, bags)
-    held = np.array([[word in bag for word in sought] for bag in bags], bool).reshape(len(bags), len(sought))
+    bags = [{*_words(p.title), *chain(*own)} for own, p in zip(lines, passages, strict=True)]
+    present = np.array([[word in bag for word in sought] for bag in bags], bool).reshape(len(bags), -1)
+    # weights that sum to 1 (or 0): a word of few passages tells more
+    rarity = np.maximum(np.log((len(bags) + 1) / (present.sum(0) + 0.5)), 0.0)
+    rarity = rarity / (float(rarity.sum()) or 1.0)
     mentions = [  # for each passage (S, K): whether its sentence names the title of another
         np.array([[_within(title, line) for title in titles] for line in own], bool).reshape(-1, len(titles))
         for own in lines
@@ -96,7 +95,8 @@ def choose_facts(
     pair = [0]
     if len(passages) > 1:
         in_question = np.array([_within(title, words) for title in titles])
-        pair = _best_pair(passages, in_question, mentions, (held[:, None] | held[None, :]) @ rarity, paths)
+        coverage = (present[:, None] | present[None, :]) @ rarity
+        pair = _best_pair(passages, in_question, mentions, coverage, paths)
     facts = []
     for number, other in zip(pair, pair[::-1], strict=True):  # one passage alone is its own other
         values = np.array([rarity[[word in line for word in sought]].sum() for line in lines[number]])
@@ -119,19 +119,18 @@ def _best_pair(
     paths: Sequence[Sequence[int]],
 ) -> list[int]:
     """Numbers of the two passages that fit best; of the best one, if all are of one document."""
-    count, titles = len(passages), np.array([passage.title for passage in passages])
+    titles = np.array([passage.title for passage in passages])
     names = np.array([own.any(axis=0) for own in mentions], bool)
     np.fill_diagonal(names, False)
-    scores = np.array([passage.score for passage in passages], np.float64)
+    scores, confidence = np.array([(p.score, p.confidence) for p in passages], np.float64).T
     scaled = (scores - scores.min()) / (float(np.ptp(scores)) or 1.0)
-    ranks = np.full((count, count), math.log1p(len(paths)))
+    ranks = np.full(coverage.shape, math.log1p(len(paths)))
     for number in reversed(range(len(paths))):
         for first, second in pairwise(paths[number]):
             ranks[first, second] = ranks[second, first] = math.log1p(number)
-    confidence = np.array([passage.confidence for passage in passages], np.float64)
     single = _SCORE * scaled + _CONFIDENCE * confidence + _TITLE * in_question
     values = single[:, None] + single + _LINK * (names | names.T) + _COVERAGE * coverage - _PATH * ranks
-    values[(titles[:, None] == titles) | np.tri(count, dtype=bool)] = -np.inf
+    values[(titles[:, None] == titles) | np.tri(len(titles), dtype=bool)] = -np.inf
     if np.isneginf(values).all():
         return [int(np.argmax(single))]
     return [int(n) for n in np.unravel_index(int(np.argmax(values)), values.shape)]
@@ -149,10 +148,3 @@ def is_named(title: str, text: str) -> bool:
 
 def _within(name: Sequence[str], words: Sequence[str]) -> bool:
     return bool(name) and f" {' '.join(name)} " in f" {' '.join(words)} "
-
-
-def _rarity(sought: Sequence[str], bags: Sequence[set[str]]) -> Float64:
-    """(W,) weights of the question's words, summing to 1 (or 0): a word of few passages tells more."""
-    counts = [sum(word in bag for bag in bags) for word in sought]
-    weights = np.array([max(math.log((len(bags) + 1) / (count + 0.5)), 0.0) for count in counts])
-    return weights / (float(weights.sum()) or 1.0)

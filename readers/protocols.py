@@ -1,7 +1,6 @@
 """The interface of readers: questions and their passages in, answers with evidence out."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from rag.core.errors import ConfigError, DataError
@@ -60,12 +59,6 @@ def check_request(questions: Sequence[str], passages: PassageLists, scores: Scor
         if len(own) != len(ranks):
             raise ConfigError(f"{len(own)} passages but {len(ranks)} scores for {question[:60]!r}")
         check_lengths(own)
-
-
-def readable(passage: Passage) -> Passage:
-    """The passage as far as a reader accepts it: one that is too long must not cost a question its answer."""
-    is_short = len(passage.text) <= MAX_PASSAGE_CHARS
-    return passage if is_short else replace(passage, text=passage.text[:MAX_PASSAGE_CHARS])
 
 
 def check_lengths(passages: Iterable[Passage]) -> None:

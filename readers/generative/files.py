@@ -67,21 +67,14 @@ def load_generator(
 
 def check_rows(model: PreTrainedModel, settings: GeneratorSettings) -> None:
     """Refuse rows and answers that the model has no positions for."""
-    if not model.config.is_encoder_decoder:
-        window, needed = causal_limit(model), settings.passage_tokens + settings.answer_tokens + FRAME_TOKENS
-        if needed > window:
-            raise ConfigError(
-                f"the model reads {window} tokens, expected {needed} for passage_tokens "
-                f"({settings.passage_tokens}), answer_tokens ({settings.answer_tokens}) and the prompt",
-                hint=f"set passage_tokens to {window - needed + settings.passage_tokens} or less, or take a "
-                "model with a longer context",
-            )
-        return
-    for name, most in (("passage_tokens", longest_row(model)), ("answer_tokens", answer_limit(model))):
+    limits = {"passage_tokens": longest_row(model), "answer_tokens": answer_limit(model)}
+    if not model.config.is_encoder_decoder:  # prompt and answer share them
+        limits = {"passage_tokens": causal_limit(model) - settings.answer_tokens - FRAME_TOKENS}
+    for name, most in limits.items():
         if most is not None and getattr(settings, name) > most:
             raise ConfigError(
                 f"{name} is {getattr(settings, name)}, the model has {most} positions for them",
-                hint=f"set {name} to {most} or less; passages longer than their row are cut at the end",
+                hint=f"set {name} to {most} or less, or take a model that reads more; longer rows are cut",
             )
 
 

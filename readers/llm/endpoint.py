@@ -15,6 +15,15 @@ from readers.llm.reader import LanguageModelReader, LanguageModelSettings
 SCHEME = "openai:"
 KEY_VARIABLE = "RAG_READER_API_KEY"
 _CONNECT_S = 10.0
+_KEY_HINT = f"put the right key into the environment variable {KEY_VARIABLE}"
+_HINTS = {  # HTTP status → what to do
+    401: _KEY_HINT,
+    403: _KEY_HINT,
+    404: "check the model's name, and that the address is right (most end in /v1)",
+    429: "it limits requests: wait, or ask fewer at a time, as in #MODEL,parallel=1",
+}
+_LONG = "question and passages may not fit its window: show fewer, as in #MODEL,passages=5"
+_FAILED = "the model server failed: its log has the reason; the question may work later"
 
 
 def open_endpoint(
@@ -69,7 +78,7 @@ class Endpoint:
             max_retries=settings.retries,
             timeout=self._openai.Timeout(limit_s, connect=min(limit_s, _CONNECT_S)),
         )
-        self._base_url, self._model, self._limit_s = base_url, model, limit_s
+        self._model, self._limit_s = model, limit_s
         self._more: dict[str, Any] = {"logprobs": True}
         self.name = f"{model} at {base_url}"
 
@@ -99,30 +108,18 @@ class Endpoint:
 
     def _explained(self, error: Exception) -> ReaderError:
         """What went wrong and what to do, from an error of the package or of an odd reply."""
-        status, message = getattr(error, "status_code", 0), f": {getattr(error, 'message', ''):.200}"
-        if isinstance(error, self._openai.APITimeoutError):
-            return ReaderError(
-                f"{self.name}: no reply within {self._limit_s:g} s",
-                hint="a slow model needs more time: write the limit behind the model's name, as in "
-                f"#{self._model},timeout_s={2 * self._limit_s:g}",
-            )
-        if isinstance(error, self._openai.APIConnectionError):
-            return ReaderError(
-                f"{self._base_url} cannot be reached ({error.__cause__ or error})",
-                hint="is the model server running, and is the address right (most end in /v1)?",
-            )
-        if not status:
-            return ReaderError(
-                f"{self.name}: the reply is not one of the chat protocol ({error})",
-                hint="the address must be that of an OpenAI-compatible server, most end in /v1",
-            )
-        hint = f"question and passages may not fit its window: show fewer, as in #{self._model},passages=5"
-        if status in (401, 403):  # its message may repeat the key
-            hint, message = f"put the right key into the environment variable {KEY_VARIABLE}", ""
-        elif status == 404:
-            hint = "check the model's name, and that the address is right (most end in /v1)"
-        elif status == 429:
-            hint = f"it limits requests: wait, or ask fewer at a time, as in #{self._model},parallel=1"
-        elif status >= 500:
-            hint = "the model server failed: its log has the reason; the question may work later"
-        return ReaderError(f"{self.name}: HTTP {status}{message}", hint=hint)
+        status = getattr(error, "status_code", 0)
+        reason = f"HTTP {status}: {getattr(error, 'message', ''):.200}"
+        hint = _HINTS.get(status, _LONG if status < 500 else _FAILED)
+        if status in (401, 403):
+            reason = f"HTTP {status}"  # its message may repeat the key
+        elif isinstance(error, self._openai.APITimeoutError):
+            reason = f"no reply within {self._limit_s:g} s"
+            hint = f"a slow model needs more time, as in #{self._model},timeout_s={2 * self._limit_s:g}"
+        elif isinstance(error, self._openai.APIConnectionError):
+            reason = f"it cannot be reached ({error.__cause__ or error})"
+            hint = "is the model server running, and is the address right (most end in /v1)?"
+        elif not status:
+            reason = f"the reply is not one of the chat protocol ({error})"
+            hint = "the address must be that of an OpenAI-compatible server, most end in /v1"
+        return ReaderError(f"{self.name}: {reason}", hint=hint)

@@ -58,8 +58,8 @@ class GeneratorTrainConfig(TrainConfig):
         frozen: beginnings of parameter names (whole words between dots) that are not trained.
         batch_tokens: tokens of passages that are encoded at a time.
         checkpoint_layers: compute activations again instead of keeping them; for large models.
-        validation_questions: number of questions held out for validation.
-        validation_passages: passages per held-out question; None: as many as in the last stage.
+        validation_questions: number of questions held out for validation; as many passages of each are read
+            as in the last stage.
     """
 
     recipe: ClassVar[str] = "generator"
@@ -85,7 +85,6 @@ class GeneratorTrainConfig(TrainConfig):
     batch_tokens: int = Field(default=8192, ge=1)
     checkpoint_layers: bool = False
     validation_questions: int = Field(default=300, ge=1)
-    validation_passages: int | None = Field(default=None, ge=1)
     learning_rate: Rate = 1e-4
     weight_decay: float = Field(default=0.01, ge=0)
     clip_norm: float = Field(default=1.0, gt=0)

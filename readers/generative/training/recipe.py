@@ -66,7 +66,7 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
         "passage_tokens": max(stage.passage_tokens for stage in config.stages),
         "question_tokens": config.question_tokens,
         "answer_tokens": config.answer_tokens,
-        "max_passages": max(config.validation_passages or 0, *(stage.passages for stage in config.stages)),
+        "max_passages": max(stage.passages for stage in config.stages),
         "no_answer": config.no_answer,
         "batch_tokens": config.batch_tokens,
         **({} if config.template is None else {"template": config.template}),
@@ -79,7 +79,7 @@ def _method(config: GeneratorTrainConfig, run: Run) -> Method:
     master = run.master(model)
     if config.checkpoint_layers:
         model.gradient_checkpointing_enable()
-    shown = config.validation_passages or config.stages[-1].passages
+    shown = config.stages[-1].passages
 
     def evaluate() -> dict[str, float]:
         model.eval()
@@ -174,12 +174,12 @@ def _adapt(model: Any, rank: int) -> Callable[[], dict[str, torch.Tensor]]:
 
 
 def _freeze(model: torch.nn.Module, beginnings: Sequence[str]) -> None:
+    names = [name for name, _ in model.named_parameters()]
     for beginning in beginnings:
-        found = [p for name, p in model.named_parameters() if f"{name}.".startswith(f"{beginning}.")]
-        if not found:
+        if not (chosen := [name for name in names if f"{name}.".startswith(f"{beginning}.")]):
             raise ConfigError(
                 f"frozen names {beginning!r}, but no parameter has such a name",
-                hint=f"for example {next(name for name, _ in model.named_parameters())}",
+                hint=f"for example {names[0]}",
             )
-        for parameter in found:
-            parameter.requires_grad_(False)
+        for name in chosen:
+            model.get_parameter(name).requires_grad_(False)

@@ -83,14 +83,6 @@ def test_no_answer_competes_by_its_likelihood(folder: Path) -> None:
     assert silent.read(*asked)[0].no_answer_confidence == 1.0
 
 
-def test_only_the_best_ranked_passages_are_read(folder: Path) -> None:
-    reader = GenerativeReader.load(folder, precision="fp32", max_passages=1)
-    [limited] = reader.read(["where?"], [PASSAGES], [SCORES])
-    [alone] = reader.read(["where?"], [PASSAGES[1:2]], [[3.0]])
-    assert limited.answers[0].evidence.passage_id == "2"
-    assert limited.answers[0].score == pytest.approx(alone.answers[0].score, rel=1e-4)
-
-
 def test_rows_follow_the_template_and_are_cut_at_their_end() -> None:
     tokenizer = tiny_tokenizer()
     settings = GeneratorSettings(template="{question} [SEP] {title} [SEP] {text}", passage_tokens=12)
