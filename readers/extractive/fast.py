@@ -1,7 +1,6 @@
 """A span model for inference on CPUs: packed tokens, fused kernels, whole batches per core."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 
@@ -50,7 +49,7 @@ class FastSpanModel(LogitsModel):
         self.depth = self.encoder.depth
         self.skim_layer = weights.skim_layer if self._skim_head is not None else 0
         self._segmented = has_segments(weights.config)
-        self._pool = CorePool()
+        self.pool = CorePool()
 
     @staticmethod
     def supports(model: SpanModel | SpanWeights) -> bool:
@@ -94,19 +93,6 @@ class FastSpanModel(LogitsModel):
                 words = torch.full((len(mask), 2), fill)
                 words[chosen] = logits.words
         return Logits(start, end, relevance, words, skims)
-
-    @property
-    def workers(self) -> int:  # type: ignore[override]
-        """Number of parallel threads."""
-        return self._pool.workers
-
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """Apply `function` to `items`, each on one core; results in order."""
-        return self._pool.map(function, items)
-
-    def close(self) -> None:
-        """Stop the worker threads; the next `map` starts them again."""
-        self._pool.close()
 
 
 def _encoder(weights: SpanWeights, precision: str, ranges: Mapping[str, torch.Tensor] | None) -> FastBert:

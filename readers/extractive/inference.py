@@ -121,10 +121,11 @@ def map_rows(
 
     # of nearly equal size, a multiple of the workers in number: these then end at nearly the same time
     lengths = [len(row.ids) for row in rows]
-    count = max(1, model.workers * -(-sum(lengths) // (model.workers * model.batch_tokens)))
+    workers, run_all = (1, map) if model.pool is None else (model.pool.workers, model.pool.map)
+    count = max(1, workers * -(-sum(lengths) // (workers * model.batch_tokens)))
     even = sum(lengths) // count + max(lengths, default=0) // 2
     plan = plan_batches(lengths, max_rows=_MAX_ROWS, max_tokens=even)
-    for _ in model.map(run, plan):
+    for _ in run_all(run, plan):
         pass
 
 

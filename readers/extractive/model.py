@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +12,7 @@ from torch import nn
 
 from rag.core.errors import ArtifactError, ConfigError
 from rag.runtime.backbone import attention_for, load_backbone, loading, run_backbone
+from rag.runtime.fast.core_pool import CorePool
 from rag.runtime.model_files import model_folder
 
 if TYPE_CHECKING:  # transformers' networks take seconds to import, and reading on a CPU needs none of them
@@ -53,21 +54,14 @@ class LogitsModel(nn.Module):
     Attributes:
         depth: number of layers of the encoder.
         skim_layer: the layer of the early head, after which rows can be dropped; 0: no early head.
-        workers: number of items that `map` processes at a time.
+        pool: threads that compute a batch each, of a network that would leave cores idle.
     """
 
     encoder: Any
     batch_tokens = 4096
     depth = 0
     skim_layer = 0
-    workers = 1
-
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """Results in order; networks that would leave cores idle compute several at once."""
-        return map(function, items)
-
-    def close(self) -> None:
-        """Stop the network's worker threads, if it has any."""
+    pool: CorePool | None = None
 
     def logits(
         self,

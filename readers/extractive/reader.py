@@ -143,7 +143,15 @@ class ExtractiveReader:
         places: Sequence[Collection[int]] | None = None,
     ) -> PassageRows:
         """All windows of all passages of each question, or of those at these places of its list."""
-        pairs, unique = _unique_passages(passages, places)
+        numbers: dict[tuple[str, str], int] = {}  # each text is tokenised once
+        unique: list[Passage] = []
+        pairs: list[Pair] = []
+        for question, own in enumerate(passages):
+            for place, passage in enumerate(own):
+                if places is None or place in places[question]:
+                    number = numbers.setdefault((passage.title, passage.text), len(unique))
+                    unique += [passage] * (number == len(unique))
+                    pairs.append((question, place, number))
         tokenized = tokenize_texts(self.tokenizer, questions)
         titles = tokenize_texts(self.tokenizer, [passage.title for passage in unique])
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
@@ -156,25 +164,5 @@ class ExtractiveReader:
 
     def close(self) -> None:
         """Stop the network's worker threads; the next `read` starts them again."""
-        self.model.close()
-
-
-def _unique_passages(
-    passages: PassageLists, places: Sequence[Collection[int]] | None
-) -> tuple[list[Pair], list[Passage]]:
-    """The (question, passage) pairs, all or those at `places`, and the distinct passages, so that each text
-    is tokenised once.
-    """
-    seen: dict[tuple[str, str], int] = {}
-    unique: list[Passage] = []
-    pairs: list[Pair] = []
-    for question, own in enumerate(passages):
-        for place, passage in enumerate(own):
-            if places is not None and place not in places[question]:
-                continue
-            key = (passage.title, passage.text)
-            if key not in seen:
-                seen[key] = len(unique)
-                unique.append(passage)
-            pairs.append((question, place, seen[key]))
-    return pairs, unique
+        if self.model.pool is not None:
+            self.model.pool.close()

@@ -146,4 +146,5 @@ def test_the_fast_path_keeps_no_second_encoder(encoder_folder: Path) -> None:
     del model
     gc.collect()
     assert encoder() is None
-    fast.close()
+    assert fast.pool is not None
+    fast.pool.close()
