@@ -12,6 +12,7 @@ import numpy as np
 
 from rag.core.arrays import Bool, Float64
 from rag.core.errors import ConfigError, DataError
+from rag.core.files import check_target
 from rag.core.progress import Progress
 from rag.core.types import AnswerSet, Question
 from rag.data.questions import draw_sample, read_questions
@@ -22,7 +23,7 @@ from rag.eval.systems import AnswersQuestions
 from rag.metrics.calibration import measure_calibration
 from rag.pipeline import Pipeline
 from readers.calibration import fit_shift
-from readers.extractive.files import check_calibrated, save_calibrated
+from readers.extractive.files import save_calibrated
 from readers.extractive.reader import ExtractiveReader
 from readers.manifest import Calibration
 
@@ -113,7 +114,7 @@ def fit_confidence(
             f"{reader} is a {type(pipeline.reader).__name__}, expected an extractive reader",
             hint="leave --reader out, or give a folder of `rag train reader`",
         )
-    check_calibrated(reader, out)
+    check_target(out, folder=True, is_new=True)
     asked = list(islice(read_questions(questions, format=format), settings.limit))
     if settings.sample is not None:
         asked = draw_sample(asked, settings.sample, settings.seed)
