@@ -15,8 +15,8 @@ from readers.extractive.settings import ReaderSettings
 from readers.extractive.training.finish import export_int8
 
 WORDS = [
-    "the", "tower", "river", "city", "bridge", "castle", "harbour", "forest", "is", "in", "was", "built",
-    "near", "has", "meters", "year", "of", "how", "many",
+    "the", "tower", "river", "city", "bridge", "castle", "harbour", "forest", "is", "in",
+    "was", "built", "near", "has", "meters", "year", "of", "how", "many",
 ]  # fmt: skip
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -34,15 +34,9 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        mask_token="[MASK]",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
+    names = {f"{kind}_token": f"[{kind.upper()}]" for kind in ("cls", "sep", "pad", "unk", "mask")}
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names)
 
 
 def tiny_roberta_tokenizer() -> PreTrainedTokenizerFast:
@@ -62,16 +56,10 @@ def tiny_roberta_tokenizer() -> PreTrainedTokenizerFast:
 
 def tiny_config(**changes: Any) -> BertConfig:
     values: dict[str, Any] = {
-        "vocab_size": len(tiny_tokenizer()),
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-        "max_position_embeddings": 128,
-        "initializer_range": 0.3,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-    }
+        "vocab_size": len(tiny_tokenizer()), "hidden_size": 32, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 128,
+        "initializer_range": 0.3, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    }  # fmt: skip
     return BertConfig(**{**values, **changes})
 
 

@@ -7,14 +7,12 @@ from readers.borders import answer_bounds, whole_tokens
 CUT = [
     ("Use --no-cache-dir, please", "cache", "--no-cache-dir"),
     ("pip 23.0.1 is", "23", "23.0.1"),
-    ("in 2.0-rc1 only", "2.0", "2.0-rc1"),
     ("costs $ 1,299.50 today", "299", "$ 1,299.50"),
     ("write to jane.doe+x@mail.example.org.", "example", "jane.doe+x@mail.example.org"),
     ("see https://a.example.org/x?y=1.", "example", "https://a.example.org/x?y=1"),
     ("in /etc/apt/sources.list.d/foo.list,", "apt", "/etc/apt/sources.list.d/foo.list"),
     ("(~/.ssh/config)", "ssh", "~/.ssh/config"),
     ("keep .newsauth there", "newsauth", ".newsauth"),
-    ("set MAX_CONTENT_LENGTH to", "CONTENT", "MAX_CONTENT_LENGTH"),
     ("call os.path.join() now", "path", "os.path.join()"),
     ("-16.17 degrees", "16.17", "-16.17"),
     ("at 12:30 pm", "12", "12:30"),
@@ -51,10 +49,8 @@ MARKED = [  # what a span model marked, between brackets, and the answer
     ("[)\n\nMozambique]", "Mozambique"),
     ("| Letter | Name |\n| l | lookup [|\n| r | read] |", "r"),
     ("ID: 4; Measure: [seawall, demo\nID: 5; Measure: sandbags]", "seawall, demo"),
-    ("ID: 4; Measure: [seawall; Colour: 0.7] red", "seawall"),
     ("listening to feedback [from the\nusers] of the site", "from the\nusers"),
     ("played by [Star Wars: Episode IV] in 1977", "Star Wars: Episode IV"),
-    ("[3.2 seconds] later", "3.2 seconds"),
 ]
 
 

@@ -42,14 +42,8 @@ def test_answers_are_exact_slices_of_the_original_text(reader: ExtractiveReader)
 
 def test_answers_begin_with_a_sign_where_tokens_begin_with_a_blank(reader: ExtractiveReader) -> None:
     """SentencePiece's tokens, as DeBERTa-v3 has them: " meters" is one, and so is a second blank."""
-    pieces = [
-        *SPECIAL,
-        *("\u2581" + word for word in WORDS),
-        "\u2581",
-        *string.ascii_lowercase,
-        *string.digits,
-        *".,()",
-    ]
+    signs = ("\u2581", *string.ascii_lowercase, *string.digits, *".,()")
+    pieces = [*SPECIAL, *("\u2581" + word for word in WORDS), *signs]
     tokenizer = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=1))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()

@@ -70,9 +70,7 @@ def test_a_model_that_obeys_a_passage_is_not_believed(text: str) -> None:
         ('{"answer": 8849, "passages": 2}', [("8849", (2,))]),
         ('{"answer": true, "passages": [1]}', [("yes", (1,))]),
         ('{"answer": "Not in the passages.", "passages": []}', []),
-        ('{"answer": null}', []),
         ('{"answer": ["Ulm", "Linz"], "passages": [1]}', [("Ulm, Linz", (1,))]),
-        ('<think>{"answer": "a draft"}</think>{"answer": "x"}', [("x", ())]),
         ("The Black Forest.", [("The Black Forest", ())]),
         ("Answer: the **Rhine** [1].", [("the Rhine", (1,))]),
         ("It is long [2]. It ends [1, 2][3]!", [("It is long.", (2,)), ("It ends!", (1, 2, 3))]),
@@ -126,7 +124,6 @@ def test_the_span_is_looked_for_in_the_named_passage_and_quoted_as_it_stands() -
          "the passages that it cites do not say: It is blue."),
         (short("yes"), None, None, None),
         (short("Paris", 7), None, None, None),
-        (short("It ends in the Pacific near Lima"), None, None, None),
     ],
 )  # fmt: skip
 def test_every_statement_is_checked_against_what_it_cites(
