@@ -50,7 +50,6 @@ class Span:
         passage_index: number of its passage in the question's list.
         start, end: characters of that passage's text, the end exclusive; None if the answer does not stand
             there literally ("yes", or the words of a generator).
-        weights: each passage's share in the answer's probability, if the reader computes it.
     """
 
     text: str
@@ -58,7 +57,6 @@ class Span:
     passage_index: int
     start: int | None = None
     end: int | None = None
-    weights: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +96,8 @@ class Ranked:
         for span, p in zip(self.answers[:n_best], likelihoods[0][:n_best].tolist(), strict=True):
             at = span.passage_index
             place = None if span.start is None or span.end is None else (span.start, span.end)
-            weights = {passage.id: w for passage, w in zip(passages, span.weights, strict=False)}
             evidence = Evidence.of(passages[at], float(scores[at]), place)
-            answers.append(Answer(span.text, span.score, p, evidence, weights=weights))
+            answers.append(Answer(span.text, span.score, p, evidence))
         none = likelihoods[1] if answers else 1.0
         return AnswerSet(question, tuple(answers), none, reading=self.reading)
 

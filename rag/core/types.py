@@ -283,8 +283,6 @@ class Answer(Record):
         confidence: calibrated probability in [0, 1] that the answer is right.
         path: all passages that support the answer, hop by hop, where there is more than one; `evidence` is
             one of them.
-        weights: share of the answer's probability that each passage contributes, by passage id, where the
-            reader computes it; they sum to 1.
         citations: the passages that a language model cites, where they are not `evidence` alone.
         is_supported: False if the cited passages do not contain the answer.
         note: a sentence about unusual citations, or "".
@@ -295,7 +293,6 @@ class Answer(Record):
     confidence: float
     evidence: Evidence
     path: tuple[Evidence, ...] = ()
-    weights: Mapping[str, float] = field(default_factory=dict)
     citations: tuple[Evidence, ...] = ()
     is_supported: bool = True
     note: str = ""

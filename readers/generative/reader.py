@@ -100,12 +100,10 @@ class GenerativeReader:
             for b, chosen, (hypotheses, null) in zip(part, places, answered, strict=True):
                 spans: dict[str, Span] = {}  # one of each normalised text
                 for found in sorted(hypotheses, key=lambda h: -h.score):
-                    order, weights = chosen, list[float]()
+                    order = chosen
                     if found.weights:
                         order = [chosen[i] for i in np.argsort(-np.array(found.weights), kind="stable")]
-                        weights = np.bincount(chosen, found.weights, len(passages[b])).tolist()
-                    text = self.seq2seq.words(found.ids)
-                    span = _supported(text, found.score, passages[b], order, tuple(weights))
+                    span = _supported(self.seq2seq.words(found.ids), found.score, passages[b], order)
                     spans.setdefault(normalize_answer(span.text) or span.text, span)
                 results[b] = Ranked(list(spans.values()), null)
         return results
@@ -208,11 +206,9 @@ def _parts(rows: Sequence[Sequence[Sequence[int]]]) -> Iterator[list[int]]:
         yield part
 
 
-def _supported(
-    text: str, score: float, passages: Sequence[Passage], order: Sequence[int], weights: tuple[float, ...]
-) -> Span:
+def _supported(text: str, score: float, passages: Sequence[Passage], order: Sequence[int]) -> Span:
     """The answer in the first passage by `order` that contains it, in its spelling; else of the first."""
     for number in order:
         if (place := find_span(text, passages[number].text)) is not None:
-            return Span(passages[number].text[slice(*place)], score, number, *place, weights)
-    return Span(text, score, order[0], weights=weights)
+            return Span(passages[number].text[slice(*place)], score, number, *place)
+    return Span(text, score, order[0])
