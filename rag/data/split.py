@@ -1,15 +1,37 @@
-"""Split documents into passages: sections of files, or DPR's 100-word blocks."""
+"""Split documents into passages: DPR's 100-word blocks, or sections of files.
 
+Sections never cross a heading, and stay within a number of tokens.
+"""
+
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from rag.core.types import Location, Passage
-from rag.data.documents.sections import CountTokens, estimated_tokens, sections
 from rag.data.options import CorpusOptions
-from rag.data.records import Document
+from rag.data.records import Block, Document
+from rag.data.sentences import align_sentences, split_sentences
 
 _LONGEST_WORD, _PART = 200, 20  # characters; a longer word is cut into parts
 _GOES_ON = "\x00"  # after a part that is not the last of its word; no document has this character
+PATH_SEPARATOR = " › "
+_TITLE_SHARE = 0.35  # of the budget, that the path of headings may take
+_MAX_HEADING_CHARS = 120
+_JOINED = ("item", "row")  # blocks that are one list or one table together
+
+CountTokens = Callable[[str], int]
+
+
+def estimated_tokens(text: str) -> int:
+    """Estimated number of WordPiece tokens, for use without a tokenizer.
+
+    Example:
+        >>> estimated_tokens("An internationalised word.")
+        6
+    """
+    words = re.findall(r"\w+|[^\w\s]", text)
+    return sum(1 + (len(word) - 1) // 8 for word in words)
 
 
 def split_documents(
@@ -100,3 +122,130 @@ def _parts(word: str) -> list[str]:
 def _joined(words: Sequence[str]) -> str:
     text = " ".join(words)
     return text.replace(f"{_GOES_ON} ", "").replace(_GOES_ON, "") if _GOES_ON in text else text
+
+
+class _Part(NamedTuple):
+    """A span that is not cut any more; it is a whole block, or a piece of a long one."""
+
+    start: int
+    end: int
+    tokens: int
+
+
+def sections(
+    document: Document, max_tokens: int, count: CountTokens = estimated_tokens
+) -> Iterator[tuple[str, int, int, Location]]:
+    """Title, start, end and location of each passage, whose text is that span of the document's text.
+
+    A passage stays within one section, and its title is the path to it: the document's title and the headings
+    above. Lists, tables and code stay whole where they fit; longer ones are cut between entries, rows or
+    lines, long paragraphs between sentences.
+
+    Args:
+        max_tokens: maximum number of tokens of title and text together.
+    """
+    headings: list[tuple[int, str]] = []
+    blocks = document.blocks
+    at = 0
+    while at < len(blocks):
+        first, at = at, next((n for n in range(at, len(blocks)) if blocks[n].kind == "heading"), len(blocks))
+        body = blocks[first:at]
+        heading = blocks[at] if at < len(blocks) else None
+        yield from _passages(document, [text for _, text in headings], body, max_tokens, count)
+        if heading is None:
+            return
+        text = document.text[heading.start : heading.end]
+        headings = [entry for entry in headings if entry[0] < heading.level]
+        at += 1
+        following = blocks[at] if at < len(blocks) else None
+        if following is None or (following.kind == "heading" and following.level <= heading.level):
+            # nothing stands below it: it is all that the section says
+            yield from _passages(document, [name for _, name in headings], [heading], max_tokens, count)
+        headings.append((heading.level, text))
+
+
+def _passages(
+    document: Document, headings: Sequence[str], body: Sequence[Block], max_tokens: int, count: CountTokens
+) -> Iterator[tuple[str, int, int, Location]]:
+    if not body:
+        return
+    title = _title(document.title, headings, int(_TITLE_SHARE * max_tokens), count)
+    budget = max(max_tokens - count(title), max_tokens // 2)
+    for parts in _packed(document.text, body, budget, count):
+        start, end = parts[0].start, parts[-1].end
+        yield title, start, end, document.location(start, end, headings)
+
+
+def _title(title: str, headings: Sequence[str], budget: int, count: CountTokens) -> str:
+    """The path to a section; where it is too long its middle goes."""
+    path = [title]
+    for heading in headings:
+        if heading.casefold() not in path[-1].casefold():
+            path.append(heading)
+    path = [
+        part if len(part) <= _MAX_HEADING_CHARS else f"{part[:_MAX_HEADING_CHARS]}…" for part in path if part
+    ]
+    while len(path) > 2 and count(PATH_SEPARATOR.join(path)) > budget:
+        del path[1]
+    return PATH_SEPARATOR.join(path)
+
+
+def _packed(text: str, body: Sequence[Block], budget: int, count: CountTokens) -> Iterator[list[_Part]]:
+    """Groups of parts, each within the budget; a part that is over it by itself is a group."""
+    group: list[_Part] = []
+    used = 0
+    runs = itertools.groupby(body, key=lambda block: block.kind if block.kind in _JOINED else block)
+    for _, run in runs:
+        whole = [_Part(block.start, block.end, count(text[block.start : block.end])) for block in run]
+        size = sum(part.tokens for part in whole)
+        if used + size > budget >= size and group:
+            last = group[-1]  # "The options are:" goes with the options
+            is_lead = text[last.start : last.end].rstrip().endswith(":") and last.tokens <= budget - size
+            yield group[: len(group) - is_lead]
+            group, used = ([last], last.tokens) if is_lead else ([], 0)
+        for part in whole if size <= budget else _cut_parts(text, whole, budget, count):
+            if group and used + part.tokens > budget:
+                yield group
+                group, used = [], 0
+            group.append(part)
+            used += part.tokens
+    if group:
+        yield group
+
+
+def _cut_parts(text: str, parts: Sequence[_Part], budget: int, count: CountTokens) -> Iterator[_Part]:
+    """Parts within the budget: lines of code, cells of a row, sentences, in the end words."""
+    for part in parts:
+        if part.tokens <= budget:
+            yield part
+            continue
+        piece = text[part.start : part.end]
+        spans = _spans(piece)
+        if len(spans) == 1:
+            spans = [match.span() for match in re.finditer(r"\S{1,100}", piece)]
+        for start, end in _merged(piece, spans, budget, count):
+            span = _Part(part.start + start, part.start + end, count(piece[start:end]))
+            is_done = span.tokens <= budget or len(spans) == 1
+            yield from [span] if is_done else _cut_parts(text, [span], budget, count)
+
+
+def _spans(piece: str) -> list[tuple[int, int]]:
+    if "\n" in piece:
+        return [match.span() for match in re.finditer(r"[^\n]+", piece)]
+    sentences = align_sentences(piece, split_sentences(piece)) or ()
+    if len(sentences) > 1:
+        return list(sentences)
+    return [match.span() for match in re.finditer(r"[^;]*;+|[^;]+$", piece)]
+
+
+def _merged(
+    piece: str, spans: Sequence[tuple[int, int]], budget: int, count: CountTokens
+) -> Iterator[tuple[int, int]]:
+    """Neighbouring spans as one where they fit together."""
+    merged, used = list[tuple[int, int]](), 0
+    for start, end in spans:
+        tokens = count(piece[start:end])
+        fits = bool(merged) and used + tokens <= budget
+        used = used + tokens if fits else tokens
+        merged.append((merged.pop()[0] if fits else start, end))
+    yield from merged

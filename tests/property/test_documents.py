@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rag.data.documents.blocks import Piece, Unreadable, assemble
 from rag.data.documents.convert import convert
-from rag.data.documents.sections import PATH_SEPARATOR, estimated_tokens, sections
 from rag.data.records import Document, Kind
+from rag.data.split import PATH_SEPARATOR, estimated_tokens, sections
 from tests.document_makers import MAKERS
 
 WORDS = st.lists(st.from_regex(r"[a-z]{2,9}", fullmatch=True), min_size=1, max_size=12).map(" ".join)
