@@ -137,7 +137,7 @@ def read_rows(stream: io.BufferedReader, format: str, source: str, columns: Colu
         return table_rows(stream, source, columns)
     if format == "parquet":
         return parquet_rows(source)
-    return json_values(stream, source) if format == "json" else json_lines(stream)
+    return _json_values(stream, source) if format == "json" else _json_lines(stream)
 
 
 def read_lines(stream: io.BufferedReader) -> Iterator[tuple[int, str | BadRecord]]:
@@ -155,32 +155,20 @@ def read_lines(stream: io.BufferedReader) -> Iterator[tuple[int, str | BadRecord
             yield number, BadRecord("not valid UTF-8", detail)
 
 
-def parse_json(text: str) -> Any:
-    """`json.loads` whose every failure is a `ValueError`.
-
-    Raises:
-        ValueError: not JSON, numbers of absurd length, or nesting too deep.
-    """
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def json_lines(stream: io.BufferedReader) -> Rows:
+def _json_lines(stream: io.BufferedReader) -> Rows:
     """Values of JSON lines; blank lines are no records, broken ones a `BadRecord`."""
     for number, line in read_lines(stream):
         if isinstance(line, BadRecord):
             yield number, line
         elif line and not line.isspace():
             try:
-                value = parse_json(line)
-            except ValueError as error:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
                 value = BadRecord("malformed JSON", str(error))
             yield number, value
 
 
-def json_values(stream: io.BufferedReader, source: str) -> Rows:
+def _json_values(stream: io.BufferedReader, source: str) -> Rows:
     """The records of a JSON list, which is streamed, or of an object, which is read whole (at most 2 GiB).
 
     An object with a list under "data" (SQuAD's files; TriviaQA's "Data") gives that list's elements. Any
@@ -208,8 +196,8 @@ def json_values(stream: io.BufferedReader, source: str) -> Rows:
     if len(content) > _MAX_JSON_BYTES:
         raise DataError(f"{source}: a JSON object of over {_MAX_JSON_BYTES:,} bytes", hint="use JSON lines")
     try:
-        value = parse_json(content.decode(errors="surrogateescape"))
-    except ValueError as error:
+        value = json.loads(content.decode(errors="surrogateescape"))
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{source}: not valid JSON ({error})") from error
     listed = _listed(value)
     yield from enumerate([value] if listed is None else listed, start=1)
@@ -226,8 +214,8 @@ def _is_json_lines(head: bytes) -> bool:
     if not line_end:  # a single line without end, or longer than was looked at
         return not re.search(rb'"[dD]ata"\s*:\s*\[', first)
     try:
-        value = parse_json(first.decode(errors="replace"))
-    except ValueError:
+        value = json.loads(first.decode(errors="replace"))
+    except (ValueError, RecursionError):
         return False
     return bool(value) and _listed(value) is None
 
@@ -314,7 +302,7 @@ def json_records(path: str | Path) -> Iterator[dict[str, Any]]:
         DataError: malformed; names the place.
     """
     with open_binary(path) as stream:
-        for number, value in json_lines(stream):
+        for number, value in _json_lines(stream):
             if not isinstance(good(value, f"{path}:{number}"), dict):
                 raise DataError(f"{path}:{number}: expected an object, found {type(value).__name__}")
             yield value

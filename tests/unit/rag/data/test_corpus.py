@@ -275,7 +275,7 @@ def test_id_set_equals_a_set() -> None:
         (b'{"id": "x", "text": "\\ud800"}', "not valid Unicode", "'x'"),
         (b'{"id": "x", "text": "a\\u0000b"}', "NUL character", "'x'"),
         (b'{"id": 0, "text": "again"}', "duplicate id", "'0'"),
-        (b"[" * 100_000, "malformed JSON", "nested"),
+        (b"[" * 100_000, "malformed JSON", "recursion"),
         (b'{"id": ' + b"9" * 5000 + b', "text": "x"}', "malformed JSON", "digits"),
         (b'{"id": "x", "text": "' + b"word " * 1_000_000 + b'"}', "document too long", "5,000,000"),
     ],
