@@ -192,12 +192,12 @@ def _passage(row: Any, number: int, title: Any, fields: DocumentFields) -> Passa
         document = fields.document(row, number)
         if isinstance(document, BadRecord):
             raise DataError(f"text {number}: {document.reason}, {document.detail}")
-        given = cell_or_none(row.get("metadata")) or {}
+        values = cell_or_none(row.get("metadata")) or {}
         try:
-            metadata = metadata_of_fields(given)
+            metadata = metadata_of_fields(values)
         except (ValueError, AttributeError) as error:
-            found = error if isinstance(given, Mapping) else f"{given!r:.40}, expected a mapping"
-            raise DataError(f"text {number}: its metadata: {found}", hint=METADATA_HINT) from None
+            problem = error if isinstance(values, Mapping) else f"{values!r:.40}, expected a mapping"
+            raise DataError(f"text {number}: its metadata: {problem}", hint=METADATA_HINT) from None
         row = Passage(document.id, document.title, document.text, metadata=metadata)
     if not isinstance(row, Passage):
         raise DataError(f"text {number}: expected text, a Passage or a mapping, found {row!r:.40}")

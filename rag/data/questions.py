@@ -28,7 +28,7 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
 
     | format | holds |
     |---|---|
-    | `jsonl` | one record per line: this system's sample, NQ-open, KILT, BEIR queries, FiD, MDR, … |
+    | `jsonl` | one record per line: this system's sample, NQ-open, KILT, BEIR queries, FiD, … |
     | `json` | a list of records (DPR training and results, HotpotQA), SQuAD 1.1 or 2.0, or id → record |
     | `csv`, `tsv` | DPR's question and `['answer', …]`; id and question; columns with a header |
     | `parquet` | one record per row, as data-set hubs keep them |

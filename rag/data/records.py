@@ -14,7 +14,7 @@ _MAX_SHOWN, _MAX_UNREAD = 10, 100  # bad records, and files, that are named in a
 Kind = Literal["heading", "paragraph", "item", "row", "code"]
 
 
-def rows_of(given: Any, what: str, *, hint: str = "put it in a list") -> list[Any]:
+def rows_of(value: Any, what: str, *, hint: str = "put it in a list") -> list[Any]:
     """The rows of a list, an array, a generator or a data set; those of a table as mappings.
 
     Tables are those of pandas, polars and Arrow, whose iteration would give the columns.
@@ -25,18 +25,18 @@ def rows_of(given: Any, what: str, *, hint: str = "put it in a list") -> list[An
     Raises:
         DataError: it is one string, mapping, path or number.
     """
-    if hasattr(given, "columns"):
-        listed = getattr(given, "to_dicts", None) or getattr(given, "to_pylist", None)
-        rows = listed() if listed else given.to_dict("records")
+    if hasattr(value, "columns"):
+        listed = getattr(value, "to_dicts", None) or getattr(value, "to_pylist", None)
+        rows = listed() if listed else value.to_dict("records")
         return [{name: cell_or_none(value) for name, value in row.items()} for row in rows]
     try:
-        if isinstance(given, str | bytes | Mapping | PurePath):
+        if isinstance(value, str | bytes | Mapping | PurePath):
             raise TypeError
-        return list(given)
+        return list(value)
     except TypeError:
-        if isinstance(given, Mapping) and hasattr(given, "column_names"):
-            hint = f"give one of its splits: {', '.join(map(str, given))}"
-        raise DataError(f"{what} is a single {type(given).__name__}, expected a list", hint=hint) from None
+        if isinstance(value, Mapping) and hasattr(value, "column_names"):
+            hint = f"give one of its splits: {', '.join(map(str, value))}"
+        raise DataError(f"{what} is a single {type(value).__name__}, expected a list", hint=hint) from None
 
 
 def cell_or_none(value: Any) -> Any:

@@ -77,7 +77,7 @@ class DocumentFields:
         used = {*ids[:1], *titles[:1], *texts[:1], *self._metadata}
         ignored = [name for name in names if name not in used]
         roles = {"id": ids, "title": titles, "text": texts, "metadata": self._metadata}
-        parts = (f"{role} from {', '.join(found)}" for role, found in roles.items() if found)
+        parts = (f"{role} from {', '.join(chosen)}" for role, chosen in roles.items() if chosen)
         self.layout = ", ".join(parts) + (f"; ignored: {listed_names(ignored)}" if ignored else "")
         read = {*ids, *titles, *texts, *used, *_SENTENCE_MARKERS, *(["metadata"] if self._metadata else [])}
         return [name for name in names if name in read]
@@ -187,8 +187,8 @@ def _plain(value: Any) -> Value:
         raise ValueError("half of a surrogate pair, expected valid Unicode")
     is_finite = not isinstance(value, float) or math.isfinite(value)
     if not isinstance(value, str | int | float) or not is_finite:
-        found = type(value).__name__ if is_finite else value
-        raise ValueError(f"found {found}, expected text, a number, true or false, or a list of these")
+        kind = type(value).__name__ if is_finite else value
+        raise ValueError(f"found {kind}, expected text, a number, true or false, or a list of these")
     return value
 
 

@@ -172,14 +172,14 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
     if format == "auto" and corpus is not None:
         return [Source(str(corpus), "jsonl", corpus.name)]
     files = _files(folder, report)
-    wanted = format
+    kind_of_folder = format
     if format == "auto":
         documents = [name for name, kind in files.items() if kind == DOCUMENTS]
         has_records = any(kind not in (None, DOCUMENTS) for kind in files.values())
         about_data = all(PurePath(name).stem.lower() in _ABOUT_DATA for name in documents)
-        wanted = "records" if has_records and about_data else DOCUMENTS
+        kind_of_folder = "records" if has_records and about_data else DOCUMENTS
     several = {DOCUMENTS: (DOCUMENTS, *_ALSO_DOCUMENTS), "records": tuple(BY_SUFFIX.values())}
-    kinds = several.get(wanted, (wanted,))
+    kinds = several.get(kind_of_folder, (kind_of_folder,))
     chosen = sorted(name for name, kind in files.items() if kind in kinds)
     unused = sorted(str(folder / name) for name in files.keys() - set(chosen))
     if not chosen:
@@ -191,7 +191,7 @@ def _folder(folder: Path, format: str, report: ReadReport, prefix: str) -> list[
         )
     report.ignored += unused
     paths = [(str(folder / name), prefix + name) for name in chosen]
-    if wanted == DOCUMENTS:
+    if kind_of_folder == DOCUMENTS:
         return [Source(path, DOCUMENTS, name) for path, name in paths]
     return [Source(path, _file_format(path, format), name) for path, name in paths]
 
