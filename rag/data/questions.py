@@ -11,10 +11,10 @@ from typing import Any
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Question
+from rag.data.files import rows as files
 from rag.data.files.named import Grades, is_named, named_questions
 from rag.data.files.question_sets import answers_of, question_of, squad_paragraphs, table_columns
-from rag.data.files.rows import STDIN, Rows, format_of, good, head_of, open_binary, read_lines, read_rows
-from rag.data.files.sources import in_folder
+from rag.data.files.rows import STDIN, Rows, good, open_binary, read_lines
 from rag.data.options import QUESTION_FORMATS
 from rag.data.records import rows_of
 
@@ -110,7 +110,7 @@ def is_question_folder(path: Path) -> bool:
 
 
 def _queries_in(folder: Path) -> Path | None:
-    return in_folder(folder, "queries.jsonl")
+    return files.in_folder(folder, "queries.jsonl")
 
 
 def _judged(questions: Iterable[Question], grades: Grades, queries: Any, qrels: Any) -> Iterator[Question]:
@@ -212,7 +212,7 @@ def _checked(numbered: Numbered, path: str) -> Iterator[Question]:
 
 def _read(path: str, format: str) -> Iterator[Question]:
     with open_binary(path) as stream:
-        chosen = (format_of(head_of(stream), path) or "text") if format == "auto" else format
+        chosen = (files.format_of(files.head_of(stream), path) or "text") if format == "auto" else format
         if chosen == "markup":
             raise DataError(
                 f"{path} holds tags, as TREC's topics do: expected {', '.join(QUESTION_FORMATS)}",
@@ -222,7 +222,7 @@ def _read(path: str, format: str) -> Iterator[Question]:
             lines = ((n, line.strip() if isinstance(line, str) else line) for n, line in read_lines(stream))
             rows: Rows = ((n, {"question": it} if isinstance(it, str) else it) for n, it in lines if it)
         else:
-            rows = read_rows(stream, chosen, path, lambda row: table_columns(row, path))
+            rows = files.read_rows(stream, chosen, path, lambda row: table_columns(row, path))
         if chosen in ("csv", "tsv"):
             rows = _with_answers(rows, path)
         yield from _checked(_records(rows, path, ": record " if chosen in ("json", "parquet") else ":"), path)

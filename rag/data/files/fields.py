@@ -18,7 +18,6 @@ ID_FIELDS = ("id", "_id", "docid", "wikipedia_id")
 TITLE_FIELDS = ("title", "wikipedia_title")
 TEXT_FIELDS = ("text", "contents", "context")
 PASSAGE_ID_FIELDS = ("passage_id", "psg_id", "id", "docid")
-QUESTION_ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")
 METADATA_HINT = 'an example is {"year": 2020, "tags": ["guide", "linux"]}'
 _EMPTY: tuple[Any, ...] = (None, "", [])
 _SENTENCE_MARKERS = ("sentences", "charoffset", "text_with_links")  # lists of sentences: HotpotQA's abstracts

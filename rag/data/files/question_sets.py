@@ -11,18 +11,12 @@ from urllib.parse import unquote
 from rag.core.errors import DataError
 from rag.core.types import GoldPassage, Passage, Question
 from rag.core.unicode import is_unicode
-from rag.data.files.fields import (
-    QUESTION_ID_FIELDS,
-    first_of,
-    is_list,
-    join_sentences,
-    listed_names,
-    passage_of,
-)
+from rag.data.files.fields import first_of, is_list, join_sentences, listed_names, passage_of
 from rag.data.records import BadRecord
 
 Record = Mapping[str, Any]
 
+_ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")
 QUESTION_FIELDS = ("question", "query", "input", "text")
 _ANSWER_FIELDS = ("answers", "answer", "output")
 _UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
@@ -69,7 +63,7 @@ def parse_record(record: Any) -> QuestionRecord:
     if "\x00" in text or not is_unicode(text):
         raise ValueError("the question has a NUL character, or is not valid Unicode")
     del rest[name]
-    name, id = first_of(rest, QUESTION_ID_FIELDS)
+    name, id = first_of(rest, _ID_FIELDS)
     if name is not None:
         if isinstance(id, bool) or not isinstance(id, str | int):
             raise ValueError(f"the id is not text or a whole number ({id!r:.60})")

@@ -31,7 +31,7 @@ Rows = Iterator[tuple[int, Any]]  # 1-based number of the line or record, and it
 Columns = Callable[[list[str]], tuple[list[str], bool]]  # of a table's first row: names, whether it has them
 
 STDIN = "-"
-COMPRESSED_SUFFIXES = (".gz", ".bz2", ".zst", ".xz")
+_COMPRESSED = (".gz", ".bz2", ".zst", ".xz")
 BY_SUFFIX = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".tsv": "tsv", ".csv": "csv",
     ".parquet": "parquet", ".pq": "parquet",
@@ -48,8 +48,13 @@ def strip_compression(name: str) -> str:
         >>> strip_compression("wiki.jsonl.gz"), strip_compression("wiki.jsonl")
         ('wiki.jsonl', 'wiki.jsonl')
     """
-    suffix = next((end for end in COMPRESSED_SUFFIXES if name.lower().endswith(end)), "")
+    suffix = next((end for end in _COMPRESSED if name.lower().endswith(end)), "")
     return name.removesuffix(name[len(name) - len(suffix) :])
+
+
+def in_folder(folder: Path, name: str) -> Path | None:
+    """The file of this name, or compressed under it, if there is one."""
+    return next((p for end in ("", *_COMPRESSED) if (p := folder / (name + end)).is_file()), None)
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from rag.data.documents.kinds import is_text, kind_by_name, remedy_by_name
 from rag.data.files.named import is_named
 from rag.data.files.rows import (
     BY_SUFFIX,
-    COMPRESSED_SUFFIXES,
     STDIN,
     format_of,
     head_of,
+    in_folder,
     open_binary,
     strip_compression,
 )
@@ -95,11 +95,6 @@ def corpus_files(inputs: Sequence[Path]) -> list[Path]:
         DataError: see `find_sources`.
     """
     return [Path(source.path) for source in find_sources(inputs)]
-
-
-def in_folder(folder: Path, name: str) -> Path | None:
-    """The file of this name, or compressed under it, if there is one."""
-    return next((p for end in ("", *COMPRESSED_SUFFIXES) if (p := folder / (name + end)).is_file()), None)
 
 
 def sniff(head: bytes, name: str) -> str:
