@@ -14,7 +14,6 @@ from rag.core.types import Question
 from rag.data.files import rows as files
 from rag.data.files.named import Grades, is_named, named_questions
 from rag.data.files.question_sets import answers_of, question_of, squad_paragraphs, table_columns
-from rag.data.files.rows import STDIN, Rows, good, open_binary, read_lines
 from rag.data.options import QUESTION_FORMATS
 from rag.data.records import rows_of
 
@@ -68,7 +67,7 @@ def read_questions(path: str | Path, format: str = "auto", split: str | None = N
         numbered, grades = named_questions(name)
         questions = _checked(_records(numbered, name), name)
         return _judged(questions, grades, name, name) if grades else questions
-    if name == STDIN:
+    if name == files.STDIN:
         return _read(name, format)
     if not Path(path).exists():
         raise DataError(f"{path}: no such file")
@@ -141,10 +140,10 @@ def read_qrels(path: Path) -> Grades:
         DataError: a line of another shape; names it.
     """
     grades: Grades = {}
-    with open_binary(path) as stream:
-        for number, line in read_lines(stream):
+    with files.open_binary(path) as stream:
+        for number, line in files.read_lines(stream):
             place = f"{path}:{number}"
-            fields = [field.strip() for field in str(good(line, place)).split("\t")]
+            fields = [field.strip() for field in str(files.good(line, place)).split("\t")]
             if len(fields) not in (3, 4):
                 fields = str(line).split()
             if not fields or fields[0] == "query-id":
@@ -211,7 +210,7 @@ def _checked(numbered: Numbered, path: str) -> Iterator[Question]:
 
 
 def _read(path: str, format: str) -> Iterator[Question]:
-    with open_binary(path) as stream:
+    with files.open_binary(path) as stream:
         chosen = (files.format_of(files.head_of(stream), path) or "text") if format == "auto" else format
         if chosen == "markup":
             raise DataError(
@@ -219,8 +218,10 @@ def _read(path: str, format: str) -> Iterator[Question]:
                 hint="write one question a line, or id and question parted by a tab",
             )
         if chosen == "text":
-            lines = ((n, line.strip() if isinstance(line, str) else line) for n, line in read_lines(stream))
-            rows: Rows = ((n, {"question": it} if isinstance(it, str) else it) for n, it in lines if it)
+            lines = (
+                (n, line.strip() if isinstance(line, str) else line) for n, line in files.read_lines(stream)
+            )
+            rows: files.Rows = ((n, {"question": it} if isinstance(it, str) else it) for n, it in lines if it)
         else:
             rows = files.read_rows(stream, chosen, path, lambda row: table_columns(row, path))
         if chosen in ("csv", "tsv"):
@@ -228,7 +229,7 @@ def _read(path: str, format: str) -> Iterator[Question]:
         yield from _checked(_records(rows, path, ": record " if chosen in ("json", "parquet") else ":"), path)
 
 
-def _records(rows: Rows, path: str, mark: str = ": record ") -> Numbered:
+def _records(rows: files.Rows, path: str, mark: str = ": record ") -> Numbered:
     """Questions of rows, and of the articles of SQuAD among them.
 
     Their gold passage ids are those that a corpus read from the same file has.
@@ -236,7 +237,7 @@ def _records(rows: Rows, path: str, mark: str = ": record ") -> Numbered:
     count = 0
     for number, row in rows:
         place = f"{path}{mark}{number}"
-        paragraphs = squad_paragraphs(good(row, place))
+        paragraphs = squad_paragraphs(files.good(row, place))
         if paragraphs is None:
             yield place, _question(row, f"q{number}", place)
         for id, title, text, items in paragraphs or ():
@@ -258,7 +259,7 @@ def _question(record: Any, fallback_id: str, place: str) -> Question:
         raise DataError(f"{place}: a field has another shape than expected ({error})") from error
 
 
-def _with_answers(rows: Rows, path: str) -> Rows:
+def _with_answers(rows: files.Rows, path: str) -> files.Rows:
     """The rows of a table, with lists in cells parsed and empty cells left out."""
     for number, row in rows:
         if isinstance(row, dict):
