@@ -36,9 +36,7 @@ def _job(
     [
         ({"out": 5}, "out is 5, expected str | Path"),
         ({"inputs": [5]}, "inputs is [5], expected str | Path | Sequence[str | Path]"),
-        ({"count": "5"}, "count is '5', expected int | None"),
         ({"count": True}, "count is True, expected int | None"),
-        ({"share": None}, "share is None, expected float"),
         ({"overwrite": "no"}, "overwrite is 'no', expected bool"),
         ({"until": "bm25"}, "until is 'bm25', expected Literal['passages', 'dense']"),
         ({"filter": "path=x"}, "filter is 'path=x', expected Mapping[str, Any] | None"),

@@ -12,7 +12,7 @@ from rag.core.errors import MissingDependencyError, RagError
 from rag.core.log import JsonFormatter, setup_logging
 from rag.core.optional import require
 from rag.core.progress import Progress, StageTimer
-from rag.core.types import Answer, AnswerSet, Evidence, Hit
+from rag.core.types import Answer, AnswerSet, Evidence
 
 
 def _answer_set(confidence: float, none: float) -> AnswerSet:
@@ -42,11 +42,6 @@ def test_is_answered_compares_with_no_answer() -> None:
     assert _answer_set(0.6, 0.4).is_answered
     assert not _answer_set(0.3, 0.7).is_answered
     assert not AnswerSet("q", (), 0.0, "v", {}).is_answered
-
-
-def test_hits_sort_best_first_then_by_id() -> None:
-    hits = [Hit(0, "b", 1.0), Hit(1, "a", 1.0), Hit(2, "c", 2.0)]
-    assert [hit.passage_id for hit in sorted(hits, key=Hit.sort_key)] == ["c", "a", "b"]
 
 
 def test_every_error_is_a_rag_error_with_its_own_exit_code_family() -> None:

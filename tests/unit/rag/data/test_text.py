@@ -8,12 +8,10 @@ from rag.core.errors import ConfigError
 from rag.data.text import (
     PROFILES,
     AnswerMatcher,
-    Overlap,
     exact_match,
     f1,
     nfd,
     normalize_answer,
-    overlap,
     simple_tokenize,
 )
 
@@ -49,11 +47,6 @@ def test_only_the_nfd_profiles_unify_accents() -> None:
     assert not exact_match("Beyonce", [COMPOSED], "nq_open")
 
 
-@pytest.mark.parametrize(("prediction", "answer"), [("yes", "no"), ("yes it is", "yes"), ("no", "noanswer")])
-def test_hotpot_yes_and_no_give_no_partial_credit(prediction: str, answer: str) -> None:
-    assert overlap(prediction, answer, "hotpot") == Overlap(0, 0, 0)
-
-
 @pytest.mark.parametrize(("prediction", "answer"), [("the", "a"), ("", "")])
 def test_empty_against_empty(prediction: str, answer: str) -> None:
     assert exact_match(prediction, [answer], "hotpot")
@@ -63,13 +56,7 @@ def test_empty_against_empty(prediction: str, answer: str) -> None:
     assert f1("x", [answer], "squad2") == 0
 
 
-def test_f1_values() -> None:
-    parts = overlap("New York City", "New York", "hotpot")
-    assert parts.f1 == pytest.approx(0.8)
-    assert parts.precision == pytest.approx(2 / 3)
-    assert parts.recall == 1.0
-    assert f1("New York City", ["Boston", "New York"]) == pytest.approx(0.8)
-    assert f1("x x y", ["x z"]) == pytest.approx(0.4)  # multiset intersection
+def test_without_answers_nothing_is_right() -> None:
     assert f1("anything", []) == 0
     assert not exact_match("anything", [])
 
