@@ -1,11 +1,7 @@
-"""From per-question records to figures with intervals, curves and stages.
+"""From per-question records to figures with intervals, curves and stages; only numbers are kept in memory."""
 
-Only numbers are kept in memory, never texts, so 100,000 questions need some tens of megabytes.
-"""
-
-from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,32 +15,11 @@ from rag.metrics.significance import bootstrap
 _LATENCY_PERCENTILES = (50, 90, 95, 99)
 
 
-class FigureTable:
-    """Figures of every question, column by column, filled record by record."""
-
-    def __init__(self) -> None:
-        self.ids: list[str] = []
-        self._columns: dict[str, array[float]] = {}  # each ends at the last question that has the figure
-
-    def add(self, question_id: str, scores: Mapping[str, float | None]) -> None:
-        """Append one question; figures it lacks are undefined."""
-        for name, value in scores.items():
-            column = self._columns.setdefault(name, array("d"))
-            column.extend([np.nan] * (len(self.ids) - len(column)))
-            column.append(np.nan if value is None else value)
-        self.ids.append(question_id)
-
-    @property
-    def names(self) -> list[str]:
-        """Figures that are defined for at least one question, in the order of their first appearance."""
-        return [name for name, column in self._columns.items() if not np.isnan(column).all()]
-
-    def column(self, name: str) -> Float64:
-        """One figure of all questions, (n,); NaN where undefined."""
-        values = np.full(len(self.ids), np.nan)
-        column = self._columns.get(name, ())
-        values[: len(column)] = column
-        return values
+def figure_columns(scores: Sequence[Mapping[str, float | None]]) -> dict[str, Float64]:
+    """Each figure of all questions, (n,), NaN where undefined; without those that no question has."""
+    names = dict.fromkeys(name for row in scores for name in row)
+    columns = {name: np.array([row.get(name) for row in scores], np.float64) for name in names}
+    return {name: column for name, column in columns.items() if not np.isnan(column).all()}
 
 
 def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings) -> dict[str, Any]:
@@ -60,38 +35,37 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
     Raises:
         DataError: there are no records, or one lacks a field.
     """
-    table = FigureTable()
-    confidence, ranks = array("d"), array("d")
-    stages: Counter[str] = Counter()
-    latency: dict[str, array[float]] = {}
-    reading: Counter[str] = Counter()
+    scores: list[Mapping[str, float | None]] = []
+    confidence, ranks = list[float](), list[float]()
+    stages, reading = Counter[str](), Counter[str]()
+    latency: dict[str, list[float]] = {}
     deepest = 0
-    for row, record in enumerate(records):
+    for number, record in enumerate(records, start=1):
         try:
-            table.add(record["id"], record["scores"])
-            confidence.append(record.get("confidence", float("nan")))
+            scores.append(record["scores"])
+            confidence.append(record.get("confidence", np.nan))
             deepest = max(deepest, len(record["hits"]))
-            findable = record["scores"].get("mrr") is not None
-            ranks.append((record["first_rank"] or float("inf")) if findable else float("nan"))
+            if record["scores"].get("mrr") is not None:
+                ranks.append(record["first_rank"] or np.inf)
             if record["stage"] is not None:
                 stages[record["stage"]] += 1
             for stage, milliseconds in record["timings_ms"].items():
-                latency.setdefault(stage, array("d")).append(milliseconds)
+                latency.setdefault(stage, []).append(milliseconds)
             reading.update(record.get("reading", {}))
         except (KeyError, TypeError) as error:
-            raise DataError(f"record {row + 1}: field {error} is missing or malformed") from error
-    n = len(table.ids)
-    if n == 0:
+            raise DataError(f"record {number}: field {error} is missing or malformed") from error
+    if not (n := len(scores)):
         raise DataError("there are no questions to evaluate", hint="check the question file and --limit")
+    columns = figure_columns(scores)
     intervals = {
-        name: bootstrap(table.column(name), resamples=settings.resamples, seed=settings.seed)[0]
-        for name in table.names
+        name: bootstrap(column, resamples=settings.resamples, seed=settings.seed)[0]
+        for name, column in columns.items()
     }
     return {
         "n": n,
         "figures": {name: interval.to_json() for name, interval in intervals.items()},
         "curve": _accuracy_curve(np.array(ranks), deepest),
-        "calibration": measure_calibration(np.array(confidence), table.column("em")),
+        "calibration": measure_calibration(np.array(confidence), columns.get("em", np.full(n, np.nan))),
         "stages": dict(stages.most_common()),
         "latency_ms": {stage: _percentiles(np.array(values)) for stage, values in latency.items()},
         "reading": {name: round(total / n, 2) for name, total in reading.items()},
@@ -100,11 +74,10 @@ def summarise(records: Iterable[Mapping[str, Any]], settings: EvaluationSettings
 
 def _accuracy_curve(ranks: Float64, deepest: int) -> list[dict[str, Any]]:
     """Accuracy at up to 40 cut-offs between 1 and the deepest hit, evenly spaced on a logarithmic axis."""
-    judged = ranks[~np.isnan(ranks)]
-    if deepest == 0 or not len(judged):
+    if deepest == 0 or not len(ranks):
         return []
     ks = np.unique(np.geomspace(1, deepest, 40).round().astype(int))
-    return [{"k": int(k), "value": float((judged <= k).mean()), "n": len(judged)} for k in ks]
+    return [{"k": int(k), "value": float((ranks <= k).mean()), "n": len(ranks)} for k in ks]
 
 
 def _percentiles(values: Float64) -> dict[str, float]:

@@ -4,7 +4,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from rag.config import load_config
 from rag.core.arguments import checked
 from rag.core.errors import ConfigError, MismatchedArtifactError
 from rag.core.files import atomic_write_text, check_target
-from rag.core.log import get_logger
 from rag.core.types import Question
 from rag.data.questions import questions_from, read_questions
 from rag.eval import runner
@@ -33,7 +31,6 @@ from readers.open import open_reader
 REPORT_NAME = "report.html"
 Questions = Any  # a file, or what `questions_from` takes
 _SHOWN_FIELDS = 6
-_log = get_logger(__name__)
 
 
 @checked
@@ -70,10 +67,6 @@ def evaluate(
     Returns:
         The figures with their intervals, and the folder of records, predictions and report.
 
-    Raises:
-        ConfigError: a setting is unknown, or two contradict each other.
-        MismatchedArtifactError: `out` holds results of other settings, questions or another system.
-
     Example:
         `print(rag.evaluate(index="my-index", questions="dev.jsonl", limit=200).figures["em"])`
     """
@@ -104,7 +97,7 @@ def evaluate(
         system, passages = _open_system(index, opening, settings, reads=reads)
     resolver = None if passages is None else GoldResolver(passages)
     unread: Counter[str] = Counter()
-    stream = _checked_questions(stream, unread)
+    stream = _counted(stream, unread)
     holder = tempfile.TemporaryDirectory(prefix="rag-evaluation-") if out is None else None
     place = Path(holder.name if holder is not None else str(out))
     asked = stream if resolver is None else map(resolver, stream)
@@ -171,10 +164,6 @@ def compare(
         all_pairs: compare every pair instead.
         report: write a side-by-side HTML page here.
 
-    Raises:
-        ConfigError: fewer than two results, or one lacks a figure.
-        MismatchedArtifactError: they were not run on the same questions.
-
     Example:
         `for row in rag.compare(["runs/bm25", "runs/hybrid"]): print(row.figure, row.result.difference)`
     """
@@ -192,18 +181,8 @@ def compare(
     return compared
 
 
-def _checked_questions(questions: Iterable[Question], unread: Counter[str]) -> Iterator[Question]:
-    """The questions, whose fields that nothing reads are counted; a warning before the first is asked if
-    nothing can be judged in the first hundred.
-    """
-    stream = iter(questions)
-    first = list(islice(stream, 100))
-    if first and not any(each.answers or each.gold_passage_ids or each.gold for each in first):
-        fields = sorted({name for question in first for name in question.meta})
-        _log.warning(
-            "the first %d questions have neither answers nor gold passages, and cannot be judged%s",
-            len(first), f"; fields that are not read: {', '.join(fields)}" if fields else "",
-        )  # fmt: skip
-    for question in chain(first, stream):
+def _counted(questions: Iterable[Question], unread: Counter[str]) -> Iterator[Question]:
+    """The questions; their fields that nothing reads are counted."""
+    for question in questions:
         unread.update(list(question.meta))
         yield question

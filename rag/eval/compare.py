@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rag.core.errors import ConfigError, MismatchedArtifactError
-from rag.eval.aggregate import FigureTable
+from rag.eval.aggregate import figure_columns
 from rag.eval.labels import main_figures
 from rag.eval.results import Evaluation
 from rag.eval.settings import EvaluationSettings, cut_off
@@ -127,20 +127,16 @@ def _aligned(evaluation: Evaluation, first: Evaluation) -> tuple[dict[str, Any],
                 hint="evaluate both on the same questions with the same profile",
             )
     expected = {record["id"]: _fingerprint(record) for record in first.records()}
-    table = FigureTable()
-    texts: dict[str, tuple[int, int]] = {}
-    for record in evaluation.records():
-        table.add(record["id"], record["scores"])
-        texts[record["id"]] = _fingerprint(record)
-    if odd := sorted(set(texts) ^ set(expected)) or [k for k in expected if _differ(texts[k], expected[k])]:
+    records = {record["id"]: (record["scores"], _fingerprint(record)) for record in evaluation.records()}
+    if odd := sorted({*records} ^ {*expected}) or [
+        key for key, fingerprint in expected.items() if _differ(records[key][1], fingerprint)
+    ]:
         raise MismatchedArtifactError(
             f"{first.name} and {evaluation.name} were not run on the same questions: {len(odd)} differ, "
             f"for example {odd[0]!r}",
             hint="evaluate both on the same question file",
         )
-    place = {key: row for row, key in enumerate(table.ids)}
-    rows = np.array([place[key] for key in expected])
-    return {name: table.column(name)[rows] for name in table.names}, list(expected)
+    return figure_columns([records[key][0] for key in expected]), list(expected)
 
 
 def _fingerprint(record: dict[str, Any]) -> tuple[int, int]:

@@ -31,11 +31,7 @@ class AnswersQuestions(Protocol):
         """The best passages of each question, best first, and its paths, if the system finds such."""
 
     def read(
-        self,
-        questions: Sequence[str],
-        found: Sequence[RankedPassages],
-        n_best: int,
-        paths: Sequence[Paths] = (),
+        self, questions: Sequence[str], found: Sequence[RankedPassages], n_best: int, paths: Sequence[Paths]
     ) -> list[AnswerSet]:
         """One answer set per question."""
 
