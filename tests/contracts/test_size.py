@@ -15,7 +15,7 @@ CEILINGS = {
     "rag/core": (1340, 900),
     "rag/data": (6060, 5000),
     "rag/docs": (80, 80),
-    "rag/eval": (2040, 1900),
+    "rag/eval": (1980, 1900),
     "rag/integrations": (350, 350),
     "rag/joint": (2510, 2100),
     "rag/metrics": (600, 600),
