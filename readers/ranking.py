@@ -28,13 +28,14 @@ Pair = tuple[int, int, int]
 @dataclass(frozen=True, slots=True)
 class PassageRows:
     """The passages of a list of questions as rows for the network: windows of the pairs, whose different
-    passages are `unique`, with the tokens of their `texts`."""
+    passages are `unique`, with the tokens of their `texts`; `continues` (V,) are tokens inside words."""
 
     questions: Sequence[str]
     pairs: list[Pair]
     unique: list[Passage]
     texts: TokenizedTexts
     rows: list[Row]
+    continues: Bool
 
     def owners(self) -> tuple[Int64, Int64]:
         """For each row the number of its question, and its passage's place in that question's list."""
@@ -193,6 +194,10 @@ class QuestionRanker:
         unique = self._rows.pairs[row.group][2]
         offsets, shift = self._rows.texts.spans(unique), row.first_token - row.text_from
         first, last = start + shift, end + shift
+        if self._settings.extends:
+            inside = self._rows.continues[self._rows.texts.tokens(unique)]
+            first -= int(np.argmin(inside[first::-1]))  # the first token of a text continues none
+            last += int(np.argmin(np.append(inside[last + 1 :], False)))
         text = self._rows.unique[unique].text
         begin, stop = answer_bounds(text, int(offsets[first, 0]), int(offsets[last, 1]))
         answer = text[begin:stop]

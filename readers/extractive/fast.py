@@ -19,14 +19,11 @@ class FastSpanModel(LogitsModel):
     """A `SpanModel` in evaluation mode, computed with `rag.runtime.fast.fast_bert`.
 
     Args:
-        model: BERT-like, or its weights, which are copied; it is not needed afterwards.
+        model: BERT-like, or its weights, which are copied.
         precision: of matrix products; the head and the residual stream are fp32. "fp32"; "bf16"; "int8" for
             the linear layers, with attention in bf16 where the hardware has it; or "auto", the fastest of
             these on this machine.
         ranges: ranges of the encoder's activations, which "int8" needs; without them "auto" is bf16 or fp32.
-
-    Attributes:
-        encoder: the network that computes hidden states.
 
     Raises:
         ConfigError: "int8" without ranges, "int8" or "bf16" on a CPU that lacks it, or an unknown name.

@@ -55,7 +55,11 @@ def load_parts(name_or_path: str | Path | None) -> ReaderParts:
     if config.model_type == "dpr":
         model = load_dpr(str(name_or_path))
         settings = ReaderSettings(
-            final_separator=False, max_tokens=min(350, longest), max_answer_tokens=10, select=True
+            final_separator=False,
+            max_tokens=min(350, longest),
+            max_answer_tokens=10,
+            select=True,
+            extends=True,
         )
     else:
         model = load_question_answering(str(name_or_path), config)

@@ -156,11 +156,12 @@ class ExtractiveReader:
         titles = tokenize_texts(self.tokenizer, [passage.title for passage in unique])
         texts = tokenize_texts(self.tokenizer, [passage.text for passage in unique])
         rows = rows_of_pairs(self.layout, [(q, u) for q, _, u in pairs], tokenized, titles, texts)
-        return PassageRows(questions, pairs, unique, texts, rows)
+        return PassageRows(questions, pairs, unique, texts, rows, self._continues)
 
     def score_rows(self, rows: Sequence[Row], floors: Float32 | None) -> RowScores:
         """Scores of rows; rows that the early head scores below their floor are dropped."""
-        return score_rows(self.model, self.layout, rows, self._continues, floors=floors, device=self.device)
+        cut = np.zeros_like(self._continues) if self.settings.extends else self._continues
+        return score_rows(self.model, self.layout, rows, cut, floors=floors, device=self.device)
 
     def close(self) -> None:
         """Stop the network's worker threads; the next `read` starts them again."""

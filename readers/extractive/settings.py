@@ -67,6 +67,8 @@ class ReaderSettings(Config):
             column does, and as much again if both do, see `readers.table_match`.
         select: choose the passage by its selection logit and then a span in it (DPR), instead of the best
             span of all passages.
+        extends: spans are searched among all tokens and then extended to whole words, as DPR does, instead of
+            among whole words (of WordPiece tokenizers).
         answer_types: whether "yes" and "no" can be answers, for networks with these outputs.
         skim_layer: layer of the network's early head; 0: it has none.
         effort: how much is read: "full" reads everything, see `EFFORTS`.
@@ -88,6 +90,7 @@ class ReaderSettings(Config):
     score_weight: float = Field(default=0.0, ge=0)
     table_weight: float = Field(default=0.0, ge=0)
     select: bool = False
+    extends: bool = False
     answer_types: bool = False
     skim_layer: int = Field(default=0, ge=0)
     effort: EffortName = "full"

@@ -68,18 +68,14 @@ def decode(
 class _Mixture(LogitsProcessor):
     """Gives all rows of a group the same next-token distribution, log Σ_z p(z) p(y_t | z, y_<t).
 
-    So the searches of its rows, which are as many as its passages, run alike.
-
-    Args:
-        priors: (M,) log p(z) of each group's passages.
-        end: token that alone may stand behind `longest` tokens.
+    So the searches of its rows, which are as many as its `priors` (M,) log p(z), run alike. Behind `longest`
+    tokens stands `end`.
     """
 
     def __init__(self, priors: Sequence[Tensor], end: int, longest: int) -> None:
         self._priors, self._end, self._longest = priors, end, longest
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """(R·beams, V) log-probabilities."""
         sizes = [len(prior) for prior in self._priors]
         groups = scores.float().log_softmax(-1).view(sum(sizes), -1, scores.shape[-1]).split(sizes)
         mixed = torch.cat(

@@ -46,11 +46,7 @@ class Completer(Protocol):
     is_remote: bool
 
     def complete(self, messages: Sequence[dict[str, str]], max_tokens: int) -> Completion:
-        """The reply to the messages.
-
-        Raises:
-            ReaderError: there is no reply; the message states why.
-        """
+        """The reply to the messages, or a `ReaderError` that states why there is none."""
 
     def fits(self, messages: Sequence[dict[str, str]], max_tokens: int) -> bool:
         """Whether messages and reply fit into the model's window, as far as is known."""

@@ -25,7 +25,7 @@ CEILINGS = {
     "rag/scale": (600, 450),
     "rag/training": (1690, 1400),
     "indexers": (4400, 4400),
-    "readers": (7340, 6600),
+    "readers": (7330, 6600),
     "retrievers": (6970, 6600),
     "serve": (2790, 2600),
     "tests": (27540, 24000),

@@ -14,12 +14,7 @@ from readers.generative.training.config import GeneratorStage, GeneratorTrainCon
 
 @dataclass(frozen=True, slots=True)
 class GeneratorBatch:
-    """A batch of B rows.
-
-    Attributes:
-        passages: token ids of each row's passages.
-        targets: token ids that each row should generate, without start and end tokens.
-    """
+    """Token ids of B rows' passages, and of what each should generate, without start and end tokens."""
 
     passages: list[list[list[int]]]
     targets: list[list[int]]

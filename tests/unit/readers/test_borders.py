@@ -6,12 +6,10 @@ from readers.borders import answer_bounds, whole_tokens
 
 CUT = [
     ("Use --no-cache-dir, please", "cache", "--no-cache-dir"),
-    ("pip 23.0.1 is", "23", "23.0.1"),
     ("costs $ 1,299.50 today", "299", "$ 1,299.50"),
     ("write to jane.doe+x@mail.example.org.", "example", "jane.doe+x@mail.example.org"),
     ("see https://a.example.org/x?y=1.", "example", "https://a.example.org/x?y=1"),
     ("in /etc/apt/sources.list.d/foo.list,", "apt", "/etc/apt/sources.list.d/foo.list"),
-    ("(~/.ssh/config)", "ssh", "~/.ssh/config"),
     ("keep .newsauth there", "newsauth", ".newsauth"),
     ("call os.path.join() now", "path", "os.path.join()"),
     ("-16.17 degrees", "16.17", "-16.17"),
