@@ -168,6 +168,7 @@ class Question(Answered):
         answer_starts: first character of each annotated answer in the text of `gold[0]`, with repetitions.
         answers_are_regex: the answers are regular expressions, as in CuratedTREC.
         is_impossible: the set states that its paragraph does not answer the question (SQuAD 2).
+        provenance: KILT's evidence sets, each a list of places `{wikipedia_id, title, …}`.
         meta: further fields of the source, which nothing in this system reads.
     """
 
@@ -181,6 +182,7 @@ class Question(Answered):
     answer_starts: tuple[int, ...] = ()
     answers_are_regex: bool = False
     is_impossible: bool = False
+    provenance: tuple[tuple[Mapping[str, Any], ...], ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
     gold_are_documents: bool = False
     gold_grades: Mapping[str, int] = field(default_factory=dict)

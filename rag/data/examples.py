@@ -12,9 +12,10 @@ from rag.core.errors import DataError
 from rag.core.log import get_logger
 from rag.core.types import Answered, Passage, Query, Question
 from rag.core.unicode import is_unicode
+from rag.data.files import rows as files
 from rag.data.files.fields import PASSAGE_ID_FIELDS, passage_of
 from rag.data.files.question_sets import parse_record, squad_paragraphs, table_columns
-from rag.data.files.rows import format_of, head_of, open_binary, open_text, read_rows, write_json_lines
+from rag.data.files.rows import good, open_binary, read_lines
 from rag.data.records import BadRecord, ReadReport
 
 Role = Literal["positive", "hard_negative", "negative", "retrieved"]
@@ -172,7 +173,9 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
     """Stream examples to learn from; one record at a time.
 
     The formats are DPR's training JSON (a list; passages named by `passage_id` or `psg_id`), FiD's files,
-    DPR's retrieval results (their passages are unjudged), and the same records as JSON Lines.
+    DPR's retrieval results (their passages are unjudged), the same records as JSON Lines, and those of
+    sentence-transformers, Tevatron and MS MARCO (triples of texts, or of ids beside its collection and
+    queries).
     Negatives are `hard_negative_ctxs` or, if there are none, `negative_ctxs`. Any passage may carry a
     `target`; `query_ctxs` are passages that belong to the query. Questions without what the method needs are
     left out and counted, as DPR leaves out those without a positive; empty passages are bad records.
@@ -198,11 +201,15 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
         'x is'
     """
     counts, name, usable, places = ReadReport(), str(path), 0, list[str]()
+    texts: tuple[dict[str, str], dict[str, str]] | None = None
     with open_binary(path) as stream:
-        format = format_of(head_of(stream), name) or "tsv"
+        format = files.format_of(files.head_of(stream), name) or "tsv"
         mark = ":" if format in ("jsonl", "tsv", "csv") else ": record "
-        for number, record in read_rows(stream, format, name, lambda row: table_columns(row, name)):
+        for number, record in files.read_rows(stream, format, name, lambda row: table_columns(row, name)):
             try:
+                if isinstance(record, dict) and "positive_id" in record:
+                    texts = texts or _ms_marco_texts(Path(path))
+                    record = _with_texts(record, *texts)
                 example = _to_learn_from(example_from_json(record, f"q{number}"), needs)
             except (ValueError, DataError) as error:
                 counts.add_bad(f"{name}{mark}{number}", BadRecord("malformed record", str(error)))
@@ -226,13 +233,54 @@ def read_examples(path: str | Path, *, needs: Needed = "positives", quiet: bool 
         raise DataError(f"{name}: no question with {what}", hint=_SHAPE)
 
 
+def _ms_marco_texts(triples: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Texts of the questions and of the passages that MS MARCO's triples of ids name, by id; they stand in
+    `queries….tsv` and `collection.tsv` beside them.
+
+    Raises:
+        DataError: one of the files is missing.
+    """
+    questions, passages = set[str](), set[str]()
+    for question, *named in _id_rows(triples, 3):
+        questions.add(question)
+        passages.update(named)
+    queries = sorted(triples.parent.glob("queries*.tsv*"))
+    collection = files.in_folder(triples.parent, "collection.tsv")
+    if collection is None or not queries:
+        raise DataError(
+            f"{triples} names texts by id, and {'queries' if collection else 'collection'}.tsv is not there",
+            hint="unpack MS MARCO's queries and collection into the same folder",
+        )
+    asked = {id: text for path in queries for id, text in _id_rows(path, 2) if id in questions}
+    return asked, {id: text for id, text in _id_rows(collection, 2) if id in passages}
+
+
+def _with_texts(row: Mapping[str, str], questions: Mapping[str, str], texts: Mapping[str, str]) -> Any:
+    question, right, wrong = row["question_id"], row["positive_id"], row["negative_id"]
+    if question not in questions or not {right, wrong} <= texts.keys():
+        raise ValueError(f"no text for question {question}, passage {right} or passage {wrong}")
+    lists = zip(("positive_ctxs", "hard_negative_ctxs"), (right, wrong), strict=True)
+    contexts = {name: [{"passage_id": id, "title": "", "text": texts[id]}] for name, id in lists}
+    return {"question": questions[question], **contexts}
+
+
+def _id_rows(path: Path, width: int) -> Iterator[list[str]]:
+    """Cells of a table of tabs that quotes nothing, as MS MARCO's."""
+    with open_binary(path) as stream:
+        for number, line in read_lines(stream):
+            cells = str(good(line, f"{path}:{number}")).split("\t")
+            if len(cells) != width:
+                raise DataError(f"{path}:{number}: {len(cells)} columns, expected {width} between tabs")
+            yield cells
+
+
 def write_examples(path: str | Path, examples: Iterable[Example]) -> int:
     """Write DPR's training JSON, one example per line, atomically. Returns the number of examples.
 
     Raises:
         ResourceError: the disk is full or not writable.
     """
-    return write_json_lines(Path(path), map(example_to_json, examples), listed=True)
+    return files.write_json_lines(Path(path), map(example_to_json, examples), listed=True)
 
 
 def example_from_json(record: Any, fallback_id: str = "") -> Example:
@@ -295,7 +343,9 @@ def _candidate_json(candidate: Candidate, id_name: str = "passage_id") -> dict[s
 def write_results(path: str | Path, examples: Iterable[Example]) -> int:
     """Write DPR's retrieval results, a JSON list with one question per line; returns their number."""
     lists = ((it, [_candidate_json(candidate, "id") for candidate in it.candidates]) for it in examples)
-    return write_json_lines(Path(path), (_with_lists(it, {"ctxs": hits}) for it, hits in lists), listed=True)
+    return files.write_json_lines(
+        Path(path), (_with_lists(it, {"ctxs": hits}) for it, hits in lists), listed=True
+    )
 
 
 def write_run(path: Path, examples: Iterable[Example]) -> None:
@@ -304,7 +354,7 @@ def write_run(path: Path, examples: Iterable[Example]) -> None:
     Raises:
         DataError: an id is empty or holds white space, which such a file cannot express.
     """
-    with open_text(path) as file:
+    with files.open_text(path) as file:
         for example in examples:
             tag = str(example.meta.get("tag") or "rag")
             for rank, hit in enumerate(example.candidates, start=1):

@@ -8,6 +8,7 @@ and the rule set is named by a *profile*:
 | `squad` | lower, no ASCII punctuation or articles, single spaces | SQuAD 1.1: F1 of "" and "" is 0 |
 | `squad2` | as `squad` | SQuAD 2.0: F1 of "" and "" is 1 |
 | `nq_open` | Unicode NFD first, then as `squad` | as `squad` |
+| `kilt` | as `squad` | as `squad` |
 | `hotpot` | as `squad` | F1 is 0 if a side is yes, no or noanswer and they differ |
 | `trec_match`, `trec_search` | answers are regular expressions | match at the start / anywhere; no F1 |
 """
@@ -24,8 +25,8 @@ import regex
 
 from rag.core.errors import ConfigError
 
-Profile = Literal["squad", "squad2", "nq_open", "hotpot", "trec_match", "trec_search"]
-MatchMode = Literal["tokens", "regex"]
+Profile = Literal["squad", "squad2", "nq_open", "kilt", "hotpot", "trec_match", "trec_search"]
+MatchMode = Literal["tokens", "regex", "kilt"]
 
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 REGEX_PROFILES = frozenset({"trec_match", "trec_search"})
@@ -148,7 +149,8 @@ class AnswerMatcher:
         answers: accepted answers, or regular expressions in mode "regex".
         mode: "tokens" is DPR's rule (the answer's tokens stand in the text, in order, ignoring case and
             Unicode form); "regex" is CuratedTREC's (searched in the NFD text, ignoring case; an expression
-            that does not compile never matches).
+            that does not compile never matches); "kilt" is a substring of the normalised text ("art" is in
+            "party"), and has no places.
 
     Raises:
         ConfigError: unknown mode.
@@ -166,13 +168,16 @@ class AnswerMatcher:
     __slots__ = ("_needles", "_patterns", "mode")
 
     def __init__(self, answers: Iterable[str], mode: MatchMode = "tokens") -> None:
-        if mode not in ("tokens", "regex"):
-            raise ConfigError(f"unknown answer matching mode {mode!r}", hint="use tokens or regex")
+        if mode not in ("tokens", "regex", "kilt"):
+            raise ConfigError(f"unknown answer matching mode {mode!r}", hint="use tokens, regex or kilt")
         self.mode = mode
         self._patterns: tuple[regex.Pattern[str], ...] = ()
         self._needles: tuple[tuple[str, str], ...] = ()  # (what to find, a cheap necessary condition)
         if mode == "regex":
             self._patterns = tuple(filter(None, (_compiled(nfd(answer)) for answer in answers)))
+        elif mode == "kilt":
+            normalized = (normalize_answer(answer, "kilt") for answer in answers)
+            self._needles = tuple((needle, needle) for needle in dict.fromkeys(normalized) if needle)
         else:
             token_lists = (simple_tokenize(nfd(answer)) for answer in answers)
             needles = dict.fromkeys(" ".join(tokens).lower() for tokens in token_lists if tokens)
@@ -185,6 +190,9 @@ class AnswerMatcher:
         if self.mode == "regex":
             text = nfd(text)
             return any(pattern.search(text) is not None for pattern in self._patterns)
+        if self.mode == "kilt":
+            text = normalize_answer(text, "kilt")
+            return any(needle in text for needle, _ in self._needles)
         if not self._needles:
             return False
         text = nfd(text)

@@ -17,6 +17,11 @@ _FIXED = {
     "joint_f1": ("Joint F1", "answer and supporting facts together"),
     "joint_prec": ("Joint precision", ""),
     "joint_recall": ("Joint recall", ""),
+    "accuracy": ("Strict accuracy", "equal without normalisation"),
+    "kilt_em": ("KILT EM", "exact match, counted only with perfect evidence"),
+    "kilt_f1": ("KILT F1", "F1, counted only with perfect evidence"),
+    "kilt_accuracy": ("KILT accuracy", "strict accuracy, counted only with perfect evidence"),
+    "r_precision": ("R-precision", "gold pages among the first R pages"),
     "n_best_em": ("Any of the n best", "one of all answers returned is right"),
     "answered": ("Answered", "the best answer is more likely than “no answer”"),
     "gold_span_em": ("Ceiling of reading", "an accepted answer stands in the passages that were read"),
@@ -28,6 +33,7 @@ _FIXED = {
 _PATTERNS = (
     (r"top(\d+)", "Answer in top {}", "an accepted answer stands in one of the first {} passages"),
     (r"R@(\d+)", "Gold recall at {}", "share of gold passages among the first {}"),
+    (r"recall@(\d+)", "Evidence recall at {}", "share of evidence sets complete among the first {} pages"),
     (r"nDCG@(\d+)", "nDCG at {}", "graded ranking quality of the first {}"),
     (r"P@(\d+)", "Precision at {}", "share of gold among the first {}"),
     (r"passage_em@(\d+)", "All gold passages in top {}", "every passage that is needed was retrieved"),
@@ -39,7 +45,7 @@ _PATTERNS = (
     (r"passage_recall@(\d+)", "Share of gold passages in top {}", "of multi-hop questions"),
 )
 _MAIN = (  # most telling first
-    *("em", "f1", "sp_f1", "joint_f1", "top1", "top5", "top20", "top100", "mrr"),
+    *("em", "f1", "sp_f1", "joint_f1", "kilt_em", "r_precision", "top1", "top5", "top20", "top100", "mrr"),
     *("path_em@1", "path_cover@20", "passage_em@2", "passage_em@20", "passage_em@100"),
 )
 _BY_GOLD = ("nDCG@10", "RR", "R@5", "R@20", "R@100")  # where it is known which passages are right

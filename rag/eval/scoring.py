@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rag.core.types import AnswerSet, Paths, Question, RankedPassages
+from rag.data.split import document_of
 from rag.data.text import AnswerMatcher, exact_match
 from rag.eval.facts import find_facts
 from rag.eval.gold import gold_facts, gold_keys, is_yes_no, needs_all, passage_key
 from rag.eval.settings import EvaluationSettings
 from rag.metrics.answers import em_and_f1
+from rag.metrics.kilt import evidence_sets, score_answers, score_pages
 from rag.metrics.multihop import multihop_scores, path_scores, score_hotpot
 from rag.metrics.ranking import first_true, rank_figures, trec_measures
 
@@ -125,7 +127,19 @@ def _answer_scores(
                 any(exact_match(each.text, question.answers, settings.profile) for each in answers.answers)
             )
         scores["answered"] = float(answers.is_answered)
+    if settings.profile == "kilt" and question.provenance and not settings.gold:
+        pages = score_pages(_pages(outcome), evidence_sets(question.provenance), settings.ks)
+        if answers is not None and question.answers:
+            scores |= score_answers(text or "", question.answers, pages["r_precision"])
+        scores |= pages
     return scores
+
+
+def _pages(outcome: QuestionOutcome) -> list[str]:
+    """The documents of the retrieved passages, best first, each once; a passage may be a whole document."""
+    gold = {page for pages in evidence_sets(outcome.question.provenance) for page in pages}
+    names = (passage.id for _, passage in outcome.retrieved)
+    return list(dict.fromkeys(name if name in gold else document_of(name) for name in names))
 
 
 def _first_text(answers: AnswerSet | None, settings: EvaluationSettings) -> str | None:

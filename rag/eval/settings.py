@@ -56,7 +56,7 @@ class EvaluationSettings(Config):
     @property
     def match_mode(self) -> MatchMode:
         """The rule that decides whether a passage contains an answer."""
-        return "regex" if self.is_regex else "tokens"
+        return "regex" if self.is_regex else "kilt" if self.profile == "kilt" else "tokens"
 
     @property
     def retrieve_top_k(self) -> int:

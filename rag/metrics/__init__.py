@@ -1,4 +1,4 @@
-"""Numbers from lists of predictions: answers, rankings, calibration, significance, HotpotQA.
+"""Numbers from lists of predictions: answers, rankings, calibration, significance, HotpotQA, KILT.
 
 Here are cut-offs and measures of rankings, light, so that a command's help can show them.
 """

@@ -3,6 +3,7 @@
 A hub stores lists of pairs as columns, nests answers, and renames fields.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ Record = Mapping[str, Any]
 _ID_FIELDS = ("id", "_id", "qid", "question_id", "query_id", "example_id")
 QUESTION_FIELDS = ("question", "query", "input", "text")
 _ANSWER_FIELDS = ("answers", "answer", "output")
+_POSITIVES = ("positive", "positives", "pos", "positive_passages")
+_NEGATIVES = re.compile(r"negatives?|neg|negative_passages|negative_\d+")
 _UNKNOWN_ANSWER = "<unk>"  # TriviaQA's test questions
 
 
@@ -48,9 +51,11 @@ def parse_record(record: Any) -> QuestionRecord:
     """
     if isinstance(record, BadRecord):
         raise ValueError(f"{record.reason}: {record.detail}")
+    if is_list(record) and len(record) >= 2 and all(isinstance(text, str) for text in record):
+        record = {"query": record[0], "positive": record[1], "negatives": record[2:]}
     if not isinstance(record, Mapping):
         raise ValueError(f"expected an object, found {type(record).__name__}")
-    rest = dict(record)
+    rest = _of_pairs(record)
     if "QuestionId" in rest:  # TriviaQA's own files
         names = {"Question": "question", "QuestionId": "question_id", "Answer": "answer"}
         rest = {names.get(name, name): value for name, value in rest.items()}
@@ -74,8 +79,28 @@ def parse_record(record: Any) -> QuestionRecord:
     for name in _ANSWER_FIELDS:
         if name in rest and not answers:
             answers = answers_of(rest[name])
-            del rest[name]
+            if name != "output":  # KILT's has the evidence, too
+                del rest[name]
     return QuestionRecord("" if id is None else str(id), text, answers, rest)
+
+
+def _of_pairs(record: Record) -> dict[str, Any]:
+    """A pair or triplet of sentence-transformers or Tevatron in the shape of DPR's files."""
+    question = next((n for n in ("anchor", "query", "question") if isinstance(record.get(n), str)), None)
+    named = [name for name in _POSITIVES if name in record]  # the first that holds something
+    positive = next((name for name in named if record[name]), named[0] if named else None)
+    if question is None or positive is None:
+        return dict(record)
+    wrong = [name for name in record if _NEGATIVES.fullmatch(str(name))]
+    negatives = [passage for name in wrong for passage in _contexts(record[name])]
+    others = {name: value for name, value in record.items() if name not in (question, positive, *wrong)}
+    lists = {"positive_ctxs": _contexts(record[positive]), "hard_negative_ctxs": negatives}
+    return {**others, "question": record[question], **lists}
+
+
+def _contexts(value: Any) -> list[Any]:
+    listed = value if is_list(value) else [value]
+    return [{"text": item} if isinstance(item, str) else item for item in listed if item]
 
 
 def answers_of(value: Any) -> tuple[str, ...]:
@@ -130,7 +155,7 @@ def question_of(record: Any, fallback_id: str) -> Question:
 
     Evidence is `gold_passage_ids` (this system), `positive_ctxs` (DPR), `context` as text with `title` and
     places of answers (SQuAD), `context` as pairs with `supporting_facts` (HotpotQA, 2WikiMultiHopQA) or
-    `gold_titles`, and `paragraphs` (MuSiQue).
+    `gold_titles`, `paragraphs` (MuSiQue) and `output` (KILT).
 
     Raises:
         ValueError: no question, or a field of another shape; the message says which.
@@ -146,6 +171,10 @@ def question_of(record: Any, fallback_id: str) -> Question:
     context = rest.get("context")
     if isinstance(flag := rest.pop("answers_are_regex", rest.pop("answer_is_regex", None)), bool):
         fields["answers_are_regex"] = flag
+    if isinstance(output := rest.pop("output", None), list | Mapping):
+        rows = (item for item in rows_of_columns(output) if isinstance(item, Mapping))
+        sets = (rows_of_columns(item.get("provenance")) for item in rows)
+        fields["provenance"] = tuple(tuple(places) for places in sets if places)
     if isinstance(rest.get("positive_ctxs"), list):
         gold = _passages(rest, rest.pop("positive_ctxs"), "positive_ctxs")
         ids = tuple(item.passage.id for item in gold if item.passage.id)
@@ -266,16 +295,21 @@ def pairs_of(value: Any, names: Sequence[str], field: str) -> list[tuple[Any, An
 
 
 def table_columns(row: list[str], path: str) -> tuple[list[str], bool]:
-    """The columns of a table of questions by its first row, and whether it names them.
+    """The columns of a table of questions or training pairs by its first row, and whether it names them.
 
-    Without names they are DPR's question and answers, or id and question.
+    Without names they are DPR's question and answers, id and question, pairs or triplets of texts, or the
+    ids of a question, a right and a wrong passage (MS MARCO's `qidpidtriples`).
 
     Raises:
         DataError: the columns are others.
     """
     names = [cell.strip().lower() for cell in row]
-    if {"question", "query"} & {*names}:
+    if {"question", "query", "anchor"} & {*names}:
         return names, True
+    if len(row) in (2, 3) and all(" " in name for name in names) and not row[-1].lstrip().startswith("["):
+        return ["anchor", "positive", "negative"][: len(row)], False
+    if len(row) == 3 and all(map(str.isdecimal, names)):
+        return ["question_id", "positive_id", "negative_id"], False
     if len(row) in (2, 3) and row[-1].lstrip().startswith(("[", "(")):
         return ["id", "question", "answers"][-len(row) :], False
     if len(row) == 2 and " " not in names[0] and not all(name.isidentifier() for name in names):

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import ijson
 import pyarrow as pa
@@ -37,6 +37,7 @@ BY_SUFFIX = {
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
 _BUFFER_BYTES = 1 << 18
+_UNQUOTED = ("question", "positive", "negative")  # last columns of MS MARCO's tables, without a header
 _BATCH_ROWS = 256  # of Parquet: a row may hold the text of many paragraphs
 _MAX_JSON_BYTES = 2 << 30
 
@@ -243,7 +244,9 @@ def table_rows(stream: io.BufferedReader, source: str, columns: Columns) -> Rows
         raise DataError(f"{source}: two columns are called {twice!r}", hint="rename or remove one of them")
     csv.field_size_limit(sys.maxsize)
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
-    rows = csv.reader(text, delimiter=delimiter, strict=True)
+    is_quoted = has_header or delimiter != "\t" or names[-1] not in _UNQUOTED
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
+    rows = csv.reader(text, delimiter=delimiter, strict=True, quoting=quoting)
     last = 0
     try:
         for row in rows:

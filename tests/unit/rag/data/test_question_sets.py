@@ -132,8 +132,10 @@ def test_gold_passages_stand_in_hop_order_with_their_supporting_sentences() -> N
     assert (unlabelled.gold, len(unlabelled.context)) == ((), 3)
 
 
-def test_kilt_answers_beside_evidence_alone() -> None:
-    assert question(KILT).answers == ("X",)
+def test_kilt_evidence_beside_answers_and_alone() -> None:
+    found = question(KILT)
+    pages = [[page["wikipedia_id"] for page in pages] for pages in found.provenance]
+    assert (found.answers, pages) == (("X",), [["12"], ["13"]])
 
 
 def test_other_sets() -> None:

@@ -218,3 +218,38 @@ def test_a_beir_folder_says_which_passages_are_relevant(tmp_path: Path) -> None:
 def test_bad_judgements_are_refused(tmp_path: Path, rows: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
         list(read_questions(beir(tmp_path, test=rows)))
+
+
+ASKED, RIGHT, WRONG = "where does the Danube rise", "It rises in a forest.", "The Rhine ends in a sea."
+TEVATRON = {
+    "query_id": "7", "query": ASKED, "positive_passages": [{"docid": "d1", "title": "Danube", "text": RIGHT}],
+    "negative_passages": [{"docid": "d2", "title": "Rhine", "text": WRONG}],
+}  # fmt: skip
+PAIRS = {
+    "tevatron.jsonl": json.dumps(TEVATRON),
+    "triplets.json": json.dumps([{"anchor": ASKED, "positive": RIGHT, "negative": WRONG}]),
+    "lists.jsonl": json.dumps([ASKED, RIGHT, WRONG]),
+    "flag.jsonl": json.dumps({"query": ASKED, "pos": [RIGHT], "neg": [WRONG]}),
+    "triplets.csv": f"anchor,positive,negative\n{ASKED},{RIGHT},{WRONG}\n",
+    "triples.train.small.tsv": f"{ASKED}\t{RIGHT}\t{WRONG}\n",
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_and_triplets_are_examples(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(PAIRS[name])
+    [example] = read_examples(tmp_path / name)
+    assert (example.question, [p.text for p in example.positives]) == (ASKED, [RIGHT])
+    assert [candidate.passage.text for candidate in example.negatives] == [WRONG]
+
+
+def test_triples_of_ids_take_their_texts_from_the_files_beside_them(tmp_path: Path) -> None:
+    path = tmp_path / "qidpidtriples.train.small.tsv"
+    path.write_text("7\t1\t2\n7\t1\t3\n")
+    with pytest.raises(DataError, match=r"collection\.tsv is not there"):
+        list(read_examples(path))
+    (tmp_path / "queries.train.tsv").write_text(f"7\t{ASKED}\n8\tother\n")
+    (tmp_path / "collection.tsv").write_text(f'1\t{RIGHT}\n2\t{WRONG}\n3\t"A" quote\n')
+    examples = list(read_examples(path))
+    assert [(example.question, example.positives[0].text) for example in examples] == [(ASKED, RIGHT)] * 2
+    assert [example.negatives[0].passage.text for example in examples] == [WRONG, '"A" quote']

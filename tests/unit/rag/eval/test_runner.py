@@ -198,3 +198,10 @@ def test_paths_are_judged_where_the_retriever_finds_them(
     [record] = [r for r in json_records(tmp_path / "a" / "per_question.jsonl") if r["id"] == "q3"]
     assert record["paths"] == [["p4", "p0"], ["p4", "p3"]]
     assert not any(name.startswith(("path_", "hop")) for name in plain["figures"])
+
+
+def test_kilt_profile(tmp_path: Path, system: Any) -> None:
+    question = Question("k", "Where?", ("Black Forest",), provenance=[[{"wikipedia_id": "p0"}]])
+    metrics = evaluate(system, [question], tmp_path, settings(profile="kilt"), source=SOURCE)
+    figures = {name: metrics["figures"][name]["value"] for name in ("r_precision", "recall@3", "kilt_em")}
+    assert figures["r_precision"] == figures["recall@3"] == 1.0

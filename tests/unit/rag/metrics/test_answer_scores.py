@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rag.core.errors import ConfigError, DataError
 from rag.metrics.answers import em_and_f1
+from rag.metrics.kilt import evidence_sets, score_answers, score_pages
 from rag.metrics.multihop import score_hotpot
 
 WORDS = st.sampled_from(
@@ -119,3 +120,15 @@ def test_hotpot_equals_running_sums(
 def test_malformed_facts_are_refused() -> None:
     with pytest.raises(DataError, match="sentence index"):
         score_hotpot("x", [["A", "0"]], *GOLDS["1"])
+
+
+def test_kilt_treats_an_evidence_set_as_one_point_and_answers_need_it_perfect() -> None:
+    provenance = [[{"wikipedia_id": page} for page in pages] for pages in ("ab", "c", "ba", "")]
+    sets = evidence_sets(provenance)
+    assert sets == [frozenset("ab"), frozenset("c")]
+    found = score_pages(["a", "x", "c", "b"], sets, (1, 2, 3))  # points: [x, c, ab]
+    assert list(found.values()) == [0.5, 0.0, 0.5, 1.0]  # {a, x} of {a, b}; {a} of {c}
+    assert not any(score_pages([], sets, (5,)).values())
+    right = score_answers("the paris", ["Paris"], 1.0)
+    assert (right["em"], right["kilt_em"], right["accuracy"]) == (1.0, 1.0, 0.0)
+    assert score_answers("the paris", ["Paris"], 0.0)["kilt_em"] == 0.0
