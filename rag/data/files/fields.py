@@ -50,8 +50,16 @@ class DocumentFields:
         self.layout = ""
 
     def columns(self, row: list[str]) -> tuple[list[str], bool]:
-        """The names of a table's columns, which are its first row; raises as `choose`."""
+        """The names of a table's columns, and whether its first row has them; raises as `choose`.
+
+        Without a header the columns of MS MARCO's and ColBERT's collections are id, text and perhaps title;
+        their ids have digits.
+        """
         names = [cell.strip() for cell in row]
+        is_data = any(map(str.isdigit, names[0])) and not self._required
+        if is_data and len(row) in (2, 3) and len(row[1]) >= len("".join(row[2:])):
+            self.layout = "no header: the columns are id, text" + ", title" * (len(row) == 3)
+            return ["id", "text", "title"][: len(row)], False
         self.choose(names)
         return names, True
 
@@ -70,7 +78,7 @@ class DocumentFields:
             raise DataError(
                 f"{self._name}: no field is known to hold the text; the fields are {self._names}",
                 hint="name it: --text-field NAME (in Python text_field), also --title-field and --id-field; "
-                "a table begins with the names of its columns",
+                "a table without a header has the columns id, text and perhaps title",
             )
         self._has_ids = bool(ids)
         used = {*ids[:1], *titles[:1], *texts[:1], *self._metadata}

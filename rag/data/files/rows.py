@@ -37,7 +37,12 @@ BY_SUFFIX = {
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
 _BUFFER_BYTES = 1 << 18
-_UNQUOTED = ("question", "positive", "negative")  # last columns of MS MARCO's tables, without a header
+_UNQUOTED = (
+    "text",
+    "question",
+    "positive",
+    "negative",
+)  # last columns of MS MARCO's tables, without a header
 _BATCH_ROWS = 256  # of Parquet: a row may hold the text of many paragraphs
 _MAX_JSON_BYTES = 2 << 30
 

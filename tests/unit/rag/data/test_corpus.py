@@ -152,11 +152,20 @@ def test_the_delimiter_is_found_and_ignored_columns_are_named(tmp_path: Path, ma
     assert read_table(tmp_path / "b.csv", b"\xef\xbb\xbf" + table.encode()) == (expected, layout)
 
 
-@pytest.mark.parametrize("header", ["DocNo,Headline,Notes", "Thema;Inhalt", "7\tOslo is the capital.\tOslo"])
+@pytest.mark.parametrize("header", ["DocNo,Headline,Notes", "Thema;Inhalt", "7\tOslo\tOslo is the capital."])
 def test_a_table_without_a_known_text_is_refused_with_its_columns(tmp_path: Path, header: str) -> None:
     with pytest.raises(DataError, match="no field is known to hold the text; the fields are ") as caught:
         read_table(tmp_path / "a.csv", f"{header}\n1,2,3\n")
     assert "--text-field" in caught.value.hint
+
+
+def test_a_table_without_header_says_so_and_keeps_its_quotes(tmp_path: Path) -> None:
+    texts = ['"Plan A" was chosen over "Plan B"', '"Hello, he said and left', 'so "they" say"']
+    found, layout = read_table(
+        tmp_path / "collection.tsv", "".join(f"{n}\t{t}\n" for n, t in enumerate(texts))
+    )
+    assert [document.text for document in found] == texts
+    assert layout == "no header: the columns are id, text"
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.parquet"])
