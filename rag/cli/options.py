@@ -60,7 +60,6 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "retriever": ("", {"metavar": "auto|dense|colbert|bm25|hybrid|multihop[:…]"}),
     "effort": ("", {"metavar": "full|normal|low|N"}),
     "ray": ("Encode on the Ray cluster at this address (HOST:PORT, or auto).", {}),
-    "from_": ("Encoder to start from; default: that of the index.", {"flags": ("--from",)}),
     "config": ("YAML or JSON file, or the name of a preset.", {"autocompletion": _complete_config}),
     "set_": ("Any setting as key=value; wins over --config.", {"flags": ("--set",)}),
     "threads": ("CPU threads; default: all cores.", {}),

@@ -1,6 +1,5 @@
 """What teaches beside `rag train`: mining, scores, rounds, adaptation, confidence."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -68,20 +67,13 @@ def score(
     typer.echo(f"→ {out}\ntrain with it: rag train distill --train {out} …")
 
 
-def _training(assignments: Sequence[str] | None, **settings: Any) -> dict[str, Any]:
-    own = {name: value for name, value in settings.items() if value is not None}
-    return own | parse_overrides(assignments or [])
-
-
 def rounds(
     *,
     recipe: Literal["distill", "colbert"],
     index: str,
     questions: str,
-    from_: str | None = None,
     config: str | None = None,
     set_: list[str] | None = None,
-    threads: Count | None = None,
     out: Path,
     **settings: Annotated[Any, _ROUNDS],
 ) -> None:
@@ -104,7 +96,7 @@ def rounds(
     for name, method in _READ_BY.items():
         if method != recipe and settings[name] != _ROUNDS[name][1]:
             raise ConfigError(f"--{name} is not read with --recipe {recipe}")
-    training = _training(set_, question_encoder=from_, threads=threads)
+    training = parse_overrides(set_ or [])
     for row in train_rounds(recipe, index, questions, out, config=config, training=training, **settings):
         parts = [f"{name} {figure:.1f}" for name, figure in row["figures"].items()]
         parts += [f"{name}: {fact}" for name, fact in row["facts"].items()]
@@ -117,7 +109,6 @@ def adapt(
     index: str,
     config: str | None = None,
     set_: list[str] | None = None,
-    threads: Count | None = None,
     out: Path,
     **settings: Annotated[Any, _ADAPTATION],
 ) -> None:
@@ -132,7 +123,7 @@ def adapt(
     """
     from rag.commands import adapt as run
 
-    finished = run(index, out, config=config, training=_training(set_, threads=threads), **settings)
+    finished = run(index, out, config=config, training=parse_overrides(set_ or []), **settings)
     typer.echo(f"questions → {out / 'questions.json'}")
     typer.echo(f"encoder → {finished}\nuse it: rag index … --encoder {finished}")
 
