@@ -11,8 +11,8 @@ from typing import Any
 
 from indexers.documents import Put, record_digest
 from indexers.index import Index
-from indexers.protocols import EncoderIdentity, PassageEncoder
-from indexers.update import Change, DocumentEntries, Unchanged, UpdateReport, update_index
+from indexers.protocols import EncoderIdentity
+from indexers.update import Change, DocumentEntries, OpenEncoder, Unchanged, UpdateReport, update_index
 from rag.core.errors import ConfigError, DataError
 from rag.core.files import sha256_file
 from rag.core.log import get_logger
@@ -122,7 +122,7 @@ class IndexUpdater:
     def __init__(self, index: str | Path, encoder: Any = None, precision: str = "auto") -> None:
         self.place = Path(index)
         self._source = encoder
-        self._open = cache(lambda identity: load_like(identity, encoder, precision=precision))
+        self._open: OpenEncoder = cache(lambda identity: load_like(identity, encoder, precision=precision))
         self._budget = cache(self._passage_budget)
 
     def follow(
@@ -156,7 +156,7 @@ class IndexUpdater:
                 f"{report.problems[0]}, and its documents would be deleted",
                 hint="change its permissions; nothing was changed",
             )
-        return update_index(self.place, documents.changes, self._encoder, max_deleted_share=max_deleted_share)
+        return update_index(self.place, documents.changes, self._open, max_deleted_share=max_deleted_share)
 
     def cut(self, documents: Iterable[Document]) -> list[Put]:
         """Documents for `change`, in passages as the index has them."""
@@ -175,12 +175,9 @@ class IndexUpdater:
             yield from (puts.get(id) or Unchanged(id) for id in stored if id in puts or id not in gone)
             yield from (put for id, put in puts.items() if id not in stored)
 
-        report = update_index(self.place, changes, self._encoder)
+        report = update_index(self.place, changes, self._open)
         report.present = present
         return report
-
-    def _encoder(self, identity: EncoderIdentity) -> PassageEncoder:
-        return self._open(identity)
 
     def _passage_budget(self, identity: EncoderIdentity | None) -> tuple[int, Callable[[str], int]]:
         """Most tokens of a passage for the encoder of the index, and a function that counts them."""

@@ -19,7 +19,6 @@ from pydantic import BaseModel
 
 from rag.cli.lazy import command_with
 from rag.config import parse_scalar, preset_names
-from rag.core.errors import ConfigError
 from rag.data import options as data_options
 from rag.open_settings import OpenSettings
 
@@ -77,30 +76,14 @@ _PANELS = {  # of parameters that have one of their own, whatever their command'
 }
 
 
-def parse_numbers(text: str, option: str) -> tuple[int, ...]:
-    """Positive numbers separated by commas, ascending and distinct.
-
-    Raises:
-        ConfigError: something else was given.
-
-    Example:
-        >>> parse_numbers("20,1,5", "--top-k")
-        (1, 5, 20)
-    """
-    parts = _parse_words(text, option)
-    if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ConfigError(f"{option} {text!r}: expected positive numbers separated by commas, as 1,5,20")
-    return tuple(sorted({int(part) for part in parts}))
-
-
-def _parse_words(text: str, option: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-_LISTS: dict[Any, Callable[..., tuple[Any, ...]]] = {
-    **dict.fromkeys((Sequence[int], tuple[int, ...]), parse_numbers),
-    **dict.fromkeys((Sequence[str], tuple[str, ...]), _parse_words),
+_LISTS: dict[Any, Callable[[str], Any]] = {
+    **dict.fromkeys((Sequence[int], tuple[int, ...]), int),
+    **dict.fromkeys((Sequence[str], tuple[str, ...]), str),
 }
+
+
+def _split(text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
 
 
 def command_of(name: str, function: Callable[..., None], helps: Mapping[str, str] | None = None) -> Any:
@@ -185,7 +168,7 @@ def make_option(
     inner, *others = [it for it in kinds if it is not NoneType]
     flag = f"--{name.replace('_', '-')}"
     if inner in _LISTS and not is_partial:
-        more |= {"parser": partial(_LISTS[inner], option=flag), "metavar": "A,B,…"}
+        more |= {"parser": partial(_split, kind=_LISTS[inner]), "metavar": "A,B,…"}
         plain, default = str, ",".join(map(str, default))
     elif get_origin(inner) is tuple and get_args(inner)[0] is Path and not others:
         plain, panel = list[str] | None, DATA

@@ -1,9 +1,5 @@
-import pytest
-
 from rag.bench.common import time_interleaved
 from rag.bench.report import Report, Table
-from rag.cli.options import parse_numbers
-from rag.core.errors import ConfigError
 from rag.core.files import read_json
 from rag.metrics.significance import Interval
 
@@ -23,12 +19,6 @@ def test_a_ratio_is_that_of_the_medians() -> None:
     assert timings.seconds == {"slow": (2.0, 2.0, 20.0), "fast": (1.0, 1.0, 1.0)}
     figure = timings.ratio("slow", "fast")
     assert (figure.value, figure.low, figure.n) == (2.0, 2.0, 3)
-
-
-@pytest.mark.parametrize("text", ["", "1,x", "0", "-3", "1.5"])
-def test_wrong_numbers_are_refused_with_the_option(text: str) -> None:
-    with pytest.raises(ConfigError, match="--top-k"):
-        parse_numbers(text, "--top-k")
 
 
 def test_a_report_prints_hardware_tables_and_notes_and_writes_json(tmp_path) -> None:
