@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -136,8 +136,9 @@ def _checksum(place: Path) -> str | None:
 def _update(
     corpus: Sequence[str], place: Path, options: dict[str, Any], interval_s: float, **models: Any
 ) -> None:
-    """Update an index once, or (with an interval) whenever files change; prints what was done."""
+    """Update an index once, or (with an interval) whenever files change, and print what was done."""
     from rag.commands import resolve_corpus
+    from rag.core.errors import RagError, ResourceError
     from rag.data.records import ReadReport
     from rag.updates import IndexUpdater
 
@@ -148,39 +149,26 @@ def _update(
         done = updater.follow(inputs, report=ReadReport(), **options)
         typer.echo(f"{place}: version {done.version}, {done}")
 
-    state = _state_of(inputs, options["format"])
+    now = updated = _state_of(inputs, options["format"])
     update()
     if not interval_s:
         typer.echo(f'\nask it: rag ask "…" --index {place}')
         return
     typer.echo(f"watching {', '.join(inputs)}; Ctrl-C ends it", err=True)
     with suppress(KeyboardInterrupt):
-        _watch(update, lambda: _state_of(inputs, options["format"]), state, interval_s)
-
-
-def _watch(
-    update: Callable[[], None],
-    state: Callable[[], dict[str, Any]],
-    updated: dict[str, Any],
-    interval_s: float,
-) -> None:
-    """Update whenever the files' state is another one than at the last update, and stays for an interval."""
-    from rag.core.errors import RagError, ResourceError
-
-    now = updated
-    while True:
-        time.sleep(interval_s)
-        before, now = now, state()
-        if now == updated or now != before:
-            continue
-        try:
-            update()
-            updated = now
-        except ResourceError as error:  # another writer, or a full disk: tried again
-            typer.echo(f"{error}; tried again in {interval_s:g} s", err=True)
-        except RagError as error:  # the corpus, as it is now: another look when it has changed
-            typer.echo(f"not updated: {error}", err=True)
-            updated = now
+        while True:
+            time.sleep(interval_s)
+            before, now = now, _state_of(inputs, options["format"])
+            if now == updated or now != before:
+                continue
+            try:
+                update()
+                updated = now
+            except ResourceError as error:  # another writer, or a full disk: tried again
+                typer.echo(f"{error}; tried again in {interval_s:g} s", err=True)
+            except RagError as error:  # the corpus, as it is now: another look when it has changed
+                typer.echo(f"not updated: {error}", err=True)
+                updated = now
 
 
 def _state_of(corpus: Sequence[str], format: str) -> dict[str, tuple[int, int]]:

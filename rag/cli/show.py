@@ -24,16 +24,15 @@ def highlight(
     """
     if start is None or end is None:  # nothing there says it literally
         return text if len(text) <= 2 * context_chars else text[: 2 * context_chars].rsplit(" ", 1)[0] + " …"
-    left, right = max(0, start - context_chars), min(len(text), end + context_chars)
-    if left > 0:
-        space = text.find(" ", left, start)
-        left = space + 1 if space >= 0 else left
-    if right < len(text):
-        space = text.rfind(" ", end, right)
-        right = space if space >= 0 else right
+    before, after = text[:start], text[end:]
+    if start > context_chars:
+        cut = before[-context_chars:]
+        before = "… " + (cut.partition(" ")[2] if " " in cut else cut)
+    if len(after) > context_chars:
+        cut = after[:context_chars]
+        after = (cut.rpartition(" ")[0] if " " in cut else cut) + " …"
     opening, closing = (_MARK, _END) if colour else ("[[", "]]")
-    shown = text[left:start] + opening + text[start:end] + closing + text[end:right]
-    return ("… " if left else "") + shown + (" …" if right < len(text) else "")
+    return before + opening + text[start:end] + closing + after
 
 
 def format_answer_set(result: dict[str, Any], *, colour: bool) -> str:

@@ -145,19 +145,3 @@ def test_ids_are_read_from_their_own_file(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "other" / module.IDS_NAME).rename(tmp_path / module.IDS_NAME)
     with pytest.raises(ArtifactError, match=r"ids\.arrow does not belong"):
         PassageStore.open(tmp_path)
-
-
-def test_a_pass_maps_the_files_anew_and_leaves_out_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_MAPPED_ROWS", 1000)
-    store = write(tmp_path, [Passage(f"p{n}", "", f"text {n}") for n in range(3500)])
-    opened = []
-    real = PassageStore.open
-    monkeypatch.setattr(PassageStore, "open", lambda place: opened.append(place) or real(place))
-    for size in (1, 300, 5000):
-        batches = list(store.batches(size, start=7, stop=3333))
-        assert {len(batch) for batch in batches[:-1]} <= {size}
-        assert [p.text for batch in batches for p in batch] == [f"text {n}" for n in range(7, 3333)]
-    assert len(opened) == 4 + 4 + 1
-    assert store[3499].text == "text 3499"

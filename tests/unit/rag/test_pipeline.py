@@ -69,12 +69,6 @@ def test_bad_questions_and_settings(pipeline: Pipeline) -> None:
     assert len(pipeline.retrieve(["q"], 2)[0]) == 2
 
 
-def test_passages_by_id(pipeline: Pipeline) -> None:
-    assert pipeline.passage("danube") == PASSAGES[0]
-    assert pipeline.passage("elbe") is None
-    assert pipeline.n_passages == 2
-
-
 def test_rows_become_passages() -> None:
     rows = [{"title": "Danube", "text": "It rises.", "year": 1}, {"title": "Rhine", "text": "It ends."}]
 
