@@ -12,43 +12,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rag.commands import adapt as adapt
-    from rag.commands import index as index
-    from rag.commands import mine as mine
-    from rag.commands import retrieve as retrieve
-    from rag.commands import train_rounds as train_rounds
-    from rag.commands import update as update
-    from rag.core.errors import RagError as RagError
-    from rag.core.types import Answer as Answer
-    from rag.core.types import AnswerSet as AnswerSet
-    from rag.core.types import Evidence as Evidence
-    from rag.core.types import Hit as Hit
-    from rag.core.types import Passage as Passage
-    from rag.core.types import Path as Path
-    from rag.core.types import Question as Question
-    from rag.eval.api import compare as compare
-    from rag.eval.api import evaluate as evaluate
-    from rag.pipeline import Pipeline as Pipeline
-    from rag.recipes import train as train
+    from rag.commands import adapt, index, mine, retrieve, train_rounds, update
+    from rag.core.errors import RagError
+    from rag.core.types import Answer, AnswerSet, Evidence, Hit, Passage, Path, Question
+    from rag.eval.api import compare, evaluate
+    from rag.pipeline import Pipeline
+    from rag.recipes import train
 
 __version__ = "0.1.0"
-
-_NAMES = {
-    "rag.core.errors": ("RagError",),
-    "rag.core.types": ("Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Question"),
-    "rag.eval.api": ("compare", "evaluate"),
-    "rag.commands": ("adapt", "index", "mine", "retrieve", "train_rounds", "update"),
-    "rag.pipeline": ("Pipeline",),
-    "rag.recipes": ("train",),
+__all__ = [
+    "Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Pipeline", "Question", "RagError",
+    "__version__", "adapt", "compare", "evaluate", "index", "mine", "retrieve", "train", "train_rounds", "update",
+]  # fmt: skip
+_HOMES = {
+    **dict.fromkeys(("adapt", "index", "mine", "retrieve", "train_rounds", "update"), "rag.commands"),
+    **dict.fromkeys(("compare", "evaluate"), "rag.eval.api"),
+    "Pipeline": "rag.pipeline",
+    "RagError": "rag.core.errors",
+    "train": "rag.recipes",
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
-
-__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return getattr(importlib.import_module(_HOMES.get(name, "rag.core.types")), name)
     raise AttributeError(f"module 'rag' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 
