@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Answer", "AnswerSet", "Evidence", "Hit", "Passage", "Path", "Pipeline", "Question", "RagError",
-    "__version__", "adapt", "compare", "evaluate", "index", "mine", "retrieve", "train", "train_rounds", "update",
+    "__version__", "adapt", "compare", "evaluate", "index", "mine", "retrieve", "train", "train_rounds",
+    "update",
 ]  # fmt: skip
 _HOMES = {
     **dict.fromkeys(("adapt", "index", "mine", "retrieve", "train_rounds", "update"), "rag.commands"),
