@@ -102,10 +102,13 @@ class BuildLedger:
         self._stages: dict[str, dict[str, Any]] = {}
         if (path := self.folder / STATE_NAME).exists():
             try:
-                self._stages = {name: dict(entry) for name, entry in read_json(path).items()}
-                _ = [(entry["inputs"], entry["finished"]) for entry in self._stages.values()]
+                stages = {name: dict(entry) for name, entry in read_json(path).items()}
+                _ = [(entry["inputs"], entry["finished"]) for entry in stages.values()]
             except (DataError, KeyError, AttributeError, TypeError, ValueError) as error:
                 raise ArtifactError(f"{path} is damaged", hint="add --overwrite to start afresh") from error
+            # Shards of vectors are taken up where there are any; passages, FAISS and Lucene begin anew.
+            resumed = {n for n in ("embeddings", "tokens") if any((self.folder / n).glob("[!.]*"))}
+            self._stages = {n: stage for n, stage in stages.items() if stage["finished"] or n in resumed}
 
     def adopt(self, data: Path, stages: Mapping[str, dict[str, Any]]) -> None:
         """Take finished stages of another build, with their files in `data`, for those that are there."""
@@ -146,8 +149,7 @@ class BuildLedger:
         Raises:
             MismatchedArtifactError: the existing files of the stage were made from other inputs.
         """
-        entry = {} if anew else self.stage(stage)
-        if entry and (entry["finished"] or any((self.folder / stage).glob("[!.]*"))):
+        if entry := {} if anew else self.stage(stage):
             if not (changed := differences(entry["inputs"], inputs)):
                 return not entry["finished"]
             if not self.replaces:

@@ -107,6 +107,10 @@ def test_other_inputs_are_refused_unless_overwritten(tmp_path: Path, encoder: An
     with pytest.raises(MismatchedArtifactError, match="index_type: 'SQ8', now 'SQfp16'"):
         other = SMALL.replaced(index_type="SQfp16")
         build_index(corpus(), tmp_path / "i", encoder=encoder, settings=other)
+    with pytest.raises(DataError, match="more than once"):
+        build_index(corpus(9) * 2, tmp_path / "i", encoder=encoder, settings=SMALL, overwrite=True)
+    with pytest.raises(MismatchedArtifactError, match="150 other passages, now 149"):
+        build_index(corpus(149), tmp_path / "i", encoder=encoder, settings=SMALL)
     assert Index.open(tmp_path / "i", verify="deep").passages[0].id == "p0"
     build_index(corpus(9), tmp_path / "i", encoder=encoder, settings=SMALL, overwrite=True)
     assert len(Index.open(tmp_path / "i", verify="deep").passages) == 9
