@@ -103,9 +103,9 @@ def _check_scores(reader: str, trained_with: Mapping[str, Any], searched: str, i
         if "encoder" not in trained_with or stored is None:
             return
         encoder = EncoderIdentity.from_json(trained_with["encoder"])
-        if not stored.differences(encoder):
+        if not (differences := stored.differences(encoder)):
             return
-        trained, searched = f"the encoder {encoder.name}", str(index.directory)
+        trained, searched = f"the encoder {encoder.name}", f"{index.directory} ({'; '.join(differences)})"
     get_logger(__name__).warning(
         "%s was trained with the scores of %s; those of %s are not comparable, so expect worse answers",
         *(reader, trained, searched),
