@@ -8,10 +8,10 @@ ROOT = Path(__file__).parents[2]
 
 # folder: (ceiling, target). Lower the ceiling whenever the folder shrinks; at the target it moves freely.
 CEILINGS = {
-    "rag/*.py": (1640, 1425),
+    "rag/*.py": (1620, 1425),
     "rag/adaptation": (489, 400),
     "rag/bench": (1320, 1300),
-    "rag/cli": (1530, 1300),
+    "rag/cli": (1490, 1300),
     "rag/core": (1340, 900),
     "rag/data": (6170, 5000),
     "rag/docs": (80, 80),
@@ -28,7 +28,7 @@ CEILINGS = {
     "readers": (7330, 6600),
     "retrievers": (6970, 6600),
     "serve": (2790, 2600),
-    "tests": (27610, 24000),
+    "tests": (27390, 24000),
 }
 
 

@@ -53,7 +53,6 @@ def test_wrong_settings_of_every_recipe_are_refused(tmp_path: Path) -> None:
         given = [trained, str(questions), *["--index", str(index)] * ("index" in kind.model_fields)]
         given += ["--generator", "owner/name"] * (recipe in ("rag", "emdr2"))
         given += ["--config", "fid-small"] * (recipe == "generator")
-        given += ["--set", f"validation_file={questions}"] * (recipe == "ict")  # its index is for these
         batch = "steps_" if recipe in ("reader", "generator") else "batch_sise"
         wrong = {
             (*given, "--set", f"{batch}=3"): f"unknown setting '{batch}'",
