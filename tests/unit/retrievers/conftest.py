@@ -9,10 +9,61 @@ import pytest
 
 from rag.core.types import Passage
 from rag.data.examples import Example, write_examples
+from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.vectors import max_sim
 
 _LETTERS = "abcdefghijklmnop"
+TINY: dict[str, Any] = {
+    "precision": "fp32", "question_tokens": 16, "passage_tokens": 16, "dropout": 0.0, "threads": 1,
+    "log_every_steps": 1, "validation_fraction": 0.2,
+}  # fmt: skip
+
+
+class Store(list[Passage]):
+    """A passage store in memory."""
+
+    def ids(self, rows: Any) -> list[str]:
+        return [self[row].id for row in rows]
+
+    def get_many(self, rows: Any) -> list[Passage]:
+        return [self[row] for row in rows]
+
+
+class Flat:
+    """A vector index that compares all."""
+
+    def __init__(self, vectors: Any) -> None:
+        self.vectors, self.dim = vectors, vectors.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def search(self, queries: Any, top_k: int, selected: Any = None) -> Any:
+        scores = queries @ self.vectors.T
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+        gap = ((0, 0), (0, max(0, top_k - order.shape[1])))
+        found = np.pad(np.take_along_axis(scores, order, axis=1), gap, constant_values=-np.inf)
+        return found, np.pad(order, gap, constant_values=-1)
+
+
+def losses_of(out: Path) -> list[dict[str, Any]]:
+    """The training records of a run's log."""
+    return [record for record in read_metrics(out / "metrics.jsonl") if "loss" in record]
+
+
+def falls(out: Path, to: float, over: int = 1) -> bool:
+    """Whether the loss of the last steps is below a share of that of the first."""
+    values = [record["loss"] for record in losses_of(out)]
+    return bool(np.mean(values[-over:]) < to * np.mean(values[:over]))
+
+
+def named(folder: Path, method: str) -> str:
+    """The card of a trained encoder, which says how and nothing of this machine."""
+    card = (folder / "README.md").read_text()
+    assert f"rag train {method}" in card
+    assert str(folder.parent) not in card
+    return card
 
 
 def _code(draw: np.random.Generator) -> str:

@@ -16,33 +16,12 @@ from retrievers.fusion import Fusion
 from retrievers.multihop import MultiHopRetriever
 from retrievers.open import open_retriever
 from retrievers.protocols import Retriever
+from tests.unit.retrievers.conftest import Flat, Store
 
 N, DIM = 7, 5
 PASSAGES = [Passage(f"p{n}", f"title {n}", f"text {n}") for n in range(N)]
+STORE = Store(PASSAGES)
 VECTORS = np.random.default_rng(3).standard_normal((N, DIM)).astype(np.float32)
-
-
-class Store:
-    def ids(self, rows):
-        return [PASSAGES[row].id for row in rows]
-
-    def get_many(self, rows):
-        return [PASSAGES[row] for row in rows]
-
-
-class Flat:
-    dim = DIM
-
-    def __init__(self, rows=N):
-        self.rows = rows
-
-    def __len__(self):
-        return self.rows
-
-    def search(self, queries, top_k, selected=None):
-        scores = queries @ VECTORS[: self.rows].T
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
-        return np.take_along_axis(scores, order, axis=1), order.astype(np.int64)
 
 
 class Encoder:
@@ -55,18 +34,13 @@ class Encoder:
 
     def encode_queries(self, queries):
         self.batches.append(len(queries))
-        seeds = [
-            sum(
-                5**n * ord(letter)
-                for n, letter in enumerate("|".join([q.question, *(p.id for p in q.passages)]))
-            )
-            for q in queries
-        ]
+        texts = ["|".join([query.question, *(p.id for p in query.passages)]) for query in queries]
+        seeds = [sum(5**n * ord(letter) for n, letter in enumerate(text)) for text in texts]
         return np.stack([np.random.default_rng(s).standard_normal(DIM) for s in seeds]).astype(np.float32)
 
 
-def retriever(rows=N, **settings):
-    return MultiHopRetriever(DenseRetriever(Flat(rows), Store(), Encoder()), Store(), **settings)
+def retriever(**settings):
+    return MultiHopRetriever(DenseRetriever(Flat(VECTORS), STORE, Encoder()), STORE, **settings)
 
 
 def all_paths(question, hops):
@@ -129,11 +103,8 @@ def test_first_hits_of_another_retriever_take_the_scores_of_the_dense_list():
             return [[Hit(4, "p4", 31.0), Hit(1, "p1", 7.0)] if q == "who" else [] for q in questions]
 
     paths = retriever(hops=1, first=Words()).search_both(["who", "nothing"], 5)[1]
-    dense = retriever(hops=1).search(["who"], 2)[0]
-    assert [(p.hits[0].passage_id, p.score) for p in paths[0]] == [
-        ("p4", dense[0].score),
-        ("p1", dense[1].score),
-    ]
+    best, next_ = (hit.score for hit in retriever(hops=1).search(["who"], 2)[0])
+    assert [(p.hits[0].passage_id, p.score) for p in paths[0]] == [("p4", best), ("p1", next_)]
     assert paths[1] == []
     assert retriever(hops=2, first=Words()).search(["nothing"], 5) == [[]]
 
@@ -150,9 +121,8 @@ def test_paths_over_a_real_index_from_either_first_hop(tmp_path):
     with Index.open(place) as index:
         for first in ("dense", "hybrid"):
             searcher = open_retriever(index, f"multihop:beam=3,first={first}")
-            paths = searcher.search_both(["What is the capital of the country where the Danube rises?"], 9)[
-                1
-            ][0]
+            asked = ["What is the capital of the country where the Danube rises?"]
+            paths = searcher.search_both(asked, 9)[1][0]
             assert [hit.passage_id for hit in paths[0].hits] == ["danube", "germany"]
             assert all(len({hit.row for hit in path.hits}) == 2 for path in paths)
         with pytest.raises(ConfigError, match="first=dense has one list"):

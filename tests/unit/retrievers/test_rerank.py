@@ -18,15 +18,11 @@ from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.fusion import Fusion
 from retrievers.rerank import RerankingRetriever, parse_rerank, reranked
+from tests.unit.retrievers.conftest import Store
 
 TEXTS = ["the river rises", "black forest", "who wrote text", "danube river", "title text the", "in the"]
 PASSAGES = [Passage(f"p{n}", "danube" if n % 2 else "", text) for n, text in enumerate(TEXTS)]
 QUESTIONS = ["who wrote the text", "the river danube", "in black forest"] * 12  # more than one block
-
-
-class Store(list[Passage]):
-    def get_many(self, rows: Any) -> list[Passage]:
-        return [self[row] for row in rows]
 
 
 STORE = Store(PASSAGES)
@@ -36,9 +32,7 @@ ALONE = "fusion=raw:1,0"
 class First:
     """Finds every passage, by its row."""
 
-    def search(
-        self, questions: Any, top_k: int, *, timer: Any = None, selected: Any = None
-    ) -> list[list[Hit]]:
+    def search(self, questions: Any, top_k: int, **how: Any) -> list[list[Hit]]:
         hits = [Hit(row, passage.id, -float(row)) for row, passage in enumerate(PASSAGES)]
         return [hits[:top_k] for _ in questions]
 
@@ -92,44 +86,37 @@ def test_hits_behind_the_depth_follow_in_their_order_and_are_not_judged(folders:
     assert retriever.search([], 3) == []
 
 
-def test_both_stages_scores_are_added_in_the_judge_s_deviations() -> None:
-    class Given:
-        name = "given"
+class Given:
+    name = "given"
 
-        def score(self, questions: Any, passages: Any) -> Any:
-            return np.array([{"p0": 7.0, "p1": 9.0, "p2": 8.0}[passage.id] for passage in passages])
+    def __init__(self, scores: dict[str, float]) -> None:
+        self.scores = scores
+
+    def score(self, questions: Any, passages: Any) -> Any:
+        return np.array([self.scores.get(passage.id, 0.0) for passage in passages])
+
+
+def test_both_stages_scores_are_added_in_the_judge_s_deviations() -> None:
+    judge = Given({"p0": 7.0, "p1": 9.0, "p2": 8.0})
 
     def found(fusion: Fusion | None = None) -> list[Hit]:
-        return RerankingRetriever(First(), Store(PASSAGES), Given(), depth=3, fusion=fusion).search(["x"], 3)[
-            0
-        ]
+        both = RerankingRetriever(First(), STORE, judge, depth=3, fusion=fusion)
+        return both.search(["x"], 3)[0]
 
     z = 1.5**0.5  # the deviation of 7, 8, 9 is 1 / z; the first stage says 0, -1, -2
     assert [hit.passage_id for hit in found()] == ["p1", "p2", "p0"]
     np.testing.assert_allclose([hit.score for hit in found()], [z - 0.5, -1.0, -z])
     assert found()[0].first_stage == FirstStage(2, -1.0)
-    assert [hit.passage_id for hit in found(Fusion("std", (1, 9)))] == [
-        "p0",
-        "p1",
-        "p2",
-    ]
+    assert [hit.passage_id for hit in found(Fusion("std", (1, 9)))] == ["p0", "p1", "p2"]
     assert [hit.score for hit in found(Fusion.parse("raw:1,0"))] == [9.0, 8.0, 7.0]
 
 
 def test_ties_get_the_order_of_their_ids_and_nothing_found_stays_nothing() -> None:
-    class Same:
-        name = "same"
-
-        def score(self, questions: Any, passages: Any) -> Any:
-            return np.zeros(len(questions), np.float32)
-
     class Backwards(First):
-        def search(
-            self, questions: Any, top_k: int, *, timer: Any = None, selected: Any = None
-        ) -> list[list[Hit]]:
+        def search(self, questions: Any, top_k: int, **how: Any) -> list[list[Hit]]:
             return [[] if q == "nothing" else [Hit(3, "p3", 2.0), Hit(1, "p1", 2.0)] for q in questions]
 
-    found = RerankingRetriever(Backwards(), Store(PASSAGES), Same()).search(["nothing", "x"], 5)
+    found = RerankingRetriever(Backwards(), STORE, Given({})).search(["nothing", "x"], 5)
     assert [[hit.passage_id for hit in hits] for hits in found] == [[], ["p1", "p3"]]
 
 

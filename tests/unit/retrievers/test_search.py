@@ -8,41 +8,18 @@ import pytest
 from indexers.protocols import EncoderIdentity
 from rag.core.errors import ConfigError, MismatchedArtifactError, RetrievalError
 from rag.core.progress import StageTimer
-from rag.core.types import Hit
+from rag.core.types import Hit, Passage
 from retrievers.dense import DenseRetriever
+from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.fusion import Fusion
 from retrievers.hybrid import HybridRetriever
 from retrievers.open import open_encoder, open_retriever
 from retrievers.protocols import Retriever
 from retrievers.sparse import SparseRetriever
+from tests.unit.retrievers.conftest import Flat, Store
 
-IDS = ["d", "c", "b", "a"]
+STORE = Store(Passage(name, "", "") for name in "dcba")
 VECTORS = np.array([[1, 0], [0, 1], [1, 0], [0.5, 0.5]], dtype=np.float32)
-
-
-class Store:
-    def __len__(self):
-        return len(IDS)
-
-    def ids(self, rows):
-        return [IDS[row] for row in rows]
-
-
-class Flat:
-    dim = 2
-
-    def __len__(self):
-        return 4
-
-    def search(self, queries, top_k, selected=None):
-        scores = queries @ VECTORS.T
-        rows = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
-        found = np.take_along_axis(scores, rows, axis=1)
-        gap = top_k - rows.shape[1]
-        if gap > 0:
-            rows = np.pad(rows, ((0, 0), (0, gap)), constant_values=-1)
-            found = np.pad(found, ((0, 0), (0, gap)), constant_values=-np.inf)
-        return found.astype(np.float32), rows.astype(np.int64)
 
 
 class Encoder:
@@ -59,12 +36,12 @@ class Terms:
 
 
 def dense(**arguments):
-    return DenseRetriever(Flat(), Store(), Encoder(), **arguments)
+    return DenseRetriever(Flat(VECTORS), STORE, Encoder(), **arguments)
 
 
 def test_all_search_in_timed_stages_and_an_empty_list_finds_nothing():
-    members, timer = [dense(), SparseRetriever(Terms(), Store())], StageTimer()
-    both = HybridRetriever(members, Store())
+    members, timer = [dense(), SparseRetriever(Terms(), STORE)], StageTimer()
+    both = HybridRetriever(members, STORE)
     assert all(isinstance(each, Retriever) and each.search([], 5) == [] for each in [*members, both])
     both.search(["x"], 3, timer=timer)
     assert set(timer.timings_ms) == {"encode_question", "search_dense", "search_bm25", "fuse"}
@@ -74,9 +51,9 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(RetrievalError):
         dense().search_vectors(np.array([[np.nan, 0]], dtype=np.float32), 2)
     with pytest.raises(MismatchedArtifactError, match="3"):
-        DenseRetriever(Flat(), Store(), SimpleNamespace(identity=EncoderIdentity("toy", "ab", dim=3)))
+        DenseRetriever(Flat(VECTORS), STORE, SimpleNamespace(identity=EncoderIdentity("toy", "ab", dim=3)))
     with pytest.raises(ConfigError, match="weights"):
-        HybridRetriever([dense()], Store(), fusion=Fusion())
+        HybridRetriever([dense()], STORE, fusion=Fusion())
 
 
 def test_dense_breaks_ties_by_id_and_drops_what_was_not_found():
@@ -86,7 +63,7 @@ def test_dense_breaks_ties_by_id_and_drops_what_was_not_found():
 
 
 def test_sparse_ties_and_empty_results():
-    found = SparseRetriever(Terms(), Store()).search(["x", "nothing"], 3)
+    found = SparseRetriever(Terms(), STORE).search(["x", "nothing"], 3)
     assert found == [[Hit(3, "a", 7.0), Hit(1, "c", 2.0), Hit(0, "d", 2.0)], []]
 
 
@@ -99,7 +76,7 @@ def test_hybrid_takes_depth_hits_from_each_member():
             return [[Hit(0, "d", 1.0)] for _ in questions]
 
     for depth in (2, 1, 10**12):
-        HybridRetriever([Member(), Member()], Store(), depth=depth).search(["q"], 2)
+        HybridRetriever([Member(), Member()], STORE, depth=depth).search(["q"], 2)
     assert asked == [2, 2, 2, 2, 4, 4]
 
 
@@ -117,13 +94,11 @@ class Opened(SimpleNamespace):
 def index(dense=None, lucene=None, identity=None):
     return Opened(
         dense=dense, lucene=lucene, parts=("dense",) * (dense is not None) + ("bm25",) * (lucene is not None),
-        passages=Store(), encoder_identity=identity, tokens=None,
+        passages=STORE, encoder_identity=identity, tokens=None,
     )  # fmt: skip
 
 
 def test_auto_takes_what_the_index_has(tiny_bert):
-    from retrievers.encoders.bi_encoder import BiEncoder
-
     encoder = BiEncoder.load(tiny_bert, precision="fp32", pooling="mean")
     vectors = SimpleNamespace(dim=32)
     both = index(dense=vectors, lucene=Terms(), identity=encoder.identity)
@@ -147,8 +122,6 @@ def test_auto_takes_what_the_index_has(tiny_bert):
 
 
 def test_an_index_opens_its_encoder_with_the_settings_it_was_built_with(tiny, tiny_bert, tmp_path):
-    from retrievers.encoders.bi_encoder import BiEncoder
-
     built = BiEncoder.load(tiny_bert, precision="fp32", pooling="cls", max_length=9, query_prefix="who ")
     opened = open_encoder(index(identity=built.identity), precision="fp32")
     assert opened.identity == built.identity

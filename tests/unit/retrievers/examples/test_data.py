@@ -9,12 +9,7 @@ import pytest
 
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage, Query
-from rag.data.examples import (
-    Candidate,
-    Example,
-    read_examples,
-    write_examples,
-)
+from rag.data.examples import Candidate, Example, read_examples, write_examples
 from retrievers.encoders.settings import read_settings
 from retrievers.examples.batches import Epochs, RetrieverBatches, TargetBatches
 from retrievers.examples.data import ExampleTable
@@ -132,18 +127,14 @@ def test_bad_records_are_counted_with_their_line(tmp_path, caplog):
         list(read_examples(path))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"version": "1.1", "data": [{"title": "T", "paragraphs": []}]}',
-        '[{"_id": "1", "question": "who?", "answer": "x", "context": [], "supporting_facts": []}]',
-    ],
-)
-def test_a_question_set_is_not_a_training_file(tmp_path, text):
+def test_a_question_set_is_not_a_training_file(tmp_path):
     path = tmp_path / "train.json"
-    path.write_text(text)
-    with pytest.raises(DataError, match="`rag mine` makes training examples of it"):
-        list(read_examples(path))
+    squad = {"version": "1.1", "data": [{"title": "T", "paragraphs": []}]}
+    hotpot = {"_id": "1", "question": "who?", "answer": "x", "context": [], "supporting_facts": []}
+    for questions in (squad, [hotpot]):
+        path.write_text(json.dumps(questions))
+        with pytest.raises(DataError, match="`rag mine` makes training examples of it"):
+            list(read_examples(path))
 
 
 def test_a_table_holds_what_training_needs_and_each_passage_once_per_role():
@@ -152,11 +143,8 @@ def test_a_table_holds_what_training_needs_and_each_passage_once_per_role():
     data = ExampleTable.of([*examples(3), replace(twice, candidates=(*twice.candidates, unjudged))])
     assert (len(data), data.ids, data.has_negatives) == (4, ["q0", "q1", "q2", "q3"], True)
     for table, example in zip(data, examples(4), strict=True):
-        assert (table.query, table.answers, table.positives) == (
-            example.query,
-            example.answers,
-            example.positives,
-        )
+        assert (table.query, table.positives) == (example.query, example.positives)
+        assert table.answers == example.answers
         assert [n.passage for n in table.negatives] == [n.passage for n in example.negatives]
     assert not ExampleTable.of([Example.labelled("q", "who", (), (passage(0),))]).has_negatives
 
@@ -165,11 +153,9 @@ def test_batches_depend_on_the_step_alone():
     data = ExampleTable.of(examples())
 
     def texts(batches, step):
-        batch = batches[step]
-        return batch.questions, batch.passages
+        return batches[step].questions, batches[step].passages
 
-    one = RetrieverBatches(data, Epochs(len(data), 4, epochs=3))
-    other = RetrieverBatches(data, Epochs(len(data), 4, epochs=3))
+    one, other = (RetrieverBatches(data, Epochs(len(data), 4, epochs=3)) for _ in range(2))
     assert len(one) == 9
     straight = [texts(one, step) for step in range(9)]
     assert [texts(other, step) for step in reversed(range(9))] == straight[::-1]
@@ -217,12 +203,8 @@ def test_batches_without_negatives_are_refused():
 
 def test_a_run_of_a_few_steps_is_warned_of(caplog):
     def epochs_of(batch_size, epochs):
-        return Epochs.of(
-            SimpleNamespace(
-                batch_size=batch_size, epochs=epochs, max_batches=None, seed=1,
-            ),
-            54,
-        )  # fmt: skip
+        given = {"batch_size": batch_size, "epochs": epochs, "max_batches": None, "seed": 1}
+        return Epochs.of(SimpleNamespace(**given), 54)
 
     epochs_of(64, 1)
     assert "1 steps of 54 examples: raise epochs (now 1) or lower batch_size (now 64)" in caplog.text

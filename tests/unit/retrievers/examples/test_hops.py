@@ -13,9 +13,8 @@ RHINE = Passage("", "Rhine", "It is a river.")
 
 
 def question(text, *golds, **fields):
-    return Question(
-        fields.pop("id", "q"), text, ("a",), gold=tuple(GoldPassage(gold) for gold in golds), **fields
-    )
+    gold = tuple(map(GoldPassage, golds))
+    return Question(fields.pop("id", "q"), text, ("a",), gold=gold, **fields)
 
 
 def titles(examples):
@@ -43,9 +42,8 @@ def test_what_is_compared_comes_in_both_orders():
 
 
 def test_longer_chains_follow_the_names():
-    assert hop_orders("A zoo in the capital of where the Danube rises?", [BERLIN, DANUBE, GERMANY]) == [
-        (1, 2, 0)
-    ]
+    asked = "A zoo in the capital of where the Danube rises?"
+    assert hop_orders(asked, [BERLIN, DANUBE, GERMANY]) == [(1, 2, 0)]
 
 
 def test_given_passage_ids_are_in_hop_order_and_alternatives_are_one_hop():
@@ -56,9 +54,7 @@ def test_given_passage_ids_are_in_hop_order_and_alternatives_are_one_hop():
     assert titles(found) == [
         ("s#0.0", [], ["Germany (state)", "Danube"]), ("s#0.1", ["Germany (state)"], ["Danube"]),
     ]  # fmt: skip
-    assert titles(hop_examples([either])) == [
-        ("e#0.0", [], ["Danube"]),
-    ]
+    assert titles(hop_examples([either])) == [("e#0.0", [], ["Danube"])]
 
 
 def test_what_cannot_be_used_is_counted_by_reason(caplog):

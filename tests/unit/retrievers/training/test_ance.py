@@ -1,6 +1,6 @@
 """`train_ance` learns from what it mines itself, in one process and in two, and says what cannot work."""
 
-import json
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,41 +9,45 @@ import numpy as np
 import pytest
 
 from indexers.build import build_index
+from indexers.passage_writer import PassageStoreWriter
+from indexers.passages import PassageStore
 from indexers.protocols import EncoderIdentity
 from indexers.settings import BuildSettings
 from rag.core.arrays import Float32
-from rag.core.errors import ConfigError
-from rag.core.types import Passage
-from retrievers.examples.data import split_examples
-from retrievers.training.ance import AnceTrainConfig, train_ance
+from rag.core.errors import ConfigError, MismatchedArtifactError
+from rag.core.types import Passage, Query
+from rag.data.examples import Example, write_examples
+from rag.training.refresh import Refreshed
+from retrievers.examples.batches import Epochs, RetrieverBatches
+from retrievers.examples.data import ExampleTable, split_examples
+from retrievers.training.ance import AnceTrainConfig, NegativesRefresher, take_up_negatives, train_ance
 from retrievers.training.dpr import DprTrainConfig, train_dpr
-from tests.unit.retrievers.conftest import mrr_of
+from tests.unit.retrievers.conftest import TINY, cipher_examples, losses_of, mrr_of, named
 
-_SMALL: dict[str, Any] = {
-    "precision": "fp32", "question_tokens": 16, "passage_tokens": 16, "batch_size": 32, "dropout": 0.0,
-    "threads": 1, "log_every_steps": 10, "validation_fraction": 0.2,
-}  # fmt: skip
-_MINING: dict[str, Any] = {"depth": 50, "kept": 10}
+_SMALL: dict[str, Any] = {**TINY, "batch_size": 32, "log_every_steps": 10}
+DIM = 16
+PASSAGES = [Passage(f"p{n}", f"t{n % 7}", f"word{n} word{n + 1} common") for n in range(40)]
 
 
-class _Blind:
-    """Only the passages of the index are used."""
+class WordEncoder:
+    """Sum of random word vectors."""
 
-    dim = 4
-    identity = EncoderIdentity("blind", "0", dim=4)
+    dim = DIM
+    identity = EncoderIdentity("words", "0", dim=DIM)
+
+    def __init__(self, folder: Path | None = None) -> None:
+        assert folder is None or (folder / "weights").exists()
+
+    def _encode(self, texts: Sequence[str]) -> Float32:
+        words = [[zlib.crc32(word.encode()) for word in text.split()] for text in texts]
+        rows = [sum(np.random.default_rng(seed).normal(size=DIM) for seed in seeds) for seeds in words]
+        return np.array(rows).astype(np.float32)
 
     def encode_passages(self, titles: Sequence[str], texts: Sequence[str]) -> Float32:
-        return np.ones((len(texts), 4), np.float32)
+        return self._encode(texts)
 
-
-def make_index(train: Path, out: Path) -> Path:
-    passages = [example["positive_ctxs"][0] for example in json.loads(train.read_text())]
-    store = [Passage(p["passage_id"], p["title"], p["text"]) for p in passages]
-    return build_index(store, out, encoder=_Blind(), settings=BuildSettings(probes=2))
-
-
-def records(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    def encode_queries(self, queries: Sequence[Query]) -> Float32:
+        return self._encode([query.question for query in queries])
 
 
 def mrr(config: AnceTrainConfig, encoder: str | Path) -> float:
@@ -54,24 +58,21 @@ def mrr(config: AnceTrainConfig, encoder: str | Path) -> float:
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> tuple[Path, Path, Path]:
     """(training file, index, encoder trained a little with in-batch negatives)."""
-    from rag.data.examples import write_examples
-    from tests.unit.retrievers.conftest import cipher_examples
-
     place = tmp_path_factory.mktemp("warm")
-    write_examples(place / "train.json", cipher_examples(400))
+    examples, settings = cipher_examples(400), BuildSettings(probes=2)
+    write_examples(place / "train.json", examples)
+    passages = [example.positives[0] for example in examples]
+    index = build_index(passages, place / "index", encoder=WordEncoder(), settings=settings)
     config = DprTrainConfig(
         out=place / "run", train_files=(place / "train.json",), question_encoder=str(tiny_bert), epochs=8,
         hard_negatives=0, learning_rate=3e-3, pooling="mean", normalize=True, **_SMALL,
     )  # fmt: skip
-    return place / "train.json", make_index(place / "train.json", place / "index"), train_dpr(config)
+    return place / "train.json", index, train_dpr(config)
 
 
 def ance(out: Path, warm: tuple[Path, Path, Path], **settings: Any) -> AnceTrainConfig:
-    given = {
-        "out": out, "train_files": (warm[0],), "index": warm[1], "question_encoder": str(warm[2]), **_SMALL,
-        **_MINING, **settings,
-    }  # fmt: skip
-    return AnceTrainConfig(**given)
+    given = {**_SMALL, "question_encoder": str(warm[2]), "depth": 50, "kept": 10, **settings}
+    return AnceTrainConfig(out=out, train_files=(warm[0],), index=warm[1], **given)
 
 
 def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, Path, Path]) -> None:
@@ -79,13 +80,11 @@ def test_mined_negatives_make_retrieval_rise(tmp_path: Path, warm: tuple[Path, P
     config = ance(tmp_path / "run", warm, refresh_every_steps=30, **settings)
     finished = train_ance(config)
     assert mrr(config, finished) > mrr(config, warm[2]) + 5
-    told = [record for record in records(config.out) if "loss" in record]
+    told = losses_of(config.out)
     ages = [(record["step"], record["index_age_steps"]) for record in told]
     assert ages[:4] == [(10, 10), (20, 20), (30, 30), (40, 10)]
     assert len({record["index_version"] for record in told}) == 3
-    card = (finished / "README.md").read_text()
-    assert "rag train ance" in card
-    assert str(tmp_path) not in card
+    named(finished, "ance")
 
 
 def test_the_models_own_negatives_beat_the_files_under_the_published_loss(
@@ -96,7 +95,7 @@ def test_the_models_own_negatives_beat_the_files_under_the_published_loss(
     with_files = ance(tmp_path / "file", warm, refresh_every_steps=0, **settings)
     reached = [mrr(config, train_ance(config)) for config in (with_mined, with_files)]
     assert reached[0] > reached[1] + 5
-    assert {r["index_version"] for r in records(with_files.out) if "loss" in r} == {"file"}
+    assert {record["index_version"] for record in losses_of(with_files.out)} == {"file"}
 
 
 def test_no_negatives_at_all_is_said(
@@ -106,3 +105,47 @@ def test_no_negatives_at_all_is_said(
     config = ance(tmp_path / "run", warm, refresh_every_steps=0).replaced(train_files=(bare,))
     with pytest.raises(ConfigError, match="refresh_every_steps is 0"):
         train_ance(config)
+
+
+def of_words(numbers: Sequence[int]) -> list[Example]:
+    return [Example.labelled(f"q{n}", f"word{n} word{n + 1}", (f"word{n}",), (PASSAGES[n],)) for n in numbers]
+
+
+def build(place: Path, corpus: PassageStore) -> Refreshed:
+    """What is mined with a snapshot."""
+    snapshot, result = place / "snapshot", place / "result"
+    (snapshot / "encoder").mkdir(parents=True)
+    (snapshot / "encoder" / "weights").touch()
+    result.mkdir()
+    given = {"out": place / "run", "train_files": ("t.json",), "index": "index", "depth": 20, "kept": 5}
+    config = AnceTrainConfig(**given)
+    NegativesRefresher(config, corpus, of_words(range(20)), load=WordEncoder).build(snapshot, result)
+    assert not (result / "embeddings").exists()
+    return Refreshed(result, 0, "version", "k")
+
+
+def test_negatives_are_the_best_passages_that_are_not_right(tmp_path: Path) -> None:
+    with PassageStoreWriter(tmp_path / "passages") as writer:
+        writer.add_many(PASSAGES)
+    corpus = PassageStore.open(tmp_path / "passages")
+    result = build(tmp_path, corpus)
+    batches = RetrieverBatches(ExampleTable.of(of_words(range(20))), Epochs(20, 20), hard_negatives=9)
+    figures = take_up_negatives(batches, corpus, result, key="k")
+    batch = batches[0]
+    mined = {
+        int(number): sorted(batch.passages[p].id for p in batch.drawn[1][batch.drawn[0] == at])
+        for at, number in enumerate(batch.examples)
+    }
+    encoder = WordEncoder(tmp_path / "snapshot" / "encoder")
+    vectors = encoder.encode_passages([""] * 40, [p.text for p in PASSAGES]).astype(np.float16)
+    for example in range(20):
+        query = encoder.encode_queries([Query(f"word{example} word{example + 1}")])[0]
+        order = np.argsort(-(vectors.astype(np.float32) @ query), kind="stable")[:20]
+        wanted = [row for row in order if f"word{example} " not in PASSAGES[row].text + " "][:5]
+        assert mined[example] == sorted(PASSAGES[row].id for row in wanted)
+    assert figures["mined/negatives_per_question"] == 5
+    for count, key in ((20, "other"), (19, "k")):
+        table = ExampleTable.of(of_words(range(count)))
+        batches = RetrieverBatches(table, Epochs(count, 4), hard_negatives=0)
+        with pytest.raises(MismatchedArtifactError, match=f"expected {count}"):
+            take_up_negatives(batches, corpus, result, key=key)

@@ -50,11 +50,3 @@ def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> 
 def test_what_a_recipe_cannot_do_is_refused(kind: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(kind, overrides={**_PATHS, "index": "i", **settings})
-
-
-def test_what_works() -> None:
-    config = load_config(DprTrainConfig, overrides={**_PATHS, "normalize": True})
-    assert config.validates
-    assert not load_config(DprTrainConfig, overrides={**_PATHS, "validation_fraction": 0}).validates
-    towers = load_config(DprTrainConfig, overrides={**_PATHS, "shared": False, "passage_encoder": "b"})
-    assert towers.shared is False

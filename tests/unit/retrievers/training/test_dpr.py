@@ -5,24 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from rag.core.errors import ConfigError, DataError, RagError
+from rag.core.errors import DataError, RagError
+from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import split_examples
 from retrievers.training.dpr import DprTrainConfig, train_dpr
 from retrievers.training.validation import pool_rank
-from tests.unit.retrievers.conftest import mrr_of
+from tests.unit.retrievers.conftest import TINY, falls, mrr_of, named
 
-_SMALL: dict[str, Any] = {
-    "precision": "fp32", "question_tokens": 16, "passage_tokens": 16, "batch_size": 32, "learning_rate": 3e-3,
-    "dropout": 0.0, "threads": 1, "log_every_steps": 1, "validation_fraction": 0.2,
-}  # fmt: skip
-
-
-def _records(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+_SMALL: dict[str, Any] = {**TINY, "batch_size": 32, "learning_rate": 3e-3}
 
 
 @pytest.mark.parametrize(
@@ -43,9 +36,7 @@ def test_the_loss_falls_and_retrieval_rises(
     )  # fmt: skip
     finished = train_dpr(config)
     assert finished == tmp_path / "run" / "encoder"
-    losses = [record["loss"] for record in _records(config.out) if "loss" in record]
-    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
-
+    assert falls(config.out, 0.5, over=5)
     held_out = split_examples(config, config.out / "data").held_out
     before = mrr_of(tiny_bert, held_out, pooling="mean")
     assert before < 25
@@ -53,13 +44,12 @@ def test_the_loss_falls_and_retrieval_rises(
     encoder = BiEncoder.load(finished, precision="fp32")
 
     figures = json.loads((config.out / "figures.json").read_text())
-    best = min((r["eval/nll"], r["step"]) for r in _records(config.out) if "eval/nll" in r)
+    best = min(
+        (r["eval/nll"], r["step"]) for r in read_metrics(config.out / "metrics.jsonl") if "eval/nll" in r
+    )
     assert (figures["figures"]["nll"], figures["step"]) == best
     assert figures["figures"]["average_rank"] == pytest.approx(pool_rank(encoder, held_out), abs=0.2)
-    card = (finished / "README.md").read_text()
-    assert "rag train dpr" in card
-    assert "--encoder FOLDER " in card  # and not the name of a preset
-    assert str(tmp_path) not in card
+    assert "--encoder FOLDER " in named(finished, "dpr")  # and not the name of a preset
     assert (finished / "passage_encoder" / "modules.json").exists() != config.shared
     assert (finished / "modules.json").exists() == config.shared
 
@@ -70,7 +60,6 @@ def test_the_loss_falls_and_retrieval_rises(
         ({"learning_rate": 1e30}, RagError, "is not finite"),
         ({"train_files": (Path("nowhere.json"),)}, DataError, "nowhere.json: no such file"),
         ({"question_encoder": "./nowhere"}, RagError, "nowhere"),
-        ({"passage_tokens": 1000}, ConfigError, "this encoder takes 2 to 64"),
     ],
 )
 def test_wrong_inputs_are_said(

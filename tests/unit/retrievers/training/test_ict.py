@@ -12,24 +12,18 @@ from indexers.build import build_index
 from indexers.settings import BuildSettings
 from rag.core.errors import ConfigError, DataError
 from rag.core.types import Passage
-from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.batches import Epochs
 from retrievers.examples.corpus import open_corpus
 from retrievers.training.ict import IctBatches, IctTrainConfig, held_out_rows, train_ict
 from retrievers.training.validation import pool_rank
-from tests.unit.retrievers.conftest import cipher_examples
+from tests.unit.retrievers.conftest import TINY, cipher_examples, falls, named
 
-_SMALL: dict[str, Any] = {
-    "precision": "fp32", "question_tokens": 16, "passage_tokens": 24, "pooling": "mean", "normalize": True,
-    "dropout": 0.0, "threads": 1, "log_every_steps": 1, "split": "none",
-}  # fmt: skip
+_SMALL: dict[str, Any] = {**TINY, "passage_tokens": 24, "pooling": "mean", "normalize": True, "split": "none"}
 
 
 def write_corpus(path: Path, texts: list[str]) -> Path:
-    path.write_text(
-        "".join(json.dumps({"id": str(n), "title": "", "text": t}) + "\n" for n, t in enumerate(texts))
-    )
+    path.write_text("\n".join(json.dumps({"id": str(n), "text": t}) for n, t in enumerate(texts)))
     return path
 
 
@@ -66,19 +60,17 @@ def test_retrieval_of_real_questions_rises(tmp_path: Path, tiny_bert: Path) -> N
     corpus = write_corpus(tmp_path / "corpus.jsonl", [text[0].upper() + text[1:] for text in texts])
     config = IctTrainConfig(
         out=tmp_path / "run", train_files=(corpus,), question_encoder=str(tiny_bert), epochs=24,
-        learning_rate=3e-3, batch_size=64, chunk_size=16, keep_sentence=0.0, validation_fraction=0, **_SMALL,
+        learning_rate=3e-3, batch_size=64, chunk_size=16, keep_sentence=0.0,
+        **{**_SMALL, "validation_fraction": 0},
     )  # fmt: skip
     finished = train_ict(config)
-    losses = [r["loss"] for r in read_metrics(config.out / "metrics.jsonl") if "loss" in r]
-    assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
+    assert falls(config.out, 0.6, over=5)
     before, after = (
         pool_rank(BiEncoder.load(folder, pooling="mean", normalize=True, precision="fp32"), examples[:60])
         for folder in (tiny_bert, finished)
     )
     assert after < 0.6 * before
-    card = (finished / "README.md").read_text()
-    assert "rag train ict" in card
-    assert "| passages | " in card
+    assert "| passages | " in named(finished, "ict")
 
 
 @pytest.mark.parametrize(
@@ -86,9 +78,8 @@ def test_retrieval_of_real_questions_rises(tmp_path: Path, tiny_bert: Path) -> N
     [(1, 0.02, 0), (9, 0.02, 0), (60, 0.02, 6), (5000, 0.02, 100), (60, 0, 0)],
 )
 def test_a_small_corpus_holds_out_enough_to_be_told_apart(passages: int, share: float, held_out: int) -> None:
-    rows = held_out_rows(
-        SimpleNamespace(validation_fraction=share, validation_questions=1000), passages, seed=3
-    )
+    config = SimpleNamespace(validation_fraction=share, validation_questions=1000)
+    rows = held_out_rows(config, passages, seed=3)
     assert len(set(rows.tolist())) == held_out
 
 
@@ -98,7 +89,7 @@ def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_ber
     build_index(passages, tmp_path / "index", settings=BuildSettings(retriever="bm25"))
     config = IctTrainConfig(
         out=tmp_path / "run", train_files=(tmp_path / "index",), question_encoder=str(tiny_bert), epochs=1,
-        batch_size=8, validation_fraction=0.25, reset_layers=1, **_SMALL,
+        batch_size=8, reset_layers=1, **{**_SMALL, "validation_fraction": 0.25},
     )  # fmt: skip
     train_ict(config)
     figures = json.loads((config.out / "figures.json").read_text())
@@ -107,11 +98,9 @@ def test_held_out_passages_are_scored_without_questions(tmp_path: Path, tiny_ber
 
 
 def test_what_cannot_be_learned_from_is_refused(tmp_path: Path, tiny_bert: Path) -> None:
-    def run(name: str, *sources: Path) -> None:
-        config = IctTrainConfig(
-            out=tmp_path / name, train_files=sources, question_encoder=str(tiny_bert), **_SMALL
-        )
-        train_ict(config)
+    def run(name: str, *sources: Path, **settings: Any) -> None:
+        given = {**_SMALL, "train_files": sources, "question_encoder": str(tiny_bert), **settings}
+        train_ict(IctTrainConfig(out=tmp_path / name, **given))
 
     with pytest.raises(DataError, match="0 of 9 passages have a sentence that can be taken out"):
         run("one", write_corpus(tmp_path / "one.jsonl", [f"The river {a} rises" for a in "abcdefghi"]))
@@ -124,9 +113,6 @@ def test_what_cannot_be_learned_from_is_refused(tmp_path: Path, tiny_bert: Path)
         run("single", tmp_path / "index")
     texts = [f"The river {a} rises" for a in "abcdefghi"]
     texts[3] = texts[5] = texts[7] = "The river rises in title. The forest text in the black."
-    config = IctTrainConfig(
-        out=tmp_path / "few", train_files=(write_corpus(tmp_path / "few.jsonl", texts),), batch_size=2,
-        question_encoder=str(tiny_bert), validation_fraction=0, **_SMALL,
-    )  # fmt: skip
+    few = write_corpus(tmp_path / "few.jsonl", texts)
     with pytest.raises(DataError, match="of 2 passages have a sentence that can be taken out"):
-        train_ict(config)
+        run("few", few, batch_size=2, validation_fraction=0)

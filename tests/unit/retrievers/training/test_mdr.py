@@ -17,6 +17,7 @@ from rag.core.types import Passage
 from rag.data.examples import Example
 from rag.training.distributed import World
 from rag.training.precision import MasterWeights
+from rag.training.run_log import read_metrics
 from retrievers.encoders.bi_encoder import BiEncoder
 from retrievers.examples.data import ExampleTable
 from retrievers.examples.hops import HopBatches, HopEpochs
@@ -25,12 +26,10 @@ from retrievers.training.bi_encoder import BiEncoderModel
 from retrievers.training.mdr import MdrTrainConfig, MomentumQueue, index_step, train_mdr
 from retrievers.training.step import contrastive_step
 from tests.token_towers import bi_encoder
-from tests.unit.retrievers.conftest import cipher_examples
+from tests.unit.retrievers.conftest import TINY, Flat, cipher_examples, falls, losses_of
 
-_SMALL: dict[str, Any] = {
-    "precision": "fp32", "question_tokens": 16, "passage_tokens": 24, "query_tokens": 40, "pooling": "mean",
-    "normalize": True, "dropout": 0.0, "threads": 1, "log_every_steps": 4, "validation_fraction": 0.15,
-}  # fmt: skip
+_SMALL: dict[str, Any] = {**TINY, "query_tokens": 40, "log_every_steps": 4, "validation_fraction": 0.15}
+_SHAPE: dict[str, Any] = {"passage_tokens": 24, "pooling": "mean", "normalize": True}
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +50,8 @@ def bridges(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def mdr(out: Path, train: Path, encoder: Path | None, **settings: Any) -> MdrTrainConfig:
-    given = {"out": out, "train_files": (train,), "batch_size": 16, **_SMALL, **settings}
+    given = {"out": out, "train_files": (train,), "batch_size": 16, **_SMALL, **_SHAPE, **settings}
     return MdrTrainConfig(**given, question_encoder=None if encoder is None else str(encoder))
-
-
-def records(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
 def passages_of(train: Path) -> list[Passage]:
@@ -95,29 +90,21 @@ def test_both_hops_are_learned_in_the_batch_and_then_against_an_index(
     shares.append(right_paths(index, bridges))
     two = MdrTrainConfig(
         out=tmp_path / "two", train_files=(bridges,), index=index, negatives="index", shared=False,
-        depth=20, epochs=8, learning_rate=2e-3, batch_size=16, question_tokens=16, query_tokens=40,
-        dropout=0.0, precision="fp32", threads=1, validation_fraction=0.15, log_every_steps=4,
+        depth=20, epochs=8, learning_rate=2e-3, batch_size=16, **_SMALL,
     )  # fmt: skip
     train_mdr(two)
     shares.append(right_paths(two.out / "index", bridges))  # for the trained encoder, nothing encoded anew
     for config in (one, two):
-        losses = [record["loss"] for record in records(config.out) if "loss" in record]
-        assert losses[-1] < 0.9 * losses[0]
+        assert falls(config.out, 0.9)
         figures = json.loads((config.out / "figures.json").read_text())["figures"]
         assert {"nll", "average_rank"} <= figures.keys()
     print(shares)
     assert shares[0] + 0.1 < shares[1]
     assert shares[1] + 0.05 < shares[2]
 
-    changed = {
-        "out": tmp_path / "three",
-        "frozen": "passage",
-        "negatives": "batch",
-        "queue_size": 40,
-    }
-    three = two.replaced(**changed)
+    three = two.replaced(out=tmp_path / "three", frozen="passage", negatives="batch", queue_size=40)
     train_mdr(three)
-    losses = [record["loss"] for record in records(three.out) if "loss" in record]
+    losses = [record["loss"] for record in losses_of(three.out)]
     assert losses[-1] < losses[1]
     assert right_paths(three.out / "index", bridges) > shares[1]  # the vectors are the index's, as before
     newest = sorted((three.out / "checkpoints").iterdir())[-1]
@@ -129,20 +116,19 @@ def test_a_run_killed_between_saves_goes_on_with_the_same_queue(
 ) -> None:
     settings = {"queue_size": 50, "momentum": 0.5, "max_steps": 6, "save_every_s": 1e-6, "log_every_steps": 1}
     config = mdr(tmp_path / "run", bridges, tiny_bert, **settings)
+    timed = ("seconds", "examples_per_s", "tokens_per_s")
+
+    def told() -> list[dict[str, Any]]:
+        records = read_metrics(config.out / "metrics.jsonl")
+        return [{k: v for k, v in record.items() if k not in timed} for record in records]
+
     train_mdr(config)
-    whole = records(config.out)
+    whole = told()
     assert whole[0]["loss"] < whole[2]["loss"] + 1  # a queue of 0, then of 50
     newest = sorted((config.out / "checkpoints").iterdir())
     shutil.rmtree(newest[-1])
     train_mdr(config)
-
-    def shown(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [
-            {k: v for k, v in record.items() if k not in ("seconds", "examples_per_s", "tokens_per_s")}
-            for record in found
-        ]
-
-    assert shown(records(config.out)) == shown(whole)
+    assert told() == whole
 
 
 PASSAGES = [Passage(title, title, f"text {title} river") for title in "abc"]
@@ -210,11 +196,10 @@ def test_the_loss_over_a_queue_is_that_of_all_its_passages_but_the_questions_own
         total = total - questions[n] @ passages[target] + torch.logsumexp(torch.stack(terms), 0)
     expected = total / len(batch.examples)
     assert float(step.value) == pytest.approx(float(expected), rel=1e-5)
-    wanted = torch.autograd.grad(
-        expected, [p for p in model.parameters() if p.requires_grad], allow_unused=True
-    )
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    wanted = torch.autograd.grad(expected, trained, allow_unused=True)
     step.compute_gradients(lambda: None)
-    for parameter, gradient in zip([p for p in model.parameters() if p.requires_grad], wanted, strict=True):
+    for parameter, gradient in zip(trained, wanted, strict=True):
         if gradient is not None:
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
 
@@ -241,16 +226,11 @@ def test_what_an_index_finds_is_what_a_hop_is_told_from(tiny_bert: Path) -> None
     model, data = world_of(tiny_bert)
     vectors = np.random.default_rng(2).standard_normal((9, model.dim)).astype(np.float32)
 
-    class Bank:
-        def search(self, queries: Any, depth: int, selected: Any = None) -> Any:
-            scores = queries @ vectors.T
-            rows = np.argsort(-scores, axis=1)[:, :depth]
-            return np.take_along_axis(scores, rows, 1), rows
-
+    class Bank(Flat):
         def rows(self, rows: Any) -> Any:
             return vectors[rows]
 
-    dense = SimpleNamespace(vectors=Bank(), embeddings=Bank())
+    dense = SimpleNamespace(vectors=Bank(vectors), embeddings=Bank(vectors))
     index: Any = SimpleNamespace(require_dense=lambda: dense, passages=SimpleNamespace(row_of="abc".index))
     examples = np.arange(len(data))
     value = index_step(model, data, examples, index=index, depth=5).value

@@ -1,6 +1,7 @@
 """The trainable bi-encoder: what folders say, what is refused, what is trained, what export gets."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from rag.core.errors import ArtifactError, ConfigError, MismatchedArtifactError
 from rag.core.types import Passage, Query
 from rag.training.precision import MasterWeights
 from retrievers.examples.batches import RetrieverBatch
-from retrievers.training.bi_encoder import BiEncoderModel, load_model
+from retrievers.training.bi_encoder import load_model
 from retrievers.training.dpr import DprTrainConfig
 from retrievers.training.losses import pairwise_objective
 from retrievers.training.step import contrastive_step
@@ -40,12 +41,7 @@ def batch(questions: int, each: int = 1) -> RetrieverBatch:
 def test_a_plain_folder_is_pooled_by_cls_with_dot_products(tiny_bert: Path) -> None:
     model = bi_encoder(tiny_bert, **TOKENS)
     form = model.settings.passage
-    assert (form.pooling, form.normalize, model.temperature) == (
-        "cls",
-        False,
-        1.0,
-    )
-    assert model.shared
+    assert (form.pooling, form.normalize, model.temperature, model.shared) == ("cls", False, 1.0, True)
     assert all(name.startswith("question.") for name, _ in model.named_parameters())
     assert model.question.encoder.pooler is None
 
@@ -62,18 +58,15 @@ def test_order_and_padding_do_not_matter(tiny_bert: Path, pooling: str) -> None:
 
 
 def test_a_new_projection_follows_the_seed_and_differs_between_towers(tiny_bert: Path) -> None:
-    def load(seed: int) -> BiEncoderModel:
-        return bi_encoder(tiny_bert, shared=False, projection_dim=6, seed=seed, **TOKENS)
+    def weights(seed: int) -> list[Any]:
+        model = bi_encoder(tiny_bert, shared=False, projection_dim=6, seed=seed, **TOKENS)
+        assert model.dim == 6
+        return [tower.head.layers[0].weight for tower in (model.question, model.passage)]
 
-    first, again, other = load(1), load(1), load(3)
-    assert first.dim == 6
-    weight, same, another, passages = (
-        tower.head.layers[0].weight
-        for tower in (first.question, again.question, other.question, first.passage)
-    )
-    assert torch.equal(weight, same)  # type: ignore[arg-type]
-    assert not torch.equal(weight, another)  # type: ignore[arg-type]
-    assert not torch.equal(weight, passages)  # type: ignore[arg-type]
+    (questions, passages), again, other = weights(1), weights(1), weights(3)
+    assert torch.equal(questions, again[0])
+    assert not torch.equal(questions, other[0])
+    assert not torch.equal(questions, passages)
 
 
 def test_a_frozen_passage_tower_takes_no_gradients(tiny_bert: Path) -> None:
