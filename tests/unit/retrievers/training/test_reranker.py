@@ -16,7 +16,7 @@ from rag.training.distributed import World
 from rag.training.run_log import read_metrics
 from retrievers.encoders.cross_encoder import CrossEncoder
 from retrievers.training.reranker import RerankerTrainConfig, _step, list_loss, train_reranker
-from tests.unit.retrievers.conftest import TINY, named
+from tests.unit.retrievers.conftest import named
 
 
 def config(out: Path, train: Path, encoder: Path, **settings: Any) -> RerankerTrainConfig:
@@ -24,7 +24,8 @@ def config(out: Path, train: Path, encoder: Path, **settings: Any) -> RerankerTr
         RerankerTrainConfig,
         overrides={
             "out": out, "train_files": [train], "question_encoder": str(encoder), "batch_size": 8,
-            "hard_negatives": 3, "learning_rate": 2e-3, **TINY, "passage_tokens": 32, **settings,
+            "hard_negatives": 3, "passage_tokens": 32, "precision": "fp32", "learning_rate": 2e-3,
+            "dropout": 0.0, "threads": 1, "log_every_steps": 1, "validation_fraction": 0.2, **settings,
         },
     )  # fmt: skip
 
