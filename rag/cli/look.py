@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+from annotated_types import Ge
 
+from indexers.settings import BuildSettings
+from rag.cli.options import Count, options_of
 from rag.cli.show import format_answer_set
 
 _REQUIRED = (
@@ -40,6 +43,26 @@ def inspect(directory: Path, /, verify: bool = False, as_json: bool = False) -> 
         typer.echo(json.dumps(index.manifest, indent=2, ensure_ascii=False) if as_json else index.describe())
     if verify and not as_json:
         typer.echo("every checksum matches")
+
+
+def plan(
+    *, passages: Count, passage_bytes: Annotated[float, Ge(1)] = 650.0, dim: Count = 384,
+    as_json: bool = False,
+    **settings: Annotated[Any, options_of(BuildSettings, "retriever", "index_type", retriever="hybrid")],
+) -> None:  # fmt: skip
+    """State the size of an index, on disk and of what a search goes through, before it is built.
+
+    Args:
+        passages: Number of passages.
+        passage_bytes: Mean bytes of title and text.
+        dim: Vector size of the encoder.
+    """
+    from indexers.plan import plan as plan_index
+    from rag.config import load_config
+
+    sizes = plan_index(passages, dim, load_config(BuildSettings, overrides=settings), passage_bytes)
+    lines = [f"{name:<20}{size / 1e9:>10,.2f} GB" for name, size in sizes.items()]
+    typer.echo(json.dumps(sizes, indent=2) if as_json else "\n".join(lines))
 
 
 def doctor(java: bool = True) -> None:

@@ -14,6 +14,7 @@ from rag.core.errors import RagError, ResourceError
 
 _COMMANDS = {  # name → module, panel of the help, summary
     "index": ("index", "Build", "Build an index from a corpus: passages, embeddings, FAISS, BM25, manifest."),
+    "plan": ("look", "Build", "State the size of an index before it is built."),
     "inspect": ("look", "Build", "Show what is in an index; --verify checks every checksum."),
     "import": ("look", "Build", "Bring a published checkpoint over, without running what is in it."),
     "ask": ("ask", "Ask", "Ask a question; prints answers with their evidence."),
@@ -40,7 +41,6 @@ _COMMANDS = {  # name → module, panel of the help, summary
 
 
 _REMOVED = {  # command → what to use instead
-    "plan": "`rag docs indexing` states the bytes of a vector for each index type",
     "convert": "`rag retrieve` writes TREC runs and DPR's JSON",
     "split": "`rag index` takes several corpora at once, and cuts each by --split",
 }

@@ -49,6 +49,7 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "split": ("Split of a data set, if the file name does not contain it, such as dev.", {}),
     "limit": ("Use only this number of questions, from the beginning.", {}),
     "sample": ("A random sample of so many.", {}),
+    "passages": ("", {"flags": ("--passages", "-n")}),
     "examples": ("", {"flags": ("--examples", "-e")}),
     "read": ("Passages to read for each question.", {}),
     "filter": (

@@ -75,7 +75,6 @@ def test_wrong_input_is_one_message_without_traceback(
         ("train dpr --train q --out x --threads 0", "'--threads': Input should be greater than or"),
         ("ask Who --encoder x --index i", "--index-encoder"),
         ("evaluate -q q -i i -o o --read-top-k 5", "--read"),
-        ("plan -n 5", "`rag docs indexing` states the bytes of a vector"),
         ("convert a b", "`rag retrieve` writes TREC runs"),
         ("ask Who", "Missing option '--index'"),
         ("evaluate --index x --questions q --out o --ks 1,b", "Invalid value for '--ks'"),

@@ -1,0 +1,49 @@
+"""Planned sizes beside published ones and beside those of indexes that were built."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from indexers.build import build_index
+from indexers.index import Index
+from indexers.plan import plan
+from indexers.presets import INDEX_TYPES
+from indexers.settings import BuildSettings
+from rag.core.errors import ConfigError
+from rag.core.types import Passage
+
+
+@pytest.mark.parametrize(
+    ("index_type", "part", "gigabytes"),
+    [("flat", "embeddings", 64.56), ("SQ8", "dense", 16.3), ("hnsw", "dense", 16.1 + 5.7)],
+)
+def test_sizes_of_wikipedia_are_the_published_ones(index_type: str, part: str, gigabytes: float) -> None:
+    sizes = plan(21_015_324, 768, BuildSettings(index_type=index_type))
+    assert sizes[part] / 1e9 == pytest.approx(gigabytes, rel=0.02)
+
+
+@pytest.mark.parametrize("index_type", [*INDEX_TYPES, "SQfp16"])
+def test_disk_agrees_with_a_real_index(tmp_path: Path, make_encoder: Any, index_type: str) -> None:
+    draw = np.random.default_rng(0)
+    texts = [" ".join(f"w{word}" for word in draw.integers(0, 99, 25)) for _ in range(1500)]
+    passages = [Passage(f"passage-{n}", "A title", text) for n, text in enumerate(texts)]
+    settings = BuildSettings(index_type=index_type, probes=8, threads=1, shard_rows=500)
+    out = build_index(passages, tmp_path / "i", encoder=make_encoder(dim=48), settings=settings)
+    text_bytes = sum(len(p.title) + len(p.text) for p in passages) / len(passages)
+    sizes, files = plan(1500, 48, settings, text_bytes), Index.open(out).manifest["files"]
+    for part in ("passages", "embeddings", *["dense"] * (index_type != "flat")):
+        own = (entry["size_bytes"] for name, entry in files.items() if name.startswith(f"{part}/sh"))
+        real = sum(own) or sum(e["size_bytes"] for name, e in files.items() if name.startswith(f"{part}/"))
+        assert sizes[part] == pytest.approx(real, rel=0.25), part
+
+
+def test_parts_follow_the_settings_and_nonsense_is_refused() -> None:
+    bm25 = plan(1000, 0, BuildSettings(retriever="bm25"))
+    assert set(bm25) == {"passages", "bm25", "total", "more while building", "searched"}
+    assert bm25["total"] == bm25["passages"] + bm25["bm25"]
+    with pytest.raises(ConfigError, match="cannot plan"):
+        plan(0, 384, BuildSettings())
+    with pytest.raises(ConfigError, match="no index type 'SQ9'"):
+        plan(10, 384, BuildSettings(index_type="SQ9"))
