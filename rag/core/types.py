@@ -343,6 +343,10 @@ class AnswerSet(Record):
     notice: str = ""
     kind: Literal["answer", "list", "passage"] = "answer"
 
+    def __repr__(self) -> str:
+        best = repr(self.answers[0].text) if self.is_answered else "no answer"
+        return f"AnswerSet({textwrap.shorten(self.question, 60, placeholder=' …')!r}: {best})"
+
     @property
     def is_answered(self) -> bool:
         """Whether there is an answer, and "no answer" is not likelier than not."""

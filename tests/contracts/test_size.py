@@ -12,7 +12,7 @@ CEILINGS = {
     "rag/adaptation": (489, 400),
     "rag/bench": (1320, 1300),
     "rag/cli": (1510, 1300),
-    "rag/core": (1340, 900),
+    "rag/core": (1350, 900),
     "rag/data": (6170, 5000),
     "rag/docs": (80, 80),
     "rag/eval": (2000, 1900),

@@ -178,7 +178,8 @@ def test_narrow_screens_do_not_scroll_sideways(page):
             ".filter((e) => !e.matches('.skip, .sr-only') && e.getBoundingClientRect().right > 320.5)"
             ".map((e) => e.outerHTML.slice(0, 80))]"
         )
-        assert wide == [320, []]
+        assert wide[0] <= 320  # 305 beside a vertical scroll bar
+        assert wide[1] == []
 
 
 def test_errors_are_shown_with_a_way_out(page, driver, page_at):

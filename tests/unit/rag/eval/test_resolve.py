@@ -24,9 +24,9 @@ class Store:
     def __getitem__(self, row: int) -> Passage:
         return self.passages[row]
 
-    def __iter__(self) -> Iterator[Passage]:
+    def batches(self, size: int) -> Iterator[tuple[Passage, ...]]:
         self.reads += 1
-        return iter(self.passages)
+        return (self.passages[i : i + size] for i in range(0, len(self.passages), size))
 
 
 STORE_PASSAGES = (

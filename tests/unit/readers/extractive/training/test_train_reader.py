@@ -208,7 +208,7 @@ def test_bad_files_are_named_before_a_step(run: tuple[Path, dict[str, Any]], tmp
     with pytest.raises(DataError, match="knows only 0"):
         attempt(train=[{**one, "retrieved": tmp_path / "results.json"}])
     (tmp_path / "shape.json").write_text('[{"q": 1}]')
-    with pytest.raises(DataError, match=r"shape\.json:1"):
+    with pytest.raises(DataError, match=r"shape\.json: record 1"):
         attempt(train=[{**one, "retrieved": tmp_path / "shape.json"}])
     assert not list(tmp_path.glob("*/checkpoints"))
 
